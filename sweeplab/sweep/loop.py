@@ -25,8 +25,8 @@ from sweeplab.records.runs import RunState, TrialEnding
 from sweeplab.study.inputs import start_weights
 from sweeplab.study.space import Cell
 from sweeplab.study.spec import StudySpec
-from sweeplab.sweep.saving import Recovery, Saving
-from sweeplab.sweep.trial import Held, Training, TrialRuns, metrics_of, scored
+from sweeplab.sweep.saving import Held, Recovery, Saving
+from sweeplab.sweep.trial import Training, TrialRuns, metrics_of, scored
 from sweeplab.sweep.trials.leases import Claim, LeaseLost, Renewal, Report
 from sweeplab.sweep.trials.store import MOST_ATTEMPTS, Store
 from sweeplab.train.checkpoint import read_snapshot

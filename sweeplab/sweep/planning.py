@@ -43,7 +43,7 @@ from sweeplab.sweep.choosing import (
     reason,
     step_flops,
 )
-from sweeplab.sweep.remaining import Interval, Remaining
+from sweeplab.sweep.progress import Interval, Remaining
 from sweeplab.sweep.trials.warm_start import WarmStartSource, read_warm_starts
 from sweeplab.tracking import mirror_in_words
 from sweeplab.tracking.connection import artifact_location, database_file, planned_uri

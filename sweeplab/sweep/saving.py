@@ -1,4 +1,4 @@
-"""What a worker saves of the runs that it trains, and what it does after an error in a stack.
+"""The trials that a worker holds, what it saves of their runs, and what it does after an error in a stack.
 
 On a full disk it trains on, and every later write tries again, until writing has failed for too long. After an error it
 finds the run that caused it; after running out of memory half as many runs train at a time, then each in smaller parts
@@ -8,6 +8,7 @@ of its batch.
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import DOES_NOT_FIT, RunState
 from sweeplab.study.plan import stack_capacity
 from sweeplab.study.space import Cell
-from sweeplab.sweep.trial import Held, Training, TrialRuns
+from sweeplab.sweep.trial import Training, TrialRuns
 from sweeplab.sweep.trials.store import Store
 from sweeplab.train.checkpoint import SnapshotWriter, remove_snapshots, write_checkpoint
 from sweeplab.train.devices import free_memory_bytes, is_out_of_memory
@@ -72,7 +73,7 @@ class Saving:
         for trial, key in [(trials[key], key) for key in keys]:
             with suppress(OSError):
                 trial.write_points()
-            if trial.has_unwritten:  # a run that continues from a later snapshot would lack these points
+            if trial.unwritten:  # a run that continues from a later snapshot would lack these points
                 continue
             training, snapshot = trial.trainings[key], stack.snapshot(key)
             snapshot.numbers["grad_accum"] = training.run.values.grad_accum
@@ -144,6 +145,53 @@ class Saving:
         self._store.availability.retry(lambda: write_checkpoint(path, "model", weights, facts), of="records")
 
 
+class Held:
+    """The trials that this worker holds, by the key of each of their runs; runs that are in no stack are waiting."""
+
+    def __init__(self) -> None:
+        self.trials: dict[str, TrialRuns] = {}
+        self.waiting: list[Training] = []
+
+    def each_trial(self) -> Collection[TrialRuns]:
+        """Return every trial once."""
+        return dict.fromkeys(self.trials.values())
+
+    def add(self, trial: TrialRuns) -> None:
+        """Hold one more trial."""
+        self.trials |= dict.fromkeys(trial.trainings, trial)
+
+    def forget(self, trial: TrialRuns) -> None:
+        """Let go of a trial."""
+        for key in trial.trainings:
+            self.trials.pop(key, None)
+        self.waiting = [training for training in self.waiting if training.run.key in self.trials]
+
+    def let_wait(self, key: str) -> None:
+        """Let a run wait for a stack."""
+        training = self.trials[key].trainings[key]
+        if training not in self.waiting:
+            self.waiting.append(training)
+
+    def next_run(self) -> Training:
+        """Return the first waiting run of the most frequent shape: its stack fills best."""
+        shapes = Counter(shape_key(training.run.values) for training in self.waiting)
+        return max(self.waiting, key=lambda training: shapes[shape_key(training.run.values)])
+
+    def take(self, shape: ShapeKey) -> Training | None:
+        """Return the first waiting run of a shape, which waits no longer; None if there is none."""
+        for training in self.waiting:
+            if shape_key(training.run.values) == shape:
+                self.waiting.remove(training)
+                return training
+        return None
+
+    def accumulate(self, shape: ShapeKey, n_parts: int) -> None:
+        """Let the waiting runs of a shape compute their batches in `n_parts` parts from now on, after the others."""
+        alike = [training for training in self.waiting if shape_key(training.run.values) == shape]
+        smaller = [self.trials[each.run.key].accumulate(each.run.key, n_parts) for each in alike]
+        self.waiting = [training for training in self.waiting if training not in alike] + smaller
+
+
 class Recovery:
     """What a worker has learned from errors: the runs that may cause one, and for each shape the memory that it has."""
 
@@ -178,9 +226,7 @@ class Recovery:
         held = [key for key in keys if key in self._held.trials]
         if is_out_of_memory(error):
             traceback.clear_frames(error.__traceback__)  # the frames hold the step's tensors
-            if held:
-                return self._in_less_memory(held, capacity, error)
-            return []
+            return self._in_less_memory(held, capacity, error) if held else []
         trials = [self._held.trials[key] for key in held]
         if is_alone:
             for trial in trials:
@@ -205,19 +251,14 @@ class Recovery:
             return []
         smaller = with_more_accumulation(values)
         if smaller is None:  # a part is already one row
-            trial.error = _does_not_fit(values, error)
+            memory = (train_memory_bytes(values), free_memory_bytes(values.device))
+            needed, free = map(bytes_in_words, memory)
+            why = str(error).partition("\n")[0] or type(error).__name__
+            what = f"one run alone, row by row, needs {needed}, {free} are free ({why})"
+            trial.error = f"{DOES_NOT_FIT}: {what}"
             return [trial]
         n_parts = self._parts[shape_key(values)] = smaller.grad_accum
         self._capacities[shape_key(smaller)] = 1
         self._held.accumulate(shape_key(values), n_parts)
         self._emit(StudyNotice(message=f"{where} a run; continuing with grad_accum {n_parts}"))
         return []
-
-
-def _does_not_fit(values: Hyperparameters, error: Exception) -> str:
-    needed, free = (
-        bytes_in_words(train_memory_bytes(values)),
-        bytes_in_words(free_memory_bytes(values.device)),
-    )
-    why = str(error).partition("\n")[0] or type(error).__name__
-    return f"{DOES_NOT_FIT}: one run alone, row by row, needs {needed}, {free} are free ({why})"

@@ -1,22 +1,36 @@
-"""Send runs to tracking in a thread of its own: a slow or unreachable server delays nothing else.
+"""What leaves a running study: its runs, for tracking, and how it goes, for its owner, whom Apprise notifies.
 
-At the start all runs are examined, as an earlier process may have left some unsent; from then on those with new events.
-From `start` to `finish` only this thread uses the trackers.
+Runs are sent in a thread of its own: a slow or unreachable server delays nothing else. At the start all runs are
+examined, as an earlier process may have left some unsent; from then on those with new events. From `start` to `finish`
+only this thread uses the trackers.
+
+The study file names environment variables that hold Apprise's URLs: a URL may contain a secret, and the study file is
+recorded.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import threading
+import time
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
-from sweeplab.errors import TrackingUnavailable
+from sweeplab.errors import BadInput, Problem, TrackingUnavailable
+from sweeplab.formatting import counts, duration
+from sweeplab.lab.describing import summarize
 from sweeplab.lab.events import TrialEnded, TrialEvent, TrialRequeued
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
+from sweeplab.study.spec import StudySpec
 from sweeplab.tracking.tracker import Mirror
 
 SEND_SECONDS = 5.0
+# A study without an event for this long is idle: an evaluation should take far less.
+IDLE_SECONDS = 1800.0
 
 
 class Shipping:
@@ -89,8 +103,9 @@ class Shipping:
             for run in self._runs_of(*place):
                 if self._ship(run):
                     continue
-                if isinstance(event, TrialRequeued):
-                    self._set_waiting(run)
+                for tracker in self._trackers if isinstance(event, TrialRequeued) else ():
+                    with suppress(TrackingUnavailable):
+                        tracker.wait(run.path)
                 # The event comes with the first end among a trial's runs: the others may still lack theirs.
                 if self._refused or isinstance(event, TrialEnded):
                     again[place] = event
@@ -120,7 +135,71 @@ class Shipping:
             self._left[run] = None
         return is_whole
 
-    def _set_waiting(self, run: RunFolder) -> None:
-        for tracker in self._trackers:
-            with suppress(TrackingUnavailable):
-                tracker.wait(run.path)
+
+class Notifier:
+    """Notifies the targets that the study file names; failures to send are kept in `errors`, without URLs.
+
+    Raises:
+        BadInput: a variable is not set or holds no URL that Apprise knows, or Apprise is not installed.
+    """
+
+    def __init__(self, spec: StudySpec) -> None:
+        self._study = spec.name
+        self._targets = _targets(spec) if spec.notify else {}
+        self._last_event = time.monotonic()
+        self.errors: list[str] = []
+
+    def note_event(self) -> None:
+        """Record that something happened."""
+        self._last_event = time.monotonic()
+
+    def notify_if_idle(self, phase: str) -> None:
+        """Notify once when nothing has happened for IDLE_SECONDS; `phase` is the study's, such as pause."""
+        seconds = time.monotonic() - self._last_event
+        if seconds > IDLE_SECONDS:
+            self._last_event = math.inf
+            why = {"run": ""}.get(phase, f"; {phase} was asked for")
+            self._notify("idle", f"nothing happened for {duration(seconds)}{why}")
+
+    def notify_end(self, folder: StudyFolder, status: str, errors: list[str]) -> None:
+        """Notify how the study ended: its runs by state, its best value, and the first error."""
+        if not self._targets:
+            return  # a summary reads every run's folder
+        summary = summarize(folder, status)
+        lines = [f"runs: {counts(summary['counts']) or 'none'}"]
+        if summary["best_value"] is not None:
+            lines.append(f"best {summary['metric']} {summary['best_value']:.4f} in {summary['best_run']}")
+        lines += [f"error: {each}" for each in errors[:1]]
+        lines += [f"and {len(errors) - 1} more"] * (len(errors) > 1)
+        lines.append(f"show it: {folder.command('study show')}")
+        self._notify(status, "\n".join(lines))
+
+    def _notify(self, what: str, text: str) -> None:
+        for variable, target in self._targets.items():
+            if not target.notify(title=f"sweeplab: {self._study} {what}", body=text):
+                self.errors.append(f"{variable}: Apprise could not send that the study is {what}")
+
+
+def _targets(spec: StudySpec) -> dict[str, Any]:
+    try:
+        from apprise import Apprise
+    except ImportError:
+        how = "pip install 'sweeplab[notify]'"
+        raise BadInput(spec.problem(("notify",), "notify needs Apprise", how)) from None
+    targets: dict[str, Any] = {}
+    problems = list[Problem]()
+    for index, variable in enumerate(spec.notify):
+        urls, what = os.environ.get(variable, ""), list[str]()
+        target = targets[variable] = Apprise()
+        # Apprise imports its plug-ins when it first sees a URL, and they use deprecated parts of Python.
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+            is_known = target.add(urls)
+        if not urls.strip():
+            what = [f"{variable} is not set", "one or more Apprise URLs in it"]
+        elif not is_known:
+            what = [f"{variable} holds no URL that Apprise knows", "such as ntfys://my-topic"]
+        if what:
+            problems.append(spec.problem(("notify", index), *what))
+    if problems:
+        raise BadInput(*problems)
+    return targets

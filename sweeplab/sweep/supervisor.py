@@ -34,8 +34,8 @@ from sweeplab.study.plan import Plan, memory_shortage
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.engines import LEFT, NO_REVISION, REFUSED, UNSEEN, WorkerEngine, engine_class
 from sweeplab.sweep.planning import check_reach, make_plan
-from sweeplab.sweep.progress import CellProgress, Notifier, StudyProgress
-from sweeplab.sweep.shipping import Shipping
+from sweeplab.sweep.progress import CellProgress, StudyProgress
+from sweeplab.sweep.shipping import Notifier, Shipping
 from sweeplab.sweep.trials.commands import OUTAGE_SECONDS, Availability, SupervisorStart
 from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
 from sweeplab.tracking import open_mirrors, open_tracker

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import time
 import traceback
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -17,15 +16,7 @@ from sweeplab.data.objectives import wholly
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.records import runs
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import (
-    GradientPoint,
-    RunEnd,
-    RunFolder,
-    RunStart,
-    RunState,
-    TrialEnding,
-    append_gradients,
-)
+from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunStart, RunState, TrialEnding
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Space
 from sweeplab.study.spec import StudySpec
@@ -33,16 +24,7 @@ from sweeplab.sweep.trials.leases import Claim
 from sweeplab.train.checkpoint import read_snapshot, remove_snapshots
 from sweeplab.train.devices import settle_devices
 from sweeplab.train.member import Record
-from sweeplab.train.run import (
-    METRICS,
-    ModelMetric,
-    Run,
-    ShapeKey,
-    metric_value,
-    shape_key,
-    train_flops,
-    train_tokens,
-)
+from sweeplab.train.run import METRICS, ModelMetric, Run, metric_value, train_flops, train_tokens
 from sweeplab.train.stack import Stack
 
 WHOLE = ("whole_val_loss", "whole_bits_per_byte")
@@ -88,9 +70,7 @@ class SeedCurves:
         if iteration in losses or seed not in self._ended:
             return losses.get(iteration)
         last = max(losses)
-        if last < iteration:
-            return losses[last]
-        return None
+        return losses[last] if last < iteration else None
 
     def value(self, at: Literal["best", "final"]) -> float | None:
         """Return the trial's value: its lowest mean, or the last one."""
@@ -128,8 +108,8 @@ class TrialRuns:
         self.is_stopped = False  # by the study's owner
         self.states: dict[int, RunState] = {}  # of the runs that ended by themselves, by seed
         self.trainings: dict[str, Training] = {}
-        self._unwritten: dict[RunFolder, list[runs.CurvePoint]] = {}  # points of the curves
-        self._unwritten_gradients: dict[RunFolder, list[GradientPoint]] = {}
+        self.unwritten: dict[RunFolder, list[CurvePoint]] = {}  # points of the curves
+        self._unwritten_gradients: dict[RunFolder, list[runs.GradientPoint]] = {}
         for folder, start in starts:
             folder.write_start(start)
             self.trainings[start.key] = Training(Run(start.key, start.values), folder)
@@ -199,16 +179,11 @@ class TrialRuns:
             OSError: they cannot be written; they are kept for the next call.
         """
         for folder in [*self._unwritten_gradients]:
-            append_gradients(folder, self._unwritten_gradients[folder])
+            runs.append_gradients(folder, self._unwritten_gradients[folder])
             del self._unwritten_gradients[folder]
-        for folder in [*self._unwritten]:
-            folder.append(self._unwritten[folder])
-            del self._unwritten[folder]
-
-    @property
-    def has_unwritten(self) -> bool:
-        """Return whether points of the curves could not be written."""
-        return bool(self._unwritten)
+        for folder in [*self.unwritten]:
+            folder.append(self.unwritten[folder])
+            del self.unwritten[folder]
 
     def accumulate(self, key: str, n_parts: int) -> Training:
         """Let a run compute its batches in `n_parts` parts from now on; return the changed run."""
@@ -226,14 +201,10 @@ class TrialRuns:
         if RunState.DIVERGED in states:
             return RunState.DIVERGED
         if self.is_stopped:  # before all seeds have started there is no mean, and no value
-            if self.curves.means:
-                return RunState.STOPPED
-            return RunState.PRUNED
+            return RunState.STOPPED if self.curves.means else RunState.PRUNED
         if len(states) < len(self.trainings):
             return None
-        if RunState.COMPLETE in states:
-            return RunState.COMPLETE
-        return RunState.STOPPED
+        return RunState.COMPLETE if RunState.COMPLETE in states else RunState.STOPPED
 
     def take_in(self, record: Record, whole_loss: float | None = None) -> list[tuple[int, float]]:
         """Add a record to its run's curve; return the iterations whose mean it completes, each with its value.
@@ -245,7 +216,7 @@ class TrialRuns:
         points: dict[int, dict[str, Any]] = {int(point["iteration"]): dict(point) for point in record.points}
         flow = {at: point.pop("layers") for at, point in points.items() if "layers" in point}
         if flow:
-            gradients = [GradientPoint(at, layers) for at, layers in flow.items()]
+            gradients = [runs.GradientPoint(at, layers) for at, layers in flow.items()]
             self._unwritten_gradients.setdefault(training.folder, []).extend(gradients)
         points.setdefault(record.iteration, {"iteration": record.iteration}).update(
             wall_seconds=record.wall_seconds,
@@ -259,10 +230,10 @@ class TrialRuns:
             bits = self.dataset.bits_per_byte(whole_loss, wholly(values))
             points[record.iteration].update(whole_val_loss=whole_loss, whole_bits_per_byte=bits)
         new = [
-            runs.CurvePoint.from_json(point | {"train_tokens": train_tokens(values, iteration)})
+            CurvePoint.from_json(point | {"train_tokens": train_tokens(values, iteration)})
             for iteration, point in sorted(points.items())
         ]
-        self._unwritten.setdefault(training.folder, []).extend(new)
+        self.unwritten.setdefault(training.folder, []).extend(new)
         has_ended = record.state != "running"
         if has_ended:
             self.states[seed] = RunState(record.state)
@@ -270,9 +241,7 @@ class TrialRuns:
             return []
         try:
             seen = self._compared(record.val_loss, record.measures, has_ended)
-            if seen is None:
-                return []
-            return self.curves.add(seed, record.iteration, seen, has_ended)
+            return [] if seen is None else self.curves.add(seed, record.iteration, seen, has_ended)
         except Exception as error:  # whatever a user's metric may raise
             self.error = "".join(traceback.format_exception(error))
             return []
@@ -328,7 +297,7 @@ class TrialRuns:
 
     def _end(self, training: Training, ending: TrialEnding) -> RunEnd:
         points = training.folder.points()
-        nothing = runs.CurvePoint(iteration=0, train_tokens=0, wall_seconds=0.0)
+        nothing = CurvePoint(iteration=0, train_tokens=0, wall_seconds=0.0)
         evaluated = [point for point in points if point.val_loss is not None] or [nothing]
         best = min(evaluated, key=lambda point: point.val_loss or 0.0)
         last = points[-1] if points else nothing
@@ -354,7 +323,7 @@ class TrialRuns:
             ending=ending,
         )
 
-    def _valued_loss(self, training: Training, evaluated: Iterable[runs.CurvePoint]) -> float | None:
+    def _valued_loss(self, training: Training, evaluated: Iterable[CurvePoint]) -> float | None:
         at = self.spec.objective.at
         if not isinstance(METRICS[self.spec.objective.metric], ModelMetric):
             return self.curves.valued(training.folder.seed, at)
@@ -385,62 +354,9 @@ def scored(
         return records, {}
     started = time.perf_counter()
     losses = stack.whole_losses(ended, best=at == "best")
-    took = dict.fromkeys(ended, time.perf_counter() - started)
-    timed = []
-    for record in records:
-        seconds = took.get(record.key, 0.0)
-        timed.append(
-            replace(
-                record,
-                wall_seconds=record.wall_seconds + seconds,
-                eval_seconds=record.eval_seconds + seconds,
-            )
-        )
-    return timed, dict(zip(ended, losses, strict=True))
-
-
-class Held:
-    """The trials that this worker holds, by the key of each of their runs; runs that are in no stack are waiting."""
-
-    def __init__(self) -> None:
-        self.trials: dict[str, TrialRuns] = {}
-        self.waiting: list[Training] = []
-
-    def each_trial(self) -> Collection[TrialRuns]:
-        """Return every trial once."""
-        return dict.fromkeys(self.trials.values())
-
-    def add(self, trial: TrialRuns) -> None:
-        """Hold one more trial."""
-        self.trials |= dict.fromkeys(trial.trainings, trial)
-
-    def forget(self, trial: TrialRuns) -> None:
-        """Let go of a trial."""
-        for key in trial.trainings:
-            self.trials.pop(key, None)
-        self.waiting = [training for training in self.waiting if training.run.key in self.trials]
-
-    def let_wait(self, key: str) -> None:
-        """Let a run wait for a stack."""
-        training = self.trials[key].trainings[key]
-        if training not in self.waiting:
-            self.waiting.append(training)
-
-    def next_run(self) -> Training:
-        """Return the first waiting run of the most frequent shape: its stack fills best."""
-        shapes = Counter(shape_key(training.run.values) for training in self.waiting)
-        return max(self.waiting, key=lambda training: shapes[shape_key(training.run.values)])
-
-    def take(self, shape: ShapeKey) -> Training | None:
-        """Return the first waiting run of a shape, which waits no longer; None if there is none."""
-        for training in self.waiting:
-            if shape_key(training.run.values) == shape:
-                self.waiting.remove(training)
-                return training
-        return None
-
-    def accumulate(self, shape: ShapeKey, n_parts: int) -> None:
-        """Let the waiting runs of a shape compute their batches in `n_parts` parts from now on, after the others."""
-        alike = [training for training in self.waiting if shape_key(training.run.values) == shape]
-        smaller = [self.trials[each.run.key].accumulate(each.run.key, n_parts) for each in alike]
-        self.waiting = [training for training in self.waiting if training not in alike] + smaller
+    took = time.perf_counter() - started
+    for index, record in enumerate(records):
+        if record.key in ended:
+            wall, evaluating = record.wall_seconds + took, record.eval_seconds + took
+            records[index] = replace(record, wall_seconds=wall, eval_seconds=evaluating)
+    return records, dict(zip(ended, losses, strict=True))

@@ -19,8 +19,7 @@ from benchmarks.setting import print_table, setting
 
 import sweeplab
 from sweeplab.lab.events import Event, TrialEnded
-from sweeplab.sweep.progress import StudyProgress
-from sweeplab.sweep.remaining import Interval
+from sweeplab.sweep.progress import Interval, StudyProgress
 
 COMMON = """
 data: {corpus: python-docs, tokenizer: char}

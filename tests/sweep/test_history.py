@@ -15,9 +15,8 @@ from optuna.distributions import (
 from optuna.samplers import RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from sweeplab.sweep.trials import counting
-from sweeplab.sweep.trials.asking import HistoryTPE
-from sweeplab.sweep.trials.counting import CachedTrials, History
+from sweeplab.sweep.trials import cells
+from sweeplab.sweep.trials.cells import CachedTrials, History, HistoryTPE
 
 SPACE: dict[str, BaseDistribution] = {
     "learning_rate": FloatDistribution(1e-4, 1e-1, log=True),
@@ -74,8 +73,8 @@ def test_points_are_those_of_the_whole_study_to_the_bit(options: dict[str, Any],
 
 
 def test_a_long_history_keeps_the_newest_and_the_best_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "NEWEST", 20)
-    monkeypatch.setattr(counting, "BEST", 30)
+    monkeypatch.setattr(cells, "NEWEST", 20)
+    monkeypatch.setattr(cells, "BEST", 30)
     draw, cached = random.Random(0), CachedTrials()
     kept = History(cached)
     for number in range(300):

@@ -19,7 +19,7 @@ from sweeplab.sweep import choosing, loop, planning
 from sweeplab.sweep.choosing import Timed, Way, fastest_stack, measured, precision, stack_rates
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import bench_study, look_ahead, make_plan
-from sweeplab.sweep.remaining import START_SECONDS
+from sweeplab.sweep.progress import START_SECONDS
 from sweeplab.sweep.trial import TrialRuns
 from sweeplab.train import devices
 from sweeplab.train.run import row_flops

@@ -12,8 +12,8 @@ import pytest
 
 import sweeplab
 from sweeplab.errors import BadInput
-from sweeplab.sweep import progress
-from sweeplab.sweep.progress import Notifier
+from sweeplab.sweep import shipping
+from sweeplab.sweep.shipping import Notifier
 
 pytest.importorskip("apprise", reason="apprise, of the extra notify, is not installed")
 
@@ -83,7 +83,7 @@ def test_a_deaf_owner_fails_no_trial_and_then_hears_once_how_the_study_ended(
 def test_an_idle_study_is_told_of_once_until_it_moves_again(
     study: sweeplab.Study, server: HTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(shipping, "IDLE_SECONDS", 0.0)
     notifier = Notifier(study.spec)
     for _ in range(3):
         notifier.notify_if_idle("run")

@@ -15,7 +15,7 @@ from sweeplab.records.runs import RunState, TrialEnding
 from sweeplab.study.plan import Plan
 from sweeplab.study.spec import Budget, Engine
 from sweeplab.sweep.planning import make_plan
-from sweeplab.sweep.remaining import Interval, Remaining
+from sweeplab.sweep.progress import Interval, Remaining
 
 N_EVALUATIONS, RUNGS, FACTOR = 10, (2, 8), 4
 PER_CELL, STACK = 24, 4

@@ -22,17 +22,10 @@ from optuna.storages import BaseStorage, RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from sweeplab.errors import BadInput
-from sweeplab.lab.storage import (
-    BUSY_SECONDS,
-    READ_ONLY,
-    engine_arguments,
-    is_read_only,
-    open_database,
-    serialize,
-)
+from sweeplab.lab import storage
 from sweeplab.permissions import has_pickles, signed, without_unsigned
 from sweeplab.processes import switched_off
-from sweeplab.sweep.trials.counting import TAKE_TURN, CachedTrials, forwards
+from sweeplab.sweep.trials.cells import TAKE_TURN, CachedTrials, forwards
 
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.storage import TrialStorage
@@ -62,9 +55,9 @@ class PublicStorage(BaseStorage):
     can_reopen = False
 
     def __init__(self, url: str) -> None:
-        self.url, self.engine = url, open_database(url)
-        self.inner = RDBStorage(url, engine_kwargs=engine_arguments(url))
-        serialize(self.inner.engine)
+        self.url, self.engine = url, storage.open_database(url)
+        self.inner = RDBStorage(url, engine_kwargs=storage.engine_arguments(url))
+        storage.serialize(self.inner.engine)
         sql.event.listen(self.inner.engine, "before_cursor_execute", self._note_writing)
         self._thread, self._is_in_turn = threading.RLock(), False
         self._studies: dict[int, optuna.Study] = {}
@@ -88,8 +81,8 @@ class PublicStorage(BaseStorage):
         Raises:
             BadInput: this process may only read the database.
         """
-        if is_read_only(self.engine):
-            raise BadInput(READ_ONLY)
+        if storage.is_read_only(self.engine):
+            raise BadInput(storage.READ_ONLY)
         with self._thread:
             if self._is_in_turn:
                 yield _Statements(self.engine)
@@ -100,7 +93,7 @@ class PublicStorage(BaseStorage):
     @contextmanager
     def _turn(self) -> Iterator[None]:
         if self.engine.dialect.name == "sqlite":
-            with FileLock(f"{self.engine.url.database}.turn", timeout=BUSY_SECONDS):
+            with FileLock(f"{self.engine.url.database}.turn", timeout=storage.BUSY_SECONDS):
                 yield
             return
         with self.engine.begin() as connection:
@@ -228,11 +221,6 @@ def _unlike_tables() -> str:
         from sweeplab.sweep.trials import tables
     except (ImportError, AttributeError, KeyError) as error:
         return f"Optuna has other tables: {type(error).__name__}: {error}"
-    unlike = [
-        table.name
-        for table, columns in tables.COLUMNS.items()
-        if {*table.columns.keys()} != {*columns.split()}
-    ]
-    if unlike:
-        return f"Optuna has other columns in: {', '.join(unlike)}"
-    return ""
+    of_tables = tables.COLUMNS.items()
+    unlike = [table.name for table, names in of_tables if {*table.columns.keys()} != {*names.split()}]
+    return f"Optuna has other columns in: {', '.join(unlike)}" * bool(unlike)

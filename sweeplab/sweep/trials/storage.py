@@ -20,12 +20,8 @@ from typing import Any
 
 import optuna
 import sqlalchemy as sql
-from optuna.distributions import (
-    BaseDistribution,
-    check_distribution_compatibility,
-    distribution_to_json,
-    json_to_distribution,
-)
+from optuna import distributions
+from optuna.distributions import BaseDistribution, distribution_to_json, json_to_distribution
 from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, RDBStorage
 from optuna.study import StudyDirection
@@ -36,12 +32,13 @@ from sweeplab.errors import BadInput
 from sweeplab.lab.storage import READ_ONLY, READS, engine_arguments, is_read_only, open_database
 from sweeplab.permissions import signed, without_unsigned
 from sweeplab.sweep.trials import tables
-from sweeplab.sweep.trials.counting import TAKE_TURN, CachedTrials, forwards
+from sweeplab.sweep.trials.cells import TAKE_TURN, CachedTrials, forwards
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 # Shared by all trials without system attributes: most have none.
 _NOTHING: dict[str, Any] = {}
+_CONTENTS = ("params", "distributions", "user_attrs", "system_attrs", "intermediate_values")
 _SPECIAL = {"INF_POS": float("inf"), "INF_NEG": float("-inf"), "NAN": float("nan")}
 
 
@@ -101,7 +98,7 @@ class TrialStorage(BaseStorage):
         self.unended: dict[int, int] = {}  # ids of trials and of their studies
         self._started_or_ended = {*self._studies}
         self._last = 0
-        self._writes: dict[sql.Table, dict[tuple[Any, ...], dict[str, Any]]] = {}
+        self._writes: dict[sql.Table, dict[tuple[int, str | int], dict[str, Any]]] = {}
         self._changed: dict[int, FrozenTrial] = {}
         self._is_dirty = False
 
@@ -168,8 +165,7 @@ class TrialStorage(BaseStorage):
         for trial_id in self.unended:
             ids[self._by_id[trial_id][1].state.name].append(trial_id)
         listed = {state: tables.listed(of_state) for state, of_state in ids.items()}
-        rows = self._run(tables.CHANGES, last=self._last, **listed)
-        changed = sorted(rows, key=lambda row: row.trial_id)
+        changed = sorted(self._run(tables.CHANGES, last=self._last, **listed), key=lambda row: row.trial_id)
         if not changed:
             return
         first = min((row.trial_id for row in changed if row.trial_id > self._last), default=None)
@@ -251,8 +247,9 @@ class TrialStorage(BaseStorage):
             cell.trials.append(trial)
             cell.ids.append(row.trial_id)
         trial.state = row.state
-        trial.datetime_start, trial.datetime_complete = map(
-            _local, (row.datetime_start, row.datetime_complete)
+        trial.datetime_start, trial.datetime_complete = (
+            _local(row.datetime_start),
+            _local(row.datetime_complete),
         )
         self._fill(row.trial_id, trial, contents)
         self._file(row.study_id, row.trial_id, trial)
@@ -261,16 +258,18 @@ class TrialStorage(BaseStorage):
         parts: dict[str, list[Any]] = {}
         for row in sorted(contents, key=lambda row: row.rank):
             parts.setdefault(row.kind, []).append(row)
-        texts = tuple(row.text for row in parts.get("param", ()))
-        names = tuple(sys.intern(row.key) for row in parts.get("param", ()))  # one string for all trials
-        distributions = [self._distribution(text) for text in texts]
+        params = parts.get("param", ())
+        texts = tuple(row.text for row in params)
+        names = tuple(sys.intern(row.key) for row in params)  # one string for all trials
+        for text in texts:
+            if text not in self._distributions:
+                self._distributions[text] = json_to_distribution(text)
+        known = [self._distributions[text] for text in texts]
         # One dictionary for all trials with the same parameters: else it would be most of a trial's memory.
-        trial.distributions = self._sets.setdefault(
-            names + texts, dict(zip(names, distributions, strict=True))
-        )
+        trial.distributions = self._sets.setdefault(names + texts, dict(zip(names, known, strict=True)))
         trial.params = {
             name: distribution.to_external_repr(row.number)
-            for name, row, distribution in zip(names, parts.get("param", ()), distributions, strict=True)
+            for name, row, distribution in zip(names, params, known, strict=True)
         }
         trial.user_attrs = {sys.intern(row.key): json.loads(row.text) for row in parts.get("user", ())}
         system = {row.key: json.loads(row.text) for row in parts.get("system", ())}
@@ -279,11 +278,6 @@ class TrialStorage(BaseStorage):
         trial.intermediate_values = {int(row.key): _SPECIAL.get(row.text, row.number) for row in reports}
         values = sorted(parts.get("value", ()), key=lambda row: int(row.key))
         trial.values = [_SPECIAL.get(row.text, row.number) for row in values] or None
-
-    def _distribution(self, text: str) -> BaseDistribution:
-        if text not in self._distributions:
-            self._distributions[text] = json_to_distribution(text)
-        return self._distributions[text]
 
     def _file(self, study_id: int, trial_id: int, trial: FrozenTrial) -> None:
         """Move a trial to the unended or the ended trials, by its state."""
@@ -310,9 +304,11 @@ class TrialStorage(BaseStorage):
         assert self._connection is not None
         return self._connection.execute(statement, values)
 
-    def _add(self, table: sql.Table, **row: Any) -> None:
+    def _add(self, table: sql.Table, of: int, key: str | int, *content: Any) -> None:
+        """Write a row when the transaction ends, in place of that of the same key."""
         self._is_dirty = True
-        self._writes.setdefault(table, {})[tuple(row[name] for name in tables.KEYS[table])] = row
+        row = dict(zip(tables.COLUMNS[table].split()[1:], (of, key, *content), strict=True))
+        self._writes.setdefault(table, {})[of, key] = row
 
     def _write(self) -> None:
         assert self._connection is not None
@@ -351,30 +347,17 @@ class TrialStorage(BaseStorage):
             cell.ids.append(trial_id)
             self._file(study_id, trial_id, trial)
             for objective, value in enumerate(trial.values or ()):
-                self._add_value(trial_id, objective, value)
+                self._add(tables.VALUES, trial_id, objective, *tables.stored_value(value))
             for name, value in trial.params.items():
                 distribution = trial.distributions[name]
-                self._add_param(trial_id, name, distribution.to_internal_repr(value), distribution)
+                stored = (distribution.to_internal_repr(value), distribution_to_json(distribution))
+                self._add(tables.PARAMS, trial_id, name, *stored)
             for table, attributes in ((tables.USER, trial.user_attrs), (tables.SYSTEM, trial.system_attrs)):
                 for key, attribute in attributes.items():
-                    self._add(table, trial_id=trial_id, key=key, value_json=json.dumps(attribute))
+                    self._add(table, trial_id, key, json.dumps(attribute))
             for step, value in trial.intermediate_values.items():
-                self._add_report(trial_id, step, value)
+                self._add(tables.REPORTS, trial_id, step, *tables.stored_report(value))
             return trial_id
-
-    def _add_param(self, trial_id: int, name: str, value: float, distribution: BaseDistribution) -> None:
-        text = distribution_to_json(distribution)
-        row = {"param_name": name, "param_value": value, "distribution_json": text}
-        self._add(tables.PARAMS, trial_id=trial_id, **row)
-
-    def _add_value(self, trial_id: int, objective: int, value: float) -> None:
-        number, kind = tables.stored_value(value)
-        self._add(tables.VALUES, trial_id=trial_id, objective=objective, value=number, value_type=kind)
-
-    def _add_report(self, trial_id: int, step: int, value: float) -> None:
-        number, kind = tables.stored_report(value)
-        row = {"intermediate_value": number, "intermediate_value_type": kind}
-        self._add(tables.REPORTS, trial_id=trial_id, step=step, **row)
 
     @contextmanager
     def _changing(self, trial_id: int) -> Iterator[tuple[int, FrozenTrial]]:
@@ -395,12 +378,15 @@ class TrialStorage(BaseStorage):
         with self._changing(trial_id) as (study_id, trial):
             for other in reversed(self.cell(study_id).trials):
                 if param_name in other.distributions:
-                    check_distribution_compatibility(other.distributions[param_name], distribution)
+                    distributions.check_distribution_compatibility(
+                        other.distributions[param_name], distribution
+                    )
                     break
             value = distribution.to_external_repr(param_value_internal)
             trial.params = {**trial.params, param_name: value}
             trial.distributions = {**trial.distributions, param_name: distribution}
-            self._add_param(trial_id, param_name, param_value_internal, distribution)
+            stored = (param_value_internal, distribution_to_json(distribution))
+            self._add(tables.PARAMS, trial_id, param_name, *stored)
 
     def set_trial_state_values(
         self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
@@ -410,7 +396,7 @@ class TrialStorage(BaseStorage):
             if values is not None:
                 trial.values = list(values)
                 for objective, value in enumerate(values):
-                    self._add_value(trial_id, objective, value)
+                    self._add(tables.VALUES, trial_id, objective, *tables.stored_value(value))
             if state == TrialState.RUNNING and trial.state != TrialState.WAITING:
                 return False
             trial.state = state
@@ -426,13 +412,13 @@ class TrialStorage(BaseStorage):
         """Set the value that a trial reports at a step."""
         with self._changing(trial_id) as (_, trial):
             trial.intermediate_values = {**trial.intermediate_values, step: intermediate_value}
-            self._add_report(trial_id, step, intermediate_value)
+            self._add(tables.REPORTS, trial_id, step, *tables.stored_report(intermediate_value))
 
     def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
         """Set a user attribute."""
         with self._changing(trial_id) as (_, trial):
             trial.user_attrs = {**trial.user_attrs, key: value}
-            self._add(tables.USER, trial_id=trial_id, key=key, value_json=json.dumps(value))
+            self._add(tables.USER, trial_id, key, json.dumps(value))
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
         """Set a system attribute; one that Optuna will unpickle is signed."""
@@ -440,13 +426,13 @@ class TrialStorage(BaseStorage):
         with self._changing(trial_id) as (_, trial):
             trial.system_attrs = {**trial.system_attrs, **attributes}
             for name, attribute in attributes.items():
-                self._add(tables.SYSTEM, trial_id=trial_id, key=name, value_json=json.dumps(attribute))
+                self._add(tables.SYSTEM, trial_id, name, json.dumps(attribute))
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
         """Return a copy of a trial."""
         with self.reading():
             trial = copy.copy(self._found(trial_id)[1])
-        for name in ("params", "distributions", "user_attrs", "system_attrs", "intermediate_values"):
+        for name in _CONTENTS:
             setattr(trial, name, dict(getattr(trial, name)))
         return trial
 
@@ -462,9 +448,7 @@ class TrialStorage(BaseStorage):
                 if not any(state in states for state in TrialState if state.is_finished()):
                     trials = sorted(cell.unended.values(), key=lambda trial: trial.number)
                 trials = [trial for trial in trials if trial.state in states]
-            if deepcopy:
-                return copy.deepcopy(trials)
-            return trials
+            return copy.deepcopy(trials) if deepcopy else trials
 
     # ------------------------------------------------------------------ studies
 
@@ -478,7 +462,7 @@ class TrialStorage(BaseStorage):
         """Set a study's system attribute."""
         with self.transaction():
             self._study(study_id)
-            self._add(tables.STUDY_SYSTEM, study_id=study_id, key=key, value_json=json.dumps(value))
+            self._add(tables.STUDY_SYSTEM, study_id, key, json.dumps(value))
 
     def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
         """Return a study's system attributes."""
@@ -537,10 +521,7 @@ def _row_of(trial: FrozenTrial) -> dict[str, Any]:
 
 
 def _copied(trial: FrozenTrial, trial_id: int, number: int) -> FrozenTrial:
-    parts = (
-        *("params", "distributions", "user_attrs", "system_attrs", "intermediate_values", "values"),
-        *("state", "datetime_start", "datetime_complete"),
-    )
+    parts = (*_CONTENTS, "values", "state", "datetime_start", "datetime_complete")
     contents: dict[str, Any] = {name: copy.deepcopy(getattr(trial, name)) for name in parts}
     return FrozenTrial(number=number, trial_id=trial_id, value=None, **contents)
 
@@ -548,9 +529,7 @@ def _copied(trial: FrozenTrial, trial_id: int, number: int) -> FrozenTrial:
 def _empty_trial(
     trial_id: int, number: int, state: TrialState, started: datetime | None = None
 ) -> FrozenTrial:
-    empty: dict[str, Any] = {
-        name: {} for name in ("params", "distributions", "user_attrs", "system_attrs", "intermediate_values")
-    }
+    empty: dict[str, Any] = {name: {} for name in _CONTENTS}
     empty |= {"datetime_start": started, "datetime_complete": None}
     return FrozenTrial(number=number, state=state, value=None, trial_id=trial_id, **empty)
 

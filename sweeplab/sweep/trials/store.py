@@ -27,9 +27,8 @@ from sweeplab.study.algorithms import make_pruner, n_startup_trials, promotes, s
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Cell, cells, nearest_cells, spaces_of
 from sweeplab.study.spec import StudySpec
-from sweeplab.sweep.trials.asking import Asker
+from sweeplab.sweep.trials.cells import Asker, CellCounts, CellTally, is_own
 from sweeplab.sweep.trials.commands import FAILURES, Availability, Command, Commands, Reopening
-from sweeplab.sweep.trials.counting import CellCounts, CellTally, is_own
 from sweeplab.sweep.trials.leases import TABLES, Claim, Lease, LeaseLost, Leases, Report, Verdicts
 from sweeplab.sweep.trials.public import open_storage
 

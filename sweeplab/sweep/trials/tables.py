@@ -25,7 +25,8 @@ SYSTEM = models.TrialSystemAttributeModel.__table__
 STUDIES = models.StudyModel.__table__
 DIRECTIONS = models.StudyDirectionModel.__table__
 STUDY_SYSTEM = models.StudySystemAttributeModel.__table__
-# The columns that these statements know of the tables that they write.
+# The columns that these statements know of the tables that they write. In all but the first they are a row's id, what
+# it belongs to and its name there, by which it is unique, and its content: a number and a text, or a text alone.
 COLUMNS = {
     TRIALS: "trial_id number study_id state datetime_start datetime_complete",
     PARAMS: "param_id trial_id param_name param_value distribution_json",
@@ -35,35 +36,13 @@ COLUMNS = {
     SYSTEM: "trial_system_attribute_id trial_id key value_json",
     STUDY_SYSTEM: "study_system_attribute_id study_id key value_json",
 }
-# The unique columns of each table; the other columns of a row may be overwritten.
-KEYS = {
-    PARAMS: ("trial_id", "param_name"),
-    VALUES: ("trial_id", "objective"),
-    REPORTS: ("trial_id", "step"),
-    USER: ("trial_id", "key"),
-    SYSTEM: ("trial_id", "key"),
-    STUDY_SYSTEM: ("study_id", "key"),
-}
 
 VERSION = models.VersionInfoModel.__table__
 stored_value = models.TrialValueModel.value_to_stored_repr
 stored_report = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr
 
-TIMES = (TRIALS.c["datetime_start"], TRIALS.c["datetime_complete"])
-# Of each table with rows per trial: the columns of a row's order, name, number and text.
-PARTS = {
-    "param": (PARAMS, "param_id", "param_name", "param_value", "distribution_json"),
-    "value": (VALUES, "trial_value_id", "objective", "value", "value_type"),
-    "report": (
-        REPORTS,
-        "trial_intermediate_value_id",
-        "step",
-        "intermediate_value",
-        "intermediate_value_type",
-    ),
-    "user": (USER, "trial_user_attribute_id", "key", None, "value_json"),
-    "system": (SYSTEM, "trial_system_attribute_id", "key", None, "value_json"),
-}
+# The tables with rows per trial.
+PARTS = {"param": PARAMS, "value": VALUES, "report": REPORTS, "user": USER, "system": SYSTEM}
 # Larger than any id.
 NO_ID = 2**31 - 1
 
@@ -96,14 +75,11 @@ def listed(ids: Iterable[int]) -> str:
 
 
 # New trials, and those that are no longer running or waiting. Without an order, for which SQLite would read all trials.
-CHANGES = sql.select(*(TRIALS.c[name] for name in ("trial_id", "number", "study_id", "state")), *TIMES).where(
+CHANGES = sql.select(*(TRIALS.c[name] for name in COLUMNS[TRIALS].split())).where(
     sql.or_(
         TRIALS.c.trial_id > sql.bindparam("last"),
         *(
-            sql.and_(
-                among(TRIALS.c.trial_id, sql.bindparam(state.name, type_=sql.Text)),
-                TRIALS.c.state != state,
-            )
+            among(TRIALS.c.trial_id, sql.bindparam(state.name, type_=sql.Text)) & (TRIALS.c.state != state)
             for state in (TrialState.RUNNING, TrialState.WAITING)
         ),
     )
@@ -131,31 +107,27 @@ SET_STATE = (
 
 def _rows_of(kind: str) -> sql.Select[Any]:
     """Select the rows of some trials from a table, in columns common to all tables."""
-    table, rank, key, number, text = PARTS[kind]
+    table = PARTS[kind]
+    rank, _, key, *number, text = (table.c[name] for name in COLUMNS[table].split())
     return sql.select(
         sql.literal(kind).label("kind"),
         table.c.trial_id,
-        table.c[rank].label("rank"),
-        sql.cast(table.c[key], sql.Text).label("key"),
-        (sql.cast(sql.null(), sql.Float) if number is None else table.c[number]).label("number"),
-        sql.cast(table.c[text], sql.Text).label("text"),
+        rank.label("rank"),
+        sql.cast(key, sql.Text).label("key"),
+        (number[0] if number else sql.cast(sql.null(), sql.Float)).label("number"),
+        sql.cast(text, sql.Text).label("text"),
     ).where(sql.or_(among(table.c.trial_id, IDS), table.c.trial_id >= sql.bindparam("first")))
 
 
 @cache
 def upsert(table: sql.Table, dialect: str) -> Any:
     """Return the statement that inserts rows into a table and overwrites existing ones."""
-    key = KEYS[table]
-    names = [column.name for column in table.columns if not column.primary_key]
+    of, key, *content = names = COLUMNS[table].split()[1:]
     # Import only one: PostgreSQL's takes as long as SQLAlchemy's core.
-    insert = (
-        import_module(f"sqlalchemy.dialects.{dialect}")
-        .insert(table)
-        .values({name: sql.bindparam(name) for name in names})
-    )
-    return insert.on_conflict_do_update(
-        index_elements=key, set_={name: insert.excluded[name] for name in names if name not in key}
-    )
+    insert = import_module(f"sqlalchemy.dialects.{dialect}").insert(table)
+    insert = insert.values({name: sql.bindparam(name) for name in names})
+    overwritten = {name: insert.excluded[name] for name in content}
+    return insert.on_conflict_do_update(index_elements=(of, key), set_=overwritten)
 
 
 CONTENTS = sql.union_all(*map(_rows_of, PARTS))
