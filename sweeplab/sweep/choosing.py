@@ -157,7 +157,8 @@ def bench(
     n_cpus = taken.workers * taken.threads
     ways = [*dict.fromkeys([*_ways_of(values, n_cpus), taken])]
     products = [Product(n_cpus, 1, dtype) for dtype in dict.fromkeys(way.dtype for way in ways)]
-    seconds = measured([Timed(values, train, way) for way in (*products, *ways)], val, again)
+    jobs: list[Way | Product] = [*products, *ways]
+    seconds = measured([Timed(values, train, job) for job in jobs], val, again)
     rates = {
         product.dtype: 2 * product.size**3 / took for product, took in zip(products, seconds, strict=False)
     }

@@ -68,8 +68,15 @@ def confirm(
     _check_seeds(folder, {races[1]: n_seeds - FIRST_SEEDS, last: n_seeds})
     names = iter(races)
 
-    def train(places: Sequence[Found], seeds: Sequence[int], name: str) -> dict[Found, Trial]:
-        return _trained(spec, folder, name, [trials[place] for place in places], seeds, run)
+    def train(places: Sequence[Found], seeds: Sequence[int], suffix: str) -> dict[Found, Trial]:
+        derived = _derived(spec, f"{folder.name}.{suffix}", [trials[place] for place in places], seeds)
+        status = run(derived)
+        if status != "complete":
+            raise Interrupted(derived.name, status)
+        there = StudyFolder(folder.lab, derived.name)
+        trained = {trial.cell: trial for trial in read_trials(there)}
+        keys = [cell.key for cell in cells(derived, there.data.sizes)[0]]
+        return {place: trained[key] for place, key in zip(places, keys, strict=True)}
 
     def losses(places: Sequence[Found], seeds: Sequence[int]) -> dict[Found, Losses]:
         return {place: _validation(trial) for place, trial in train(places, seeds, next(names)).items()}
@@ -79,13 +86,10 @@ def confirm(
     final = train(winners, range(first + n_seeds, first + 2 * n_seeds), last)
     dataset, confirmed = recorded_dataset(folder, spec), list[Confirmed]()
     for place, trial in trials.items():
-        validation: Losses = {}
-        test: Losses = {}
+        scores: tuple[Losses, Losses] = ({}, {})
         if place in winners:
-            validation, test = _validation(final[place]), _test(final[place], dataset, spec)
-        confirmed.append(
-            Confirmed(*place, _searched(trial), place in winners, raced[place], validation, test)
-        )
+            scores = _validation(final[place]), _test(final[place], dataset, spec)
+        confirmed.append(Confirmed(*place, _searched(trial), place in winners, raced[place], *scores))
     look = record_look(folder, dataset.text_digest, confirmed)
     confirmed = [replace(configuration, look=look) for configuration in confirmed]
     write_confirmed(folder, confirmed)
@@ -150,34 +154,12 @@ def _best_of_cells(folder: StudyFolder, top: int) -> list[list[Trial]]:
 
 def _check_seeds(folder: StudyFolder, wanted: Mapping[str, int]) -> None:
     studies = {StudyFolder(folder.lab, f"{folder.name}.{suffix}"): n for suffix, n in wanted.items()}
-    others = [
-        study
-        for study, n in studies.items()
-        if study.canonical_file.exists() and len(read_spec(study).seeds) != n
-    ]
+    begun = {study: n for study, n in studies.items() if study.canonical_file.exists()}
+    others = [study for study, n in begun.items() if len(read_spec(study).seeds) != n]
     if others:
         cure = " and ".join(study.command("study rm") for study in others)
-        raise BadInput(
-            Problem(f"study {folder.name} was confirmed with other numbers of seeds", f"the same, or {cure}")
-        )
-
-
-def _trained(
-    spec: StudySpec,
-    folder: StudyFolder,
-    suffix: str,
-    trials: Sequence[Trial],
-    seeds: Sequence[int],
-    run: Callable[[StudySpec], str],
-) -> dict[Found, Trial]:
-    derived = _derived(spec, f"{folder.name}.{suffix}", trials, seeds)
-    status = run(derived)
-    if status != "complete":
-        raise Interrupted(derived.name, status)
-    there = StudyFolder(folder.lab, derived.name)
-    trained = {trial.cell: trial for trial in read_trials(there)}
-    keys = [cell.key for cell in cells(derived, there.data.sizes)[0]]
-    return {(trial.cell, trial.number): trained[key] for trial, key in zip(trials, keys, strict=True)}
+        what = f"study {folder.name} was confirmed with other numbers of seeds"
+        raise BadInput(Problem(what, f"the same, or {cure}"))
 
 
 def _derived(spec: StudySpec, name: str, trials: Sequence[Trial], seeds: Sequence[int]) -> StudySpec:
@@ -204,17 +186,13 @@ def _validation(trial: Trial) -> Losses:
     ends = {run.seed: run.read_end() for run in trial.runs}
     losses = {seed: end.whole_val_loss for seed, end in ends.items() if end}
     known = {seed: loss for seed, loss in losses.items() if loss is not None}
-    if len(known) == len(trial.runs):
-        return known
-    return {}
+    return known if len(known) == len(trial.runs) else {}
 
 
 def _searched(trial: Trial) -> float:
     # A trial stopped by a person has no loss on the whole split.
     losses = _validation(trial)
-    if losses or trial.value is None:
-        return _mean(losses)
-    return trial.value
+    return _mean(losses) if losses or trial.value is None else trial.value
 
 
 def _test(trial: Trial, dataset: Dataset, spec: StudySpec) -> Losses:
@@ -233,6 +211,4 @@ def _test(trial: Trial, dataset: Dataset, spec: StudySpec) -> Losses:
 
 def _mean(losses: Losses) -> float:
     # Infinity where a seed diverged.
-    if losses:
-        return sum(losses.values()) / len(losses)
-    return math.inf
+    return sum(losses.values()) / len(losses) if losses else math.inf

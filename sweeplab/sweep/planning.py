@@ -31,18 +31,8 @@ from sweeplab.study.file.reading import check_imported
 from sweeplab.study.problems import Location, dotted
 from sweeplab.study.space import Cell, Space, cells, spaces_of
 from sweeplab.study.spec import TABLE_SUFFIX, Algorithm, StudySpec
-from sweeplab.sweep.choosing import (
-    BenchRow,
-    Product,
-    Timed,
-    Way,
-    bench,
-    choose,
-    known_seconds,
-    measured,
-    reason,
-    step_flops,
-)
+from sweeplab.sweep import choosing
+from sweeplab.sweep.choosing import BenchRow, Product, Timed, Way, step_flops
 from sweeplab.sweep.progress import Interval, Remaining
 from sweeplab.sweep.trials.warm_start import WarmStartSource, read_warm_starts
 from sweeplab.tracking import mirror_in_words
@@ -91,7 +81,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     workers = plan.worker_resources(spec, plans, settled.device)
     is_here, dtype, dtype_by = spec.engine.type == "local", settled.dtype, ""
     if settled.device == "cpu" and is_here:
-        plans, dtype, dtype_by = choose(spec, folder, dataset, samples, plans, dtype)
+        plans, dtype, dtype_by = choosing.choose(spec, folder, dataset, samples, plans, dtype)
         workers = plan.worker_resources(spec, plans, settled.device)
     shortage = plan.memory_shortage(plans, workers, settled.device) if is_here else ""
     planned = plan.Plan(
@@ -150,8 +140,8 @@ def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, l
     cell = max(planned.cells, key=lambda cell: cell.train_flops)
     values, threads = samples[cell.cell].median, planned.workers[0].threads
     taken = Way(len(planned.workers), threads, cell.stack, planned.dtype, cell.compile)
-    why = reason(spec, cell, values, taken)
-    rows = bench(values, dataset.training(values), dataset.val, taken, why, again)
+    why = choosing.reason(spec, cell, values, taken)
+    rows = choosing.bench(values, dataset.training(values), dataset.val, taken, why, again)
     # A step compiled for the first time, or new times, may change the plan.
     before, now = (
         (made.dtype, [(cell.stack, cell.compile, cell.stack_rates) for cell in made.cells])
@@ -182,7 +172,7 @@ def with_durations(
         return timed or planned
     values = spaces[0].typical
     product = Product(len(planned.workers), planned.workers[0].threads, planned.dtype)
-    (took,) = measured([Timed(values, dataset.training(values), product)], dataset.val)
+    (took,) = choosing.measured([Timed(values, dataset.training(values), product)], dataset.val)
     per_flop = took / (2 * product.size**3 * SHARE_OF_PRODUCT)
     by = "FLOPs and a timed product of matrices, roughly; study bench times steps"
     return _with(planned, by, BY_PRODUCT, lambda cell: cell.train_flops * per_flop)
@@ -248,12 +238,12 @@ def _by_steps(
             Way(len(planned.workers), planned.workers[0].threads, stack, planned.dtype, compiled)
             for compiled in dict.fromkeys((cell.compile, False))
         ]
-        known = [way for way in ways if known_seconds(values, way) is not None]
+        known = [way for way in ways if choosing.known_seconds(values, way) is not None]
         if not known and not (may_time and stack * flops[cell.cell] <= MOST_PLANNED_FLOPS):
             return None
         jobs.append(Timed(values, dataset.training(values), (known or ways[-1:])[0]))
     try:
-        took = measured(jobs, dataset.val)
+        took = choosing.measured(jobs, dataset.val)
     except RuntimeError:  # such as for a plugin's activation, which the timing processes do not know
         return None
     least, most = flops[by_flops[0].cell], flops[by_flops[-1].cell]

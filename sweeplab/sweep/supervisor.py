@@ -76,16 +76,14 @@ class WorkerPool:
     def __len__(self) -> int:
         return len(self._known)
 
-    @property
-    def has_new_command(self) -> bool:
-        """Return whether the study should run and has a command that some exited worker does not know."""
-        state = self._store.commands.state
-        return state.phase == "run" and any(known < state.revision for known in self._exited.values())
+    def uninformed(self) -> list[int]:
+        """Return the exited workers that do not know the latest command."""
+        revision = self._store.commands.state.revision
+        return [index for index, known in self._exited.items() if known < revision]
 
     def start(self) -> None:
         """Start the exited workers that do not know the latest command."""
-        revision = self._store.commands.state.revision
-        self._start([index for index, known in self._exited.items() if known < revision])
+        self._start(self.uninformed())
 
     def _start(self, indices: Sequence[int]) -> None:
         state = self._store.commands.state
@@ -238,8 +236,9 @@ def _open_tracking(trackers: Sequence[Mirror], spec: StudySpec, folder: StudyFol
 
 
 def _in_words(places: Sequence[WorkerPlace]) -> str:
-    words = [(f"worker {place.worker} ({place.process})", place.why) for place in places]
-    return "; ".join(", ".join(filter(None, of_worker)) for of_worker in words)
+    return "; ".join(
+        f"worker {each.worker} ({each.process}), {each.why}".removesuffix(", ") for each in places
+    )
 
 
 class _Supervisor:
@@ -259,7 +258,8 @@ class _Supervisor:
         store.availability.limit = OUTAGE_SECONDS
         store.availability.say = lambda message: self._take_in(events.StudyNotice(message=message))
         store.availability.stopping = lambda: interrupts() > 1
-        store.availability.holders = self._suspended
+        # Which workers do not run, and why: one of them may hold a lock of the database.
+        store.availability.holders = lambda: _in_words([each for each in self.engine.places() if each.why])
         self.tracker = open_tracker(folder.lab, folder.name, self.spec.track.uri)
         self.trackers = [self.tracker, *open_mirrors(self.spec.fixed, folder.path)]
         seeds = {space.cell.key: space.seeds for space in store.spaces}
@@ -278,14 +278,9 @@ class _Supervisor:
 
     def run(self, notices: Sequence[str]) -> StudyEnd:
         """Show the user the `notices`, then run the study to its end."""
-        start = SupervisorStart(
-            versions=versions(self.progress.plan.data.token_digest),
-            machine=machine(),
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            done_before=self.progress.done_before,
-            elapsed_before=self.elapsed,
-        )
+        place = {"machine": machine(), "host": socket.gethostname(), "pid": os.getpid()}
+        before = {"done_before": self.progress.done_before, "elapsed_before": self.elapsed}
+        start = SupervisorStart(versions(self.progress.plan.data.token_digest), **place, **before)
         self.commands.add("start", asdict(start))
         budget = read_spec(self.folder).budget
         if budget != self.spec.budget:  # the study was extended after its file was read
@@ -349,10 +344,6 @@ class _Supervisor:
                 read = time.monotonic()
         self._write_elapsed()
 
-    def _suspended(self) -> str:
-        """Return which workers do not run, and why: one of them may hold a lock of the database."""
-        return _in_words([place for place in self.engine.places() if place.why])
-
     def _note_places(self) -> None:
         places = self.engine.places()
         if places != self.progress.places:
@@ -401,7 +392,8 @@ class _Supervisor:
             self.engine.stop()
         elif not self._is_over_time and self.commands.state.phase == "over":
             self.commands.set_phase("run")
-        if self.pool.has_new_command and not self.interrupts() and self._has_work():
+        runs = self.commands.state.phase == "run" and not self.interrupts()
+        if runs and self.pool.uninformed() and self._has_work():
             self.pool.start()
 
     def _follow_commands(self) -> None:
@@ -462,9 +454,8 @@ class _Supervisor:
         before = [other for other in self._failed_alike if other == kind]
         self._failed_alike = [*before, kind] if ending.outcome is RunState.FAILED else []
         if len(self._failed_alike) == MOST_ALIKE:
-            self.progress.errors.append(
-                f"{MOST_ALIKE} trials in a row failed the same way, and the study stops: {how}"
-            )
+            what = f"{MOST_ALIKE} trials in a row failed the same way, and the study stops"
+            self.progress.errors.append(f"{what}: {how}")
             self.commands.set_phase("stop")
             self.engine.stop()
 

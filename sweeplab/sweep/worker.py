@@ -63,8 +63,7 @@ class Starter(ABC):
     def emit(self, event: Event) -> None:
         """Report an event."""
 
-    @abstractmethod
-    def follow(self, folder: StudyFolder, commands: Commands) -> None:
+    def follow(self, folder: StudyFolder, commands: Commands) -> None:  # noqa: B027 - some are told through a pipe
         """Set `closed` when the process that started this worker wants it to leave, or is gone."""
 
     def await_start(self) -> None:  # noqa: B027 - some workers begin at once
@@ -113,9 +112,6 @@ class _Pipes(Starter):
         except BrokenPipeError:  # nobody listens any more: save the runs instead of failing them
             self.closed.set()
 
-    def follow(self, folder: StudyFolder, commands: Commands) -> None:
-        """Do nothing: the end of our input sets `closed`."""
-
 
 class _Elsewhere(Starter):
     """A process on an unknown other machine; `since` is when it began to run the study.
@@ -158,9 +154,8 @@ class _Elsewhere(Starter):
             return 0
         with suppress(StorageUnavailable):
             commands.read()
-        if commands.state.phase == "run" and self._is_run(self._folder, commands):
-            return LEFT
-        return 0
+        goes_on = commands.state.phase == "run" and self._is_run(self._folder, commands)
+        return LEFT if goes_on else 0
 
 
 def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
@@ -190,7 +185,8 @@ def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
     torch.set_num_threads(threads)
     dataset = study_dataset(store.spec)
     theirs = store.commands.state.start.versions
-    if different := version_differences(versions(dataset.token_digest), theirs):
+    different = version_differences(versions(dataset.token_digest), theirs)
+    if different:
         print(f"the study's other workers have another version of {', '.join(different)}", file=sys.stderr)
         return REFUSED
     starter.await_start()

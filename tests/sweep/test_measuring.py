@@ -150,7 +150,7 @@ def test_a_plan_says_how_long_a_study_takes_by_the_steps_of_its_smallest_and_lar
         timed.extend(each.values for each in jobs)
         return [step(each.values) for each in jobs]
 
-    monkeypatch.setattr(planning, "measured", planted)
+    monkeypatch.setattr(choosing, "measured", planted)
     fixed = {"eval_interval": 50, "eval_tokens": 192, "max_iters": 100}
     spec = tiny(grid={"n_embd": [8, 24, 16]}, budget=Budget(trials_per_cell=2), seeds=[0, 1])
     spec = spec.model_copy(update={"fixed": {**spec.fixed, **fixed}})
@@ -168,7 +168,7 @@ def test_a_plan_says_how_long_a_study_takes_by_the_steps_of_its_smallest_and_lar
 def test_much_smaller_runs_tell_no_plan_how_long_it_takes(
     tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "measured", lambda jobs, *_: [1e-3 for _ in jobs])
+    monkeypatch.setattr(choosing, "measured", lambda jobs, *_: [1e-3 for _ in jobs])
     spec = tiny(budget=Budget(trials_per_cell=2))
     planned, _, _ = make_plan(spec, tmp_path)
     flops, seconds = planned.cells[0].train_flops, 3.0  # nearly all of it is overhead
@@ -195,8 +195,8 @@ def test_every_plan_says_a_time(
     known: str, budget: dict, tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps are timed, or where they take long a product of matrices; without either FLOPs alone give an interval."""
-    monkeypatch.setattr(planning, "measured", lambda jobs, *_: [1e-2 for _ in jobs])
-    monkeypatch.setattr(planning, "known_seconds", lambda *_: None)
+    monkeypatch.setattr(choosing, "measured", lambda jobs, *_: [1e-2 for _ in jobs])
+    monkeypatch.setattr(choosing, "known_seconds", lambda *_: None)
     monkeypatch.setattr(planning, "MOST_PLANNED_FLOPS", math.inf if known == "steps" else 0.0)
     spec = tiny(grid={"n_embd": [8, 24]}, budget=Budget(**budget))
     planned = replace(make_plan(spec, tmp_path)[0], is_here=known != "nothing")

@@ -87,8 +87,8 @@ class Availability:
         why = (isinstance(error, OSError) and error.strerror) or reason_of(error)
         if "disk is full" in why:  # SQLite's words for it
             why = os.strerror(errno.ENOSPC)
-        if of == DATABASE and (holders := self.holders()):
-            why += f": {holders}"
+        holders = self.holders() if of == DATABASE else ""
+        why += f": {holders}" * bool(holders)
         reason = f"the storage of study {self.name} does not answer: {why}"
         self._lost.add(of)
         if self._lost_since is None:
@@ -171,25 +171,25 @@ class ControlState:
 
     def after(self, command: Command) -> ControlState:
         """Return the state after one more command; the revision rises even if nothing else changes."""
-        state, value = replace(self, revision=command.revision), command.value
+        changes, value = dict[str, Any](), command.value
         match command.kind:
             case "start":
                 start = SupervisorStart(**{**value, "given": command.given})
-                return replace(state, phase="run", budget=None, status=None, start=start)
+                changes = {"phase": "run", "budget": None, "status": None, "start": start}
             case "ended":
-                return replace(state, phase="ended", status=value)
+                changes = {"phase": "ended", "status": value}
             case "wanted":  # the phase, as the databases of labs spell this kind
-                return replace(state, phase=value)
+                changes = {"phase": value}
             case "budget":
-                return replace(state, budget=Budget.model_validate(value))
+                changes = {"budget": Budget.model_validate(value)}
             case "stop trial":
-                return replace(state, stopped=self.stopped | {(value["cell"], value["trial"])})
+                changes = {"stopped": self.stopped | {(value["cell"], value["trial"])}}
             case "prune trial":
-                return replace(state, pruned=self.pruned | {(value["cell"], value["trial"])})
+                changes = {"pruned": self.pruned | {(value["cell"], value["trial"])}}
             case "reopen":
                 place = {(value["cell"], value["trial"])}
-                return replace(state, stopped=self.stopped - place, pruned=self.pruned - place)
-        return state
+                changes = {"stopped": self.stopped - place, "pruned": self.pruned - place}
+        return replace(self, revision=command.revision, **changes)
 
 
 class Commands:

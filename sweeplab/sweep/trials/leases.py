@@ -180,9 +180,7 @@ class Leases:
         held = self._held(lease.trial_id, lease.holder, lease.attempt)
         taken = {"owner": str(self.owner), "attempt": lease.attempt + 1, "expires": now() + LEASE_SECONDS}
         n_taken = connection.execute(sql.update(_LEASES).where(held).values(**taken)).rowcount
-        if n_taken:
-            return lease.attempt + 1
-        return None
+        return lease.attempt + 1 if n_taken else None
 
     def held(self, connection: sql.Connection, attempts: Mapping[int, int]) -> set[int]:
         """Return which trials, given with their attempts, this owner holds, and lock them for the transaction."""

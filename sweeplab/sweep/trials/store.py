@@ -80,13 +80,8 @@ class Store:
         self.leases = Leases(self.storage.engine)
         self.commands = Commands(self.storage.engine, self.availability)
         self.reopening = Reopening(self.storage, self.commands, self.trial_id)
-        self.asker = Asker(
-            spec,
-            self.spaces,
-            self.storage,
-            lambda index: self.tally(self.cells[index]),
-            self._best_of_nearest_finished,
-        )
+        tally, nearby = (lambda index: self.tally(self.cells[index])), self._best_of_nearest_finished
+        self.asker = Asker(spec, self.spaces, self.storage, tally, nearby)
         self._held: set[int] = set()  # trials that this worker holds
         self._unsent: list[Report] = []  # reports kept while the database does not answer
         self.budget = spec.budget
@@ -207,9 +202,7 @@ class Store:
         Leases of a claim whose answer from the database was lost expire: this worker does not know of them.
         """
         held = self._held.copy()
-        if held:
-            return self.leases.renew(held)
-        return held
+        return self.leases.renew(held) if held else held
 
     def _claim(self, n_trials: int, fits: Callable[[Cell], bool]) -> list[Claim]:
         self.awaits_results = False
@@ -264,10 +257,9 @@ class Store:
             trial = optuna.Trial(study, trial_id)
         reported = set(self.storage.get_trial(trial_id).intermediate_values)
         claim = self._claimed(cell, trial, attempt, reported)
-        if claim:
-            return [claim]
-        self.leases.drop(connection, trial_id, attempt)
-        return []
+        if claim is None:
+            self.leases.drop(connection, trial_id, attempt)
+        return [claim] if claim else []
 
     @property
     def _may_promote(self) -> bool:
@@ -286,22 +278,23 @@ class Store:
         def n_promoted(cell: Cell) -> int:
             return self.tally(cell).n_promoted + len(self.tally(cell).running())
 
-        for cell in sorted(fitting, key=n_promoted):
-            # Not one that this worker still trains, unaware that it lost the lease and others have pruned the trial.
-            for trial in self.tally(cell).best_pruned(1):
-                if self.trial_id(cell, trial.number) in self._held:
-                    return None
-                return (cell, trial)
-        return None
+        best = (
+            (cell, trial)
+            for cell in sorted(fitting, key=n_promoted)
+            for trial in self.tally(cell).best_pruned(1)
+        )
+        cell, trial = next(best, (None, None))
+        # Not one that this worker still trains, unaware that it lost the lease and others have pruned the trial.
+        if cell is None or trial is None or self.trial_id(cell, trial.number) in self._held:
+            return None
+        return cell, trial
 
     def _running_without(self, held: Container[int]) -> list[tuple[Cell, FrozenTrial]]:
         free = [ids for ids in self.storage.unended.items() if ids[0] not in held]
         cells = {self.study_id(cell): cell for cell in self.cells} if free else {}
-        running = []
-        for trial_id, study_id in free:
-            if cell := cells.get(study_id):
-                trial = self.storage.cell(study_id).unended[trial_id]
-                running += [(cell, trial)] * (trial.state == TrialState.RUNNING)
+        of_cells = [ids for ids in free if ids[1] in cells]
+        unended = [(cells[study], self.storage.cell(study).unended[trial]) for trial, study in of_cells]
+        running = [pair for pair in unended if pair[1].state == TrialState.RUNNING]
         return sorted(running, key=lambda pair: (pair[0].index, pair[1].number))
 
     def _ask_where_there_is_room(self, fitting: Sequence[Cell]) -> Claim | None:
@@ -411,10 +404,8 @@ class Store:
             self.study(cell).tell(trial, state=TrialState.FAIL)
             return None
         trial.set_user_attr("planned_flops", float(facts(values).train_flops * len(space.seeds)))
-        promoted, trial_id = trial.user_attrs.get(PROMOTED), self.trial_id(cell, trial.number)
-        return Claim(
-            cell, trial.number, trial_id, sampled, attempt, trial, {*reported}, asked, promoted, offset
-        )
+        promoted, place = trial.user_attrs.get(PROMOTED), (trial.number, self.trial_id(cell, trial.number))
+        return Claim(cell, *place, sampled, attempt, trial, {*reported}, asked, promoted, offset)
 
     def _best_of_nearest_finished(self, cell: Cell) -> FrozenTrial | None:
         for other in nearest_cells(cell, self.cells):
@@ -452,8 +443,7 @@ class Store:
             with self.storage.transaction(in_turn=False, reads=prunes) as connection:
                 held = self.leases.held(connection, attempts)
                 if prunes:
-                    studies = {self.study_id(report.claim.cell) for report in reports}
-                    self.storage.refresh_system_attrs(studies)
+                    self.storage.refresh_system_attrs({self.study_id(each.claim.cell) for each in reports})
                 behind = set()
                 for claim, iteration, value in reports:
                     if claim.trial_id not in held:

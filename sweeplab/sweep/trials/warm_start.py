@@ -124,10 +124,8 @@ def _fitted(name: str, trials: Iterable[FinishedTrial], spaces: Sequence[Space])
 
 
 def _places(places: Sequence[str]) -> str:
-    some = ", ".join(places[:_MOST_PLACES]) + (", …" if len(places) > _MOST_PLACES else "")
-    if len(places) > 1:
-        return f"{len(places)} ({some})"
-    return some
+    some = ", ".join(places[:_MOST_PLACES]) + ", …" * (len(places) > _MOST_PLACES)
+    return f"{len(places)} ({some})" if len(places) > 1 else some
 
 
 def _fit(trial: FinishedTrial, spaces: Sequence[Space]) -> tuple[Space, dict[str, Scalar]]:
@@ -230,9 +228,8 @@ def _table_trials(file: Path, objective: ObjectiveSpec) -> Iterator[FinishedTria
         if any(part is not None for part in trial):
             seen.add(trial)
         texts = {name: text for name, text in row.items() if name in TABLE and text is not None}
-        values = {
-            name: _read(TABLE[name], text) for name, text in texts.items() if text or TABLE[name].optional
-        }
+        read = ((TABLE[name], text) for name, text in texts.items() if text or TABLE[name].optional)
+        values = {hyperparameter.name: _read(hyperparameter, text) for hyperparameter, text in read}
         iteration = _number(row.get("iterations") or "")
         ended = int(iteration) if iteration is not None and math.isfinite(iteration) else None
         state = row.get("state") or "complete"
@@ -287,9 +284,7 @@ def _add_to_cell(store: Store, cell: Cell, sources: Sequence[WarmStartSource]) -
                 study.add_trial(trial)
     marks = [trial.user_attrs.get(WARM_START) for trial in study.get_trials(deepcopy=False)]
     counts = Counter(mark["from"] for mark in marks if mark)
-    if counts:
-        return {cell.key: dict(counts)}
-    return {}
+    return {cell.key: dict(counts)} if counts else {}
 
 
 def _optuna_trial(
