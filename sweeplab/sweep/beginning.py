@@ -21,7 +21,7 @@ from sweeplab.study.file.reading import read_plain, read_study, read_text
 from sweeplab.study.file.template import study_file
 from sweeplab.study.inputs import data_source, describe_data, overlap_warnings, placed_dataset
 from sweeplab.study.spec import StudySpec
-from sweeplab.sweep.planning import Outlook, allow_files, look_ahead, make_plan
+from sweeplab.sweep.planning import allow_files, look_ahead, make_plan
 
 # Tokens of texts up to so many characters are counted by every tokenizer of these, of longer ones by the chosen one.
 COUNTED, MOST_COUNTED_CHARACTERS = ("char", "byte", "bpe"), 2 * 10**7
@@ -33,10 +33,9 @@ def section_of(place: str, folder: Path, **keys: Any) -> dict[str, Any]:
     path = Path(place)
     in_folder = (path / f"{name}{suffix}" for name in NAMES["train"] for suffix in SUFFIXES)
     are_tokens = path.suffix in SUFFIXES or any(file.is_file() for file in in_folder)
-    written = os.path.relpath(Path(place).expanduser().absolute(), folder.absolute())
-    return {"tokens" if are_tokens else "path": written} | {
-        name: value for name, value in keys.items() if value
-    }
+    written = os.path.relpath(path.expanduser().absolute(), folder.absolute())
+    more = {name: value for name, value in keys.items() if value}
+    return {"tokens" if are_tokens else "path": written, **more}
 
 
 def spec_of(place: str, **keys: Any) -> StudySpec:
@@ -125,13 +124,13 @@ def first_study(name: str, place: str, file: Path, lab: Path) -> tuple[str, list
         document, steps = _document(name, section, dataset, widths), TRIED_STEPS
         for _ in range(2):  # the second estimate has evaluations, pruning and a start like the study's own
             spec = _read(file, document)
-            ahead = _outlook(spec, lab)
+            ahead = look_ahead(spec, make_plan(spec, lab)[0], lab)
             steps = _steps(dataset, document["fixed"], steps * MEANT_SECONDS / max(ahead.seconds, 1.0))
             document = _document(name, section, dataset, widths, steps)
         if steps > FEWEST_STEPS:
             break
     spec = _read(file, document)
-    ahead = _outlook(spec, lab)
+    ahead = look_ahead(spec, make_plan(spec, lab)[0], lab)
     allow_files(spec, lab)
     cells = several(len(widths), "size")
     takes = (
@@ -144,11 +143,6 @@ def first_study(name: str, place: str, file: Path, lab: Path) -> tuple[str, list
 
 def _read(file: Path, document: dict[str, Any]) -> StudySpec:
     return read_text(study_file(document), file)
-
-
-def _outlook(spec: StudySpec, lab: Path) -> Outlook:
-    planned, *_ = make_plan(spec, lab)
-    return look_ahead(spec, planned, lab)
 
 
 def _steps(dataset: Dataset, fixed: dict[str, Any], steps: float) -> int:

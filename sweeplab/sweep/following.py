@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 from sweeplab.files import GrowingFile
 from sweeplab.formatting import several_named, yaml_text
@@ -17,9 +17,6 @@ from sweeplab.records.folders import StudyFolder, WorkerPlace
 from sweeplab.study.plan import Plan
 from sweeplab.sweep.progress import CellProgress, StudyProgress
 from sweeplab.sweep.trials.commands import Availability, Command, Commands
-
-if TYPE_CHECKING:
-    pass
 
 LOOK_SECONDS = 0.5
 # How often Slurm is asked whether the job that is to run a study has started.
@@ -186,5 +183,5 @@ def _in_words(command: Command) -> str:
         case "enqueue" | "retry":
             values = ", ".join(f"{name} {yaml_text(each)}" for name, each in value.get("values", {}).items())
             trials = several_named([f"trial {number} in cell {cell}" for cell, number in value["trials"]])
-            return ", with ".join(filter(None, (f"{command.kind} {trials}", values)))
+            return f"{command.kind} {trials}" + f", with {values}" * bool(values)
     return f"{command.kind} {yaml_text(value)}"

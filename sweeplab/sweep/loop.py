@@ -27,7 +27,7 @@ from sweeplab.study.space import Cell
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.saving import Held, Recovery, Saving
 from sweeplab.sweep.trial import Training, TrialRuns, metrics_of, scored
-from sweeplab.sweep.trials.leases import Claim, LeaseLost, Renewal, Report
+from sweeplab.sweep.trials.leases import Claim, LeaseLost, Report, renewing
 from sweeplab.sweep.trials.store import MOST_ATTEMPTS, Store
 from sweeplab.train.checkpoint import read_snapshot
 from sweeplab.train.devices import is_out_of_memory
@@ -67,7 +67,7 @@ class Loop:
     def run(self) -> None:
         """Train trials until the store has no more, or the worker has to stop."""
         self.store.poll_commands()
-        with Renewal(self.store.renew):
+        with renewing(self.store.renew):
             try:
                 while not self._is_leaving and (
                     self._held.waiting or self._claim() or self.store.awaits_results
@@ -87,7 +87,7 @@ class Loop:
 
     def tell_ends(self, trials: Container[tuple[str, int]]) -> None:
         """Report to the storage the ends that unleased trials have in their folders."""
-        with Renewal(self.store.renew):
+        with renewing(self.store.renew):
             claims = self.store.take_up(trials)
             try:
                 for claim in claims:

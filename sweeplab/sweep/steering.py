@@ -46,6 +46,8 @@ from sweeplab.sweep.trials.store import Store, open_store
 PROBES = 128
 MOST_LISTED = 10
 LOOK_SECONDS = 0.2
+# The options of `study extend` by the limits of a budget.
+OPTIONS = {"trials_per_cell": "--trials-per-cell", "time": "--time"}
 
 
 def detach(
@@ -173,9 +175,8 @@ def extend(
     if widen is not None:
         return _widen(folder, widen, trials_per_cell, time)
     if not limits:
-        raise BadInput(
-            Problem("nothing to extend by", "--trials-per-cell N, --time such as 2h, --widen HYPERPARAMETER")
-        )
+        allowed = "--trials-per-cell N, --time such as 2h, --widen HYPERPARAMETER"
+        raise BadInput(Problem("nothing to extend by", allowed))
     store = open_store(folder)
     with store.storage.transaction() as connection:  # another such command may change another part of it
         before = read_spec(folder).budget.model_dump()
@@ -191,7 +192,7 @@ def extend(
         store.commands.add_in(connection, "budget", after)
     store.poll_commands()
     changes = ", ".join(f"{name} {_said(after[name])} (was {_said(before[name])})" for name in limits)
-    back = [word for name in limits for word in (_option(name), _said(before[name]))]
+    back = [word for name in limits for word in (OPTIONS[name], _said(before[name]))]
     what, undo = f"{folder.name} has {changes}", [folder.command("study extend", *back)]
     if spec.budget.trials_per_cell is not None:
         to_go = sum(max(0, int(store.limit(each.cell)) - each.counted) for each in store.counts())
@@ -211,22 +212,18 @@ def _widen(folder: StudyFolder, name: str, trials_per_cell: int | str | None, ti
             what = f"{name} has no ends in study {folder.name}: only a range is widened"
         raise BadInput(Problem(f"--widen: {what}", ", ".join(ranges) or "none", nearest(name, ranges)))
     if folder.is_run:
-        stop = folder.command("study stop")
-        raise BadInput(
-            f"study {folder.name} is running, and its workers know its range; {stop} stops it first"
-        )
+        what = f"study {folder.name} is running, and its workers know its range"
+        raise BadInput(f"{what}; {folder.command('study stop')} stops it first")
     entry, trials = search[name], StudyTrials(folder)
     limits = [each for each in find_limits(trials) if each.kind == "end of range" and each.name == name]
     near = [end for end in ("min", "max") if any(f"{end} to take" in each.numbers for each in limits)]
+    was = f"{written(entry['min'])} to {written(entry['max'])}"
     if not near:
-        ends_now = f"{written(entry['min'])} to {written(entry['max'])}"
-        raise BadInput(f"--widen: no best {name} lies at an end of its range, {ends_now}")
+        raise BadInput(f"--widen: no best {name} lies at an end of its range, {was}")
     ends = {end: widened(name, entry, end) for end in near}
     ends = {end: value for end, value in ends.items() if value != entry[end]}
     if not ends:
-        raise BadInput(
-            f"--widen: {name} has its widest range already, {written(entry['min'])} to {written(entry['max'])}"
-        )
+        raise BadInput(f"--widen: {name} has its widest range already, {was}")
     with open_store(folder).storage.transaction():
         spec = read_study(
             folder.canonical_file, [f"search.{name}.{end}={value}" for end, value in ends.items()]
@@ -235,7 +232,7 @@ def _widen(folder: StudyFolder, name: str, trials_per_cell: int | str | None, ti
         write_whole(folder.canonical_file, json.dumps(spec.as_written(), indent=1).encode())
     new = {**entry, **ends}
     n_ended = sum(1 for trial in trials.all if trial.ending and trial.ending.outcome.counts_towards_budget)
-    now, was = (f"{written(each['min'])} to {written(each['max'])}" for each in (new, entry))
+    now = f"{written(new['min'])} to {written(new['max'])}"
     what = (
         f"{folder.name} searches {name} from {now} (was {was}); its {several(n_ended, 'trial')} stay and count towards "
         "trials_per_cell"
@@ -263,23 +260,17 @@ def _commands_of_running(folder: StudyFolder) -> Commands:
     raise BadInput(f"study {folder.name} is not running: {next_step}")
 
 
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
 def _by_option(problem: Problem) -> Problem:
     what = problem.what
-    for name in ("trials_per_cell", "time"):
-        what = what.replace(f"-o budget.{name}=", f"{_option(name)} ")
+    for name, option in OPTIONS.items():
+        what = what.replace(f"-o budget.{name}=", f"{option} ")
     return Problem(what, problem.allowed, problem.nearest)
 
 
 def _said(value: Any) -> str:
-    if value is None:
-        return "none"
     if isinstance(value, float):
         return duration(value)
-    return str(value)
+    return str({None: "none"}.get(value, value))
 
 
 def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
@@ -293,11 +284,8 @@ def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
     store = open_store(folder)
     values = _read(words, store.spec)
     apart = {**store.spec.grid, **store.spec.changed}  # the hyperparameters in which cells differ
-    chosen = [
-        space
-        for space in store.spaces
-        if all(space.given[name] == value for name, value in values.items() if name in apart)
-    ]
+    asked = {name: value for name, value in values.items() if name in apart}
+    chosen = [space for space in store.spaces if all(space.given[each] == asked[each] for each in asked)]
     if not chosen:
         raise BadInput(f"no cell of study {folder.name} has {', '.join(words)}: its constraints exclude it")
     searched = {name: value for name, value in values.items() if name in store.spec.search}
@@ -312,17 +300,15 @@ def _retry(folder: StudyFolder) -> Done:
     store = open_store(folder)
     with store.storage.transaction():
         failed = [(cell, trial) for cell in store.cells for trial in store.tally(cell).failed()]
-        added = [_enqueue(store, cell, each.params, _retrying(each)) for cell, each in failed]
+        added = []
+        for cell, trial in failed:
+            offset = {name: value for name, value in trial.user_attrs.items() if name == SEED_OFFSET}
+            added.append(_enqueue(store, cell, trial.params, {"retries": trial.number, **offset}))
     if not added:
         raise BadInput(f"study {folder.name} has no failed trial that is not already being retried")
     store.commands.add("retry", {"trials": added})
     places = [(cell.key, trial.number) for cell, trial in failed]
     return _asked(folder, store, f"tried again: {_listed(places)}", added)
-
-
-def _retrying(trial: FrozenTrial) -> dict[str, Any]:
-    kept = {name: value for name, value in trial.user_attrs.items() if name == SEED_OFFSET}
-    return {"retries": trial.number, **kept}
 
 
 def prune_trial(folder: StudyFolder, cell: str, number: int) -> None:
@@ -471,6 +457,4 @@ def _again(folder: StudyFolder, values: Mapping[str, Any]) -> str:
 
 def _listed(trials: Sequence[tuple[str, int]]) -> str:
     some = ", ".join(f"trial {number} in cell {cell}" for cell, number in trials[:MOST_LISTED])
-    if len(trials) > MOST_LISTED:
-        return f"{some}, …"
-    return some
+    return some + ", …" * (len(trials) > MOST_LISTED)

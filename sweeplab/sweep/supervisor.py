@@ -278,9 +278,9 @@ class _Supervisor:
 
     def run(self, notices: Sequence[str]) -> StudyEnd:
         """Show the user the `notices`, then run the study to its end."""
-        place = {"machine": machine(), "host": socket.gethostname(), "pid": os.getpid()}
-        before = {"done_before": self.progress.done_before, "elapsed_before": self.elapsed}
-        start = SupervisorStart(versions(self.progress.plan.data.token_digest), **place, **before)
+        place: dict[str, Any] = {"machine": machine(), "host": socket.gethostname(), "pid": os.getpid()}
+        place |= {"done_before": self.progress.done_before, "elapsed_before": self.elapsed}
+        start = SupervisorStart(versions(self.progress.plan.data.token_digest), **place)
         self.commands.add("start", asdict(start))
         budget = read_spec(self.folder).budget
         if budget != self.spec.budget:  # the study was extended after its file was read

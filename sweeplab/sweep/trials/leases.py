@@ -11,7 +11,8 @@ from __future__ import annotations
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -66,16 +67,7 @@ _ALL = sql.select(
     (_LEASES.c.expires < now()).label("is_over"),
 )
 _TAKE = sql.insert(_LEASES).values(attempt=1, expires=now() + LEASE_SECONDS)
-_MINE = (
-    sql.select(_LEASES.c.trial_id, _LEASES.c.attempt)
-    .where(_LEASES.c.owner == sql.bindparam("who"))
-    .with_for_update()
-)
-_DROP = sql.delete(_LEASES).where(
-    _LEASES.c.trial_id == sql.bindparam("trial"),
-    _LEASES.c.owner == sql.bindparam("who"),
-    _LEASES.c.attempt == sql.bindparam("which"),
-)
+_MINE = sql.select(_LEASES.c.trial_id, _LEASES.c.attempt).where(_LEASES.c.owner == sql.bindparam("who"))
 
 
 @dataclass(frozen=True)
@@ -184,7 +176,7 @@ class Leases:
 
     def held(self, connection: sql.Connection, attempts: Mapping[int, int]) -> set[int]:
         """Return which trials, given with their attempts, this owner holds, and lock them for the transaction."""
-        rows = connection.execute(_MINE, {"who": str(self.owner)})
+        rows = connection.execute(_MINE.with_for_update(), {"who": str(self.owner)})
         return {row.trial_id for row in rows if attempts.get(row.trial_id) == row.attempt}
 
     def give_back(self, connection: sql.Connection, trial_id: int, attempt: int) -> None:
@@ -195,16 +187,15 @@ class Leases:
 
     def drop(self, connection: sql.Connection, trial_id: int, attempt: int) -> bool:
         """Remove the lease of a trial that ends; return False if this owner no longer holds it."""
-        values = {"trial": trial_id, "who": str(self.owner), "which": attempt}
-        return bool(connection.execute(_DROP, values).rowcount)
+        mine = self._held(trial_id, str(self.owner), attempt)
+        return bool(connection.execute(sql.delete(_LEASES).where(mine)).rowcount)
 
     def renew(self, trial_ids: Collection[int]) -> set[int]:
         """Extend the leases of these trials and return those that this owner still holds."""
-        columns = _LEASES.c
-        mine = sql.and_(columns.owner == str(self.owner), columns.trial_id.in_(trial_ids))
-        renewed = sql.update(_LEASES).where(mine).values(expires=now() + LEASE_SECONDS)
+        mine = (_LEASES.c.owner == str(self.owner), _LEASES.c.trial_id.in_(trial_ids))
+        renewed = sql.update(_LEASES).where(*mine).values(expires=now() + LEASE_SECONDS)
         with self._engine.begin() as connection:
-            return set(connection.execute(renewed.returning(columns.trial_id)).scalars())
+            return set(connection.execute(renewed.returning(_LEASES.c.trial_id)).scalars())
 
     @staticmethod
     def _held(trial_id: int, owner: str, attempt: int) -> sql.ColumnElement[bool]:
@@ -212,30 +203,27 @@ class Leases:
         return sql.and_(columns.trial_id == trial_id, columns.owner == owner, columns.attempt == attempt)
 
 
-class Renewal:
-    """A thread that renews leases as long as the process lives."""
+@contextmanager
+def renewing(renew: Callable[[], object]) -> Iterator[None]:
+    """Renew leases in a thread while the block runs."""
+    ended = threading.Event()
 
-    def __init__(self, renew: Callable[[], object]) -> None:
-        self._renew = renew
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._work, daemon=True)
-
-    def __enter__(self) -> Renewal:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _work(self) -> None:
+    def work() -> None:
         wait = RENEW_SECONDS
-        while not self._ended.wait(wait):
+        while not ended.wait(wait):
             try:
-                self._renew()
+                renew()
                 wait = RENEW_SECONDS
             except SQLAlchemyError:  # when the database is back, this has to precede another worker's claim
                 wait = RETRY_SECONDS
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 class LeaseLost(Exception):  # noqa: N818 - a state of the world, not a failure
