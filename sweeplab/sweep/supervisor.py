@@ -237,7 +237,7 @@ def _open_tracking(trackers: Sequence[Mirror], spec: StudySpec, folder: StudyFol
 
 def _in_words(places: Sequence[WorkerPlace]) -> str:
     return "; ".join(
-        f"worker {each.worker} ({each.process}), {each.why}".removesuffix(", ") for each in places
+        f"worker {place.worker} ({place.process}), {place.why}".removesuffix(", ") for place in places
     )
 
 
