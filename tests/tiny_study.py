@@ -13,6 +13,7 @@ from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, DataSpec, Pruner, Sampler, StudySpec
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan
+from sweeplab.sweep.trials.leases import Claim
 from sweeplab.sweep.trials.store import Store
 
 FIXED = {
@@ -68,6 +69,21 @@ def work(opened, dataset):
         return folder, store, events
 
     return run
+
+
+def finish_all(store: Store, value=lambda claim: 2.0, outcome: str = "complete") -> list[Claim]:
+    """Claim all trials that there are, one after the other, and end each."""
+    claims = []
+    while claim := store.claim():
+        claims.append(claim)
+        store.finish(claim, outcome, value(claim), {})
+    return claims
+
+
+def expire_leases(store: Store) -> None:
+    """Let all leases run out, as if their workers had been silent for long."""
+    with store.storage.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE sweeplab_lease SET expires = 0")
 
 
 def losses(folder: StudyFolder) -> dict[str, list[tuple[int, float | None]]]:

@@ -1,5 +1,5 @@
 """The fixtures of a study small enough to train in a second."""
 
-from tiny_study import dataset, opened, tiny
+from tiny_study import dataset, opened, tiny, work
 
-__all__ = ["dataset", "opened", "tiny"]
+__all__ = ["dataset", "opened", "tiny", "work"]

@@ -64,18 +64,16 @@ class Study:
         self._full_until = 0.0
         (folder / "killed.yaml").write_text(STUDY)
 
-    def start(self) -> None:
+    def start(self, *more: str) -> None:
         """Start the study, or go on with it, in a process group of its own."""
-        words = ["study", "run", "killed.yaml", "--lab", str(self.folder.lab)]
-        environment = os.environ | ({"SWEEPLAB_STORAGE": self.server.url} if self.server else {})
+        words = ["study", "run", "killed.yaml", "--lab", str(self.folder.lab), *more]
+        known = os.environ | {"OMP_NUM_THREADS": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
+        known |= {"SWEEPLAB_STORAGE": self.server.url} if self.server else {}
+        command = [sys.executable, "-m", "sweeplab", *words]
         with self.said.open("ab") as said:
+            files = {"stdout": said, "stderr": said}
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "sweeplab", *words],
-                cwd=self.place,
-                stdout=said,
-                stderr=said,
-                start_new_session=True,
-                env=environment | {"OMP_NUM_THREADS": "1", "MLFLOW_DISABLE_TELEMETRY": "true"},
+                command, cwd=self.place, start_new_session=True, env=known, **files
             )
 
     @property
@@ -132,9 +130,9 @@ class Study:
             faults[kind]()
         self.counts[kind] += 1
 
-    def _stop(self, worker: psutil.Process) -> None:
+    def _stop(self, worker: psutil.Process, seconds: float = LEASE_SECONDS + 5) -> None:
         worker.suspend()
-        self._stopped.append((time.monotonic() + LEASE_SECONDS + 5, worker))
+        self._stopped.append((time.monotonic() + seconds, worker))
 
     def _fill(self) -> None:
         assert self.disk
@@ -190,10 +188,8 @@ class Study:
         found = {run.trial: curve(run) for run in self.folder.runs()}
         yield from (f"trial {n} differs" for n in expected if found.get(n) != expected[n])
         for trial in store.trials(cell):
-            if trial.number in found and (trial.value, str(trial.state.name)) != (
-                found[trial.number][2],
-                "COMPLETE",
-            ):
+            ended = (trial.value, str(trial.state.name))
+            if trial.number in found and ended != (found[trial.number][2], "COMPLETE"):
                 yield f"trial {trial.number} is told otherwise than it ended"
         store.storage.engine.dispose()
         tracked = Tracked(self.folder.lab, "killed")
@@ -225,11 +221,8 @@ def place(root: Path, number: int) -> Iterator[tuple[Path, Disk | None]]:
 
 def main(n_faults: int, seed: int) -> int:
     print(setting(), f"seed {seed}", flush=True)
-    dice, done, wrong = (
-        random.Random(seed),
-        {"SQLite": Counter[str](), "PostgreSQL": Counter[str]()},
-        list[str](),
-    )
+    dice, wrong = random.Random(seed), list[str]()
+    done = {"SQLite": Counter[str](), "PostgreSQL": Counter[str]()}
     n_studies: Counter[str] = Counter()
     began = time.monotonic()
     with ExitStack() as stack:

@@ -8,9 +8,7 @@ be gone, as all of these are, else when its lease has run out.
 """
 
 import argparse
-import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -51,18 +49,8 @@ class RayStudy(kills.Study):
 
     def start(self) -> None:
         """Start the study, or go on with it, with an actor for each node."""
-        words = ["study", "run", "killed.yaml", "--lab", str(self.folder.lab), "--engine", "ray"]
-        words += ["-o", f"engine.address={self.cluster.address}", "-o", "engine.workers=3"]
-        with self.said.open("ab") as said:
-            environment = os.environ | {"SWEEPLAB_STORAGE": self.server.url, "OMP_NUM_THREADS": "1"}
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "sweeplab", *words],
-                cwd=self.place,
-                stdout=said,
-                stderr=said,
-                start_new_session=True,
-                env=environment,
-            )
+        address = f"engine.address={self.cluster.address}"
+        super().start("--engine", "ray", "-o", address, "-o", "engine.workers=3")
 
     def workers(self) -> list[psutil.Process]:
         """Return the worker processes, which are children of actors."""
@@ -102,8 +90,7 @@ class RayStudy(kills.Study):
         elif kind == KINDS[2]:
             self._lose_node(actor)
         else:
-            victim.suspend()
-            self._stopped.append((time.monotonic() + STOP_SECONDS, victim))
+            self._stop(victim, STOP_SECONDS)
         self.counts[kind] += 1
         lost = time.monotonic()
         while any(self.held(store).get(number) == victim.pid for number in trials):

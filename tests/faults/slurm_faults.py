@@ -51,19 +51,14 @@ class ClusterStudy(Study):
         process = worker_of(place, self.cluster)
         began, pid = time.monotonic(), process.pid if process else -1
         ask, job = self.cluster.ask, place.process.removeprefix("job ")
+        elsewhere = (f"--nodelist={place.node}", "--output=/dev/null")
         faults: dict[str, Callable[[], object]] = {
             "node killed": lambda: self.cluster.kill_node(place.node),
             "job canceled": lambda: ask("scancel", job),
             "job queued again": lambda: ask("scontrol", "requeue", job),
-            "preempted": lambda: ask(
-                "sbatch",
-                "--partition=urgent",
-                f"--nodelist={place.node}",
-                "--output=/dev/null",
-                "--wrap=sleep 3",
-            ),
+            "preempted": lambda: ask("sbatch", "--partition=urgent", *elsewhere, "--wrap=sleep 3"),
             "timed out": lambda: ask("scontrol", "update", f"JobId={job}", "TimeLimit=2"),
-            "stopped for 60 s": lambda: process and self._stop(process),
+            "stopped for 60 s": lambda: process and self._stop(process, STOPPED_SECONDS),
         }
         try:
             faults[kind]()
@@ -76,10 +71,6 @@ class ClusterStudy(Study):
             until = began + AWAY_SECONDS
             self.pass_time(lambda: time.monotonic() > until)
             self.cluster.start_node(place.node)
-
-    def _stop(self, worker: psutil.Process) -> None:
-        worker.suspend()
-        self._stopped.append((time.monotonic() + STOPPED_SECONDS, worker))
 
     def _wait_until_free(self, pid: int) -> bool:
         """Wait until nobody's trials are held by a process that is gone, stopped or asked to leave."""

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sql
 from optuna.trial import TrialState
+from tiny_study import expire_leases
 from tracked import Tracked
 
 from sweeplab.lab.identity import write_study
@@ -137,8 +138,7 @@ def die_at(dies_at: int, spec: StudySpec, opened, dataset: Any) -> tuple[Points,
     folder, store = opened(spec)
     run(spec, folder, store, dataset, points)
     _, after = opened(spec)
-    with after.storage.engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE sweeplab_lease SET expires = 0")
+    expire_leases(after)
     run(spec, folder, after, dataset, Points())
     _, last = opened(spec)
     trials = last.trials(last.cells[0])
@@ -157,19 +157,16 @@ def die_at(dies_at: int, spec: StudySpec, opened, dataset: Any) -> tuple[Points,
     return points, content(folder)
 
 
-@pytest.mark.faults
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_points(spec: StudySpec, opened, dataset, tmp_path: Path) -> None:
-    check_points(SLOW_STRIDE, spec, opened, dataset, tmp_path)
+def strides(some: int, many: int, seconds: int) -> Any:
+    """Parametrize a test that comes past some points, and past many where faults are asked for."""
+    marks = (pytest.mark.faults, pytest.mark.timeout(seconds))
+    chosen = [pytest.param(some, id="some"), pytest.param(many, id="many", marks=marks)]
+    return pytest.mark.parametrize("stride", chosen)
 
 
 @pytest.mark.slow
-def test_some_points(spec: StudySpec, opened, dataset, tmp_path: Path) -> None:
-    check_points(STRIDE, spec, opened, dataset, tmp_path)
-
-
-def check_points(stride: int, spec: StudySpec, opened, dataset: Any, tmp_path: Path) -> None:
+@strides(STRIDE, SLOW_STRIDE, 3600)
+def test_points(stride: int, spec: StudySpec, opened, dataset, tmp_path: Path) -> None:
     folder, store = opened(spec)
     undisturbed = Points()
     run(spec, folder, store, dataset, undisturbed)
@@ -225,7 +222,9 @@ def shipped(spec: StudySpec, lab: Path) -> dict[str, Any]:
     return found
 
 
-def check_supervisors(stride: int, spec: StudySpec, opened, dataset: Any, tmp_path: Path) -> None:
+@pytest.mark.slow
+@strides(SUPERVISORS_STRIDE, SUPERVISORS_SLOW_STRIDE, 7200)
+def test_points_of_a_supervisor(stride: int, spec: StudySpec, opened, dataset, tmp_path: Path) -> None:
     """Let the supervisor of a study whose trials are trained die at one point after the other."""
     with warnings.catch_warnings(action="ignore"):
         importlib.import_module("mlflow.store.tracking.sqlalchemy_store")  # once, and not in every child
@@ -249,15 +248,3 @@ def check_supervisors(stride: int, spec: StudySpec, opened, dataset: Any, tmp_pa
         if first is not None:
             assert number > FEWEST_POINTS
             return
-
-
-@pytest.mark.faults
-@pytest.mark.slow
-@pytest.mark.timeout(7200)
-def test_points_of_a_supervisor(spec: StudySpec, opened, dataset, tmp_path: Path) -> None:
-    check_supervisors(SUPERVISORS_SLOW_STRIDE, spec, opened, dataset, tmp_path)
-
-
-@pytest.mark.slow
-def test_some_points_of_a_supervisor(spec: StudySpec, opened, dataset, tmp_path: Path) -> None:
-    check_supervisors(SUPERVISORS_STRIDE, spec, opened, dataset, tmp_path)

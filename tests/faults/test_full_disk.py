@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from faults.disk import Disk, mounted
+from tiny_study import expire_leases
 
 from sweeplab.errors import StorageUnavailable
 from sweeplab.lab.events import Event, RunEvaluated
@@ -36,13 +37,9 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 @pytest.fixture
 def spec(tiny):
-    values = {"max_iters": 60}
-    return tiny(
-        values=values,
-        budget=Budget(trials_per_cell=2),
-        engine=Engine(stack=2),
-        pruner=Pruner(type="median", options={"n_startup_trials": 5}),
-    )
+    pruner = Pruner(type="median", options={"n_startup_trials": 5})
+    changes = {"budget": Budget(trials_per_cell=2), "engine": Engine(stack=2), "pruner": pruner}
+    return tiny(values={"max_iters": 60}, **changes)
 
 
 def open_on(disk: Disk | Path, spec, dataset) -> tuple[StudyFolder, Store]:
@@ -52,19 +49,13 @@ def open_on(disk: Disk | Path, spec, dataset) -> tuple[StudyFolder, Store]:
 
 
 def found(folder: StudyFolder, store: Store) -> dict[int, object]:
-    curves = {
-        run.trial: (
-            [(each.iteration, each.val_loss, each.train_loss) for each in run.points()],
-            run.read_end(),
-        )
-        for run in folder.runs()
-    }
-    trials = {trial.number: trial for trial in store.trials(store.cells[0])}
+    curves, trials = {}, {trial.number: trial for trial in store.trials(store.cells[0])}
     assert {trial.state.name for trial in trials.values()} == {"COMPLETE"}
-    return {
-        number: (curve, str(end.state), trials[number].value, trials[number].intermediate_values)
-        for number, (curve, end) in curves.items()
-    }
+    for run in folder.runs():
+        trial, points = trials[run.trial], run.points()
+        curve = [(each.iteration, each.val_loss, each.train_loss) for each in points]
+        curves[run.trial] = (curve, str(run.read_end().state), trial.value, trial.intermediate_values)
+    return curves
 
 
 @pytest.fixture
@@ -90,11 +81,7 @@ def test_training_goes_on_and_what_was_not_written_is_when_there_is_room(
 
     Loop(spec, store, dataset, folder, meanwhile).run()
     assert found(folder, store) == expected
-    assert [f"does not answer: {NO_ROOM}" in said[0], "answers again" in said[1], len(said)] == [
-        True,
-        True,
-        2,
-    ]
+    assert f"does not answer: {NO_ROOM}" in said[0] and "answers again" in said[1] and len(said) == 2
 
 
 @pytest.mark.slow
@@ -113,8 +100,7 @@ def test_after_the_limit_the_worker_ends_with_one_line_and_nothing_is_lost(
         Loop(spec, store, dataset, folder, fill).run()
     disk.free()
     _, again = open_on(disk, spec, dataset)
-    with store.storage.engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE sweeplab_lease SET expires = 0")
+    expire_leases(store)
     Loop(spec, again, dataset, folder).run()
     assert found(folder, again) == expected
     assert not list(folder.path.rglob("state*"))
@@ -153,9 +139,7 @@ def test_a_study_goes_on_when_there_is_room_again(disk: Disk, tmp_path: Path) ->
         study.wait()
     said = (tmp_path / "said.txt").read_text()
     assert study.returncode == 0, said
-    assert "Traceback" not in said and "Traceback" not in "".join(
-        log.read_text() for log in folder.path.glob("worker-*.log")
-    )
+    assert "Traceback" not in said + "".join(log.read_text() for log in folder.path.glob("worker-*.log"))
     assert (said.count(f"does not answer: {NO_ROOM}"), said.count("answers again")) == (1, 1), said
     assert len(list(folder.runs())) == 4 and all(run.read_end() for run in folder.runs())
     for run in folder.runs():

@@ -12,6 +12,7 @@ from pathlib import Path
 import optuna
 import pytest
 from optuna.trial import TrialState
+from tiny_study import FIXED
 
 from sweeplab.tracking.connection import connect, tracking_uri
 
@@ -23,12 +24,8 @@ COMMAND = [sys.executable, "-c", "from sweeplab.cli import main; main()", "study
 
 
 def run(file: Path, lab: Path, *overrides: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*COMMAND, str(file), "--lab", str(lab), *(word for each in overrides for word in ("-o", each))],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    command = [*COMMAND, str(file), "--lab", str(lab), *(word for each in overrides for word in ("-o", each))]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
 def finish(file: Path, lab: Path, *overrides: str) -> None:
@@ -54,11 +51,8 @@ def assert_whole(lab: Path, name: str, n_trials: int) -> dict[tuple[str, int], o
     assert {trial.state for trial in trials.values()} <= {TrialState.COMPLETE, TrialState.PRUNED}
     client = connect(lab, tracking_uri(lab))
     experiment = client.get_experiment_by_name(name)
-    runs = [
-        each
-        for each in client.search_runs([experiment.experiment_id], max_results=5000)
-        if "sweeplab.trial" in each.data.tags
-    ]
+    runs = client.search_runs([experiment.experiment_id], max_results=5000)
+    runs = [each for each in runs if "sweeplab.trial" in each.data.tags]
     keys = Counter((each.data.tags["sweeplab.cell"], int(each.data.tags["sweeplab.trial"])) for each in runs)
     assert keys == Counter(trials.keys())
     assert {each.info.status for each in runs} == {"FINISHED"}
@@ -142,28 +136,19 @@ def wait_for_workers(process):
 @pytest.mark.slow
 def test_four_workers_share_a_hundred_trials_each_exactly_once(tmp_path: Path) -> None:
     file = tmp_path / "many.yaml"
-    file.write_text(
-        "name: many\n"
-        "data: {corpus: python-docs, tokenizer: char}\n"
-        "fixed: {n_layer: 1, n_embd: 16, n_head: 2, block_size: 16, batch_size: 4, max_iters: 6, dropout: 0.0,\n"
-        "        eval_interval: 3, eval_iters: 1, warmup_iters: 1}\n"
-        "search: {learning_rate: suggested}\n"
-        "budget: {trials_per_cell: 100}\n"
-        "sampler: random\n"
-        "engine: {type: local, workers: 4, stack: 2}\n"
-        "track: {checkpoints: none}\n"
-    )
+    study = {
+        "name": "many", "data": {"corpus": "python-docs", "tokenizer": "char"}, "sampler": "random",
+        "fixed": {**FIXED, "max_iters": 6, "eval_interval": 3, "eval_iters": 1, "warmup_iters": 1, "log_interval": 100},
+        "search": {"learning_rate": "suggested"}, "budget": {"trials_per_cell": 100},
+        "engine": {"type": "local", "workers": 4, "stack": 2}, "track": {"checkpoints": "none"},
+    }  # fmt: skip
+    file.write_text(json.dumps(study))
     lab = tmp_path / "lab"
     finish(file, lab)
     assert_whole(lab, "many", 100)
-    started = [
-        json.loads(line)
-        for run_file in (lab / "studies" / "many" / "runs").rglob("points.jsonl")
-        for line in run_file.read_text().splitlines()
-    ]
-    assert Counter(point["iteration"] for point in started) == {0: 100, 3: 100, 6: 100}, (
-        "no step was trained twice"
-    )
+    files = (lab / "studies" / "many" / "runs").rglob("points.jsonl")
+    started = [json.loads(line)["iteration"] for file in files for line in file.read_text().splitlines()]
+    assert Counter(started) == {0: 100, 3: 100, 6: 100}, "no step was trained twice"
 
 
 @pytest.mark.slow
@@ -175,6 +160,6 @@ def test_with_one_worker_the_same_file_gives_the_same_trials_and_losses_to_the_b
         finish(file, tmp_path / name, *shorter)
         trials = assert_whole(tmp_path / name, "nine", 4)
         found.append(
-            {key: (trial.params, trial.intermediate_values, trial.value) for key, trial in trials.items()}
+            {key: (each.params, each.intermediate_values, each.value) for key, each in trials.items()}
         )
     assert found[0] == found[1]

@@ -12,7 +12,6 @@ import torch
 from sweeplab.lab.events import RunEvaluated, StudyNotice, TrialEnded
 from sweeplab.records.runs import DOES_NOT_FIT
 from sweeplab.study.spec import Budget, Engine
-from sweeplab.sweep.loop import Loop
 from sweeplab.train.devices import free_memory_bytes, is_out_of_memory
 from sweeplab.train.stack import Stack
 from sweeplab.train.step import TrainStep
@@ -33,19 +32,6 @@ def losses(folder) -> dict[str, list[tuple[int, float | None, float | None]]]:
     }
 
 
-@pytest.fixture
-def work(opened, dataset):
-    """Return a function that works on a study as one worker does; it returns the folder and the events."""
-
-    def run(spec, stopping=lambda: False):
-        folder, store = opened(spec)
-        heard = []
-        Loop(spec, store, dataset, folder, heard.append, stopping).run()
-        return folder, heard
-
-    return run
-
-
 def holds(
     monkeypatch: pytest.MonkeyPatch, n_runs: int, n_rows: int, error: Exception, after: int = 0
 ) -> None:
@@ -62,20 +48,14 @@ def holds(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("error", "after"),
-    [
-        pytest.param(error, after, id=name)
-        for (name, error), after in zip(ERRORS.items(), (0, 13, 0), strict=True)
-    ],
-)
+@pytest.mark.parametrize(("error", "after"), [*zip(ERRORS.values(), (0, 13, 0), strict=True)], ids=ERRORS)
 def test_a_stack_is_halved_until_it_fits_and_no_bit_changes(
     error: Exception, after: int, tiny, work, monkeypatch
 ) -> None:
     budget, engine = Budget(trials_per_cell=8), Engine(stack=8)
-    whole, _ = work(tiny(name="whole", budget=budget, engine=engine))
+    whole, _, _ = work(tiny(name="whole", budget=budget, engine=engine))
     holds(monkeypatch, 2, 4, error, after)
-    folder, heard = work(tiny(name="halved", budget=budget, engine=engine))
+    folder, _, heard = work(tiny(name="halved", budget=budget, engine=engine))
     assert losses(folder) == losses(whole)
     notices = [event.message for event in heard if isinstance(event, StudyNotice)]
     assert ["stack of 8" in notices[0], "stack of 4" in notices[1], len(notices)] == [True, True, 2]
@@ -87,9 +67,9 @@ def test_a_stack_is_halved_until_it_fits_and_no_bit_changes(
 @pytest.mark.slow
 def test_a_run_alone_is_computed_in_more_parts_and_its_end_says_so(tiny, work, monkeypatch) -> None:
     spec = tiny(name="whole", budget=Budget(trials_per_cell=2), seeds=[0, 1])
-    whole, _ = work(spec)
+    whole, _, _ = work(spec)
     holds(monkeypatch, 1, 1, ERRORS["Python's"], after=10)
-    folder, heard = work(spec.model_copy(update={"name": "parts"}))
+    folder, _, heard = work(spec.model_copy(update={"name": "parts"}))
     for run in folder.runs():
         end, start = run.read_end(), run.read_start()
         assert (end.state, end.grad_accum, start.values.grad_accum) == ("complete", 4, 1)
@@ -106,17 +86,17 @@ def test_a_run_alone_is_computed_in_more_parts_and_its_end_says_so(tiny, work, m
 def test_what_is_computed_in_parts_stays_so_where_it_goes_on(tiny, work, monkeypatch) -> None:
     spec = tiny(budget=Budget(trials_per_cell=1), values={"save_interval": 1000})
     holds(monkeypatch, 1, 2, ERRORS["Python's"])
-    whole, _ = work(spec.model_copy(update={"name": "whole"}))
+    whole, _, _ = work(spec.model_copy(update={"name": "whole"}))
     left = iter(range(17))
     work(spec, lambda: next(left, None) is None)
     monkeypatch.undo()  # a worker with more memory
-    folder, _ = work(spec)
+    folder, _, _ = work(spec)
     assert losses(folder) == losses(whole)
     assert [run.read_end().grad_accum for run in folder.runs()] == [2]
 
 
 def test_an_update_that_breaks_off_is_not_gone_on_from(tiny, work, monkeypatch) -> None:
-    whole, _ = work(tiny(name="whole", budget=Budget(trials_per_cell=2), engine=Engine(stack=2)))
+    whole, _, _ = work(tiny(name="whole", budget=Budget(trials_per_cell=2), engine=Engine(stack=2)))
     real, broken = Stack.step, []
 
     def step(stack: Stack) -> None:
@@ -128,7 +108,7 @@ def test_an_update_that_breaks_off_is_not_gone_on_from(tiny, work, monkeypatch) 
             raise MemoryError
 
     monkeypatch.setattr(Stack, "step", step)
-    folder, _ = work(tiny(name="torn", budget=Budget(trials_per_cell=2), engine=Engine(stack=2)))
+    folder, _, _ = work(tiny(name="torn", budget=Budget(trials_per_cell=2), engine=Engine(stack=2)))
     assert losses(folder) == losses(whole)
 
 
@@ -136,7 +116,7 @@ def test_a_run_that_does_not_fit_fails_once_with_the_sizes_and_spares_smaller_on
     tiny, work, monkeypatch
 ) -> None:
     holds(monkeypatch, 1, 0, ERRORS["the CPU's"])
-    folder, heard = work(tiny(budget=Budget(trials_per_cell=5), engine=Engine(stack=1)))
+    folder, _, heard = work(tiny(budget=Budget(trials_per_cell=5), engine=Engine(stack=1)))
     ends = [event.ending for event in heard if isinstance(event, TrialEnded)]
     assert [end.outcome for end in ends] == ["failed"] * 3, "a cell gives up after three"
     for end in ends:
@@ -225,12 +205,8 @@ def test_a_worker_whose_memory_is_limited_trains_all_the_same(tmp_path: Path) ->
 
 
 def test_the_limit_of_a_process_is_known(tmp_path: Path) -> None:
-    program = (
-        "import resource, psutil, sys\n"
-        "from sweeplab.train.devices import free_memory_bytes\n"
-        "used = psutil.Process().memory_info().vms\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (used + 10**8,) * 2)\n"
-        "print(free_memory_bytes('cpu'))\n"
-    )
+    program = "import resource, psutil; from sweeplab.train.devices import free_memory_bytes; "
+    program += "used = psutil.Process().memory_info().vms; "
+    program += "resource.setrlimit(resource.RLIMIT_AS, (used + 10**8,) * 2); print(free_memory_bytes('cpu'))"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert 5e7 < int(found.stdout) <= 10**8 < free_memory_bytes("cpu")

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from optuna.trial import TrialState
+from tiny_study import losses
 
 from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialRequeued
 from sweeplab.study.spec import Budget, Engine
@@ -40,15 +41,6 @@ def evaluated(iteration, trial=0):
     return lambda event: (
         isinstance(event, RunEvaluated) and (event.iteration, event.trial) == (iteration, trial)
     )
-
-
-def losses(folder):
-    return {
-        run.read_start().key: [
-            (each.iteration, each.val_loss) for each in run.points() if each.val_loss is not None
-        ]
-        for run in folder.runs()
-    }
 
 
 def test_what_holds_follows_from_all_commands(opened, tiny) -> None:

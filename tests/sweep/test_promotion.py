@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from optuna.trial import TrialState
+from tiny_study import expire_leases
 from tracked import Tracked
 
 from sweeplab import load_study
@@ -233,8 +234,7 @@ def test_a_worker_promotes_no_trial_that_it_trains_under_a_lease_that_it_lost(ti
     _, one = opened(spec)
     _, two = opened(spec)
     first = one.claim()
-    with one.storage.engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE sweeplab_lease SET expires = 0")
+    expire_leases(one)
     again = two.claim()
     two.report_many([Report(again, 10, 4.0)])
     two.finish(again, "pruned", None, {"train_flops": 1.0})

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from optuna.trial import TrialState
 from references.serial_loop import windows
-from tiny_study import FIXED, losses
+from tiny_study import FIXED, expire_leases, losses
 
 from sweeplab.data.batches import limited
 from sweeplab.data.objectives import make_objective
@@ -289,8 +289,7 @@ def test_a_full_disk_ends_the_worker_and_leaves_its_trial_to_the_next(
     with monkeypatch.context() as patch, pytest.raises(StorageUnavailable, match="No space left"):
         patch.setattr(checkpoint, "write_whole", write)
         work(spec)
-    with opened(spec)[1].storage.engine.begin() as connection:  # its process would be gone
-        connection.exec_driver_sql("UPDATE sweeplab_lease SET expires = 0")
+    expire_leases(opened(spec)[1])  # its process would be gone
     folder, store, _ = work(spec)
     assert [outcome.state for outcome in outcomes(folder).values()] == ["complete"]
     assert len(store.trials(store.cells[0])) == 1

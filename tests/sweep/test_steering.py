@@ -4,13 +4,14 @@ import json
 
 import pytest
 from optuna.trial import TrialState
+from tiny_study import finish_all
 
 from sweeplab.errors import BadInput
 from sweeplab.expressions import Expression
 from sweeplab.lab.identity import write_study
 from sweeplab.study.inputs import describe_data
 from sweeplab.study.search import Choices, Derived, Divisors, Range
-from sweeplab.study.spec import Budget, Sampler
+from sweeplab.study.spec import Budget
 from sweeplab.sweep.steering import enqueue, resume, stop_trial
 
 
@@ -35,14 +36,6 @@ SEARCH = {
     "warmup_iters": Derived(Expression("max_iters // 10")),
     "n_head": Divisors("n_embd", 1, 8),
 }
-
-
-def finish_all(store, outcome="complete"):
-    claims = []
-    while claim := store.claim():
-        claims.append(claim)
-        store.finish(claim, outcome, 2.0, {})
-    return claims
 
 
 def test_enqueued_values_are_tried_next_and_the_rest_is_sampled(tiny, kept) -> None:
@@ -122,7 +115,7 @@ def test_a_trial_that_has_not_begun_is_withdrawn_and_leaves_nothing(tiny, kept) 
 
 def test_left_to_the_sampler_is_drawn_until_the_constraints_are_met(tiny, kept) -> None:
     search = {"learning_rate": Range(3e-4, 1e-2, log=True), "weight_decay": Range(0.0, 1.0)}
-    spec = tiny(search=search, constraints=["weight_decay > 0.8"], sampler=Sampler(type="random"))
+    spec = tiny(search=search, constraints=["weight_decay > 0.8"])
     folder, store = kept(spec)
     enqueue(folder, ["learning_rate=1e-3"])
     claim = store.claim()
@@ -150,7 +143,7 @@ def test_failed_trials_are_tried_again_with_the_same_values_and_count_once(tiny,
 
 def test_a_worker_that_gave_a_cell_up_takes_it_up_again_when_it_is_retried(tiny, kept) -> None:
     folder, store = kept(tiny(budget=Budget(trials_per_cell=1)))
-    assert len(finish_all(store, "failed")) == 3
+    assert len(finish_all(store, outcome="failed")) == 3
     resume(folder, failed=True)
     again = store.claim()
     assert again.asked == {"retries": 0}

@@ -11,6 +11,7 @@ import psutil
 import pytest
 from optuna.samplers._tpe.sampler import _split_trials
 from optuna.trial import TrialState
+from tiny_study import expire_leases, finish_all
 
 from sweeplab.study.search import Choices, Divisors, Range
 from sweeplab.study.spec import Budget, Pruner, Sampler
@@ -30,10 +31,8 @@ def test_claims_until_the_budget_is_used(tiny, opened) -> None:
 
 def test_failed_trials_do_not_count_but_do_not_go_on_forever(tiny, opened) -> None:
     _, store = opened(tiny())
-    for _ in range(3):
-        store.finish(store.claim(), "failed", None, {})
+    assert len(finish_all(store, lambda claim: None, "failed")) == 3
     assert store.counts()[0].counted == 0
-    assert store.claim() is None
 
 
 @pytest.mark.parametrize(
@@ -58,10 +57,8 @@ def test_optuna_hears_of_every_outcome_in_its_words(outcome, state, tiny, opened
 
 def test_a_sampler_prefers_every_pruned_trial_to_one_that_diverged(tiny, opened) -> None:
     _, store = opened(tiny())
-    claims = [store.claim() for _ in range(3)]
-    for claim, iterations, outcome in zip(
-        claims, (10, 20, 10), ("pruned", "diverged", "pruned"), strict=True
-    ):
+    claims, outcomes = [store.claim() for _ in range(3)], ("pruned", "diverged", "pruned")
+    for claim, iterations, outcome in zip(claims, (10, 20, 10), outcomes, strict=True):
         store.report_many([Report(claim, 0, 4.0)])
         store.report_many([Report(claim, iterations, 3.0)])
         store.finish(claim, outcome, None, {})
@@ -85,10 +82,8 @@ def test_what_is_not_finite_is_never_reported(tiny, opened) -> None:
 def test_another_worker_cannot_take_what_is_held(tiny, opened) -> None:
     _, one = opened(tiny())
     _, two = opened(tiny())
-    numbers = [one.claim().number, two.claim().number, one.claim().number, two.claim().number]
-    assert sorted(numbers) == [0, 1, 2, 3]
-    assert one.claim() is None
-    assert two.claim() is None
+    assert [each.claim().number for each in (one, two, one, two)] == [0, 1, 2, 3]
+    assert one.claim() is two.claim() is None
 
 
 def test_a_trial_given_back_goes_to_the_next_claim_as_it_was(tiny, opened) -> None:
@@ -112,19 +107,25 @@ def test_a_lease_that_is_renewed_is_still_held(tiny, opened) -> None:
     assert store.renew() == {claims[1].trial_id}
 
 
-CLAIM_AND_DIE = """
-import os, signal, sys
-from sweeplab.study.space import cells
-from sweeplab.sweep.trials.store import Store
-from sweeplab.sweep.trials.leases import Leases
-from sweeplab.sweep.trials.storage import TrialStorage
+# A process of its own with a store; `argv` has the address, the size of the vocabulary and what else it is given.
+CHILD = """
+import json, os, signal, sys
 import optuna
-sys.path.insert(0, sys.argv[3])
-from study_for_children import spec
-vocab = int(sys.argv[4])
-store = Store(spec(), cells(spec(), vocab)[0], vocab, sys.argv[1])
+from sweeplab.study.search import Range
+from sweeplab.study.space import cells
+from sweeplab.study.spec import Budget, DataSpec, Pruner, StudySpec
+from sweeplab.sweep.trials.leases import Leases, Report
+from sweeplab.sweep.trials.storage import TrialStorage
+from sweeplab.sweep.trials.store import Store
+spec = StudySpec(name="tiny", data=DataSpec(corpus="python-docs", tokenizer="char"), fixed={fixed!r},
+    search={{"learning_rate": Range(3e-4, 1e-2, log=True)}}, budget=Budget(trials_per_cell={trials}),
+    pruner=Pruner(type="none"))
+vocab = int(sys.argv[2])
+store = Store(spec, cells(spec, vocab)[0], vocab, sys.argv[1])
+"""
+CLAIM_AND_DIE = """
 die = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
-where = sys.argv[2]
+where = sys.argv[3]
 if where == "asked":
     Leases.take = die
 elif where == "suggesting":
@@ -138,51 +139,7 @@ if where in ("telling", "told"):
     store.finish(claim, "complete", 1.0, {})
 die()
 """
-
-CHILD_SPEC = """
-from sweeplab.study.search import Range
-from sweeplab.study.spec import Budget, DataSpec, Pruner, StudySpec
-FIXED = {fixed!r}
-def spec():
-    return StudySpec(name="tiny", data=DataSpec(corpus="python-docs", tokenizer="char"), fixed=FIXED,
-        search={{"learning_rate": Range(3e-4, 1e-2, log=True)}}, budget=Budget(trials_per_cell={trials}),
-        pruner=Pruner(type="none"))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("where", ["told", "asked", "suggesting", "writing", "held", "telling"])
-def test_a_worker_killed_anywhere_loses_and_doubles_nothing(where, tiny, opened, tmp_path, dataset) -> None:
-    folder, store = opened(tiny())
-    (tmp_path / "study_for_children.py").write_text(CHILD_SPEC.format(fixed=tiny().fixed, trials=4))
-    command = [
-        sys.executable,
-        "-c",
-        CLAIM_AND_DIE,
-        folder.storage_url,
-        where,
-        str(tmp_path),
-        str(dataset.tokenizer.vocab_size),
-    ]
-    assert subprocess.run(command, stderr=subprocess.PIPE).returncode == -9
-    numbers = []
-    while claim := store.claim():
-        numbers.append(claim.number)
-        store.finish(claim, "complete", 2.0, {})
-    assert numbers == ([1, 2, 3] if where == "told" else [0, 1, 2, 3])
-    states = Counter(trial.state.name for trial in store.study(store.cells[0]).get_trials())
-    assert states == {"COMPLETE": 4}
-
-
 WORK = """
-import sys, json
-sys.path.insert(0, sys.argv[2])
-from study_for_children import spec
-from sweeplab.study.space import cells
-from sweeplab.sweep.trials.leases import Report
-from sweeplab.sweep.trials.store import Store
-vocab = int(sys.argv[3])
-store = Store(spec(), cells(spec(), vocab)[0], vocab, sys.argv[1])
 numbers = []
 while claim := store.claim():
     numbers.append(claim.number)
@@ -195,18 +152,28 @@ print(json.dumps(numbers))
 """
 
 
+def child(code: str, url: str, tiny, dataset, *words: str, trials: int = 4) -> list[str]:
+    """Return the command of a process that runs code with a store."""
+    code = CHILD.format(fixed=tiny().fixed, trials=trials) + code
+    return [sys.executable, "-c", code, url, str(dataset.tokenizer.vocab_size), *words]
+
+
 @pytest.mark.slow
-def test_four_processes_share_sixty_trials_each_exactly_once(tiny, opened, tmp_path, dataset) -> None:
+@pytest.mark.parametrize("where", ["told", "asked", "suggesting", "writing", "held", "telling"])
+def test_a_worker_killed_anywhere_loses_and_doubles_nothing(where, tiny, opened, dataset) -> None:
+    folder, store = opened(tiny())
+    command = child(CLAIM_AND_DIE, folder.storage_url, tiny, dataset, where)
+    assert subprocess.run(command, stderr=subprocess.PIPE).returncode == -9
+    numbers = [claim.number for claim in finish_all(store)]
+    assert numbers == ([1, 2, 3] if where == "told" else [0, 1, 2, 3])
+    states = Counter(trial.state.name for trial in store.study(store.cells[0]).get_trials())
+    assert states == {"COMPLETE": 4}
+
+
+@pytest.mark.slow
+def test_four_processes_share_sixty_trials_each_exactly_once(tiny, opened, dataset) -> None:
     folder, _ = opened(tiny(budget=Budget(trials_per_cell=60)))
-    (tmp_path / "study_for_children.py").write_text(CHILD_SPEC.format(fixed=tiny().fixed, trials=60))
-    command = [
-        sys.executable,
-        "-c",
-        WORK,
-        folder.storage_url,
-        str(tmp_path),
-        str(dataset.tokenizer.vocab_size),
-    ]
+    command = child(WORK, folder.storage_url, tiny, dataset, trials=60)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     workers = [subprocess.Popen(command, **pipes) for _ in range(4)]
     for worker in workers:
@@ -223,19 +190,13 @@ def test_the_same_study_draws_the_same_trials(tiny, tmp_path, dataset) -> None:
     from sweeplab.study.space import cells
     from sweeplab.sweep.trials.store import Store
 
-    drawn = []
+    search = {"learning_rate": Range(3e-4, 1e-2, log=True), "activation": Choices(("gelu", "relu"))}
+    spec, drawn = tiny(budget=Budget(trials_per_cell=14), search=search), []
     for place in ("one", "two"):
-        spec = tiny(
-            budget=Budget(trials_per_cell=14),
-            search={"learning_rate": Range(3e-4, 1e-2, log=True), "activation": Choices(("gelu", "relu"))},
-        )
         vocab_size = dataset.tokenizer.vocab_size
         store = Store.create(spec, cells(spec, vocab_size)[0], vocab_size, f"sqlite:///{tmp_path / place}.db")
-        found = []
-        while claim := store.claim():
-            found.append(claim.sampled)
-            store.finish(claim, "complete", claim.sampled["learning_rate"] * 100, {})
-        drawn.append(found)
+        claims = finish_all(store, lambda claim: claim.sampled["learning_rate"] * 100)
+        drawn.append([claim.sampled for claim in claims])
     assert len(drawn[0]) == 14  # ten to start from, and four by TPE
     assert drawn[0] == drawn[1]
 
@@ -271,8 +232,7 @@ def test_the_first_trial_of_each_cell_is_where_the_study_says(tiny, opened) -> N
 
 
 def test_samples_that_break_a_constraint_are_drawn_again_and_never_count(tiny, opened) -> None:
-    spec = tiny(constraints=["learning_rate > 3e-3"], sampler=Sampler(type="random"))
-    _, store = opened(spec)
+    _, store = opened(tiny(constraints=["learning_rate > 3e-3"]))
     claims = [store.claim() for _ in range(4)]
     assert all(claim.sampled["learning_rate"] > 3e-3 for claim in claims)
     assert store.claim() is None
@@ -280,10 +240,8 @@ def test_samples_that_break_a_constraint_are_drawn_again_and_never_count(tiny, o
 
 
 def test_a_cell_without_valid_samples_is_set_aside_and_said(tiny, opened) -> None:
-    constraint = "learning_rate > 1 or n_embd > 16"
-    _, store = opened(
-        tiny(grid={"n_embd": [16, 32]}, constraints=[constraint], sampler=Sampler(type="random"))
-    )
+    constraints = ["learning_rate > 1 or n_embd > 16"]
+    _, store = opened(tiny(grid={"n_embd": [16, 32]}, constraints=constraints))
     claims = [store.claim() for _ in range(5)]
     assert [claim and claim.cell.key for claim in claims] == ["n_embd=32"] * 4 + [None]
     (notice,) = store.take_notices()
@@ -299,10 +257,8 @@ def test_no_point_is_trained_twice(sampler, tiny, opened) -> None:
     lists = {"activation": Choices(("relu", "gelu")), **conditional}
     spec = tiny(search=lists, sampler=Sampler(type=sampler), budget=Budget(trials_per_cell=20))
     _, store = opened(spec)
-    points = []
-    while claim := store.claim():
-        points.append(tuple(sorted(claim.sampled.items())))
-        store.finish(claim, "complete", 3.0 + claim.sampled["n_embd"], {})
+    claims = finish_all(store, lambda claim: 3.0 + claim.sampled["n_embd"])
+    points = [tuple(sorted(claim.sampled.items())) for claim in claims]
     assert len(points) == len(set(points)) == 2 * (3 + 4), "1, 2 and 4 divide 4, 1, 2, 3 and 6 divide 6"
     assert not store.awaits_results
 
@@ -371,10 +327,8 @@ def test_a_lease_is_over_by_the_clock_and_at_once_where_its_process_is_known_to_
         assert is_dead(replace(gone, **there), is_over=True)
     assert is_dead(mine, is_over=True), "a process that was stopped can write nothing when it wakes up"
     assert is_dead(Owner.nobody(), is_over=False)
-    host, pid, created, unique, *_ = str(gone).split("|")
-    assert is_dead(Owner.read(f"{host}|{pid}|{created}|{unique}"), is_over=False), (
-        "as earlier versions wrote it"
-    )
+    earlier = "|".join(str(gone).split("|")[:4])  # as earlier versions wrote it
+    assert is_dead(Owner.read(earlier), is_over=False)
 
 
 def test_a_worker_whose_lease_ran_out_writes_nothing_when_it_wakes_up(tiny, opened) -> None:
@@ -382,8 +336,7 @@ def test_a_worker_whose_lease_ran_out_writes_nothing_when_it_wakes_up(tiny, open
     _, two = opened(tiny(pruner=Pruner(type="median")))
     first = one.claim()
     one.report_many([Report(first, 0, 4.0)])
-    with one.storage.engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE sweeplab_lease SET expires = 0")
+    expire_leases(one)
     again = two.claim()
     assert (again.number, again.attempt, again.reported) == (first.number, 2, {0})
     verdicts = one.report_many([Report(first, 10, 1.0)])

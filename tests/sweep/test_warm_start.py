@@ -272,7 +272,7 @@ def test_studies_that_cannot_be_compared(tiny, opened, tmp_path, dataset) -> Non
 
 def test_a_plan_says_what_comes_in_and_what_for(tiny, table, tmp_path) -> None:
     rows = table("learning_rate,val_loss", "1e-3,2", "1,2")
-    spec = tiny(warm_start=[rows], sampler=Sampler(type="random"))
+    spec = tiny(warm_start=[rows])
     plan = make_plan(spec, tmp_path / "lab")[0]
     refused = "line 3: learning_rate lies outside of 0.0003 to 0.01"
     assert plan.as_dict()["warm_start"] == [{"from": rows, "trials": 1, "refused": [refused]}]
