@@ -13,7 +13,7 @@ from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, DataSpec, Pruner, Sampler, StudySpec
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan
-from sweeplab.sweep.trials.leases import Claim
+from sweeplab.sweep.trials.sharing import Claim
 from sweeplab.sweep.trials.store import Store
 
 FIXED = {

@@ -18,7 +18,7 @@ import pytest
 from sweeplab.lab.events import Event, WorkerExited, event_line, read_event
 from sweeplab.records.folders import StudyFolder, WorkerPlace
 from sweeplab.sweep.engines import WorkerEngine, local
-from sweeplab.sweep.trials.commands import Commands
+from sweeplab.sweep.trials.sharing import Commands
 from sweeplab.sweep.worker import Starter, work
 
 

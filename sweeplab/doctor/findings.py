@@ -249,7 +249,7 @@ def end_of(run: RunFolder) -> RunEnd | None:
 
 
 def _contradiction(trial: FrozenTrial, run: RunFolder, space: Space) -> str:
-    from sweeplab.sweep.trials.commands import stored_point
+    from sweeplab.sweep.trials.sharing import stored_point
     from sweeplab.sweep.trials.store import OPTUNA_STATES
 
     try:

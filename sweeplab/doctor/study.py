@@ -28,7 +28,7 @@ from sweeplab.lab.storage import count_trials
 from sweeplab.records.folders import StudyFolder
 
 if TYPE_CHECKING:
-    from sweeplab.sweep.trials.leases import Lease
+    from sweeplab.sweep.trials.sharing import Lease
 
 
 def storage_check(study: StudyFolder) -> Check:

@@ -16,7 +16,7 @@ from sweeplab.lab.storage import open_database
 from sweeplab.records.folders import StudyFolder, WorkerPlace
 from sweeplab.study.plan import Plan
 from sweeplab.sweep.progress import CellProgress, StudyProgress
-from sweeplab.sweep.trials.commands import Availability, Command, Commands
+from sweeplab.sweep.trials.sharing import Availability, Command, Commands
 
 LOOK_SECONDS = 0.5
 # How often Slurm is asked whether the job that is to run a study has started.

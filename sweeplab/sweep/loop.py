@@ -27,7 +27,7 @@ from sweeplab.study.space import Cell
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.saving import Held, Recovery, Saving
 from sweeplab.sweep.trial import Training, TrialRuns, metrics_of, scored
-from sweeplab.sweep.trials.leases import Claim, LeaseLost, Report, renewing
+from sweeplab.sweep.trials.sharing import Claim, LeaseLost, Report, renewing
 from sweeplab.sweep.trials.store import MOST_ATTEMPTS, Store
 from sweeplab.train.checkpoint import read_snapshot
 from sweeplab.train.devices import is_out_of_memory

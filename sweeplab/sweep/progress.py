@@ -22,7 +22,7 @@ from sweeplab.records.runs import RunState
 from sweeplab.study.plan import CellPlan, Plan
 
 if TYPE_CHECKING:
-    from sweeplab.sweep.trials.commands import ControlState
+    from sweeplab.sweep.trials.sharing import ControlState
 
 # From the start to the first claimed trial, on a quiet machine: workers import torch and load the data.
 START_SECONDS = 4.0

@@ -39,7 +39,7 @@ from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.engines import engine_class
 from sweeplab.sweep.planning import check_reach
-from sweeplab.sweep.trials.commands import Commands, is_running
+from sweeplab.sweep.trials.sharing import Commands, is_running
 from sweeplab.sweep.trials.store import Store, open_store
 
 # How many random points are drawn for the values that a person leaves open: one must meet the constraints.

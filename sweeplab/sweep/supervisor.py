@@ -36,7 +36,7 @@ from sweeplab.sweep.engines import LEFT, NO_REVISION, REFUSED, UNSEEN, WorkerEng
 from sweeplab.sweep.planning import check_reach, make_plan
 from sweeplab.sweep.progress import CellProgress, StudyProgress
 from sweeplab.sweep.shipping import Notifier, Shipping
-from sweeplab.sweep.trials.commands import OUTAGE_SECONDS, Availability, SupervisorStart
+from sweeplab.sweep.trials.sharing import OUTAGE_SECONDS, Availability, SupervisorStart
 from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
 from sweeplab.tracking import open_mirrors, open_tracker
 from sweeplab.train.devices import n_out_of_memory

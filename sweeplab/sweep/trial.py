@@ -20,7 +20,7 @@ from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunStart, RunSt
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Space
 from sweeplab.study.spec import StudySpec
-from sweeplab.sweep.trials.leases import Claim
+from sweeplab.sweep.trials.sharing import Claim
 from sweeplab.train.checkpoint import read_snapshot, remove_snapshots
 from sweeplab.train.devices import settle_devices
 from sweeplab.train.member import Record

@@ -29,7 +29,7 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.sweep.engines import BEGIN, LEAVE, LEFT, NO_REVISION, REFUSED, engine_class
 
 if TYPE_CHECKING:
-    from sweeplab.sweep.trials.commands import Commands
+    from sweeplab.sweep.trials.sharing import Commands
 
 # What a batch system sends before it ends a job or takes its machine away; SIGHUP comes when the terminal closes.
 LEAVING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
@@ -164,7 +164,7 @@ def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
     from sweeplab.runs.generating import keep_sample
     from sweeplab.study.inputs import study_dataset
     from sweeplab.sweep.loop import Loop
-    from sweeplab.sweep.trials.commands import OUTAGE_SECONDS, Availability
+    from sweeplab.sweep.trials.sharing import OUTAGE_SECONDS, Availability
     from sweeplab.sweep.trials.store import open_store
     from sweeplab.train.devices import cuda_count
 

@@ -35,7 +35,7 @@ from sweeplab.study.search import Choices, Range
 from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, DataSpec, Pruner, Sampler, StudySpec
 from sweeplab.sweep.loop import Loop
-from sweeplab.sweep.trials.leases import LEASE_SECONDS, Claim, Owner, Report
+from sweeplab.sweep.trials.sharing import LEASE_SECONDS, Claim, Owner, Report
 from sweeplab.sweep.trials.store import Store
 from sweeplab.train.stack import Stack
 

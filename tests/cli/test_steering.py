@@ -20,7 +20,7 @@ from sweeplab import load_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report.live import Follower
 from sweeplab.sweep.supervisor import submit_study
-from sweeplab.sweep.trials.commands import Commands
+from sweeplab.sweep.trials.sharing import Commands
 from sweeplab.tracking.connection import connect, tracking_uri
 
 LONG = """\

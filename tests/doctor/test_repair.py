@@ -21,7 +21,7 @@ from sweeplab.lab.showing import show_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.sweep.following import read_plan
 from sweeplab.sweep.progress import StudyProgress
-from sweeplab.sweep.trials.commands import Commands
+from sweeplab.sweep.trials.sharing import Commands
 from sweeplab.tracking.connection import connect, tracking_uri
 
 STUDY = """\

@@ -29,7 +29,7 @@ from postgres_server import IS_INSTALLED, Server, started
 from tracked import Tracked
 
 from sweeplab.records.folders import StudyFolder
-from sweeplab.sweep.trials.leases import LEASE_SECONDS
+from sweeplab.sweep.trials.sharing import LEASE_SECONDS
 from sweeplab.sweep.trials.store import open_store
 
 N_TRIALS = 24

@@ -30,8 +30,16 @@ from sweeplab.records.runs import RunState
 from sweeplab.study.search import Range
 from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, DataSpec, Pruner, Sampler, StudySpec
-from sweeplab.sweep.trials.commands import ControlState, Reopening
-from sweeplab.sweep.trials.leases import LEASE_SECONDS, RENEW_SECONDS, Claim, LeaseLost, Owner, Report
+from sweeplab.sweep.trials.sharing import (
+    LEASE_SECONDS,
+    RENEW_SECONDS,
+    Claim,
+    ControlState,
+    LeaseLost,
+    Owner,
+    Reopening,
+    Report,
+)
 from sweeplab.sweep.trials.store import Store
 
 VOCAB_SIZE, N_REPORTS, STACK = 103, 4, 3

@@ -16,8 +16,7 @@ from sweeplab.errors import StorageUnavailable
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.spec import Budget, Pruner
 from sweeplab.sweep.loop import Loop
-from sweeplab.sweep.trials.commands import Availability
-from sweeplab.sweep.trials.leases import LEASE_SECONDS, Report
+from sweeplab.sweep.trials.sharing import LEASE_SECONDS, Availability, Report
 from sweeplab.sweep.trials.store import Store
 
 pytestmark = pytest.mark.faults

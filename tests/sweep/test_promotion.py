@@ -16,7 +16,7 @@ from sweeplab.study.search import Choices, Range
 from sweeplab.study.spec import Budget, Engine, Pruner, Track
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.steering import resume_trial, stop_trial
-from sweeplab.sweep.trials.leases import Report
+from sweeplab.sweep.trials.sharing import Report
 from sweeplab.sweep.trials.store import Store
 from sweeplab.train.stack import Stack
 
@@ -203,7 +203,7 @@ def test_a_pruner_promotes_the_best_once_all_trials_have_ended(tiny, work) -> No
 
 def all_commands(folder: StudyFolder) -> list[Any]:
     from sweeplab.lab.storage import open_database
-    from sweeplab.sweep.trials.commands import Availability, Commands
+    from sweeplab.sweep.trials.sharing import Availability, Commands
 
     commands = Commands(open_database(folder.storage_url), Availability(folder.name)).read()
     return [command for command in commands if command.kind == "reopen"]

@@ -24,7 +24,7 @@ from sweeplab.lab.server import Server
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.spec import Engine
 from sweeplab.sweep.engines import LEFT, ray
-from sweeplab.sweep.trials.leases import LEASE_SECONDS
+from sweeplab.sweep.trials.sharing import LEASE_SECONDS
 
 pytestmark = [
     pytest.mark.ray,

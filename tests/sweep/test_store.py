@@ -15,7 +15,7 @@ from tiny_study import expire_leases, finish_all
 
 from sweeplab.study.search import Choices, Divisors, Range
 from sweeplab.study.spec import Budget, Pruner, Sampler
-from sweeplab.sweep.trials.leases import Lease, LeaseLost, Owner, Report
+from sweeplab.sweep.trials.sharing import Lease, LeaseLost, Owner, Report
 
 
 def test_claims_until_the_budget_is_used(tiny, opened) -> None:
@@ -114,7 +114,7 @@ import optuna
 from sweeplab.study.search import Range
 from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, DataSpec, Pruner, StudySpec
-from sweeplab.sweep.trials.leases import Leases, Report
+from sweeplab.sweep.trials.sharing import Leases, Report
 from sweeplab.sweep.trials.storage import TrialStorage
 from sweeplab.sweep.trials.store import Store
 spec = StudySpec(name="tiny", data=DataSpec(corpus="python-docs", tokenizer="char"), fixed={fixed!r},

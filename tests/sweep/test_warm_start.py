@@ -17,7 +17,7 @@ from sweeplab.study.search import Choices, Derived, Divisors, Range
 from sweeplab.study.spec import Budget, Pruner, Sampler
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan
-from sweeplab.sweep.trials.leases import Report
+from sweeplab.sweep.trials.sharing import Report
 from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
 
 pytestmark = pytest.mark.usefixtures("one_thread")

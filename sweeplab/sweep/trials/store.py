@@ -28,9 +28,21 @@ from sweeplab.study.rules import facts
 from sweeplab.study.space import Cell, cells, nearest_cells, spaces_of
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.cells import Asker, CellCounts, CellTally, is_own
-from sweeplab.sweep.trials.commands import FAILURES, Availability, Command, Commands, Reopening
-from sweeplab.sweep.trials.leases import TABLES, Claim, Lease, LeaseLost, Leases, Report, Verdicts
 from sweeplab.sweep.trials.public import open_storage
+from sweeplab.sweep.trials.sharing import (
+    FAILURES,
+    TABLES,
+    Availability,
+    Claim,
+    Command,
+    Commands,
+    Lease,
+    LeaseLost,
+    Leases,
+    Reopening,
+    Report,
+    Verdicts,
+)
 
 OPTUNA_STATES = {
     RunState.COMPLETE: TrialState.COMPLETE,
