@@ -7,60 +7,67 @@ import ast
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from statistics import median
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = "sweeplab"
+PACKAGE, TESTS = "sweeplab", "tests"
+BUDGET = {"lines": 48_000, "files": 220, "lines of tests": 38_000}
+EXPRESSIONS = {"conditional expressions": ast.IfExp, "walrus": ast.NamedExpr}
+
+Texts = Mapping[PurePosixPath, str]
 
 
-def working_tree() -> dict[PurePosixPath, int]:
-    """Return the number of lines of each of the package's files."""
-    files = sorted((ROOT / PACKAGE).rglob("*.py"))
-    return {PurePosixPath(each.relative_to(ROOT)): len(each.read_bytes().splitlines()) for each in files}
+def working_tree(folder: str) -> Texts:
+    """Return the text of each Python file of a folder."""
+    files = sorted((ROOT / folder).rglob("*.py"))
+    return {PurePosixPath(file.relative_to(ROOT)): file.read_text("utf-8") for file in files}
 
 
-def at_commit(commit: str) -> dict[PurePosixPath, int]:
-    """Return the number of lines that each of the package's files had at a commit."""
+def at_commit(commit: str, folder: str) -> Texts:
+    """Return the text that each Python file of a folder had at a commit."""
 
-    def git(*words: str) -> bytes:
-        return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, check=True).stdout
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(ROOT), *words], capture_output=True, check=True
+        ).stdout.decode()
 
-    names = git("ls-tree", "-r", "--name-only", commit, PACKAGE).decode().splitlines()
-    return {
-        PurePosixPath(name): len(git("show", f"{commit}:{name}").splitlines())
-        for name in names
-        if name.endswith(".py")
-    }
+    names = git("ls-tree", "-r", "--name-only", commit, folder).splitlines()
+    return {PurePosixPath(name): git("show", f"{commit}:{name}") for name in names if name.endswith(".py")}
 
 
-def kinds() -> Counter[str]:
-    """Return how many of the working tree's lines are code, docstrings, imports, comments and blank."""
-    found: Counter[str] = Counter()
-    for file in (ROOT / PACKAGE).rglob("*.py"):
-        text = file.read_text()
+def kinds(texts: Texts) -> Counter[str]:
+    """Return how many lines are code, docstrings, imports, comments and blank."""
+    counts: Counter[str] = Counter()
+    for text in texts.values():
         starts = {"": "blank", "#": "comments"}
-        each = [starts.get(line.strip()[:1], "code") for line in text.splitlines()]
+        lines = [starts.get(line.strip()[:1], "code") for line in text.splitlines()]
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Import | ast.ImportFrom):
-                of = "imports"
+                kind = "imports"
             elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-                of = "docstrings"
+                kind = "docstrings"
             else:
                 continue
             assert node.end_lineno
-            each[node.lineno - 1 : node.end_lineno] = [of] * (node.end_lineno - node.lineno + 1)
-        found.update(each)
-    return found
+            lines[node.lineno - 1 : node.end_lineno] = [kind] * (node.end_lineno - node.lineno + 1)
+        counts.update(lines)
+    return counts
 
 
-def rows(lines: dict[PurePosixPath, int]) -> Iterator[tuple[str, str]]:
+def rows(package: Texts, tests: Texts) -> Iterator[tuple[str, str]]:
     """Yield what is measured, and its value."""
+    lines = {file: len(text.splitlines()) for file, text in package.items()}
+    total = sum(lines.values())
     folders = Counter(str(file.parent) for file in lines)
     longest, most = max(lines, key=lambda file: lines[file]), max(folders, key=lambda folder: folders[folder])
-    yield "lines", f"{sum(lines.values()):,}"
+    yield "lines", f"{total:,}"
     yield "files", f"{len(lines):,}"
+    yield "lines of tests", f"{sum(len(text.splitlines()) for text in tests.values()):,}"
+    nodes = Counter(type(node) for text in package.values() for node in ast.walk(ast.parse(text)))
+    for name, kind in EXPRESSIONS.items():
+        yield f"{name} per 1,000 lines", f"{1000 * nodes[kind] / total:.1f}"
     yield "lines per file, median", f"{median(lines.values()):.0f}"
     yield (
         "files of under 40 lines",
@@ -68,19 +75,23 @@ def rows(lines: dict[PurePosixPath, int]) -> Iterator[tuple[str, str]]:
     )
     yield "longest file", f"{lines[longest]} ({longest})"
     yield "files in a folder, most", f"{folders[most]} ({most})"
+    for kind, n in kinds(package).most_common():
+        yield f"lines of {kind}", f"{n:,}"
     for folder in sorted(folders):
-        yield (
-            f"  {folder}",
-            f"{folders[folder]} files, {sum(n for f, n in lines.items() if str(f.parent) == folder):,}",
-        )
+        n = sum(n for file, n in lines.items() if str(file.parent) == folder)
+        yield f"  {folder}", f"{folders[folder]} files, {n:,}"
 
 
 def main() -> None:
-    """Print the figures, one row each."""
-    now = dict(rows(working_tree())) | {f"lines of {of}": f"{n:,}" for of, n in kinds().most_common()}
-    before = dict(rows(at_commit(sys.argv[1]))) if len(sys.argv) > 1 else {}
+    """Print the figures, one row each, with those of the commit and the budget."""
+    now = dict(rows(working_tree(PACKAGE), working_tree(TESTS)))
+    before: dict[str, str] = {}
+    if len(sys.argv) > 1:
+        before = dict(rows(at_commit(sys.argv[1], PACKAGE), at_commit(sys.argv[1], TESTS)))
+    print(f"{'':<40} {'now':<44} {sys.argv[1] if before else '':<44} budget".rstrip())
     for name in dict.fromkeys([*now, *before]):
-        print(f"{name:<36} {now.get(name, '-'):<44} {before.get(name, '')}".rstrip())
+        budget = f"{BUDGET[name]:,}" if name in BUDGET else ""
+        print(f"{name:<40} {now.get(name, '-'):<44} {before.get(name, ''):<44} {budget}".rstrip())
 
 
 if __name__ == "__main__":
