@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sweeplab.analysis.differences import CellConfirmed
-    from sweeplab.analysis.transferring import Transferred
+    from sweeplab.analysis.predicting import Transferred
     from sweeplab.lab.moving import Done
     from sweeplab.report.data import ReportData
     from sweeplab.report.style import Figure
@@ -282,7 +282,7 @@ class Study(Results):
             BadInput: the grid has no size to hold out, no learning rate is searched, or a study cannot start.
             Interrupted: a study did not end; calling this again continues from there.
         """
-        from sweeplab.analysis.transferring import transfer
+        from sweeplab.analysis.predicting import transfer
 
         check_reach(self.spec, self.lab)
         return transfer(self.spec, self.lab, lambda spec: run(Study(spec, self.lab)), ladder, mup, hold_out)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.analysis.causes import add_commands, file_causes, study_causes
+from sweeplab.analysis.cures import add_commands, file_causes, study_causes
 from sweeplab.analysis.studies import (
     STUDY_COLUMNS,
     Counting,

@@ -36,7 +36,7 @@ from sweeplab.laws.columns import (
     read_columns,
     rows_where,
 )
-from sweeplab.laws.compute_optimal.envelope import FEWEST_POINTS, Curve, Curves
+from sweeplab.laws.compute_optimal.approaches import FEWEST_POINTS, Curve, Curves
 from sweeplab.laws.hyperparameters.excess import record_of, searched_points
 from sweeplab.laws.hyperparameters.runs import Runs, runs_of_frame
 from sweeplab.laws.points import EACH, SHARED, UNKNOWN, Points, nominal, points_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeplab.analysis.candidates import (
+from sweeplab.analysis.cures import (
     candidate_study,
     cell_candidates,
     next_study_text,

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from analysis.planted_sweep import CELLS, DESIGN, SEARCH, anywhere, plant_sweep, slow_ones_pruned, too_fast
 
-from sweeplab.analysis.costs import FOUND, NOT_FOUND, cost, occupancy, regions, saved, spent
 from sweeplab.analysis.importance import (
     ABOVE_CHANCE,
     FEWEST_TRIALS,
@@ -20,7 +19,19 @@ from sweeplab.analysis.importance import (
     WITHIN_CHANCE,
     importances,
 )
-from sweeplab.analysis.sweep import Dimension, dimension_of, searched_dimensions, sweep_of
+from sweeplab.analysis.sweep import (
+    FOUND,
+    NOT_FOUND,
+    Dimension,
+    cost,
+    dimension_of,
+    occupancy,
+    regions,
+    saved,
+    searched_dimensions,
+    spent,
+    sweep_of,
+)
 from sweeplab.analysis.trials import StudyDesign, searched_of
 from sweeplab.expressions import Expression
 from sweeplab.study.search import Choices, Range

@@ -28,8 +28,7 @@ track: {{checkpoints: none}}
 
 def occupied(sampler: str, n_trials: int, folder: Path) -> tuple[float, str, str]:
     """Run a study; return its stacks' mean occupancy, what its runs came to, and how it was trained."""
-    from sweeplab.analysis.costs import occupancy
-    from sweeplab.analysis.sweep import sweep_of
+    from sweeplab.analysis.sweep import occupancy, sweep_of
     from sweeplab.analysis.table import runs_table
     from sweeplab.analysis.trials import StudyDesign
     from sweeplab.study.file.reading import read_study

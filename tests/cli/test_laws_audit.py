@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sweeplab.analysis.causes import study_command
+from sweeplab.analysis.cures import study_command
 from sweeplab.analysis.studies import Studies, read_studies
 from sweeplab.cli.laws.source import read_source
 from sweeplab.errors import BadInput

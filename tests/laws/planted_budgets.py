@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from laws.planted_laws import HELD_OUT, TRUTHS, losses
 
-from sweeplab.laws.compute_optimal.envelope import Curve, Curves
+from sweeplab.laws.compute_optimal.approaches import Curve, Curves
 from sweeplab.laws.points import EACH, Points
 
 

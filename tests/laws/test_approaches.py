@@ -13,8 +13,14 @@ from laws.planted_laws import GOOD, TRUTHS, plant
 
 from sweeplab.errors import BadInput
 from sweeplab.laws.assessment import assess, find_law
-from sweeplab.laws.compute_optimal.approaches import _lost, approaches
-from sweeplab.laws.compute_optimal.envelope import Curve, Curves, curves_of_points, envelope
+from sweeplab.laws.compute_optimal.approaches import (
+    Curve,
+    Curves,
+    _lost,
+    approaches,
+    curves_of_points,
+    envelope,
+)
 from sweeplab.laws.points import Points
 
 APPROACHES = ("isoflop", "envelope", "parametric")
@@ -139,7 +145,7 @@ def test_the_lowest_curve_of_the_path_is_the_brute_forces() -> None:
     """The path of lowest sum among all that never shrink, tried one by one on a few computes."""
     from itertools import combinations_with_replacement
 
-    from sweeplab.laws.compute_optimal.envelope import _path
+    from sweeplab.laws.compute_optimal.approaches import _path
 
     losses = rng(3).normal(size=(5, 3, 6))
     for each, path in zip(losses, _path(losses), strict=True):

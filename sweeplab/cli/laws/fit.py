@@ -344,7 +344,7 @@ def _print_audit(audited: dict[str, Any]) -> None:
 
 
 def _cause_row(cause: Mapping[str, Any]) -> dict[str, Any]:
-    from sweeplab.analysis.causes import time_of
+    from sweeplab.analysis.cures import time_of
 
     cure, shares = cause["cure"], {name: cause[name] for name in ("share", "low", "high")}
     row = {"cause": cause["name"], **{name: _percent(each, ".0") for name, each in shares.items()}}

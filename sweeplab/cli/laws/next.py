@@ -63,7 +63,7 @@ def next_runs(
     $ sweeplab laws next runs.csv --flops 1e18 --quantity beta
     $ sweeplab laws next scaling --flops 1e16 --output next.yaml
     """
-    from sweeplab.analysis.candidates import next_study_text
+    from sweeplab.analysis.cures import next_study_text
     from sweeplab.files import write_whole
     from sweeplab.laws.assessment import law_for, parse_target
     from sweeplab.laws.choosing import along_family
@@ -101,7 +101,7 @@ def next_runs(
 def _candidates(
     source: str, points: Points, asked: str | None, flops: float, counting: Counting, lab: Path | None
 ) -> tuple[StudySpec | None, Candidates]:
-    from sweeplab.analysis.candidates import study_candidates
+    from sweeplab.analysis.cures import study_candidates
     from sweeplab.laws.next_runs import of_axes, of_file, of_points, parse_axes
 
     file = Path(asked) if asked and is_file(asked) else None

@@ -31,7 +31,7 @@ from sweeplab.cli.study.manage import new_file
 from sweeplab.formatting import bytes_in_words, duration
 
 if TYPE_CHECKING:
-    from sweeplab.analysis.transferring import Transferred
+    from sweeplab.analysis.predicting import Transferred
 
 
 def predict(

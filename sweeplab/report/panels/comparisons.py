@@ -10,9 +10,8 @@ from typing import Any
 from pandas import DataFrame
 
 from sweeplab.analysis import differences as losses
-from sweeplab.analysis.costs import saved
 from sweeplab.analysis.differences import ALL_CELLS, CellConfirmed, LossDifference, Ranking
-from sweeplab.analysis.sweep import Sweep
+from sweeplab.analysis.sweep import Sweep, saved
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, measured, sentence, several, several_named, short
 from sweeplab.laws.comparing import FALSE_ALARM, PRIOR

@@ -16,8 +16,14 @@ from sweeplab.formatting import listed, rounded, sentence
 from sweeplab.hyperparameters import AUTO
 from sweeplab.laws.assessment import NEAR, NOT_IDENTIFIED, Assessment
 from sweeplab.laws.columns import SHAPE
-from sweeplab.laws.compute_optimal.approaches import ENVELOPE, ISOFLOP, PARAMETRIC, Approaches, approaches
-from sweeplab.laws.compute_optimal.envelope import Curves
+from sweeplab.laws.compute_optimal.approaches import (
+    ENVELOPE,
+    ISOFLOP,
+    PARAMETRIC,
+    Approaches,
+    Curves,
+    approaches,
+)
 from sweeplab.laws.compute_optimal.lines import N_AT
 from sweeplab.laws.forms import D_OPT, N_OPT, Array, Quantity, optimum_of
 from sweeplab.laws.shapes import Shapes, shapes_of

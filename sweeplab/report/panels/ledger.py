@@ -10,7 +10,7 @@ from typing import Any
 from pandas import DataFrame
 
 from sweeplab.analysis.audit import CLEAR, FOUND, audit, gather
-from sweeplab.analysis.causes import time_of
+from sweeplab.analysis.cures import time_of
 from sweeplab.analysis.ledger import FILE_NAME, read_chain
 from sweeplab.analysis.scoring import REFUSED, SCORED, VOID, Outcome, calibrate, of_study, outcomes
 from sweeplab.errors import BadInput

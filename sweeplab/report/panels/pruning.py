@@ -9,7 +9,7 @@ from typing import Any
 
 from pandas import DataFrame, Series, concat
 
-from sweeplab.analysis.costs import (
+from sweeplab.analysis.sweep import (
     ALPHA,
     FOUND,
     PHASES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pandas import DataFrame
 
-from sweeplab.analysis.transferring import RATE, Transferred, read_transferred
+from sweeplab.analysis.predicting import RATE, Transferred, read_transferred
 from sweeplab.errors import BadInput
 from sweeplab.formatting import rounded
 from sweeplab.report.data import ReportData, title_of
