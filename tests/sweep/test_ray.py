@@ -59,9 +59,8 @@ class TestRay(EngineContract):
     def test_a_node_that_is_lost_is_told_apart_and_one_that_joins_gets_a_worker(self, begin, cluster) -> None:
         study = begin(max_iters=100_000)
         study.start()
-        study.wait(
-            lambda: study.n_points() > 4 and all(each.state == "running" for each in study.engine.places())
-        )
+        study.wait(lambda: study.n_points() > 4)
+        study.wait(lambda: all(each.state == "running" for each in study.engine.places()))
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
         study.wait(study.ended)
         ((index, code),) = study.ended().items()
@@ -108,7 +107,7 @@ def test_without_a_storage_the_lab_gets_one_and_three_nodes_come_to_the_same_bit
     said, found = {}, {}
     with tempfile.TemporaryDirectory(
         dir="/tmp"
-    ) as name:  # which another account may enter, as root's server does
+    ) as name:  # which another account enters, as root's server does
         place = Path(name)
         place.chmod(0o755)
         (place / "killed.yaml").write_text(kills.STUDY)
@@ -141,14 +140,8 @@ def test_without_a_storage_the_lab_gets_one_and_three_nodes_come_to_the_same_bit
 
 def test_no_shell_of_a_node_reads_a_name(cluster, running, tmp_path: Path) -> None:
     file, lab = strangers.hostile_place(tmp_path, kills.STUDY)
-    words = [
-        "-o",
-        "budget.trials_per_cell=2",
-        "-o",
-        "max_iters=20",
-        "-o",
-        f"engine.address={cluster.address}",
-    ]
+    words = ["-o", "budget.trials_per_cell=2", "-o", "max_iters=20"]
+    words += ["-o", f"engine.address={cluster.address}"]
     environment = {**os.environ, "SWEEPLAB_STORAGE": running.url}
     for command in (["study", "run", str(file), *words, "--engine", "ray"], ["doctor", "killed"]):
         program = [sys.executable, "-m", "sweeplab", *command, "--lab", str(lab)]
@@ -160,9 +153,8 @@ def test_no_shell_of_a_node_reads_a_name(cluster, running, tmp_path: Path) -> No
 
 def doctor(place: Path, engine: Engine, **environment: str) -> dict[tuple[str, str], dict[str, str]]:
     """Return what the doctor finds for a study that has not run yet, by name and verdict."""
-    (place / "killed.yaml").write_text(
-        f"{kills.STUDY.partition('engine:')[0]}engine: {json.dumps(engine.model_dump())}\n"
-    )
+    study = f"{kills.STUDY.partition('engine:')[0]}engine: {json.dumps(engine.model_dump())}\n"
+    (place / "killed.yaml").write_text(study)
     command = [sys.executable, "-m", "sweeplab", "doctor", "killed.yaml", "--json"]
     known = {**os.environ, **ray_cluster.SETTINGS, **environment}
     ended = subprocess.run(command, cwd=place, capture_output=True, text=True, env=known)
@@ -209,10 +201,8 @@ def test_a_worker_that_fits_on_no_node_is_refused_unless_the_cluster_adds_nodes(
     while ("ray", "bad") not in (found := doctor(tmp_path, spec)):  # until the cluster has said what it is
         assert "no node has" in found["ray", "warn"]["found"]
     told = found["ray", "bad"]["found"]
-    assert (
-        "no node has what a worker takes, CPU: 1, GPU: 0.5 (nodes: " in told
-        and "1 with CPU: 0, GPU: 0" in told
-    )
+    assert "no node has what a worker takes, CPU: 1, GPU: 0.5 (nodes: " in told
+    assert "1 with CPU: 0, GPU: 0" in told
     command = [sys.executable, "-m", "sweeplab", "study", "run", "killed.yaml"]
     known = {**os.environ, "SWEEPLAB_STORAGE": running.url}
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=known)
@@ -247,13 +237,10 @@ def test_what_keeps_workers_from_starting_is_said_in_one_line(cluster, running, 
     assert "the engine ray: no cluster answers at 127.0.0.1:9" in said(RAY_ADDRESS="127.0.0.1:9")
     at = f"engine.address={cluster.address}"
     assert "token" in said("-o", at, RAY_AUTH_TOKEN="a-word-that-somebody-has-guessed")
-    for words, known in (
-        (("-o", "engine.address=ray://127.0.0.1:9"), {}),
-        ((), {"RAY_ADDRESS": "ray://127.0.0.1:9"}),
-    ):
-        assert "does not use Ray Client; allowed: HOST:PORT of the cluster's head, auto" in said(
-            *words, **known
-        )
+    client = "ray://127.0.0.1:9"
+    for words, known in ((("-o", f"engine.address={client}"), {}), ((), {"RAY_ADDRESS": client})):
+        what = "does not use Ray Client; allowed: HOST:PORT of the cluster's head, auto"
+        assert what in said(*words, **known)
     old = "import ray; ray.__version__ = '2.51.1'; from sweeplab.sweep.engines.ray import connect; connect('auto')"
     ended = subprocess.run([sys.executable, "-c", old], capture_output=True, text=True)
     assert f"Ray 2.51.1 is older than {ray.OLDEST}: pip install 'sweeplab[ray]'" in ended.stderr

@@ -35,6 +35,13 @@ def outcomes(folder):
     return {run.read_start().key: run.read_end() for run in folder.runs()}
 
 
+def loss_of(loaded, dataset) -> float:
+    """Return the mean loss of a checkpoint's model on the evaluations of its run."""
+    objective = make_objective(dataset.val, loaded.values)
+    batches = [windows(each) for each in objective.evaluation(loaded.values.evaluated_tokens)]
+    return sum(loaded.model.loss(batch) for batch in batches) / len(batches)
+
+
 @pytest.mark.slow
 def test_a_study_of_pairs_says_how_many_targets_are_found_whole(tiny, tmp_path) -> None:
     spec = tiny(data=DataSpec(corpus="addition", tokenizer="char"), budget=Budget(trials_per_cell=1))
@@ -54,10 +61,7 @@ def test_the_checkpoint_gives_the_best_loss_again(tiny, work, dataset) -> None:
     folder, _, _ = work(tiny(budget=Budget(trials_per_cell=1)))
     (run,) = folder.runs()
     loaded = load_checkpoint(run.path / "best")
-    objective = make_objective(dataset.val, loaded.values)
-    batches = [windows(each) for each in objective.evaluation(loaded.values.evaluated_tokens)]
-    mean = sum(loaded.model.loss(batch) for batch in batches) / len(batches)
-    assert mean == pytest.approx(run.read_end().best_val_loss, abs=1e-6)
+    assert loss_of(loaded, dataset) == pytest.approx(run.read_end().best_val_loss, abs=1e-6)
     assert loaded.tokenizer.decode(loaded.tokenizer.encode("while")) == "while"
 
 
@@ -71,35 +75,26 @@ def test_which_checkpoint_is_kept(kept, tiny, work) -> None:
 
 
 def test_a_series_of_checkpoints_has_the_losses_of_the_curve(tiny, work, dataset) -> None:
-    folder, _, _ = work(
-        tiny(budget=Budget(trials_per_cell=1), track=Track(checkpoints="all"), values={"max_iters": 25})
-    )
+    changes = {"track": Track(checkpoints="all"), "values": {"max_iters": 25}}
+    folder, _, _ = work(tiny(budget=Budget(trials_per_cell=1), **changes))
     (run,) = folder.runs()
     assert run.series() == [0, 10, 20, 25] and (run.path / "best" / "model.json").exists()
     curve = {each.iteration: each.val_loss for each in run.points() if each.val_loss is not None}
     for iteration in run.series():
         loaded = open_run(f"tiny/all/0-0@{iteration}", folder.lab)
         assert loaded.facts["val_loss"] == curve[iteration] and loaded.facts["iteration"] == iteration
-        objective = make_objective(dataset.val, loaded.values)
-        batches = [windows(each) for each in objective.evaluation(loaded.values.evaluated_tokens)]
-        mean = sum(loaded.model.loss(batch) for batch in batches) / len(batches)
-        assert mean == pytest.approx(curve[iteration], abs=1e-6)
+        assert loss_of(loaded, dataset) == pytest.approx(curve[iteration], abs=1e-6)
     with pytest.raises(BadInput, match=r"has no checkpoint of iteration '7'; allowed: 0, 10, 20, 25"):
         open_run("tiny/all/0-0@7", folder.lab)
 
 
 @pytest.mark.slow
-def test_the_same_study_gives_the_same_losses_again_in_any_stack(tiny, opened, dataset, tmp_path) -> None:
-    found = []
-    for name, stack in (("one", 1), ("three", 3), ("again", 3)):
-        spec = tiny(
-            name=name, engine=Engine(stack=stack), search={"learning_rate": Range(1e-3, 1e-2, log=True)}
-        )
-        folder, store = opened(spec)
-        Loop(spec, store, dataset, folder).run()
-        found.append(losses(folder))
-    assert found[1] == found[2]
-    assert found[0] == found[1]
+def test_the_same_study_gives_the_same_losses_again_in_any_stack(tiny, work) -> None:
+    search = {"learning_rate": Range(1e-3, 1e-2, log=True)}
+    studies = (("one", 1), ("three", 3), ("again", 3))
+    specs = [tiny(name=name, engine=Engine(stack=stack), search=search) for name, stack in studies]
+    one, three, again = (losses(work(spec)[0]) for spec in specs)
+    assert one == three == again
 
 
 @pytest.mark.slow
@@ -140,13 +135,8 @@ def test_a_trial_is_valued_and_pruned_on_the_mean_of_its_seeds(tiny, work) -> No
 
 def test_pruned_trials_are_told_and_leave_their_place(tiny, work) -> None:
     pruner = Pruner(type="threshold", options={"upper": 4.5, "n_warmup_steps": 5})
-    folder, store, _ = work(
-        tiny(
-            pruner=pruner,
-            search={"learning_rate": Choices((1e-6, 1e-2)), "weight_decay": Range(0.0, 0.1)},
-            budget=Budget(trials_per_cell=6),
-        )
-    )
+    search = {"learning_rate": Choices((1e-6, 1e-2)), "weight_decay": Range(0.0, 0.1)}
+    folder, store, _ = work(tiny(pruner=pruner, search=search, budget=Budget(trials_per_cell=6)))
     states = Counter(outcome.state for outcome in outcomes(folder).values())
     assert set(states) == {"pruned", "complete"}
     for trial in store.trials(store.cells[0]):
@@ -167,17 +157,11 @@ def test_a_diverging_seed_makes_its_trial_diverged_and_spares_the_others(tiny, w
     n_bad = sum(trial.params["learning_rate"] > 1 for trial in store.trials(store.cells[0]))
     found = outcomes(folder).values()
     assert 0 < n_bad < 6
-    assert Counter(outcome.state for outcome in found) == {
-        "diverged": 2 * n_bad,
-        "complete": 2 * (6 - n_bad),
-    }
+    states = Counter(outcome.state for outcome in found)
+    assert states == {"diverged": 2 * n_bad, "complete": 2 * (6 - n_bad)}
     # What a seed did is written down before its neighbor ends their trial.
     assert {outcome.iteration for outcome in found if outcome.state == "diverged"} == {10}
     assert all(outcome.train_flops > 0 for outcome in found)
-
-
-def _values(run):
-    return run.read_start().values.as_dict()
 
 
 @pytest.mark.slow
@@ -190,14 +174,11 @@ def test_t5s_scale_of_the_logits_needs_its_initial_weights(tiny, work) -> None:
     fixed = {name: value for name, value in (FIXED | values).items() if name != "eval_iters"}
     choices = (("t5", True), ("normal", True), ("normal", False))
     changes = [{"init": init, "tie_scale": scales} for init, scales in choices]
-    spec = tiny(search={}, cells=changes, budget=Budget(trials_per_cell=1)).model_copy(
-        update={"fixed": fixed}
-    )
-    folder, _, _ = work(spec)
-    of_t5, scaled, plain = (
-        next(run.read_end().best_val_loss for run in folder.runs() if each.items() <= _values(run).items())
-        for each in changes
-    )
+    spec = tiny(search={}, cells=changes, budget=Budget(trials_per_cell=1))
+    folder, _, _ = work(spec.model_copy(update={"fixed": fixed}))
+    starts = {run: run.read_start().values for run in folder.runs()}
+    found = {(each.init, each.tie_scale): run.read_end().best_val_loss for run, each in starts.items()}
+    of_t5, scaled, plain = (found[choice] for choice in choices)
     assert of_t5 < scaled - 0.3
     assert of_t5 < plain + 0.25, "it learns nearly as fast as without the scale"
 

@@ -171,23 +171,12 @@ def test_a_detached_study_finds_the_storage_that_its_command_started(
             wait(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)
             assert folder.states() == {"complete": 2}
             assert server.stop()
-            command = [
-                "srun",
-                sys.executable,
-                "-m",
-                "sweeplab",
-                "study",
-                "run",
-                "jobs.yaml",
-                *more,
-                "--lab",
-                str(lab),
-            ]
+            words = ["study", "run", "jobs.yaml", *more, "--lab", str(lab)]
+            command = ["srun", sys.executable, "-m", "sweeplab", *words]
             refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
             first = refused.stderr.splitlines()[0]
-            assert refused.returncode == 2 and first.startswith(
-                "error: the lab's storage is not running, and one"
-            )
+            what = "error: the lab's storage is not running, and one"
+            assert refused.returncode == 2 and first.startswith(what)
             cure = shlex.split(first.partition("job: ")[2].partition(" on a machine")[0])
             assert cure == ["sweeplab", "storage", "start", "--lab", str(lab)]
             run(*cure[1:-2], lab=lab)
@@ -199,8 +188,8 @@ def test_a_detached_study_finds_the_storage_that_its_command_started(
 def test_a_supervisor_whose_time_is_over_comes_back_and_ends_the_study(
     run, cluster: Cluster, tmp_path
 ) -> None:
-    longer = ("-o", "max_iters=3000", "-o", "patience=null", "-o", "engine.workers=1")
-    longer += ("-o", "budget.trials_per_cell=1")
+    changes = ("max_iters=3000", "patience=null", "engine.workers=1", "budget.trials_per_cell=1")
+    longer = [word for change in changes for word in ("-o", change)]
     job = run("study", "run", "jobs.yaml", "--detach", *longer).partition("job ")[2].partition(",")[0]
     folder = StudyFolder(tmp_path / "lab", "jobs")
     wait(lambda: any(each.points() for each in folder.runs()))
@@ -236,9 +225,8 @@ def test_a_node_that_does_not_see_the_lab_is_said_and_nothing_is_left(
     cluster.start_node("n2", *hide)
     try:
         said = run("study", "run", "jobs.yaml", "-o", "engine.workers=1", code=2)
-        assert said.splitlines()[-1].startswith(
-            f"error: n2 does not see {tmp_path / 'lab'}: several nodes need a lab"
-        )
+        what = f"error: n2 does not see {tmp_path / 'lab'}: several nodes need a lab"
+        assert said.splitlines()[-1].startswith(what)
         assert not (tmp_path / "lab").exists()
     finally:
         cluster.kill_node("n2")
@@ -267,28 +255,23 @@ def test_what_cannot_be_is_said_in_one_line(run, cluster: Cluster, tmp_path: Pat
     what = "invalid partition specified: mian; allowed: partition main | urgent; did you mean 'main'?"
     assert said == f"error: the engine slurm: {what}\n"
     said = refused("-o", "engine.gpus_per_worker=1", "-o", "device=auto")
-    assert (
-        "Invalid generic resource (gres) specification; allowed: threads up to 1, gpus_per_worker 0" in said
-    )
-    assert "node configuration is not available; allowed: threads up to 1," in refused(
-        "-o", "engine.threads=64"
-    )
-    unanswered = {
-        "SWEEPLAB_STORAGE": ("postgresql://nobody@127.0.0.1:9/db", "127.0.0.1:9/db does not answer: "),
-        "MLFLOW_TRACKING_URI": (
-            "http://127.0.0.1:9",
-            "http://127.0.0.1:9: no answer (Connection refused); set ",
-        ),
-    }
-    for name, (value, what) in unanswered.items():
+    what = "Invalid generic resource (gres) specification; allowed: threads up to 1, gpus_per_worker 0"
+    assert what in said
+    what = "node configuration is not available; allowed: threads up to 1,"
+    assert what in refused("-o", "engine.threads=64")
+    web = "http://127.0.0.1:9"
+    unanswered = [
+        ("SWEEPLAB_STORAGE", "postgresql://nobody@127.0.0.1:9/db", "127.0.0.1:9/db does not answer: "),
+        ("MLFLOW_TRACKING_URI", web, f"{web}: no answer (Connection refused); set "),
+    ]
+    for name, value, what in unanswered:
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
             assert what in refused()
     login, configuration = "such as its login node, or --engine local\n", cluster.folder / "slurm.conf"
     silent = tmp_path / "slurm.conf"
-    silent.write_text(
-        configuration.read_text().replace("SlurmctldPort=", "MessageTimeout=1\nSlurmctldPort=9#")
-    )
+    unheard = ("SlurmctldPort=", "MessageTimeout=1\nSlurmctldPort=9#")
+    silent.write_text(configuration.read_text().replace(*unheard))
     for named in (None, "/nowhere", str(silent)):
         with monkeypatch.context() as patch:
             patch.setenv("SLURM_CONF", named) if named else patch.delenv("SLURM_CONF")

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from optuna.trial import TrialState
+from tiny_study import finish_all
 
 from sweeplab.errors import BadInput
 from sweeplab.expressions import Expression
@@ -85,9 +86,8 @@ def test_trials_of_another_study_are_known_and_count_for_nothing(tiny, opened, w
     assert source.refused == ["3 (n_embd=16/0, n_embd=16/1, n_embd=16/2): no cell has n_embd=16"]
     theirs = {trial.value: trial.params for trial in store.trials(store.cells[1])}
     assert {trial.value: trial.params for trial in known(new)} == theirs
-    assert [trial.user_attrs[WARM_START]["place"] for trial in known(new)] == [
-        f"n_embd=32/{number}" for number in range(3)
-    ]
+    places = [trial.user_attrs[WARM_START]["place"] for trial in known(new)]
+    assert places == [f"n_embd=32/{number}" for number in range(3)]
     assert [(each.counted, each.running, each.best) for each in new.counts()] == [(0, 0, None)] * 2
     claims = [new.claim(lambda cell: cell.index == 0) for _ in range(5)]
     assert [claim and claim.number for claim in claims] == [3, 4, 5, 6, None], "its budget is its own trials'"
@@ -118,14 +118,10 @@ def test_a_sampler_learns_from_them(tiny, warm, table) -> None:
     rows = ["learning_rate,val_loss", *(f"{rate!r},{loss(rate)!r}" for rate in rates)]
     apart = {}
     for name, start in (("cold", []), ("warm", [table(*rows)])):
-        spec = tiny(
-            name=name, warm_start=start, budget=Budget(trials_per_cell=8), sampler=Sampler(type="tpe")
-        )
-        _, store, _ = warm(spec)
-        drawn = []
-        while claim := store.claim():
-            drawn.append(claim.sampled["learning_rate"])
-            store.finish(claim, "complete", loss(drawn[-1]), {})
+        changes = {"budget": Budget(trials_per_cell=8), "sampler": Sampler(type="tpe")}
+        _, store, _ = warm(tiny(name=name, warm_start=start, **changes))
+        claims = finish_all(store, lambda claim: loss(claim.sampled["learning_rate"]))
+        drawn = [claim.sampled["learning_rate"] for claim in claims]
         apart[name] = statistics.mean(abs(math.log(rate / 2e-3)) for rate in drawn)
     assert apart["warm"] < 0.6 * apart["cold"]
 
@@ -167,10 +163,8 @@ FITS = [
 def test_rows_that_do_not_fit_say_why(text, reason, tiny, warm, table) -> None:
     header = text.partition("\n")[0].replace(",state", "")
     good = "0.001,1.5" + {3: ""}.get(header.count(",") + 1, "")
-    table(*text.splitlines(), name="results.csv")
-    spec = tiny(
-        warm_start=[table("learning_rate,val_loss", good, name="good.csv"), table(*text.splitlines())]
-    )
+    tables = [table("learning_rate,val_loss", good, name="good.csv"), table(*text.splitlines())]
+    spec = tiny(warm_start=tables)
     try:
         refused = warm(spec)[2][1].refused
     except BadInput as error:
@@ -190,29 +184,16 @@ def test_conditions_divisors_and_derived_values_are_followed(tiny, warm, table) 
         "n_head": Divisors("n_embd", 1, 4),
         "warmup_iters": Derived(Expression("max_iters // 10")),
     }
-    spec = tiny(search=search).model_copy(
-        update={
-            "fixed": fixed,
-            "warm_start": [
-                table(
-                    "lr_decay,min_lr,n_embd,n_head,warmup_iters,val_loss",
-                    "True,1e-5,12,3,2,2.0",
-                    "False,1e-5,16,4,2,2.1",
-                    "False,1e-5,16,3,2,2.2",
-                    "False,1e-6,16,4,2,2.3",
-                )
-            ],
-        }
-    )
+    rows = ("True,1e-5,12,3,2,2.0", "False,1e-5,16,4,2,2.1", "False,1e-5,16,3,2,2.2", "False,1e-6,16,4,2,2.3")
+    file = table("lr_decay,min_lr,n_embd,n_head,warmup_iters,val_loss", *rows)
+    spec = tiny(search=search).model_copy(update={"fixed": fixed, "warm_start": [file]})
     _, store, (source,) = warm(spec)
     assert [trial.params for trial in known(store)] == [
         {"lr_decay": True, "min_lr": 1e-5, "n_embd": 12, "n_head@n_embd=12": 3},
         {"lr_decay": False, "n_embd": 16, "n_head@n_embd=16": 4},
         {"lr_decay": False, "n_embd": 16, "n_head@n_embd=16": 4},  # without decay any min_lr is the same
     ]
-    assert source.refused == [
-        "line 4: n_head lies outside of 1 | 2 | 4",
-    ]
+    assert source.refused == ["line 4: n_head lies outside of 1 | 2 | 4"]
 
 
 def test_a_row_that_breaks_a_constraint(tiny, warm, table) -> None:
@@ -222,17 +203,11 @@ def test_a_row_that_breaks_a_constraint(tiny, warm, table) -> None:
 
 
 def test_of_an_exported_table_each_trial_once(tiny, warm, table) -> None:
-    rows = table(
-        "study,cell,trial,seed,state,value,learning_rate",
-        "a,all,0,0,complete,2.0,1e-3",
-        "a,all,0,1,complete,2.0,1e-3",
-        "a,all,1,0,diverged,,9e-3",
-    )
+    lines = ("a,all,0,0,complete,2.0,1e-3", "a,all,0,1,complete,2.0,1e-3", "a,all,1,0,diverged,,9e-3")
+    rows = table("study,cell,trial,seed,state,value,learning_rate", *lines)
     _, store, _ = warm(tiny(seeds=[0, 1], warm_start=[rows]))
-    assert [(trial.state, trial.value) for trial in known(store)] == [
-        (TrialState.COMPLETE, 2.0),
-        (TrialState.PRUNED, None),
-    ]
+    found = [(trial.state, trial.value) for trial in known(store)]
+    assert found == [(TrialState.COMPLETE, 2.0), (TrialState.PRUNED, None)]
 
 
 @pytest.mark.parametrize(
