@@ -347,13 +347,10 @@ class RayEngine(WorkerEngine):
             self.events.put(WorkerExited(worker=index, code=code))
 
     def _code_of_loss(self, actor: _Actor, error: Exception) -> int:
-        """Return the exit code of a worker whose actor is gone: 0 if we canceled the actor, LEFT if it was lost.
-
-        A worker that dies has its own exit code; an actor dies with its node, or because somebody killed it.
-        """
-        known = self._ray.exceptions
-        if actor.is_ended and actor.node is None:
+        # A worker that dies has its own exit code; an actor dies with its node, or because somebody killed it.
+        if actor.is_ended and actor.node is None:  # we canceled it
             return 0
+        known = self._ray.exceptions
         is_lost = isinstance(error, known.ActorDiedError | known.ActorUnavailableError)
         return LEFT if is_lost and not getattr(error, "actor_init_failed", False) else FAILED
 
@@ -377,11 +374,9 @@ class RayEngine(WorkerEngine):
         """Return the actors; those that wait for room on a node are queued."""
         places = []
         for index, actor in sorted(self._actors.copy().items()):
-            name, log = f"actor {actor.name}", str(self.log(index))
-            if actor.node:
-                places.append(WorkerPlace(index, "running", actor.node, name, log))
-            else:
-                places.append(WorkerPlace(index, "queued", "", name, log, "waits for room on a node"))
+            state, why = ("running", "") if actor.node else ("queued", "waits for room on a node")
+            where = (actor.node or "", f"actor {actor.name}", str(self.log(index)), why)
+            places.append(WorkerPlace(index, state, *where))
         return places
 
     def last_words(self, index: int) -> str:

@@ -176,11 +176,7 @@ class SlurmEngine(WorkerEngine):
 
     @classmethod
     def check(cls, spec: Engine) -> None:
-        """Check by `sbatch --test-only` that Slurm would accept the job of a worker.
-
-        Raises:
-            BadInput: there is no Slurm here, it does not answer, or it rejects the job; with Slurm's message.
-        """
+        """Check by `sbatch --test-only` that Slurm would accept the job of a worker; errors have Slurm's message."""
         if not shutil.which("sbatch"):
             raise BadInput(Problem("the engine slurm: there is no sbatch here", CLUSTER))
         options = _job_options(spec, spec.threads_elsewhere, spec.gpus_per_worker)
@@ -202,11 +198,7 @@ class SlurmEngine(WorkerEngine):
             print(f"this job cannot be requeued: {error}", file=sys.stderr, flush=True)
 
     def start(self, indices: Sequence[int], since: float = 0.0) -> None:
-        """Submit a job array.
-
-        Raises:
-            BadInput: Slurm rejects it; with Slurm's message.
-        """
+        """Submit a job array; raise BadInput with Slurm's message if it is rejected."""
         if not indices:
             return
         command = shlex.join(python(*self.command(indices[0], since)))
@@ -292,11 +284,11 @@ class SlurmEngine(WorkerEngine):
         with self._lock:
             states = {index: self._tasks[index].state for index in self._jobs.keys() - self._told}
             names = {index: f"{self._jobs[index]}_{index}" for index in states}
-        queued = [index for index, state in states.items() if state in QUEUED]
+        queued = [names[index] for index, state in states.items() if state in QUEUED]
         running = [index for index, state in states.items() if state == "RUNNING"]
         try:
             if queued:
-                ask("scancel", "--state=PENDING", *(names[index] for index in queued))
+                ask("scancel", "--state=PENDING", *queued)
             if running:
                 ask("scancel", "--batch", "--signal=HUP", *(names[index] for index in running))
                 self._told |= {*running}
@@ -318,13 +310,13 @@ class SlurmEngine(WorkerEngine):
         places = []
         with self._lock:
             for index, job in sorted(self._jobs.items()):
-                task, why = self._tasks[index], ""
+                task, state, why = self._tasks[index], "running", ""
                 if task.state in QUEUED:
-                    why = task.reason
+                    state, why = "queued", task.reason
                 elif task.state != "RUNNING":
                     why = task.state.lower()
                 where = (task.node, f"job {job}_{index}", str(self.log(index)), why)
-                places.append(WorkerPlace(index, "queued" if task.state in QUEUED else "running", *where))
+                places.append(WorkerPlace(index, state, *where))
         return places
 
     def last_words(self, index: int) -> str:
