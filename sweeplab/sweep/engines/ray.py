@@ -374,9 +374,11 @@ class RayEngine(WorkerEngine):
         """Return the actors; those that wait for room on a node are queued."""
         places = []
         for index, actor in sorted(self._actors.copy().items()):
-            state, why = ("running", "") if actor.node else ("queued", "waits for room on a node")
-            where = (actor.node or "", f"actor {actor.name}", str(self.log(index)), why)
-            places.append(WorkerPlace(index, state, *where))
+            name, log = f"actor {actor.name}", str(self.log(index))
+            if actor.node:
+                places.append(WorkerPlace(index, "running", actor.node, name, log))
+            else:
+                places.append(WorkerPlace(index, "queued", "", name, log, "waits for room on a node"))
         return places
 
     def last_words(self, index: int) -> str:

@@ -310,13 +310,13 @@ class SlurmEngine(WorkerEngine):
         places = []
         with self._lock:
             for index, job in sorted(self._jobs.items()):
-                task, state, why = self._tasks[index], "running", ""
+                task, why = self._tasks[index], ""
                 if task.state in QUEUED:
-                    state, why = "queued", task.reason
+                    why = task.reason
                 elif task.state != "RUNNING":
                     why = task.state.lower()
                 where = (task.node, f"job {job}_{index}", str(self.log(index)), why)
-                places.append(WorkerPlace(index, state, *where))
+                places.append(WorkerPlace(index, "queued" if task.state in QUEUED else "running", *where))
         return places
 
     def last_words(self, index: int) -> str:
