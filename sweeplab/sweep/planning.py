@@ -161,7 +161,8 @@ def with_durations(
     """
     names = sorted(study_names(lab), key=lambda name: name != planned.name)
     known, at_once = _earlier_runs(lab, names, planned.device, len(planned.workers))
-    if len(known) >= FEWEST_RUNS and all(_has_like(cell, known) for cell in planned.cells):
+    alike = [[1 / LIKE <= flops / cell.train_flops <= LIKE for flops, _ in known] for cell in planned.cells]
+    if len(known) >= FEWEST_RUNS and all(map(any, alike)):
         by = f"{several(len(known), 'earlier run')} of this lab"
         return _with(planned, by, BY_RUNS, lambda cell: _as_earlier(cell, known) / at_once)
     if planned.device != "cpu" or not planned.is_here:
@@ -209,10 +210,6 @@ def _earlier_runs(
         runs = [(end.train_flops, end.wall_seconds) for end in ends]
         known += [run for run in runs if min(run) > 0]
     return known, max(1.0, trained / (elapsed or math.inf))
-
-
-def _has_like(cell: plan.CellPlan, known: Sequence[tuple[float, float]]) -> bool:
-    return any(1 / LIKE <= flops / cell.train_flops <= LIKE for flops, _ in known)
 
 
 def _as_earlier(cell: plan.CellPlan, known: Sequence[tuple[float, float]]) -> float:

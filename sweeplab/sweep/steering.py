@@ -28,7 +28,7 @@ from sweeplab.lab.listing import StudyTrials, find_trial, read_spec
 from sweeplab.lab.moving import Done
 from sweeplab.lab.storage import SEED_OFFSET
 from sweeplab.processes import python, python_environment
-from sweeplab.records.folders import StudyFolder
+from sweeplab.records.folders import StudyFolder, some_of
 from sweeplab.records.runs import RunState
 from sweeplab.study.file.document import parse
 from sweeplab.study.file.reading import read_study
@@ -44,7 +44,6 @@ from sweeplab.sweep.trials.store import Store, open_store
 
 # How many random points are drawn for the values that a person leaves open: one must meet the constraints.
 PROBES = 128
-MOST_LISTED = 10
 LOOK_SECONDS = 0.2
 # The options of `study extend` by the limits of a budget.
 OPTIONS = {"trials_per_cell": "--trials-per-cell", "time": "--time"}
@@ -293,7 +292,7 @@ def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
     with store.storage.transaction():
         added = [_enqueue(store, cell, point, {"enqueued": values}) for cell, point in points]
     store.commands.add("enqueue", {"trials": added, "values": values})
-    return _asked(folder, store, f"enqueued: {_listed(added)}", added)
+    return _asked(folder, store, "enqueued", added, added)
 
 
 def _retry(folder: StudyFolder) -> Done:
@@ -308,7 +307,7 @@ def _retry(folder: StudyFolder) -> Done:
         raise BadInput(f"study {folder.name} has no failed trial that is not already being retried")
     store.commands.add("retry", {"trials": added})
     places = [(cell.key, trial.number) for cell, trial in failed]
-    return _asked(folder, store, f"tried again: {_listed(places)}", added)
+    return _asked(folder, store, "tried again", places, added)
 
 
 def prune_trial(folder: StudyFolder, cell: str, number: int) -> None:
@@ -446,15 +445,17 @@ def _enqueue(
     return cell.key, max(trial.number for trial in study.get_trials(deepcopy=False))
 
 
-def _asked(folder: StudyFolder, store: Store, what: str, added: list[tuple[str, int]]) -> Done:
+def _asked(
+    folder: StudyFolder,
+    store: Store,
+    how: str,
+    named: Sequence[tuple[str, int]],
+    added: list[tuple[str, int]],
+) -> Done:
     withdrawals = [folder.command("trial stop", str(number), "--cell", cell) for cell, number in added]
-    return Done(f"{several(len(added), 'trial')} {what}; {_when(folder, store)}", withdrawals, added)
+    names = some_of([f"trial {number} in cell {cell}" for cell, number in named])
+    return Done(f"{several(len(added), 'trial')} {how}: {names}; {_when(folder, store)}", withdrawals, added)
 
 
 def _again(folder: StudyFolder, values: Mapping[str, Any]) -> str:
     return folder.command("study enqueue", *(f"{name}={json.dumps(value)}" for name, value in values.items()))
-
-
-def _listed(trials: Sequence[tuple[str, int]]) -> str:
-    some = ", ".join(f"trial {number} in cell {cell}" for cell, number in trials[:MOST_LISTED])
-    return some + ", …" * (len(trials) > MOST_LISTED)

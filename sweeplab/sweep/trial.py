@@ -74,13 +74,13 @@ class SeedCurves:
 
     def value(self, at: Literal["best", "final"]) -> float | None:
         """Return the trial's value: its lowest mean, or the last one."""
-        return self.means.get(self._valued_at(at))
+        return self.means.get(self.valued_at(at))
 
     def valued(self, seed: int, at: Literal["best", "final"]) -> float | None:
         """Return a run's loss at the iteration that gives the trial its value."""
-        return self._at(seed, self._valued_at(at))
+        return self._at(seed, self.valued_at(at))
 
-    def _valued_at(self, at: Literal["best", "final"]) -> int:
+    def valued_at(self, at: Literal["best", "final"]) -> int:
         """Return the iteration that gives the trial its value; -1 if none does."""
         worth = {"best": lambda iteration: -self.means[iteration], "final": lambda iteration: iteration}
         return max(self.means, key=worth[at], default=-1)
@@ -296,12 +296,16 @@ class TrialRuns:
         return ends
 
     def _end(self, training: Training, ending: TrialEnding) -> RunEnd:
-        points = training.folder.points()
+        points, seed = training.folder.points(), training.folder.seed
         nothing = CurvePoint(iteration=0, train_tokens=0, wall_seconds=0.0)
         evaluated = [point for point in points if point.val_loss is not None] or [nothing]
         best = min(evaluated, key=lambda point: point.val_loss or 0.0)
         last = points[-1] if points else nothing
-        state, n_parts = ending.states[training.folder.seed], training.run.values.grad_accum
+        state, n_parts, at = ending.states[seed], training.run.values.grad_accum, self.spec.objective.at
+        valued = self.curves.valued(seed, at)
+        if isinstance(METRICS[self.spec.objective.metric], ModelMetric):  # whose values are no losses
+            before = [each.val_loss for each in evaluated if each.iteration <= self.curves.valued_at(at)]
+            valued = before[-1] if before else None
         return RunEnd(
             state=state,
             stop_reason=self._stop_reason(state, last.iteration),
@@ -311,8 +315,8 @@ class TrialRuns:
             best_val_loss=best.val_loss,
             best={**last.extra, **best.measures},  # a metric may be measured at the end alone
             final_val_loss=evaluated[-1].val_loss,
-            valued_val_loss=self._valued_loss(training, evaluated),
-            **{f"{self.spec.objective.at}_{name}": getattr(last, name) for name in WHOLE},
+            valued_val_loss=valued,
+            **{f"{at}_{name}": getattr(last, name) for name in WHOLE},
             train_tokens=last.train_tokens,
             train_flops=float(train_flops(training.run.values, last.iteration)),
             wall_seconds=last.wall_seconds,
@@ -322,13 +326,6 @@ class TrialRuns:
             error=ending.error,
             ending=ending,
         )
-
-    def _valued_loss(self, training: Training, evaluated: Iterable[CurvePoint]) -> float | None:
-        at = self.spec.objective.at
-        if not isinstance(METRICS[self.spec.objective.metric], ModelMetric):
-            return self.curves.valued(training.folder.seed, at)
-        before = (point.val_loss for point in evaluated if point.iteration <= self.curves._valued_at(at))
-        return next(reversed([*before]), None)
 
     def _stop_reason(self, state: RunState, iteration: int) -> str:
         at = f"at iteration {iteration}"
