@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import shlex
 import tempfile
@@ -9,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -84,6 +84,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
         plans, dtype, dtype_by = choosing.choose(spec, folder, dataset, samples, plans, dtype)
         workers = plan.worker_resources(spec, plans, settled.device)
     shortage = plan.memory_shortage(plans, workers, settled.device) if is_here else ""
+    addresses = [address for _, _, address in spec.addresses if not database_file(address)]
     planned = plan.Plan(
         name=spec.name,
         cells=plans,
@@ -108,14 +109,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
         data=data,
         checkpoint_bytes=checkpoint_bytes,
         warm_start=[plan.WarmStart(each.name, len(each.fitting), each.refused) for each in sources],
-        reaches=[
-            *(file for named in _reached(spec, lab).values() for file in named),
-            *(
-                permissions.place_of(address)
-                for _, _, address in spec.addresses
-                if not database_file(address)
-            ),
-        ],
+        reaches=[*itertools.chain(*_reached(spec, lab).values()), *map(permissions.place_of, addresses)],
         mirror=mirror_in_words(spec.fixed),
         is_here=is_here,
     )
@@ -132,9 +126,8 @@ def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, l
     """
     planned, _, dataset = make_plan(spec, lab)
     if planned.device != "cpu" or spec.engine.type != "local":
-        raise BadInput(
-            f"{spec.name} trains on {planned.device}, engine {spec.engine.type}; bench times this machine's CPU"
-        )
+        how = f"{spec.name} trains on {planned.device}, engine {spec.engine.type}"
+        raise BadInput(f"{how}; bench times this machine's CPU")
     spaces = spaces_of(spec, cells(spec, planned.data.vocab_size)[0], planned.data.vocab_size)
     samples = {sample.space.cell.key: sample for sample in plan.sample_cells(spec, spaces)}
     cell = max(planned.cells, key=lambda cell: cell.train_flops)
@@ -143,11 +136,11 @@ def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, l
     why = choosing.reason(spec, cell, values, taken)
     rows = choosing.bench(values, dataset.training(values), dataset.val, taken, why, again)
     # A step compiled for the first time, or new times, may change the plan.
-    before, now = (
-        (made.dtype, [(cell.stack, cell.compile, cell.stack_rates) for cell in made.cells])
-        for made in (planned, make_plan(spec, lab)[0])
-    )
-    return (cell.cell, rows) if before == now else bench_study(spec, lab)
+    now, _, _ = make_plan(spec, lab)
+    ways = [[(cell.stack, cell.compile, cell.stack_rates) for cell in of.cells] for of in (planned, now)]
+    if planned.dtype == now.dtype and ways[0] == ways[1]:
+        return cell.cell, rows
+    return bench_study(spec, lab)
 
 
 def with_durations(
@@ -199,7 +192,7 @@ def _earlier_runs(
             break
         try:
             started = folder.read(folder.plan_file)
-            files = islice(folder.path.glob("runs/*/*/end.json"), MOST_RUNS)
+            files = itertools.islice(folder.path.glob("runs/*/*/end.json"), MOST_RUNS)
             ends = [end for end in (RunFolder(file.parent).read_end() for file in files) if end]
             if started["device"] != device or not ends:
                 continue

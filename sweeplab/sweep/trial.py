@@ -305,7 +305,7 @@ class TrialRuns:
         valued = self.curves.valued(seed, at)
         if isinstance(METRICS[self.spec.objective.metric], ModelMetric):  # whose values are no losses
             before = [each.val_loss for each in evaluated if each.iteration <= self.curves.valued_at(at)]
-            valued = before[-1] if before else None
+            valued = next(reversed(before), None)
         return RunEnd(
             state=state,
             stop_reason=self._stop_reason(state, last.iteration),

@@ -30,16 +30,8 @@ from sweeplab.records.runs import RunState
 from sweeplab.study.search import Range
 from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, DataSpec, Pruner, Sampler, StudySpec
-from sweeplab.sweep.trials.sharing import (
-    LEASE_SECONDS,
-    RENEW_SECONDS,
-    Claim,
-    ControlState,
-    LeaseLost,
-    Owner,
-    Reopening,
-    Report,
-)
+from sweeplab.sweep.trials import sharing
+from sweeplab.sweep.trials.sharing import LEASE_SECONDS, Claim, LeaseLost, Owner, Report
 from sweeplab.sweep.trials.store import Store
 
 VOCAB_SIZE, N_REPORTS, STACK = 103, 4, 3
@@ -149,8 +141,8 @@ class Worker:
         self.store.storage._forget()
         for name in ("_tallies", "_rooms", "_finished", "_failed_before", "_held", "_unsent"):
             getattr(self.store, name).clear()
-        self.store.commands.state = ControlState()
-        self.store.reopening = Reopening(self.store.storage, self.store.commands, self.store.trial_id)
+        self.store.commands.state = sharing.ControlState()
+        self.store.reopening = sharing.Reopening(self.store.storage, self.store.commands, self.store.trial_id)
         self.store.availability.note_answer()
         owner = replace(_this_process(), unique=f"{self.world.chance.getrandbits(32):08x}")
         elsewhere = Owner(f"machine {self.world.chance.random()}", 1, 0.0, owner.unique)
@@ -184,7 +176,7 @@ class Worker:
             if chance.random() < 0.02:
                 self.lost_until = world.now + chance.uniform(1, 2 * LEASE_SECONDS)
         try:
-            if world.now - self.renewed > RENEW_SECONDS:
+            if world.now - self.renewed > sharing.RENEW_SECONDS:
                 self.store.renew()
                 self.renewed = world.now
         except OperationalError:

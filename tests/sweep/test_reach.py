@@ -22,15 +22,7 @@ from sweeplab.files import database_url, read_own
 from sweeplab.lab.events import Event, StudyNotice
 from sweeplab.lab.showing import show_study
 from sweeplab.lab.storage import VARIABLE, choose_storage
-from sweeplab.permissions import (
-    CREDENTIALS,
-    STORAGE,
-    TRACKING,
-    Kind,
-    allow_address,
-    check_address,
-    name_address,
-)
+from sweeplab.permissions import CREDENTIALS, STORAGE, TRACKING, Kind, check_address
 from sweeplab.records.folders import StudyFolder, read_service
 from sweeplab.runs.models import models_of
 from sweeplab.sweep.planning import check_reach
@@ -229,17 +221,17 @@ def test_whatever_is_sent_to_any_address_is_a_credential(
     scheme: str, name: str, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind, address = (permissions.RAY if scheme == "ray" else TRACKING), f"{scheme}://host/place"
-    allow_address(kind, address)
-    permissions.check_address(kind, address)
+    permissions.allow_address(kind, address)
+    check_address(kind, address)
     # What was allowed without a credential is not sent it.
     monkeypatch.setenv(name, "hidden")
     with pytest.raises(
         BadInput, match=f"names {address}, which you have not.*; {name} would be sent"
     ) as error:
-        permissions.check_address(kind, address)
+        check_address(kind, address)
     assert "hidden" not in str(error.value)
     monkeypatch.setenv(kind.variable, address)
-    permissions.check_address(kind, address)
+    check_address(kind, address)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +255,7 @@ def test_a_file_of_credentials_for_any_host_counts(
     assert kind.credentials(address) == ([] if "own" in text else [str(file)])
     file.write_text(text)
     with pytest.raises(BadInput, match=f"{file} would be sent there"):
-        permissions.check_address(kind, address)
+        check_address(kind, address)
     assert TRACKING.credentials("mysql://host/db") == []
 
 
@@ -368,7 +360,7 @@ def test_a_database_that_only_a_file_names_keeps_its_files_in_the_lab(places: Pl
             with pytest.raises(BadInput, match="leads out of"):
                 check_location(places.lab, uri, location)
         check_location(places.lab, uri, (places.lab / "artifacts" / "1").as_uri())
-    name_address(f"sqlite:///{places.own}/evil.db")
+    permissions.name_address(f"sqlite:///{places.own}/evil.db")
     check_location(places.lab, f"sqlite:///{places.own}/evil.db", places.secret.parent.as_uri())
 
 

@@ -27,22 +27,10 @@ from sweeplab.study.algorithms import make_pruner, n_startup_trials, promotes, s
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Cell, cells, nearest_cells, spaces_of
 from sweeplab.study.spec import StudySpec
+from sweeplab.sweep.trials import sharing
 from sweeplab.sweep.trials.cells import Asker, CellCounts, CellTally, is_own
 from sweeplab.sweep.trials.public import open_storage
-from sweeplab.sweep.trials.sharing import (
-    FAILURES,
-    TABLES,
-    Availability,
-    Claim,
-    Command,
-    Commands,
-    Lease,
-    LeaseLost,
-    Leases,
-    Reopening,
-    Report,
-    Verdicts,
-)
+from sweeplab.sweep.trials.sharing import Availability, Claim, Command, Lease, Report, Verdicts
 
 OPTUNA_STATES = {
     RunState.COMPLETE: TrialState.COMPLETE,
@@ -89,9 +77,9 @@ class Store:
         self.spaces = spaces_of(spec, cells, sizes)
         self.availability = wait or Availability(spec.name)
         self.storage = self.availability.retry(lambda: open_storage(url))
-        self.leases = Leases(self.storage.engine)
-        self.commands = Commands(self.storage.engine, self.availability)
-        self.reopening = Reopening(self.storage, self.commands, self.trial_id)
+        self.leases = sharing.Leases(self.storage.engine)
+        self.commands = sharing.Commands(self.storage.engine, self.availability)
+        self.reopening = sharing.Reopening(self.storage, self.commands, self.trial_id)
         tally, nearby = (lambda index: self.tally(self.cells[index])), self._best_of_nearest_finished
         self.asker = Asker(spec, self.spaces, self.storage, tally, nearby)
         self._held: set[int] = set()  # trials that this worker holds
@@ -115,7 +103,7 @@ class Store:
         if url.startswith("sqlite"):
             Path(str(sql.make_url(url).database)).parent.mkdir(parents=True, exist_ok=True)
         store = cls(spec, cells, sizes, url)
-        TABLES.create_all(store.storage.engine)
+        sharing.TABLES.create_all(store.storage.engine)
         known = set(optuna.get_all_study_names(store.storage))
         for name in (f"{spec.name}/{cell.key}" for cell in cells):
             if name not in known:
@@ -163,7 +151,7 @@ class Store:
         """Read and apply the commands that are new since the last time; none while the database does not answer."""
         try:
             news = self.commands.read_once()
-        except FAILURES as error:
+        except sharing.FAILURES as error:
             self.availability.note_failure(error)
             return []
         for command in news:
@@ -214,7 +202,7 @@ class Store:
         Leases of a claim whose answer from the database was lost expire: this worker does not know of them.
         """
         held = self._held.copy()
-        return self.leases.renew(held) if held else held
+        return held and self.leases.renew(held)
 
     def _claim(self, n_trials: int, fits: Callable[[Cell], bool]) -> list[Claim]:
         self.awaits_results = False
@@ -439,7 +427,7 @@ class Store:
         self._unsent += reports
         try:
             verdicts = self._report(self._unsent)
-        except FAILURES as error:
+        except sharing.FAILURES as error:
             self.availability.note_failure(error)
             return Verdicts(set(), set())
         self.availability.note_answer()
@@ -503,7 +491,7 @@ class Store:
                 frozen = self.storage.get_trial(claim.trial_id)
                 if frozen.state.is_finished() and attributes.items() <= frozen.user_attrs.items():
                     return  # an earlier attempt succeeded, but its answer was lost
-                raise LeaseLost(f"trial {claim.number} of cell {claim.cell.key}")
+                raise sharing.LeaseLost(f"trial {claim.number} of cell {claim.cell.key}")
             for name, attribute in attributes.items():
                 self.storage.set_trial_user_attr(claim.trial_id, name, attribute)
             if outcome == RunState.DIVERGED:
