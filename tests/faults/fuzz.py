@@ -260,11 +260,8 @@ def _write_import(draw: Random, folder: Path) -> None:
         case 2 | 3 | 4:
             _change_tensors(draw, source / "model.safetensors")
         case 5:
-            index = {
-                "weight_map": {
-                    "a": draw.choice(["model.safetensors", "../x", "a\0", "a" * 300, "\ud800", "."])
-                }
-            }
+            files = ["model.safetensors", "../x", "a\0", "a" * 300, "\ud800", "."]
+            index = {"weight_map": {"a": draw.choice(files)}}
             (source / "model.safetensors.index.json").write_text(json.dumps(of_json(draw, index)))
         case _:
             document = json.loads(file.read_text())

@@ -46,7 +46,9 @@ class Killed(BaseException):
 
 def study(trials_per_cell: int, promotes: bool) -> StudySpec:
     """Return a study whose pruner promotes all that it pruned in the end, or another one."""
-    halving = {"min_resource": 10, "reduction_factor": 2, "promote": True}
+    pruner = Pruner(type="median", options={"n_startup_trials": 3})
+    if promotes:
+        pruner = Pruner(type="asha", options={"min_resource": 10, "reduction_factor": 2, "promote": True})
     return StudySpec(
         name="simulated",
         data=DataSpec(corpus="python-docs", tokenizer="char"),
@@ -55,18 +57,12 @@ def study(trials_per_cell: int, promotes: bool) -> StudySpec:
         search={"learning_rate": Range(3e-4, 1e-2, log=True)},
         budget=Budget(trials_per_cell=trials_per_cell, flops=1e30 if promotes else None),
         sampler=Sampler(type="random"),
-        pruner=Pruner(type="asha", options=halving)
-        if promotes
-        else Pruner(type="median", options={"n_startup_trials": 3}),
+        pruner=pruner,
     )
 
 
 def value_at(learning_rate: float, iteration: int) -> float:
     return 4.0 - iteration * (learning_rate % 1e-3)
-
-
-def _still(_: str) -> float:
-    return 2440587.5
 
 
 @cache
@@ -110,10 +106,12 @@ class Stores:
         store = Store.create(spec, cells(spec, VOCAB_SIZE)[0], VOCAB_SIZE, f"sqlite:///{self.place}")
         store.availability.limit = 1e9
         engine = store.storage.engine
+
         # The database's clock stands still: time passes by moving the leases, however long this process takes.
-        sql.event.listen(
-            engine, "connect", lambda connection, _: connection.create_function("julianday", 1, _still)
-        )
+        def stop_clock(connection: Any, _: object) -> None:
+            connection.create_function("julianday", 1, lambda _: 2440587.5)
+
+        sql.event.listen(engine, "connect", stop_clock)
         engine.dispose()
         sql.event.listen(engine, "before_cursor_execute", lambda *_: self.befall[index](None))
         sql.event.listen(engine, "commit", lambda connection: self.befall[index](connection))
@@ -197,11 +195,9 @@ class Worker:
             ends = self.world.disk.ends
             self._take_back_end(claim)
             assert claim.trial_id not in self.at, "nobody holds a trial twice"
-            at = (
-                ends[claim.trial_id][2]
-                if claim.trial_id in ends
-                else self.world.disk.snapshots.get(claim.trial_id, 0)
-            )
+            at = self.world.disk.snapshots.get(claim.trial_id, 0)
+            if claim.trial_id in ends:
+                at = ends[claim.trial_id][2]
             # What the worker before it could not report, because its database was lost, is in the files.
             missing = [each for each in range(10, at + 1, 10) if each not in claim.reported]
             rate = claim.sampled["learning_rate"]
@@ -287,10 +283,7 @@ class World:
     def run(self) -> None:
         """Run the study to its end, and check it."""
 
-        def wait(seconds: float) -> None:
-            self.advance(seconds)
-
-        with closing(self._clock), mock.patch.object(time, "sleep", wait):
+        with closing(self._clock), mock.patch.object(time, "sleep", self.advance):
             while True:
                 awake = [worker for worker in self.workers if worker.wakes <= self.now]
                 if not awake:
@@ -359,14 +352,10 @@ class World:
                     value = value_at(trial.params["learning_rate"], max(trial.intermediate_values))
                 assert trial.value == value
                 n_ends = 2 if "promoted" in trial.user_attrs else 1
-                assert self.disk.told[trial._trial_id] <= n_ends, (
-                    "told by one worker; none heard of it where that one died of it"
-                )
-                rate = trial.params["learning_rate"]
-                known = {
-                    each: value_at(rate, each)
-                    for each in {*range(10, at + 1, 10)} | {*trial.intermediate_values}
-                }
+                # Told by one worker; none heard of it where that one died of it.
+                assert self.disk.told[trial._trial_id] <= n_ends
+                rate, reported = trial.params["learning_rate"], {*trial.intermediate_values}
+                known = {each: value_at(rate, each) for each in {*range(10, at + 1, 10)} | reported}
                 assert trial.intermediate_values == known, "every report, and nothing of another trial"
         query: Callable[[str], Any] = self._clock.execute
         assert query("SELECT count(*) FROM sweeplab_lease").fetchone() == (0,), "no lease is left"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy.exc import OperationalError
+from tiny_study import expire_leases
 
 from sweeplab.errors import StorageUnavailable
 from sweeplab.records.folders import StudyFolder
@@ -127,8 +128,7 @@ def test_a_worker_that_lost_its_database_for_good_has_saved_its_runs(
     assert all(list(run.path.glob("state*")) for run in folder.runs())
     _, again = opened(spec)
     monkeypatch.setattr(again.leases, "owner", store.leases.owner)
-    with store.storage.engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE sweeplab_lease SET expires = 0")
+    expire_leases(store)
     Loop(spec, again, dataset, folder).run()
     assert Counter(trial.state.name for trial in again.trials(again.cells[0])) == {"COMPLETE": 2}
     assert all(run.read_end().state == "complete" for run in folder.runs())

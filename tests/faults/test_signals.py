@@ -61,6 +61,10 @@ def wait_for_points(folder: StudyFolder, study: subprocess.Popen[bytes], n: int 
         time.sleep(0.1)
 
 
+def workers_of(study: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    return [each for each in psutil.Process(study.pid).children() if "sweep.worker" in str(each.cmdline())]
+
+
 def n_points(folder: StudyFolder) -> dict[Path, int]:
     return {run.path: len(run.points_file.read_bytes().splitlines()) for run in folder.runs()}
 
@@ -93,15 +97,9 @@ def test_signals_to_the_whole_group_lose_no_step(folder: StudyFolder) -> None:
 def test_a_terminal_that_goes_stops_the_study_and_loses_no_step(folder: StudyFolder) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "sweeplab", "study", "run", "asked.yaml", "--lab", str(folder.lab)]
-    with subprocess.Popen(
-        command,
-        cwd=folder.lab.parent,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-        preexec_fn=lambda: (heeds_hangups(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)),
-    ) as study:
+    own = {"preexec_fn": lambda: (heeds_hangups(), fcntl.ioctl(0, termios.TIOCSCTTY, 0))}
+    own |= {"start_new_session": True, **dict.fromkeys(("stdin", "stdout", "stderr"), theirs)}
+    with subprocess.Popen(command, cwd=folder.lab.parent, **own) as study:
         os.close(theirs)
         os.set_blocking(ours, False)
         while sum(len(run.points()) for run in folder.runs()) < 8:
@@ -118,12 +116,9 @@ def test_a_terminal_that_goes_stops_the_study_and_loses_no_step(folder: StudyFol
 
 def test_a_process_that_was_started_to_ignore_a_signal_ignores_it() -> None:
     code = "from sweeplab.sweep.worker import leaving_signals; print(*leaving_signals())"
+    as_nohup = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        check=True,
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),  # as nohup does
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, **as_nohup
     )
     assert [int(each) for each in done.stdout.split()] == [signal.SIGTERM, signal.SIGUSR1]
 
@@ -131,12 +126,7 @@ def test_a_process_that_was_started_to_ignore_a_signal_ignores_it() -> None:
 def test_a_signal_to_one_worker_replaces_it_and_loses_no_step(folder: StudyFolder) -> None:
     with start(folder) as study:
         wait_for_points(folder, study)
-        workers = [
-            each
-            for each in psutil.Process(study.pid).children()
-            if any(word.endswith("sweep.worker") for word in each.cmdline())
-        ]
-        workers[0].send_signal(signal.SIGHUP)
+        workers_of(study)[0].send_signal(signal.SIGHUP)
         assert study.wait() == 0, (folder.lab.parent / "said.txt").read_text()
     assert [run.read_end().state for run in folder.runs()] == ["complete"] * 4
     for run in folder.runs():
@@ -167,24 +157,21 @@ def test_who_is_waited_for_is_said_of_a_worker_that_a_signal_has_stopped(
     said = folder.lab.parent / "said.txt"
     with start(folder) as study:
         wait_for_points(folder, study)
-        workers = [
-            each for each in psutil.Process(study.pid).children() if "sweep.worker" in str(each.cmdline())
-        ]
-        workers[0].suspend()
+        worker = workers_of(study)[0]
+        worker.suspend()
         database = sqlite3.connect(folder.path / "trials.db", timeout=10)
         if is_locked:
             with suppress(sqlite3.OperationalError):  # the suspended worker itself holds the lock
                 database.execute("BEGIN IMMEDIATE")
         study.send_signal(signal.SIGINT)
-        pid = workers[0].pid
-        while f"kill -CONT {pid} continues it" not in said.read_text():
+        while f"kill -CONT {worker.pid} continues it" not in said.read_text():
             assert study.poll() is None, said.read_text()
             time.sleep(0.1)
         database.close()
-        workers[0].resume()
+        worker.resume()
         assert study.wait() == 130
     why = "still waiting for|does not answer: database is locked:"
-    assert re.search(rf"({why}) worker . \(process {pid}\), stopped by a signal", said.read_text())
+    assert re.search(rf"({why}) worker . \(process {worker.pid}\), stopped by a signal", said.read_text())
 
 
 def words_of(process: psutil.Process) -> list[str]:

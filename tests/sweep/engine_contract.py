@@ -15,8 +15,8 @@ from sweeplab.lab.identity import write_study as write_identity
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.inputs import describe_data
 from sweeplab.study.plan import WorkerResources
-from sweeplab.study.spec import Budget, StudySpec
 from sweeplab.study.spec import Engine as EngineSpec
+from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.engines import WorkerEngine
 from sweeplab.sweep.trials.store import Store
 
@@ -81,12 +81,8 @@ class EngineContract:
         holding, begun = [], []
 
         def begin(max_iters: int = 20, **changed) -> Started:
-            spec: StudySpec = tiny(
-                values={"max_iters": max_iters, "save_interval": max_iters, "patience": None},
-                budget=Budget(trials_per_cell=4),
-                engine=EngineSpec(stack=1),
-                **changed,
-            )
+            values = {"max_iters": max_iters, "save_interval": max_iters, "patience": None}
+            spec: StudySpec = tiny(values=values, engine=EngineSpec(stack=1), **changed)
             folder = StudyFolder(tmp_path / "lab", spec.name)
             folder.path.mkdir(parents=True)
             holding.append(folder.held("it is held"))
@@ -97,9 +93,8 @@ class EngineContract:
             write_identity(spec, folder, describe_data(spec, dataset))
             store.commands.add("start", {"versions": versions(dataset.token_digest)})
             store.commands.read()
-            begun.append(
-                Started(folder, store, make_engine(folder, [WorkerResources(threads=1)] * N_WORKERS))
-            )
+            engine = make_engine(folder, [WorkerResources(threads=1)] * N_WORKERS)
+            begun.append(Started(folder, store, engine))
             return begun[-1]
 
         yield begin

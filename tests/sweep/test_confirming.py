@@ -54,14 +54,10 @@ def trained(tmp_path, dataset):
 @pytest.fixture(scope="module")
 def made(tiny, dataset, tmp_path_factory):
     """Return the lab and the study of one that was run: two cells, in which three learning rates were tried."""
-    search = {
-        "learning_rate": Range(1e-3, 1e-2, log=True),
-        "warmup_iters": Derived(Expression("max_iters // 10")),
-    }
-    fixed = {"n_embd": 16, "warmup_iters": 2}
-    spec = tiny(
-        name="s", grid={"n_embd": [8, 16]}, search=search, budget=Budget(trials_per_cell=3), seeds=[0, 4]
-    )
+    search = {"learning_rate": Range(1e-3, 1e-2, log=True)}
+    search["warmup_iters"] = Derived(Expression("max_iters // 10"))
+    fixed, budget = {"n_embd": 16, "warmup_iters": 2}, Budget(trials_per_cell=3)
+    spec = tiny(name="s", grid={"n_embd": [8, 16]}, search=search, budget=budget, seeds=[0, 4])
     spec = spec.model_copy(update={"fixed": {k: v for k, v in spec.fixed.items() if k not in fixed}})
     lab = tmp_path_factory.mktemp("made") / "lab"
     torch.set_num_threads(1)
@@ -82,13 +78,10 @@ def test_the_best_of_each_cell_race_on_fresh_seeds_and_the_winner_is_scored_on_o
 ) -> None:
     folder, spec = searched
     found = confirm(folder, spec, 2, 3, trained)
-    ranked = {
-        cell: sorted((t for t in read_trials(folder) if t.cell == cell), key=lambda t: t.value)[:2]
-        for cell in ("n_embd=8", "n_embd=16")
-    }
-    assert [(each.cell, each.trial) for each in found] == [
-        (t.cell, t.number) for trials in ranked.values() for t in trials
-    ]
+    trials = sorted(read_trials(folder), key=lambda trial: trial.value)
+    ranked = {cell: [t for t in trials if t.cell == cell][:2] for cell in ("n_embd=8", "n_embd=16")}
+    expected = [(t.cell, t.number) for best in ranked.values() for t in best]
+    assert [(each.cell, each.trial) for each in found] == expected
     race_spec, *_, final = trained.ran
     assert (race_spec.name, final.name) == ("s.race", "s.confirm")
     assert (race_spec.seeds, final.seeds) == ([5, 6], [8, 9, 10])
@@ -98,10 +91,9 @@ def test_the_best_of_each_cell_race_on_fresh_seeds_and_the_winner_is_scored_on_o
     for each in winners:
         assert each.race and each.validation.keys() == each.test.keys() == {8, 9, 10}
         assert each.validation != each.test
-        rivals = [
-            other for other in found if other.cell == each.cell and other.race.keys() == each.race.keys()
-        ]
-        assert sum(each.race.values()) == min(sum(other.race.values()) for other in rivals)
+        rivals = [other.race for other in found if other.cell == each.cell]
+        sums = [sum(losses.values()) for losses in rivals if losses.keys() == each.race.keys()]
+        assert sum(each.race.values()) == min(sums)
     # The trials there have the values of those that were found, and their losses are of the whole splits.
     of_confirm = StudyFolder(folder.lab, "s.confirm")
     there = sorted(read_trials(of_confirm), key=lambda t: t.values["n_embd"])
@@ -134,9 +126,8 @@ def test_one_configuration_of_each_cell_needs_no_race(searched, trained) -> None
     assert [each.name for each in trained.ran] == ["s.confirm"]
     assert all(each.won and not each.race for each in found)
     # Another answer, from other seeds, is another look at the test split, whatever was removed before it.
-    assert (
-        {each.look for each in found} == {each.look for each in confirm(folder, spec, 1, 2, trained)} == {1}
-    )
+    repeated = confirm(folder, spec, 1, 2, trained)
+    assert {each.look for each in found} == {each.look for each in repeated} == {1}
     for name in ("s.confirm", "s.race"):
         shutil.rmtree(StudyFolder(folder.lab, name).path, ignore_errors=True)
     folder.confirm_file.unlink()
@@ -146,24 +137,18 @@ def test_one_configuration_of_each_cell_needs_no_race(searched, trained) -> None
 
 def test_a_trial_that_a_person_stopped_has_the_loss_that_it_was_stopped_with(searched, trained) -> None:
     folder, spec = searched
-    best = min(
-        (trial for trial in read_trials(folder) if trial.cell == "n_embd=16"), key=lambda trial: trial.value
-    )
+    of_cell = [trial for trial in read_trials(folder) if trial.cell == "n_embd=16"]
+    best = min(of_cell, key=lambda trial: trial.value)
     for run in best.runs:
         run.end_file.write_text(json.dumps(replace(run.read_end(), best_whole_val_loss=None).as_json()))
     found = confirm(folder, spec, 1, 2, trained)
-    assert [each.searched for each in found if each.trial == best.number and each.cell == best.cell] == [
-        best.value
-    ]
+    (confirmed,) = (each for each in found if (each.cell, each.trial) == (best.cell, best.number))
+    assert confirmed.searched == best.value
 
 
 def test_a_study_without_values_has_nothing_to_confirm(tiny, trained, tmp_path) -> None:
-    spec = tiny(
-        name="none",
-        search={},
-        budget=Budget(trials_per_cell=1),
-        values={"learning_rate": 1e6, "grad_clip": None},
-    )
+    values = {"learning_rate": 1e6, "grad_clip": None}
+    spec = tiny(name="none", search={}, budget=Budget(trials_per_cell=1), values=values)
     trained(spec)
     with pytest.raises(BadInput, match="no trial of study none has a value"):
         confirm(StudyFolder(tmp_path / "lab", "none"), spec, 2, 2, trained)

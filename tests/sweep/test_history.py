@@ -6,19 +6,15 @@ from typing import Any
 
 import optuna
 import pytest
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna.distributions import BaseDistribution as Distribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweeplab.sweep.trials import cells
-from sweeplab.sweep.trials.cells import CachedTrials, History, HistoryTPE
+from sweeplab.sweep.trials.cells import CachedTrials, CellTally, HistoryTPE
 
-SPACE: dict[str, BaseDistribution] = {
+SPACE: dict[str, Distribution] = {
     "learning_rate": FloatDistribution(1e-4, 1e-1, log=True),
     "warmup_iters": IntDistribution(0, 50),
     "activation": CategoricalDistribution(("relu", "gelu", None)),
@@ -56,7 +52,7 @@ def points_of(options: dict[str, Any], n_trials: int) -> list[dict[str, Any]]:
         with warnings.catch_warnings(action="ignore"):  # of options that are experimental
             tpe = TPESampler(seed=7, n_startup_trials=1, **options)
             name, storage = study.study_name, study._storage
-            study.sampler = HistoryTPE(tpe, name, storage, History(cached)) if is_bounded else tpe
+            study.sampler = HistoryTPE(tpe, name, storage, CellTally(cached)) if is_bounded else tpe
             trial = study.ask(SPACE)
         points.append(trial.params)
         study.tell(trial, state=TrialState.FAIL)
@@ -76,16 +72,16 @@ def test_a_long_history_keeps_the_newest_and_the_best_trials(monkeypatch: pytest
     monkeypatch.setattr(cells, "NEWEST", 20)
     monkeypatch.setattr(cells, "BEST", 30)
     draw, cached = random.Random(0), CachedTrials()
-    kept = History(cached)
+    kept = CellTally(cached)
     for number in range(300):
         trial = drawn_trial(draw)
         trial.number = number
         cached.trials.append(trial)
         cached.ended.append(trial)
         if number % 7 == 0:
-            kept.ended()
+            kept.history()
     modelled = [trial for trial in cached.trials if trial.state != TrialState.FAIL]
     complete = [trial for trial in modelled if trial.state == TrialState.COMPLETE]
     best = sorted(complete, key=lambda trial: trial.value or 0.0)[:30]
     expected = {trial.number for trial in [*modelled[-20:], *best]}
-    assert [trial.number for trial in kept.ended()] == sorted(expected)
+    assert [trial.number for trial in kept.history()] == sorted(expected)

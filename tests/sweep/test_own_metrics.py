@@ -104,9 +104,8 @@ def test_what_is_measured_at_the_end_is_compared_there(run) -> None:
     ],
 )
 def test_a_metric_that_measures_nothing_fails_its_trial(run, result: str, said: str) -> None:
-    code = (
-        f"from sweeplab.plugins import metric\n@metric('hits', at='evaluation')\ndef f(*_): return {result}"
-    )
+    code = "from sweeplab.plugins import metric\n@metric('hits', at='evaluation')\n"
+    code += f"def f(*_): return {result}"
     study, _ = run(code, objective={"metric": "hits"}, budget={"trials_per_cell": 1})
     frame = runs_table(study.lab, "own")
     assert set(frame["state"]) == {"failed"}

@@ -45,9 +45,8 @@ def curves(folder: StudyFolder) -> dict[str, Any]:
     """Return all that a run finds, but for how long it took."""
     found = {}
     for run in folder.runs():
-        points = [
-            (each.iteration, each.train_loss, each.val_loss, each.whole_val_loss) for each in run.points()
-        ]
+        names = ("iteration", "train_loss", "val_loss", "whole_val_loss")
+        points = [[getattr(each, name) for name in names] for each in run.points()]
         end = run.read_end()
         assert end is not None
         found[f"{run.cell}/{run.path.name}"] = points, end.state, end.value, end.train_flops
@@ -96,7 +95,7 @@ def test_a_promoted_trial_comes_to_the_bits_of_one_that_was_never_pruned(
 def test_a_promoted_trial_counts_once_and_every_process_knows_it(tiny, work, opened) -> None:
     spec = tiny(values=VALUES, search=SEARCH, pruner=THRESHOLD)
     folder, store = work(spec)
-    (other,) = [opened(spec)[1]]
+    _, other = opened(spec)
     number = pruned(store)[0]
     before = [each.counts()[0] for each in (store, other)]
     assert before[0] == before[1] and not other.has_room()
@@ -178,6 +177,7 @@ def test_the_best_of_the_pruned_trials_keep_their_snapshots(tiny, work) -> None:
 
 
 HALVING = {"min_resource": 10, "reduction_factor": 2}
+PROMOTING = Pruner(type="asha", options={**HALVING, "promote": True})
 
 
 @pytest.mark.slow
@@ -189,9 +189,7 @@ def test_a_pruner_promotes_the_best_once_all_trials_have_ended(tiny, work) -> No
     expected = [[trial.number for trial in plain.tally(cell).best_pruned(9)] for cell in plain.cells]
     assert all(expected)
     assert not plain.has_room()
-    folder, store = work(
-        spec.model_copy(update={"pruner": Pruner(type="asha", options={**HALVING, "promote": True})})
-    )
+    folder, store = work(spec.model_copy(update={"pruner": PROMOTING}))
     promoted = [command.value for command in all_commands(folder)]
     by_cell = [[each["trial"] for each in promoted if each["cell"] == cell.key] for cell in store.cells]
     assert by_cell == expected, "the best first"
@@ -210,8 +208,7 @@ def all_commands(folder: StudyFolder) -> list[Any]:
 
 
 def test_a_pruner_promotes_nothing_while_others_train_or_no_budget_is_left(tiny, opened) -> None:
-    promote = Pruner(type="asha", options={**HALVING, "promote": True})
-    spec = tiny(pruner=promote, budget=Budget(trials_per_cell=3, time=3600.0))
+    spec = tiny(pruner=PROMOTING, budget=Budget(trials_per_cell=3, time=3600.0))
     _, store = opened(spec)
     claims = [store.claim() for _ in range(3)]
     for claim, value in zip(claims[:2], (4.0, 5.0), strict=True):
@@ -229,8 +226,7 @@ def test_a_pruner_promotes_nothing_while_others_train_or_no_budget_is_left(tiny,
 
 
 def test_a_worker_promotes_no_trial_that_it_trains_under_a_lease_that_it_lost(tiny, opened) -> None:
-    promote = Pruner(type="asha", options={**HALVING, "promote": True})
-    spec = tiny(pruner=promote, budget=Budget(trials_per_cell=1, time=3600.0))
+    spec = tiny(pruner=PROMOTING, budget=Budget(trials_per_cell=1, time=3600.0))
     _, one = opened(spec)
     _, two = opened(spec)
     first = one.claim()
@@ -246,8 +242,7 @@ def test_a_worker_promotes_no_trial_that_it_trains_under_a_lease_that_it_lost(ti
 
 @pytest.mark.parametrize("budget", [{"trials_per_cell": 1}, {"trials_per_cell": 1, "flops": 1.0}])
 def test_a_pruner_promotes_nothing_without_a_budget_that_is_left(budget, tiny, opened) -> None:
-    promote = Pruner(type="asha", options={**HALVING, "promote": True})
-    _, store = opened(tiny(pruner=promote, budget=Budget(**{"trials_per_cell": 1})))
+    _, store = opened(tiny(pruner=PROMOTING, budget=Budget(trials_per_cell=1)))
     claim = store.claim()
     store.finish(claim, "pruned", None, {"train_flops": 2.0})
     store.budget = Budget(**budget)

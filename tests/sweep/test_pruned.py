@@ -49,11 +49,8 @@ def copied(folder: StudyFolder, tmp_path: Path) -> StudyFolder:
 
 
 def files_of(folder: StudyFolder) -> dict[str, bytes]:
-    parts = [folder.path / "runs", folder.path / "trials.db"]
-    files = [
-        each for part in parts for each in (part.rglob("*") if part.is_dir() else [part]) if each.is_file()
-    ]
-    return {str(each): each.read_bytes() for each in files}
+    files = [folder.path / "trials.db", *(folder.path / "runs").rglob("*")]
+    return {str(each): each.read_bytes() for each in files if each.is_file()}
 
 
 def test_trains_pruned_trials_to_their_end_and_leaves_the_study_as_it_was(

@@ -62,11 +62,9 @@ def result_of(spec, dataset, lab: Path) -> dict[str, Any]:
 def test_a_study_comes_to_the_same_without_private_parts(
     tiny, dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sampler = Sampler(type="tpe", options={"n_startup_trials": 3})
-    budget = Budget(trials_per_cell=6)
-    spec = tiny(
-        search=SEARCH, seeds=[0, 1], sampler=sampler, pruner=HALVING, budget=budget, grid={"n_embd": [16, 32]}
-    )
+    changes = {"sampler": Sampler(type="tpe", options={"n_startup_trials": 3}), "pruner": HALVING}
+    changes |= {"budget": Budget(trials_per_cell=6), "grid": {"n_embd": [16, 32]}}
+    spec = tiny(search=SEARCH, seeds=[0, 1], **changes)
     results = {}
     for way in ("", "1"):
         monkeypatch.setenv(VARIABLE, way)

@@ -24,16 +24,11 @@ PER_CELL, STACK = 24, 4
 @pytest.fixture(scope="module")
 def planned(tiny, tmp_path_factory: pytest.TempPathFactory) -> Plan:
     """Return a plan of three unlike cells, two workers and stacks of four."""
-    spec = tiny(
-        grid={"n_embd": [8, 16, 24]},
-        budget=Budget(trials_per_cell=PER_CELL),
-        engine=Engine(workers=2, stack=STACK),
-    )
+    budget, engine = Budget(trials_per_cell=PER_CELL), Engine(workers=2, stack=STACK)
+    spec = tiny(grid={"n_embd": [8, 16, 24]}, budget=budget, engine=engine)
     plan, _, _ = make_plan(spec, tmp_path_factory.mktemp("planned"))
-    cells = [
-        replace(cell, max_iters=100, rungs=[], run_seconds=seconds)
-        for cell, seconds in zip(plan.cells, (1.0, 2.0, 6.0), strict=True)
-    ]
+    timed = zip(plan.cells, (1.0, 2.0, 6.0), strict=True)
+    cells = [replace(cell, max_iters=100, rungs=[], run_seconds=seconds) for cell, seconds in timed]
     return replace(plan, cells=cells, pruner="none", spread=0.35)
 
 
@@ -73,10 +68,8 @@ def trace(plan: Plan, chance: random.Random, prunes: bool, off: float) -> Iterat
     while heap:
         now, order, done, cell, trial = heapq.heappop(heap)
         step, loss = steps[cell, trial]
-        yield (
-            now,
-            RunEvaluated(cell=cell, trial=trial, seed=0, iteration=100 * done // N_EVALUATIONS, val_loss=2.0),
-        )
+        at = {"seed": 0, "iteration": 100 * done // N_EVALUATIONS}
+        yield now, RunEvaluated(cell=cell, trial=trial, val_loss=2.0, **at)
         has_lost = prunes and done in RUNGS and is_pruned(cell, done, loss)
         if done < N_EVALUATIONS and not has_lost:
             heapq.heappush(heap, (now + step * chance.uniform(0.9, 1.1), order, done + 1, cell, trial))

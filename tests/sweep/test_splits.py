@@ -39,15 +39,13 @@ def numbers(folder):
     def untimed(said):
         return {name: value for name, value in said.items() if name not in TIMES}
 
-    return {
-        run.read_start().key: (
-            [untimed(point.as_json()) for point in run.points()],
-            untimed(run.read_end().as_json()),
-            json.loads((run.path / "best" / "model.json").read_bytes()),
-        )
-        for run in folder.runs()
-        if (run.path / "best").exists()
-    }
+    found = {}
+    for run in folder.runs():
+        if (run.path / "best").exists():
+            facts = json.loads((run.path / "best" / "model.json").read_bytes())
+            points = [untimed(point.as_json()) for point in run.points()]
+            found[run.read_start().key] = (points, untimed(run.read_end().as_json()), facts)
+    return found
 
 
 def opened_run(run):
@@ -164,12 +162,9 @@ def test_killed_after_the_score_was_written_it_comes_out_the_same(tiny, opened, 
 
 
 def test_scoring_changes_no_bit_of_what_goes_on(tiny, dataset) -> None:
-    values = Hyperparameters.of(
-        {
-            **tiny().fixed, "vocab_size": dataset.tokenizer.vocab_size, "dtype": "float32", "compile": False,
-            "dropout": 0.1, "objective": "next_token", "learning_rate": 1e-2,
-        }
-    )  # fmt: skip
+    values = {"vocab_size": dataset.tokenizer.vocab_size, "dtype": "float32", "compile": False}
+    values |= {"dropout": 0.1, "objective": "next_token", "learning_rate": 1e-2}
+    values = Hyperparameters.of({**tiny().fixed, **values})
     found = []
     for scores in (False, True):
         stack = Stack(values, dataset.train, dataset.val, 3)

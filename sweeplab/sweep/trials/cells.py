@@ -23,7 +23,6 @@ from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, TypeVar
 
 import optuna
@@ -107,32 +106,6 @@ def _hash(parameters: Mapping[str, Any]) -> int:
     return hash(frozenset(parameters.items()))
 
 
-class History:
-    """The newest and the best trials of a cell, updated as trials end."""
-
-    def __init__(self, trials: CachedTrials) -> None:
-        self.trials, self._n_seen = trials, 0
-        self._newest: deque[FrozenTrial] = deque(maxlen=NEWEST)
-        self._best: list[tuple[float, int]] = []  # value and number
-        self._ended: list[FrozenTrial] = []
-
-    def ended(self) -> list[FrozenTrial]:
-        """Return the complete and pruned trials of the history by number."""
-        new = self.trials.ended[self._n_seen :]
-        self._n_seen += len(new)
-        for trial in new:
-            if trial.state not in (TrialState.COMPLETE, TrialState.PRUNED):
-                continue
-            self._newest.append(trial)
-            if trial.value is not None and trial.state == TrialState.COMPLETE:
-                bisect.insort(self._best, (trial.value, trial.number))
-        if new:
-            del self._best[BEST:]
-            numbers = {trial.number for trial in self._newest} | {number for _, number in self._best}
-            self._ended = [self.trials.trials[number] for number in sorted(numbers)]
-        return self._ended
-
-
 @dataclass
 class CellTally:
     """The sums over a cell's trials; `modelled` counts the trials that a sampler learns from, warm starts included.
@@ -151,14 +124,11 @@ class CellTally:
     _points: dict[int, int] = field(default_factory=dict)  # by hash of the parameters, the first trial
     _failed: list[FrozenTrial] = field(default_factory=list)
     _retried: set[int | None] = field(default_factory=set)
+    _newest: deque[int] = field(default_factory=lambda: deque(maxlen=NEWEST))  # numbers of those modelled
+    _best: list[tuple[float, int]] = field(default_factory=list)  # values and numbers
     _n_seen: int = 0
     _counts: CellCounts | None = None
     _counted: int = 0
-
-    @cached_property
-    def history(self) -> History:
-        """Return the cell's trials that TPE models."""
-        return History(self.trials)
 
     def update(self) -> None:
         """Count the trials that have ended since the last time."""
@@ -166,7 +136,13 @@ class CellTally:
         self._n_seen += len(new)
         for trial in new:
             is_modelled = trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
+            has_value = trial.state == TrialState.COMPLETE and trial.value is not None
             self.modelled += is_modelled
+            if is_modelled:
+                self._newest.append(trial.number)
+            if has_value:
+                bisect.insort(self._best, (trial.value, trial.number))
+                del self._best[BEST:]
             if not is_own(trial):
                 continue
             self.train_flops += trial.user_attrs.get("train_flops", 0)
@@ -180,8 +156,15 @@ class CellTally:
                 self.pruned.append(trial)
             point = _hash(trial.params)
             self._points[point] = min(trial.number, self._points.get(point, trial.number))
-            if trial.state == TrialState.COMPLETE and trial.value is not None:
+            if has_value:
                 self.best = min(filter(None, (self.best, trial)), key=lambda best: (best.value, best.number))
+
+    def history(self) -> list[FrozenTrial]:
+        """Return the newest and the best of the trials that a sampler models, and the unended ones, by number."""
+        self.update()
+        unended = {trial.number for trial in self.trials.unended.values()}
+        numbers = unended.union(self._newest, (number for _, number in self._best))
+        return [self.trials.trials[number] for number in sorted(numbers)]
 
     def ended(self) -> list[FrozenTrial]:
         """Return the trials that have ended, in any state."""
@@ -237,26 +220,24 @@ class CellTally:
 class _Window(BaseStorage):
     """A storage of which only a cell's history is seen."""
 
-    def __init__(self, inner: BaseStorage, history: History) -> None:
-        self.inner, self._history = inner, history
+    def __init__(self, inner: BaseStorage, tally: CellTally) -> None:
+        self.inner, self._tally = inner, tally
 
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        """Return the history's trials by number."""
-        trials = [*self._history.ended(), *self._history.trials.unended.values()]
+        trials = self._tally.history()
         if states is not None:
             trials = [trial for trial in trials if trial.state in states]
-        trials.sort(key=lambda trial: trial.number)
         return copy.deepcopy(trials) if deepcopy else trials
 
 
 class HistoryTPE(BaseSampler):
-    """Optuna's TPE sampler, which models the trials of a history."""
+    """Optuna's TPE sampler, which models the history of a cell."""
 
-    def __init__(self, tpe: TPESampler, study_name: str, storage: BaseStorage, history: History) -> None:
+    def __init__(self, tpe: TPESampler, study_name: str, storage: BaseStorage, tally: CellTally) -> None:
         self._tpe = tpe
-        window: Any = _Window(storage, history)  # type: ignore[abstract]
+        window: Any = _Window(storage, tally)  # type: ignore[abstract]
         self._study = optuna.Study(study_name, window, tpe, NopPruner())
 
     def infer_relative_search_space(
@@ -384,7 +365,7 @@ class Asker:
             sampler = Sampler(type=sampler.type, options=options)
         made = make_sampler(sampler, seed, space, cell_seed)
         if isinstance(made, TPESampler):
-            made = HistoryTPE(made, study.study_name, self._storage, self._tally(cell.index).history)
+            made = HistoryTPE(made, study.study_name, self._storage, self._tally(cell.index))
         study.sampler = made
 
     def _new_point(self, space: Space, tally: CellTally) -> dict[str, Any] | None:
