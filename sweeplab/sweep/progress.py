@@ -160,7 +160,11 @@ class Remaining:
                 self.live.setdefault(place, _Live(known, now if is_followed else None))
                 self._has_begun |= now >= self.since
             case RunEvaluated():
-                trial, share = self.live.setdefault(place, _Live(known, None)), self._share(event)
+                trial, iterations = (
+                    self.live.setdefault(place, _Live(known, None)),
+                    self._cells[event.cell].max_iters,
+                )
+                share = min(1.0, event.iteration / iterations) if iterations else 0.0
                 if trial.is_new and share == known:
                     pace.first = min(pace.first, self._seconds_since(trial, now) or math.inf)
                 elif share > trial.share:
@@ -208,10 +212,6 @@ class Remaining:
     @property
     def _cells(self) -> dict[str, CellPlan]:
         return {cell.cell: cell for cell in self.plan.cells}
-
-    def _share(self, event: RunEvaluated) -> float:
-        iterations = self._cells[event.cell].max_iters
-        return min(1.0, event.iteration / iterations) if iterations else 0.0
 
     def _seconds_since(self, trial: _Live, now: float) -> float:
         # 0 if that was before the study was last started

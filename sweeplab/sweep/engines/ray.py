@@ -52,10 +52,6 @@ ANSWER_SECONDS = 5.0
 END_SECONDS = 5.0
 # The exit code given to a worker that Ray could not start.
 FAILED = 1
-# Ask a cluster at an address without a token, in a process of its own, as Ray reads the mode once. The program fails
-# with an AuthenticationError if the cluster asks for one. The public way joins the cluster, which takes seconds.
-ASK_OPENLY = "import sys, ray._raylet; ray._raylet.GcsClient(address=sys.argv[1])"
-JOIN_OPENLY = "import sys, ray; ray.init(sys.argv[1], log_to_driver=False)"
 PRIVATE_PARTS = (
     ("ray._raylet", "GcsClient"),
     ("ray._private.worker", "print_to_stdstream"),
@@ -145,7 +141,11 @@ def exposure(ray: Any) -> str:
     Raises:
         BadInput: it asks for none, and this process does: then no worker can report to it.
     """
-    program = JOIN_OPENLY if why_public() else ASK_OPENLY
+    # It is asked without a token in a process of its own, as Ray reads the mode once. The program fails with an
+    # AuthenticationError if the cluster asks for one. The public way joins the cluster, which takes seconds.
+    program = "import sys, ray._raylet; ray._raylet.GcsClient(address=sys.argv[1])"
+    if why_public():
+        program = "import sys, ray; ray.init(sys.argv[1], log_to_driver=False)"
     words = python("-c", program, ray.get_runtime_context().gcs_address)
     openly = python_environment(RAY_AUTH_MODE="disabled")
     asked = subprocess.run(words, env=openly, capture_output=True, text=True, check=False)

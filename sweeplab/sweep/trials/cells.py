@@ -69,6 +69,14 @@ class CachedTrials:
     ended: list[FrozenTrial] = field(default_factory=list)
     version: int = 0
 
+    def file(self, trial_id: int, trial: FrozenTrial) -> None:
+        """Move a trial to the unended or the ended ones, by its state."""
+        if trial.state.is_finished():
+            self.unended.pop(trial_id, None)
+            self.ended.append(trial)
+        else:
+            self.unended[trial_id] = trial
+
 
 def forwards(storage: Storage) -> Storage:
     """Let a storage forward the calls that it does not define to its attribute `inner`.
@@ -325,27 +333,19 @@ class Asker:
             for trial in self._tally(space.cell.index).ended()
             if trial.state == TrialState.COMPLETE and is_own(trial)
         }
-        tried = [
-            Tried.of(
-                place,
-                trial.values[0],
-                space.cell.values,
-                {name: space.parameters[name].decoded(value) for name, value in trial.params.items()},
-                {trial.user_attrs.get(SEED_OFFSET, 0): trial.values[0]},
-            )
-            for place, (space, trial) in ended.items()
-        ]
+        tried = []
+        for place, (space, trial) in ended.items():
+            value, offset = trial.values[0], trial.user_attrs.get(SEED_OFFSET, 0)
+            searched = {name: space.parameters[name].decoded(each) for name, each in trial.params.items()}
+            tried.append(Tried.of(place, value, space.cell.values, searched, {offset: value}))
         choice = rank(tried).choice(cell.key) if tried else None
         if choice is None:
             return None
         params, tally = ended[choice.place][1].params, self._tally(cell.index)
-        alike = [
-            trial for trial in (*tally.ended(), *tally.running()) if trial.params == params and is_own(trial)
-        ]
+        same = [trial for trial in (*tally.ended(), *tally.running()) if trial.params == params]
+        offset = {SEED_OFFSET: SEEDS_APART * sum(map(is_own, same))}
         return create_trial(
-            state=TrialState.RUNNING,
-            user_attrs={SEED_OFFSET: SEEDS_APART * len(alike)},
-            system_attrs={"fixed_params": params},
+            state=TrialState.RUNNING, user_attrs=offset, system_attrs={"fixed_params": params}
         )
 
     def seed_sampler(

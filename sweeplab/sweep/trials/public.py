@@ -133,11 +133,7 @@ class PublicStorage(BaseStorage):
                 continue
             cell.version += is_new or trial.state != known.state
             cell.trials[trial.number] = trial
-            if trial.state.is_finished():
-                cell.unended.pop(trial_id, None)
-                cell.ended.append(trial)
-            else:
-                cell.unended[trial_id] = trial
+            cell.file(trial_id, trial)
 
     @property
     def unended(self) -> dict[int, int]:

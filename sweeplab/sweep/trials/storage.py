@@ -280,17 +280,14 @@ class TrialStorage(BaseStorage):
         trial.values = [_SPECIAL.get(row.text, row.number) for row in values] or None
 
     def _file(self, study_id: int, trial_id: int, trial: FrozenTrial) -> None:
-        """Move a trial to the unended or the ended trials, by its state."""
         cell = self.cell(study_id)
         cell.version += 1
+        cell.file(trial_id, trial)
         self._started_or_ended.add(study_id)
-        if not trial.state.is_finished():
-            cell.unended[trial_id] = trial
+        if trial.state.is_finished():
+            self.unended.pop(trial_id, None)
+        else:
             self.unended[trial_id] = study_id
-            return
-        cell.unended.pop(trial_id, None)
-        self.unended.pop(trial_id, None)
-        cell.ended.append(trial)
 
     def _own(self, trial_id: int) -> FrozenTrial:
         """Replace a cached trial by a copy and return the copy, which may be changed: callers may hold the old one."""
