@@ -144,11 +144,10 @@ class CellTally:
         self._n_seen += len(new)
         for trial in new:
             is_modelled = trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
-            has_value = trial.state == TrialState.COMPLETE and trial.value is not None
             self.modelled += is_modelled
             if is_modelled:
                 self._newest.append(trial.number)
-            if has_value:
+            if trial.state == TrialState.COMPLETE and trial.value is not None:
                 bisect.insort(self._best, (trial.value, trial.number))
                 del self._best[BEST:]
             if not is_own(trial):
@@ -164,7 +163,7 @@ class CellTally:
                 self.pruned.append(trial)
             point = _hash(trial.params)
             self._points[point] = min(trial.number, self._points.get(point, trial.number))
-            if has_value:
+            if trial.state == TrialState.COMPLETE and trial.value is not None:
                 self.best = min(filter(None, (self.best, trial)), key=lambda best: (best.value, best.number))
 
     def history(self) -> list[FrozenTrial]:
