@@ -50,10 +50,7 @@ class Results:
     folder: StudyFolder
 
     def trials(self) -> pd.DataFrame:
-        """Return a row per run: cell, trial, seed, state, value, the varied hyperparameters, then everything else.
-
-        A pair such as betas is a tuple.
-        """
+        """Return a row per run: cell, trial, seed, state, value, the varied hyperparameters, then everything else."""
         from sweeplab.analysis.table import pairs_of, runs_table
 
         frame = pairs_of(runs_table(self.folder.lab, self.folder.name))
@@ -104,7 +101,8 @@ class Results:
         asked = panel_spec(panel, options)
         check_run(self.folder)
         drawn = make_panel(asked, report_data(self.folder.lab, [self.folder.name]))
-        if (figure := drawn.figure()) is None:
+        figure = drawn.figure()
+        if figure is None:
             raise BadInput(drawn.missing or f"{panel} is a table: trials() has it")
         return figure
 
@@ -206,20 +204,18 @@ class Study(Results):
 
         self.spec = with_algorithms(self.spec, sampler, pruner)
 
-        if listen is None:
+        if listen is None and progress:
             from sweeplab.report.live import live_in_notebook
 
-            listen = _nothing
-            if progress:
-                listen = live_in_notebook(self.folder.name) or _print_trial
+            listen = live_in_notebook(self.folder.name) or _print_trial
         callbacks = Callbacks(self.folder, on_evaluation, on_trial_end, self._prune)
-
-        importing = Thread(target=import_report, daemon=True)  # while the workers train
+        importing = Thread(target=_import_report, daemon=True)  # while the workers train
 
         def hear(event: Event, progress: StudyProgress) -> None:
             if progress.live and importing.ident is None:
                 importing.start()
-            listen(event, progress)
+            if listen:
+                listen(event, progress)
             callbacks.hear(event)
 
         self._is_to_stop, self._is_run_here = False, True
@@ -228,13 +224,14 @@ class Study(Results):
         finally:
             self._is_run_here = False
         on_end(ending.folder, ending.status)
-        errors, report = list(ending.errors), None
+        errors, status, report = list(ending.errors), ending.status, None
         if not interrupts() and any(ending.folder.runs()):
             try:
                 report = write_report(ending.folder.main_page, self.lab, [ending.folder.name])[0]
             except (BadInput, OSError) as error:
                 errors.append(f"no report: {error}")
-        status = "failed" if errors and ending.status == "complete" else ending.status
+        if errors and status == "complete":
+            status = "failed"
         return StudyResult(ending.folder, status, [*errors, *callbacks.errors], report)
 
     def _prune(self, cell: str, trial: int) -> None:
@@ -339,16 +336,11 @@ class Study(Results):
         Raises:
             BadInput: no process runs the study.
         """
-        if self._is_run_here:
-            self._is_to_stop = True
-            return
         from sweeplab.sweep import steering
 
-        steering.stop(self.folder)
-
-
-def _nothing(event: Event, progress: StudyProgress) -> None:
-    pass
+        self._is_to_stop = self._is_run_here
+        if not self._is_run_here:
+            steering.stop(self.folder)
 
 
 def _print_trial(event: Event, progress: StudyProgress) -> None:
@@ -356,8 +348,7 @@ def _print_trial(event: Event, progress: StudyProgress) -> None:
         print(ended_in_words(event, progress), flush=True)
 
 
-def import_report() -> None:
-    """Import what writing a report needs, which takes a while."""
+def _import_report() -> None:
     import sweeplab.analysis.studies
     import sweeplab.report.page
     import sweeplab.report.writer  # noqa: F401
@@ -382,11 +373,12 @@ def report_data(lab: Path, names: Sequence[str]) -> ReportData:
     pages = {}
     for name in names:
         folder = StudyFolder(lab, name)
-        if tracked := folder.read_tracked():
-            is_served = tracked.place.startswith(SERVERS)
-            server = tracked.place.rstrip("/") if is_served else f"http://{HOST}:{PORT}"
-            prefix = f"{server}/#/experiments/{tracked.experiment_id}/runs/"
-            pages[name] = RunPages(prefix, "" if is_served else folder.command("ui", f"--port={PORT}"))
+        tracked = folder.read_tracked()
+        if tracked:
+            server, command = f"http://{HOST}:{PORT}", folder.command("ui", f"--port={PORT}")
+            if tracked.place.startswith(SERVERS):
+                server, command = tracked.place.rstrip("/"), ""
+            pages[name] = RunPages(f"{server}/#/experiments/{tracked.experiment_id}/runs/", command)
     return replace(report, mlflow=pages)
 
 
@@ -428,8 +420,9 @@ def write_report(
         joined = f"{len(names)}-{hashlib.sha256(joined.encode()).hexdigest()[:12]}"
     shared = None if single_file else folder or lab / "reports"
     folder = folder or (one.report if one else lab / "reports" / joined)
-    for metric in CURVES if page == "scaling" else ():  # its curves.csv holds all of them
-        report.curves(metric)
+    if page == "scaling":  # its curves.csv holds all of them
+        for metric in CURVES:
+            report.curves(metric)
     written = write_page(page, report, report.studied.runs, folder, dashboard, picture, shared)
     if one and one.tracked_file.exists():
         with suppress(BadInput, TrackingUnavailable):  # the page is written; tracking gets the next one

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from sweeplab.hyperparameters import canonical
 
@@ -51,11 +52,8 @@ class Problem:
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
-        text = ": ".join(filter(None, [place, self.what]))
-        if self.allowed:
-            text += f"; allowed: {self.allowed}"
-        if self.nearest:
-            text += f"; did you mean {self.nearest!r}?"
+        text = ": ".join(filter(None, [place, self.what])) + f"; allowed: {self.allowed}" * bool(self.allowed)
+        text += f"; did you mean {self.nearest!r}?" * bool(self.nearest)
         return " ".join(text.splitlines())  # a name or a library's message may have several lines
 
 
@@ -79,15 +77,13 @@ class DamagedFile(BadInput):
         super().__init__(Problem(f"{what}; {cure}", file=file))
 
 
-_OPTION = re.compile(r"(?<!\S)(?:-o |--([a-z][a-z-]*) )")
-
-
 @contextmanager
 def options_as_arguments() -> Iterator[None]:
     """Let refusals name arguments as Python has them: `trials_per_cell=-1` for `--trials-per-cell -1`."""
 
     def argument(text: str) -> str:
-        return _OPTION.sub(lambda option: f"{option[1].replace('-', '_')}=" if option[1] else "", text)
+        named = re.sub(r"(?<!\S)--([a-z][a-z-]*) ", lambda option: f"{option[1].replace('-', '_')}=", text)
+        return re.sub(r"(?<!\S)-o ", "", named)
 
     try:
         yield
@@ -130,14 +126,12 @@ def synonym(name: str, known: Iterable[str]) -> str:
     return next((places[each] for each in (word, canonical(name), *others) if each in places), "")
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that `name` probably means, also by synonyms, or an empty string."""
+def nearest(name: Any, known: Iterable[str]) -> str:
+    """Return the known name that `name` probably means, also by synonyms, or an empty string, as for a number."""
     from rapidfuzz import fuzz, process
 
     choices: Sequence[str] = sorted(known)
-    if meant := synonym(name, choices):
-        return meant
+    if not isinstance(name, str):
+        return ""
     match = process.extractOne(name.lower(), choices, scorer=fuzz.ratio, processor=str.lower, score_cutoff=60)
-    if match:
-        return match[0]
-    return ""
+    return synonym(name, choices) or (match or ("",))[0]

@@ -8,6 +8,7 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -102,15 +103,14 @@ class Expression:
 
 def in_table_names(text: str) -> str:
     """Return an expression's text with the table's names of hyperparameters: `learning_rate < 1` for `lr < 1`."""
-    return _NAME.sub(lambda match: canonical(match[0]) if match[0].isidentifier() else match[0], text)
+    return _NAME.sub(lambda match: canonical(match[0]), text)
 
 
 @lru_cache(maxsize=1024)
 def _parse(text: str) -> ast.expr:
     if len(text) > MAX_LENGTH:
-        raise ValueError(
-            f"an expression of {several(len(text), 'character')} is too long (at most {MAX_LENGTH})"
-        )
+        length = several(len(text), "character")
+        raise ValueError(f"an expression of {length} is too long (at most {MAX_LENGTH})")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -124,12 +124,15 @@ def _names(text: str) -> frozenset[str]:
     """Return the names in an expression; cached, because every cell creates its expressions anew."""
     nodes = list(ast.walk(_parse(text)))
     called = {node.func for node in nodes if isinstance(node, ast.Call)}
-    compared = {
-        side for node in nodes if isinstance(node, ast.Compare) for side in (node.left, *node.comparators)
-    }
+    compared = set[ast.AST]()
     for node in nodes:
+        if isinstance(node, ast.Compare):
+            compared |= {node.left, *node.comparators}
         if not _is_arithmetic(node, node in compared):
-            raise ValueError(f"{_source(node)!r} is not arithmetic")
+            source = type(node).__name__
+            with suppress(RecursionError):
+                source = ast.unparse(node)
+            raise ValueError(f"{source!r} is not arithmetic")
     return frozenset(node.id for node in nodes if isinstance(node, ast.Name) and node not in called)
 
 
@@ -138,12 +141,6 @@ def _is_arithmetic(node: ast.AST, compared: bool) -> bool:
         return isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS
     if isinstance(node, ast.Constant):
         # Strings and null cannot be computed with, but values can be compared with them.
-        return isinstance(node.value, bool | int | float | (str | None if compared else bool))
+        is_of_comparison = compared and (node.value is None or isinstance(node.value, str))
+        return is_of_comparison or isinstance(node.value, bool | int | float)
     return isinstance(node, _NODES)
-
-
-def _source(node: ast.AST) -> str:
-    try:
-        return ast.unparse(node)
-    except RecursionError:
-        return type(node).__name__

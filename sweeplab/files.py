@@ -68,9 +68,8 @@ def _check_inside(place: Path) -> None:
             raise BadInput(what)
 
 
-MOST_BYTES = (
-    2**28
-)  # of a file that is read as a whole, but for weights: of a thousand times what studies write
+# Of a file that is read as a whole, but for weights: of a thousand times what studies write.
+MOST_BYTES = 2**28
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")  # what follows the target's name
 _PLAIN_PATH = re.compile(r"[\w/.-]*", re.ASCII)  # a path that needs no escapes in a URL
@@ -79,10 +78,7 @@ _PLAIN_PATH = re.compile(r"[\w/.-]*", re.ASCII)  # a path that needs no escapes 
 def shipped(name: str) -> Path:
     """Return the folder of the files that a user copies: in the installed package, or beside it in the repository."""
     package = Path(__file__).parent
-    folder = package / name
-    if folder.is_dir():
-        return folder
-    return package.parent / name
+    return package / name if (package / name).is_dir() else package.parent / name
 
 
 def machine() -> str:
@@ -163,13 +159,10 @@ def write_new(target: Path, content: bytes) -> bool:
     """
     _check_inside(target.parent)
     with _temporary(target, content, 0o666) as temporary:
+        is_new = True
         try:
             os.link(temporary, target)
-            is_new = True
-        except (
-            FileExistsError,
-            FileNotFoundError,
-        ):  # not found: removed by a process that has written the target
+        except (FileExistsError, FileNotFoundError):  # not found: removed by one that has written the target
             if not os.path.lexists(target):
                 raise
             is_new = False
@@ -227,17 +220,11 @@ def read_own(file: Path) -> str:
     """
     folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-        with os.fdopen(
-            os.open(file.name, flags, dir_fd=folder), encoding="utf-8", errors="replace"
-        ) as stream:
-            state = os.fstat(stream.fileno())
-            owners = {state.st_uid, os.fstat(folder).st_uid}
-            if (
-                not owners <= {os.getuid(), 0}
-                or state.st_mode & stat.S_IWOTH
-                or not stat.S_ISREG(state.st_mode)
-            ):
+        descriptor = os.open(file.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        with os.fdopen(descriptor, encoding="utf-8", errors="replace") as stream:
+            state = os.fstat(descriptor)
+            is_own = {state.st_uid, os.fstat(folder).st_uid} <= {os.getuid(), 0}
+            if not is_own or state.st_mode & stat.S_IWOTH or not stat.S_ISREG(state.st_mode):
                 raise PermissionError(errno.EPERM, "another user may have written it", str(file))
             return stream.read()
     except OSError as error:
@@ -345,10 +332,11 @@ def full_disk(error: BaseException, labs: Sequence[Path]) -> str | None:
         return None
     lab = min(labs, key=free_bytes)
     for cause in _causes(error):
-        place = lab
-        number = errno.ENOSPC if _SQLITE_FULL in str(cause) else None
+        number, place = None, lab
         if isinstance(cause, OSError) and cause.errno in _FULL:
             number, place = cause.errno, Path(os.fsdecode(cause.filename or lab))
+        elif _SQLITE_FULL in str(cause):
+            number = errno.ENOSPC
         if number is not None:
             if not place.is_absolute():  # the name of a stream
                 return None

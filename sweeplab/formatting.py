@@ -47,9 +47,7 @@ def written(value: Any) -> str:
 def rounded(number: float) -> str:
     """Write a measured or fitted number to three digits: 0.346, 2,180, 294M."""
     number = float(f"{number:.3g}")
-    if abs(number) >= _LARGE:
-        return short(number)
-    return written(number)
+    return short(number) if abs(number) >= _LARGE else written(number)
 
 
 def measured(value: float | None, form: str) -> str:
@@ -110,13 +108,9 @@ def json_ready(value: Any) -> Any:
 
 def span(low: float | None, high: float | None) -> str:
     """Write the ends of an interval; None is an open end."""
-    if low is not None and high is not None:
-        return f"{rounded(low)} to {rounded(high)}"
-    if low is not None:
-        return f"from {rounded(low)}, no upper limit"
-    if high is not None:
-        return f"up to {rounded(high)}"
-    return "no limits"
+    if low is None:
+        return "no limits" if high is None else f"up to {rounded(high)}"
+    return f"from {rounded(low)}, no upper limit" if high is None else f"{rounded(low)} to {rounded(high)}"
 
 
 def several(count: int, noun: str) -> str:
@@ -150,8 +144,9 @@ def several_named(names: Sequence[str], most: int = 3) -> str:
 
 def sentence(text: str) -> str:
     """Write a clause as a sentence: a capital first, unless it is a name such as n_layer; one full stop last."""
-    first = text[:1] if _NAME.match(text) else text[:1].upper()
-    return f"{first}{text[1:].rstrip('.')}."
+    if not _NAME.match(text):
+        text = text[:1].upper() + text[1:]
+    return f"{text.rstrip('.')}."
 
 
 def duration(seconds: float) -> str:
@@ -194,11 +189,13 @@ def without_password(address: str) -> str:
     if user:
         address = address[: user.start()] + address[user.end() :]
     place, mark, query = _TOKEN.sub("", address).partition("?")
-    parts = [part.partition("=") for part in query.split("&")]
-    shown = [
-        key + equals + ("***" if _SECRET.search(unquote(key)) else value) for key, equals, value in parts
-    ]
-    return place + mark + "&".join(shown)
+    parts = []
+    for part in query.split("&"):
+        key, equals, value = part.partition("=")
+        if _SECRET.search(unquote(key)):
+            value = "***"
+        parts.append(key + equals + value)
+    return place + mark + "&".join(parts)
 
 
 def without_passwords(text: str) -> str:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self, TypeGuard, cast
 
 Kind = Literal["int", "float", "bool", "str", "floats"]
 
@@ -110,7 +110,7 @@ class Hyperparameter:
         return self._number(value, wrong)
 
     def _number(self, value: Any, wrong: ValueError) -> float | int:
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not is_number(value):
             raise wrong
         # A whole number in YAML may be larger than any float.
         is_whole = isinstance(value, int) or value.is_integer()
@@ -127,6 +127,11 @@ class Hyperparameter:
         if self.kind == "int":
             return int(value)
         return float(value)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether a value is a number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _bound(value: float | None, side: str = "") -> str:

@@ -93,9 +93,7 @@ def place_of(address: str) -> str:
 def is_given(kind: Kind, address: str) -> bool:
     """Return whether the command line or the environment of this process names an address."""
     by_environment = os.environ.get(kind.variable)
-    return place_of(address) in _named or (
-        bool(by_environment) and place_of(str(by_environment)) == place_of(address)
-    )
+    return place_of(address) in {*_named, *map(place_of, filter(None, [by_environment]))}
 
 
 def mirror_address() -> str:
@@ -163,9 +161,7 @@ def _folder() -> Path | None:
     from platformdirs import user_state_path
 
     folder = user_state_path("sweeplab")
-    if folder.is_absolute():
-        return folder
-    return None
+    return folder if folder.is_absolute() else None
 
 
 def _file_of(parts: Iterable[str]) -> Path | None:
@@ -225,8 +221,6 @@ def without_unsigned(trial_id: int, attributes: dict[str, Any]) -> dict[str, Any
 
     One is the state of CMA-ES, which the sampler computes again from the trials: a generation with every new trial.
     """
-    if not has_pickles(attributes):
-        return attributes
     return {
         key: value
         for key, value in attributes.items()

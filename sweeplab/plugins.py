@@ -77,9 +77,8 @@ class NotImported:
     """Stands for a part whose file was not imported: its name is known, but using it raises BadInput."""
 
     def __init__(self, kind: str, name: str) -> None:
-        self._what = (
-            f"{kind} {name!r} is from a plugin that is not allowed: --allow-plugins, once, if you trust it"
-        )
+        what = f"{kind} {name!r} is from a plugin that is not allowed"
+        self._what = f"{what}: --allow-plugins, once, if you trust it"
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -87,11 +86,7 @@ class NotImported:
         raise BadInput(self._what)
 
     def __call__(self, *_: Any) -> Any:
-        """Refuse to be used.
-
-        Raises:
-            BadInput: always.
-        """
+        """Refuse to be used."""
         raise BadInput(self._what)
 
 
@@ -149,18 +144,11 @@ def pairs(
         made: Any = function
         file = _file_of(made)
         corpus = corpus_of_files(name, meaning, keys, suffixes, made, **settings)
-        read = corpus.of_rows
+        find, read = corpus.find, corpus.of_rows
         assert read
         # Its own file is one of the files of the corpus, so that the texts are read again when it changes.
-        add(
-            "corpus",
-            name,
-            replace(
-                corpus,
-                find=lambda path: [file, *corpus.find(path)],
-                of_rows=lambda files, how: read(files[1:], how),
-            ),
-        )
+        corpus = replace(corpus, find=lambda path: [file, *find(path)])
+        add("corpus", name, replace(corpus, of_rows=lambda files, how: read(files[1:], how)))
         return function
 
     return register
@@ -186,7 +174,12 @@ def tokenizer(kind: _TokenizerClass) -> _TokenizerClass:
 
 def activation(name: str) -> Callable[[_Part], _Part]:
     """Register an element-wise function of a tensor as an activation of the feed-forward layers."""
-    return lambda function: _added("activation", name, function)
+
+    def register(function: _Part) -> _Part:
+        add("activation", name, function)
+        return function
+
+    return register
 
 
 def model(name: str, settings: type | None = None) -> Callable[[_Part], _Part]:
@@ -294,12 +287,9 @@ def add(kind: str, name: str, part: Any) -> None:
     added.append((kind, name, part))
 
 
-def rows_of(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return the rows of the table of these names as plain values."""
-    return {
-        name: {key: value for key, value in asdict(TABLE[name]).items() if value != _EMPTY[key]}
-        for name in names
-    }
+def row_of(name: str) -> dict[str, Any]:
+    """Return the row of the table of this name as plain values."""
+    return {key: value for key, value in asdict(TABLE[name]).items() if value != _EMPTY[key]}
 
 
 def add_names(provides: Mapping[str, Iterable[str]], rows: Mapping[str, Mapping[str, Any]]) -> None:
@@ -333,16 +323,12 @@ def forget(n_kept: int = 0) -> None:
     del added[n_kept:]
 
 
-def _added(kind: str, name: str, part: _Part) -> _Part:
-    add(kind, name, part)
-    return part
-
-
 def _file_of(part: Any) -> Path:
-    file = inspect.getsourcefile(part) if inspect.isclass(part) or inspect.isfunction(part) else None
-    if not file or not Path(file).is_file():
-        raise ValueError(f"{getattr(part, '__name__', part)} is defined in no file: write it into one")
-    return Path(file).absolute()
+    with suppress(TypeError, OSError):  # neither a class nor a function, or one of no file
+        file = Path(inspect.getsourcefile(part) or "")
+        if file.is_file():
+            return file.absolute()
+    raise ValueError(f"{getattr(part, '__name__', part)} is defined in no file: write it into one")
 
 
 # ------------------------------------------------------------------ the code of plugins

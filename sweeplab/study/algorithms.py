@@ -12,6 +12,7 @@ an object made of them has the same.
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 import re
 import warnings
@@ -22,8 +23,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.hyperparameters import AUTO
-from sweeplab.study.problems import Location, Problems, SourceMap, dotted, shown
+from sweeplab.hyperparameters import AUTO, is_number
+from sweeplab.study.problems import Location, Problems, dotted, shown
 from sweeplab.study.search import Choices, Divisors, Range, SearchSpec, stored_values
 from sweeplab.study.spec import Algorithm, Pruner, Sampler, StudySpec
 
@@ -65,7 +66,8 @@ class Option:
     @property
     def allowed(self) -> str:
         """Describe the values that the option accepts."""
-        return " or ".join(sorted(WORDS[word][1] if word in WORDS else f"a {word}" for word in self.words))
+        words = {word: text for word, (_, text, _) in WORDS.items()}
+        return " or ".join(sorted(words.get(word, f"a {word}") for word in self.words))
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,12 @@ class AlgorithmRow:
         room = optuna.samplers if self.optuna.endswith("Sampler") else optuna.pruners
         return getattr(room, self.optuna)  # type: ignore[no-any-return]
 
+    @property
+    def optuna_defaults(self) -> dict[str, Any]:
+        """Return Optuna's defaults of its arguments; `inspect.Parameter.empty` is that of a required one."""
+        parameters = inspect.signature(self.optuna_class.__init__).parameters
+        return {name: parameter.default for name, parameter in parameters.items()}
+
     def options(self) -> dict[str, Option]:
         """Return the options that a study file can set, by Optuna's names: those whose values YAML can express."""
         options = {}
@@ -106,7 +114,9 @@ class AlgorithmRow:
                 continue
             required = parameter.default is parameter.empty and name not in self.defaults
             options[name] = Option(words, required)
-        return options | ({PROMOTE: Option(frozenset({"bool"}), False)} if self.halves else {})
+        if self.halves:
+            options[PROMOTE] = Option(frozenset({"bool"}), False)
+        return options
 
 
 # At most this share of a cell's trials is spread evenly, before the sampler models their results.
@@ -162,27 +172,27 @@ def read_algorithm(
     model: type[Algorithm], written: Any, path: Location, problems: Problems
 ) -> Algorithm | None:
     """Return the typed sampler or pruner for an entry of a study file, or None where it is invalid."""
-    before, rows = len(problems.found), SAMPLERS if model is Sampler else PRUNERS
-    held = {"type": written} if isinstance(written, str) else written
-    if not isinstance(held, Mapping) or "type" not in held:
+    before, rows, place = len(problems.found), SAMPLERS if model is Sampler else PRUNERS, path
+    if isinstance(written, str):
+        written = {"type": written}
+    elif isinstance(written, Mapping) and "type" in written:
+        place = (*path, "type")
+    else:
         allowed = f"{' | '.join(rows)}, or {{type: …}} with Optuna's options beside it"
         problems.add(path, f"{dotted(path)} is {shown(written)}", allowed)
         return None
-    name = OTHER_NAMES.get(str(held["type"]), str(held["type"]))
+    name = OTHER_NAMES.get(str(written["type"]), str(written["type"]))
     if name not in rows:
-        place = path if isinstance(written, str) else (*path, "type")
         problems.add(place, f"{dotted(path)} is {shown(name)}", " | ".join(rows), nearest(name, rows))
         return None
-    options = {key: value for key, value in held.items() if key != "type"}
+    options = {key: value for key, value in written.items() if key != "type"}
     read = model(type=name, options=_read_options(rows[name], options, path, problems))
     if len(problems.found) == before and name != "grid":
         try:
             _build(read)
         except (ValueError, TypeError) as error:
             problems.add(path, f"{dotted(path)}: Optuna refuses these options: {error}")
-    if len(problems.found) == before:
-        return read
-    return None
+    return read if len(problems.found) == before else None
 
 
 def _read_options(
@@ -229,9 +239,8 @@ def _n_points(spec: StudySpec) -> int:
 
 
 def _has_numbers(entry: SearchSpec) -> bool:
-    if isinstance(entry, Choices):
-        return all(isinstance(value, int | float) and not isinstance(value, bool) for value in entry.values)
-    return isinstance(entry, Range | Divisors)
+    has_choices = isinstance(entry, Choices) and all(map(is_number, entry.values))
+    return has_choices or isinstance(entry, Range | Divisors)
 
 
 def n_startup_trials(spec: StudySpec, trials_per_cell: int | None) -> int:
@@ -246,12 +255,11 @@ def n_startup_trials(spec: StudySpec, trials_per_cell: int | None) -> int:
     if sampler.type == JOINT:
         shared = JOINT_STARTUP * (len(spec.search) + 1)
         return max(1, min(math.ceil(shared / _n_points(spec)), (trials_per_cell or shared) // 2))
-    option = inspect.signature(SAMPLERS[sampler.type].optuna_class.__init__).parameters.get(name)
-    if option is None:
-        return 0
-    if trials_per_cell is None:
-        return int(option.default)
-    return max(1, min(int(option.default), math.floor(STARTUP_SHARE * trials_per_cell)))
+    defaults = SAMPLERS[sampler.type].optuna_defaults
+    most = int(defaults.get(name, 0))
+    if trials_per_cell is None or not most:
+        return most
+    return max(1, min(most, math.floor(STARTUP_SHARE * trials_per_cell)))
 
 
 def make_sampler(sampler: Sampler, seed: int, space: Space, cell_seed: int | None = None) -> BaseSampler:
@@ -267,8 +275,9 @@ def make_sampler(sampler: Sampler, seed: int, space: Space, cell_seed: int | Non
         seed = cell_seed
     if sampler.type == "grid":
         return _grid_sampler(space, seed)
-    grouped = {"group": True} if sampler.type == "tpe" and space.has_conditions else {}
-    return _build(sampler, **grouped, seed=seed)  # type: ignore[no-any-return]
+    if sampler.type == "tpe" and space.has_conditions:
+        return _build(sampler, group=True, seed=seed)  # type: ignore[no-any-return]
+    return _build(sampler, seed=seed)  # type: ignore[no-any-return]
 
 
 def _grid_sampler(space: Space, seed: int) -> BaseSampler:
@@ -291,10 +300,9 @@ def settled_pruner(pruner: Pruner, eval_interval: int, max_iters: int) -> Pruner
     By default Optuna takes a hundredth of a run (a single iteration for Hyperband); the first evaluation comes later
     and would then decide several rungs at once, on one value.
     """
-    options = {
-        name: settled_pruner(value, eval_interval, max_iters) if isinstance(value, Pruner) else value
-        for name, value in pruner.options.items()
-    }
+    inner = {name: value for name, value in pruner.options.items() if isinstance(value, Pruner)}
+    settled = {name: settled_pruner(value, eval_interval, max_iters) for name, value in inner.items()}
+    options = pruner.options | settled
     if PRUNERS[pruner.type].halves:
         if options.get("min_resource", "auto") == "auto":
             share = math.ceil(FIRST_RUNG_SHARE * max_iters / eval_interval)
@@ -311,12 +319,10 @@ def rungs(pruner: Pruner, eval_interval: int, max_iters: int) -> list[int]:
     """
     if not PRUNERS[pruner.type].halves:
         return [each for inner in _inside(pruner) for each in rungs(inner, eval_interval, max_iters)]
-    factor, rung = _halving(pruner)
-    iterations = list[int]()
-    while (at := -(-rung // eval_interval) * eval_interval) < max_iters:
-        iterations.append(at)
-        rung *= factor
-    return iterations
+    factor, first = _halving(pruner)
+    all_rungs = (first * factor**count for count in itertools.count())
+    at_evaluations = (-(-rung // eval_interval) * eval_interval for rung in all_rungs)
+    return [*itertools.takewhile(lambda at: at < max_iters, at_evaluations)]
 
 
 def first_decision(pruner: Pruner) -> int | None:
@@ -327,10 +333,9 @@ def first_decision(pruner: Pruner) -> int | None:
 
 
 def _halving(pruner: Pruner) -> tuple[int, int]:
-    known = inspect.signature(PRUNERS[pruner.type].optuna_class.__init__).parameters
-    factor = int(pruner.options.get("reduction_factor", known["reduction_factor"].default))
-    rate = int(pruner.options.get("min_early_stopping_rate", 0))
-    return factor, int(pruner.options["min_resource"]) * factor**rate
+    options = {"min_early_stopping_rate": 0, **PRUNERS[pruner.type].optuna_defaults, **pruner.options}
+    factor = int(options["reduction_factor"])
+    return factor, int(options["min_resource"]) * factor ** int(options["min_early_stopping_rate"])
 
 
 def promotes(pruner: Pruner) -> bool:
@@ -355,15 +360,12 @@ def _build(algorithm: Algorithm, **unasked: Any) -> Any:
     from optuna.exceptions import ExperimentalWarning
 
     row = (SAMPLERS if isinstance(algorithm, Sampler) else PRUNERS)[algorithm.type]
-    arguments = {
-        name: make_pruner(value) if isinstance(value, Pruner) else value
-        for name, value in {**unasked, **row.defaults, **algorithm.options}.items()
-        if name != PROMOTE
-    }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        warnings.simplefilter("ignore", FutureWarning)
-        return row.optuna_class(**arguments)
+    arguments = {**unasked, **row.defaults, **algorithm.options}
+    arguments.pop(PROMOTE, None)
+    for name, value in arguments.items():
+        if isinstance(value, Pruner):
+            arguments[name] = make_pruner(value)
+    return _made(row.optuna_class, arguments, ExperimentalWarning, FutureWarning)
 
 
 _PLAIN = (bool, int, float, str, tuple, list, type(None))
@@ -375,7 +377,7 @@ def with_algorithms(spec: StudySpec, sampler: Any, pruner: Any) -> StudySpec:
     Raises:
         BadInput: there is no such sampler or pruner here, or it cannot be made again from what is known of it.
     """
-    problems, changed = Problems(SourceMap()), dict[str, Any]()
+    problems, changed = Problems(), dict[str, Any]()
     for key, model, algorithm in (("sampler", Sampler, sampler), ("pruner", Pruner, pruner)):
         if algorithm is not None:
             changed[key] = read_algorithm(model, as_written(algorithm), (key,), problems)
@@ -394,10 +396,9 @@ def as_written(algorithm: Any) -> Any:
     """
     kind: Any = type(algorithm)
     arguments: Mapping[str, Any] | None = None
-    if isinstance(algorithm, partial):
-        kind, arguments = algorithm.func, algorithm.keywords
-    elif isinstance(algorithm, type):
-        kind, arguments = algorithm, {}
+    if isinstance(algorithm, partial | type):
+        made = partial(algorithm)  # joins a partial's arguments
+        kind, arguments = made.func, made.keywords
     if not kind.__module__.startswith("optuna."):
         return algorithm
     types = {row.optuna: name for name, row in reversed({**SAMPLERS, **PRUNERS}.items())}
@@ -412,11 +413,8 @@ def as_written(algorithm: Any) -> Any:
 
 
 def _arguments(algorithm: Any) -> dict[str, Any]:
-    parameters, held, kind = (
-        inspect.signature(type(algorithm).__init__).parameters,
-        _held(algorithm),
-        type(algorithm),
-    )
+    held, kind = _held(algorithm), type(algorithm)
+    parameters = inspect.signature(kind.__init__).parameters
     arguments = {
         name: held[name] for name, row in parameters.items() if row.default is row.empty and name in held
     }
@@ -429,15 +427,18 @@ def _arguments(algorithm: Any) -> dict[str, Any]:
         if name in held and not _alike(held[name], usual[name]) and held[name] != math.inf
     }
     again = _held(_made(kind, arguments))
-    if lost := [name for name in held if not _alike(held[name], again.get(name))]:
-        what = f"this {kind.__name__} does not tell the argument behind its {', '.join(lost)}"
+    lost = ", ".join(name for name in held if not _alike(held[name], again.get(name)))
+    if lost:
+        what = f"this {kind.__name__} does not tell the argument behind its {lost}"
         raise BadInput(Problem(what, f"functools.partial(optuna.….{kind.__name__}, …) with its arguments"))
     return arguments
 
 
-def _made(kind: type[Any], arguments: Mapping[str, Any]) -> Any:
+def _made(kind: type[Any], arguments: Mapping[str, Any], *ignored: type[Warning]) -> Any:
+    """Make an object without warnings, or without those that are `ignored`."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        for category in ignored or (Warning,):
+            warnings.simplefilter("ignore", category)
         return kind(**arguments)
 
 

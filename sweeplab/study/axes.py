@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from sweeplab.hyperparameters import is_number
 from sweeplab.laws.surrogate import Columns, Floats
 from sweeplab.study.search import CONFIDENCES, MEDIUM, Range
 
@@ -46,13 +47,9 @@ class Axis:
         """Return the columns of some values [n, …]; None is missing."""
         if self.choices:
             return np.array([[float(value == choice) for choice in self.choices] for value in values])
-        numbers = [self._number(value) for value in values]
-        return np.array(numbers)[:, None]
-
-    def _number(self, value: Any) -> float:
-        if value is None:
-            return 0.0
-        return ((math.log(value) if self.is_log else value) - self.middle) / self.half
+        transform = math.log if self.is_log else float
+        shares = [value is not None and (transform(value) - self.middle) / self.half for value in values]
+        return np.array(shares, float)[:, None]
 
 
 class Axes:
@@ -93,7 +90,7 @@ def axes_of_values(name: str, values: Sequence[Any], is_searched: bool) -> Itera
     unlike = list(dict.fromkeys(values))
     if len(unlike) < 2:
         return
-    if any(isinstance(value, bool) or not isinstance(value, int | float) for value in unlike):
+    if not all(map(is_number, unlike)):
         yield Axis(name, is_searched, tuple(unlike))
         return
     is_log = min(unlike) > 0

@@ -17,14 +17,15 @@ rest, its floor, by more than chance (an F-test).
 from __future__ import annotations
 
 import math
+import operator
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Self
 
 from sweeplab.formatting import rounded, several, several_named
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import TABLE, is_number
 from sweeplab.study.problems import LENGTHS
 
 if TYPE_CHECKING:
@@ -51,11 +52,8 @@ class Unstable:
 
     def holds(self, value: Any) -> bool:
         """Return whether a value lies in the range."""
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return False
-        if self.side == "above":
-            return value > self.edge
-        return value < self.edge
+        compare = operator.gt if self.side == "above" else operator.lt
+        return is_number(value) and compare(value, self.edge)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -69,27 +67,30 @@ class Unstable:
         )
 
 
-def unstable_ranges(runs: Sequence[tuple[Mapping[str, Any], Sequence[float]]]) -> list[Unstable]:
-    """Return the unstable ranges of searched values; `runs` has the values and the losses of each configuration."""
+Configuration = tuple[Mapping[str, Any], Sequence[float]]  # its values, and the losses of its seeds
+
+
+def unstable_ranges(runs: Sequence[Configuration]) -> list[Unstable]:
+    """Return the unstable ranges of searched values."""
     known = [(values, losses) for values, losses in runs if len(losses) > 1 and min(losses) > 0]
     names = dict.fromkeys(name for values, _ in known for name in values)
-    return [found for name in names for found in _of_value(name, known)]
+    ranges = (_unstable_range(name, known) for name in names)
+    return [unstable for unstable in ranges if unstable]
 
 
-def _of_value(name: str, runs: Sequence[tuple[Mapping[str, Any], Sequence[float]]]) -> Iterator[Unstable]:
+def _unstable_range(name: str, runs: Sequence[Configuration]) -> Unstable | None:
     from scipy.special import fdtrc
 
     squares: dict[float, float] = defaultdict(float)
     freedom: dict[float, int] = defaultdict(int)
     for values, losses in runs:
         value = values.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            continue
-        logs = [math.log(loss) for loss in losses]
-        mean = sum(logs) / len(logs)
-        squares[value] += sum((log - mean) ** 2 for log in logs)
-        freedom[value] += len(logs) - 1
-    best: tuple[float, Unstable] | None = None
+        if is_number(value):
+            logs = [math.log(loss) for loss in losses]
+            mean = sum(logs) / len(logs)
+            squares[value] += sum((log - mean) ** 2 for log in logs)
+            freedom[value] += len(logs) - 1
+    least, best = math.inf, None
     ordered = sorted(squares)
     for at in range(1, len(ordered)):
         sides = {"below": ordered[:at], "above": ordered[at:]}
@@ -99,15 +100,14 @@ def _of_value(name: str, runs: Sequence[tuple[Mapping[str, Any], Sequence[float]
             continue
         unlikely = sum(n[side] * math.log(variance[side]) for side in sides)
         side, rest = sorted(sides, key=lambda side: -variance[side])
-        edge = ordered[at - 1] if side == "above" else ordered[at]
+        edge = {"above": ordered[at - 1], "below": ordered[at]}[side]
         ratio = variance[side] / variance[rest]
         splits = len(ordered) - 1  # one of them is chosen
         is_clear = ratio > UNSTABLE**2 and splits * 2 * float(fdtrc(n[side], n[rest], ratio)) < CHANCE
-        if is_clear and (best is None or unlikely < best[0]):
+        if is_clear and unlikely < least:
             spread, floor = math.sqrt(variance[side]), math.sqrt(variance[rest])
-            best = unlikely, Unstable(name, side, edge, spread, floor)
-    if best:
-        yield best[1]
+            least, best = unlikely, Unstable(name, side, edge, spread, floor)
+    return best
 
 
 # The fewest runs, and the fewest for each column, for which the expected loss is nearer the truth than the value seen.
@@ -147,10 +147,8 @@ class Tried:
         if len(known) < len(losses) or not known or not math.isclose(fmean(known), value, rel_tol=1e-6):
             known = [value]
         # JSON has lists for the pairs of a run's record.
-        values = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in searched.items()
-        }
-        return cls(*place, value, sizes, values, known, [*losses])
+        pairs = {name: tuple(value) for name, value in searched.items() if isinstance(value, list)}
+        return cls(*place, value, sizes, searched | pairs, known, [*losses])
 
     @property
     def place(self) -> Place:
@@ -194,7 +192,7 @@ class Choice:
         return {"value": self.value, "expected": expected, "n_seeds": self.n_seeds} | {
             "not_distinguishable": rivals,
             "why_lowest": self.why,
-            "unstable": [zone.as_dict() for zone in self.unstable],
+            "unstable": [asdict(zone) for zone in self.unstable],
         }
 
     def in_words(self, command: str) -> list[str]:
@@ -209,8 +207,8 @@ class Choice:
         one = self.expected
         sentences = [f"chosen by the expected value, {one.value:.4f} ({one.low:.4f} to {one.high:.4f})"]
         if self.rivals:
-            cells = {cell for cell, _ in (self.place, *self.rivals)}
-            names = [str(number) if len(cells) == 1 else f"{cell}/{number}" for cell, number in self.rivals]
+            has_one_cell = {cell for cell, _ in self.rivals} == {self.place[0]}
+            names = [f"{cell}/" * (not has_one_cell) + str(number) for cell, number in self.rivals]
             sentences.append(
                 f"not distinguishable from trial {several_named(names)}: the spread between "
                 f"seeds is {one.spread:.1%}; {command} trains them on more seeds"
@@ -236,29 +234,17 @@ class Ranking:
         if not among:
             return None
         best = among[0]
-        first = first_of_same(among)
-        same = [
-            trial for trial in among if (trial.cell, first[trial.place]) == (best.cell, first[best.place])
-        ]
+        same = next(alike for alike in groups_of_same(among) if best in alike)
         n_seeds = sum(len(trial.losses) for trial in same)
         expected = self.expected.get(best.place)
         rivals: list[Place] = []
         if expected:
             reach = expected.value * math.exp(expected.spread / math.sqrt(n_seeds))
-            others = [trial for trial in among if trial not in same]
-            rivals = [trial.place for trial in others if self.expected[trial.place].value < reach]
+            others = [trial.place for trial in among if trial not in same]
+            rivals = [place for place in others if self.expected[place].value < reach]
         zones = tuple(zone for zone in self.unstable if zone.holds(best.searched.get(zone.name)))
-        return Choice(
-            best.place,
-            best.value,
-            expected,
-            n_seeds,
-            tuple(rivals),
-            self.why,
-            zones,
-            best.searched,
-            len(among),
-        )
+        chosen = (best.place, best.value, expected, n_seeds, tuple(rivals), self.why, zones, best.searched)
+        return Choice(*chosen, n_trials=len(among))
 
 
 def first_of_same(trials: Sequence[Tried]) -> dict[Place, int]:
@@ -269,12 +255,21 @@ def first_of_same(trials: Sequence[Tried]) -> dict[Place, int]:
     firsts: dict[Any, tuple[int, set[int]]] = {}
     numbers: dict[Place, int] = {}
     for trial in sorted(trials, key=lambda trial: trial.number):
-        number, seeds = firsts.setdefault(
-            (trial.cell, *sorted(trial.searched.items())), (trial.number, set())
-        )
-        numbers[trial.place] = trial.number if seeds.intersection(trial.seeds) else number
+        key = (trial.cell, *sorted(trial.searched.items()))
+        number, seeds = firsts.setdefault(key, (trial.number, set()))
+        if seeds.intersection(trial.seeds):
+            number = trial.number
+        numbers[trial.place] = number
         seeds.update(trial.seeds)
     return numbers
+
+
+def groups_of_same(trials: Sequence[Tried]) -> Collection[Sequence[Tried]]:
+    """Return the trials that repeat each other in a list each, as `first_of_same` has them."""
+    first, groups = first_of_same(trials), defaultdict[Place, list[Tried]](list)
+    for trial in trials:
+        groups[trial.cell, first[trial.place]].append(trial)
+    return groups.values()
 
 
 def is_tuned(name: str) -> bool:
@@ -294,9 +289,13 @@ def rank(trials: Sequence[Tried]) -> Ranking:
 
     lowest_first = sorted(trials, key=lambda trial: (trial.value, *trial.place))
     axes = Axes.of_trials([trial.sizes for trial in trials], [trial.searched for trial in trials])
+    alike = [
+        (same[0].searched, [x for trial in same for x in trial.losses]) for same in groups_of_same(trials)
+    ]
+    unstable = tuple(unstable_ranges(alike))
     why = _too_little(trials, axes)
     if why:
-        return Ranking(tuple(lowest_first), {}, why, _unstable(trials))
+        return Ranking(tuple(lowest_first), {}, why, unstable)
     kept = _thinned(lowest_first)
     x = axes.rows([trial.sizes for trial in kept], [trial.searched for trial in kept])
     runs = np.repeat(np.arange(len(kept)), [len(trial.losses) for trial in kept])
@@ -309,40 +308,24 @@ def rank(trials: Sequence[Tried]) -> Ranking:
     wider = max(1.0, float(np.sqrt(np.mean(surrogate.errors**2))))
     mean, sd = surrogate.marginal(x)
     sd, spread = wider * sd, wider * surrogate.noise_sd(x)
-    expected = {
-        trial.place: Expected(*_exponentials(mean[at], sd[at]), float(spread[at]))
-        for at, trial in enumerate(kept)
-    }
+    expected = {}
+    for at, trial in enumerate(kept):
+        middle, reach = float(mean[at]), LEVEL_90 * float(sd[at])
+        value, low, high = math.exp(middle), math.exp(middle - reach), math.exp(middle + reach)
+        expected[trial.place] = Expected(value, low, high, float(spread[at]))
     ordered = sorted(kept, key=lambda trial: (expected[trial.place].value, trial.value, *trial.place))
     left = [trial for trial in lowest_first if trial.place not in expected]
-    return Ranking((*ordered, *left), expected, "", _unstable(trials))
-
-
-def _unstable(trials: Sequence[Tried]) -> tuple[Unstable, ...]:
-    first, same = first_of_same(trials), defaultdict[Place, list[Tried]](list)
-    for trial in trials:
-        same[trial.cell, first[trial.place]].append(trial)
-    alike = same.values()
-    return tuple(
-        unstable_ranges([(each[0].searched, [x for trial in each for x in trial.losses]) for each in alike])
-    )
-
-
-def _exponentials(mean: float, sd: float) -> tuple[float, float, float]:
-    low, high = mean - LEVEL_90 * sd, mean + LEVEL_90 * sd
-    return math.exp(mean), math.exp(low), math.exp(high)
+    return Ranking((*ordered, *left), expected, "", unstable)
 
 
 def _too_little(trials: Sequence[Tried], axes: Axes) -> str:
     n_runs = sum(len(trial.losses) for trial in trials)
+    needed = max(FEWEST, FEWEST_A_COLUMN * len(axes.columns.is_searched))
     if any(loss <= 0 for trial in trials for loss in trial.losses):
         return "values of 0 and below have no surrogate"
     if not axes.columns.is_searched.any():
         return "nothing searched varies"
-    needed = max(FEWEST, FEWEST_A_COLUMN * len(axes.columns.is_searched))
-    if n_runs < needed:
-        return f"{several(n_runs, 'run')} are too few for a surrogate, which needs {needed}"
-    return ""
+    return f"{several(n_runs, 'run')} are too few for a surrogate, which needs {needed}" * (n_runs < needed)
 
 
 def _thinned(lowest_first: Sequence[Tried]) -> Sequence[Tried]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import operator
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -91,10 +93,14 @@ def recorded_dataset(folder: StudyFolder, spec: StudySpec) -> Dataset:
 def describe_data(spec: StudySpec, dataset: Dataset) -> DataDescription:
     """Return the description that a study records of its data and of the weights that its runs start from."""
     start = read_start(spec)
+    asked, learned, notes = spec.data.vocab_size or 0, dataset.tokenizer.vocab_size, [*dataset.notes]
+    if learned < asked:
+        finds = f"the {spec.data.tokenizer} tokenizer finds {several(learned, 'token')}"
+        notes.append(f"{finds} in the training split, not {asked:,}")
     return DataDescription(
         corpus=spec.data.corpus,
         tokenizer=Path(spec.data.tokenizer).name,
-        vocab_size=dataset.tokenizer.vocab_size,
+        vocab_size=learned,
         train_tokens=len(dataset.train),
         val_tokens=len(dataset.val),
         val_targets=dataset.val_targets,
@@ -108,17 +114,8 @@ def describe_data(spec: StudySpec, dataset: Dataset) -> DataDescription:
         init_digest=start.digest if start else None,
         train_pairs=dataset.sizes.train_pairs,
         labels=list(dataset.labels) or None,
-        notes=[*dataset.notes, *_fewer_tokens(spec, dataset)] or None,
+        notes=notes or None,
     )
-
-
-def _fewer_tokens(spec: StudySpec, dataset: Dataset) -> list[str]:
-    asked, learned = spec.data.vocab_size or 0, dataset.tokenizer.vocab_size
-    if learned >= asked:
-        return []
-    return [
-        f"the {spec.data.tokenizer} tokenizer finds {several(learned, 'token')} in the training split, not {asked:,}"
-    ]
 
 
 def overlap_warnings(data: DataDescription) -> list[str]:
@@ -151,23 +148,22 @@ def check_rows(spec: StudySpec, dataset: Dataset, trials: Iterable[Hyperparamete
     Raises:
         BadInput: a split is too short, or rows cut off text that targets need; points at the line to change.
     """
-    problems = []
-    settings = {
-        tuple(getattr(values, name) for name in (*SETTINGS, "data_limit")): values for values in trials
-    }
-    for values in sorted(settings.values(), key=lambda values: -values.block_size):
+    problems = dict[str, None]()
+    settings = operator.attrgetter(*SETTINGS, "data_limit")
+    unlike = {settings(values): values for values in trials}.values()
+    for values in sorted(unlike, key=lambda values: -values.block_size):
         place, block = spec.place_of("data_limit", values.data_limit), ("block_size", values.block_size)
         with spec.blaming(place or spec.place_of(*block) or ("data",)):
             dataset.check_fits(values)
-            train = dataset.training(values)
-            if not (share := objective_of(values).share_cut(train, values)):
-                continue
+            share = objective_of(values).share_cut(dataset.training(values), values)
             # The room for a source depends on the family: a decoder's source shares block_size with the target.
             size = f"block_size {values.block_size} of family {values.family}"
-            problems.append(f"{size} cuts the source of {share:.0%} of the pairs")
-            if CORPORA[spec.data.corpus].needs_whole:
-                raise BadInput(f"{problems[-1]}, but their targets depend on the whole source")
-    return list(dict.fromkeys(problems))
+            what = f"{size} cuts the source of {share:.0%} of the pairs"
+            if share and CORPORA[spec.data.corpus].needs_whole:
+                raise BadInput(f"{what}, but their targets depend on the whole source")
+            if share:
+                problems[what] = None
+    return [*problems]
 
 
 # ------------------------------------------------------------------ weights to start from
@@ -203,11 +199,11 @@ class Start:
     @property
     def bound(self) -> list[str]:
         """Return the model hyperparameters that must be the same in every trial."""
-        # Only learned positions have a weight per position; others allow any length. Trained weights need no init, and
-        # a vocabulary may grow.
-        free = {"init", "vocab_size"} | (set() if self.shape.positions == "learned" else {"block_size"})
+        free = {"init", "vocab_size", "block_size"}  # trained weights need no init, and a vocabulary may grow
         if self.shape.is_plugin:  # which of its weights have a row per token or position is unknown
             free = {"init"}
+        elif self.shape.positions == "learned":  # others have no weight per position, and allow any length
+            free = {"init", "vocab_size"}
         return [*(name for name in FIELDS if name not in free), *dict(self.shape.own)]
 
     @property
@@ -265,7 +261,8 @@ def read_start(spec: StudySpec) -> Start | None:
     Raises:
         BadInput: the folder has no checkpoint, or a damaged one, or the study names another tokenizer.
     """
-    if (folder := spec.init_folder) is None:
+    folder = spec.init_folder
+    if folder is None:
         return None
     try:
         start = open_start(folder)
@@ -274,7 +271,8 @@ def read_start(spec: StudySpec) -> Start | None:
     except NO_CHECKPOINT as error:
         what = f"init_from: there is no checkpoint in {folder}"
         raise BadInput(spec.problem(("init_from",), what, "a folder with model.json")) from error
-    if (name := start.tokenizer.name) != spec.data.tokenizer:
+    name = start.tokenizer.name
+    if name != spec.data.tokenizer:
         what = f"the run in {folder} has tokenizer {name}"
         raise BadInput(spec.problem(("data", "tokenizer"), what, f"tokenizer: {name}"))
     if spec.data.vocab_size is not None:
@@ -291,36 +289,35 @@ def check_start(spec: StudySpec, start: Start | None, trials: Iterable[Hyperpara
     """
     if start is None:
         return []
-    unlike: dict[str, set[Any]] = {}
-    theirs = start._bound_values
+    unlike = defaultdict[str, set[Any]](set)
+    theirs, run = start._bound_values, start.values
     for values in trials:
         ours = values.as_dict() | vars(ModelShape.of(values))
-        different = {
-            name: f"{name} {shown(theirs[name])}, not {shown(ours[name])}"
-            for name in start.bound
-            if theirs[name] != ours[name] and not (follows(name, theirs) and follows(name, ours))
-        }
-        if different:
-            what = f"init_from: the run in {start.folder} has {'; '.join(different.values())}"
-            place = spec.place(*different, default=("init_from",))
+        changed = [name for name in start.bound if theirs[name] != ours[name]]
+        changed = [name for name in changed if not (follows(name, theirs) and follows(name, ours))]
+        if changed:
+            differences = "; ".join(
+                f"{name} {shown(theirs[name])}, not {shown(ours[name])}" for name in changed
+            )
+            place = spec.place(*changed, default=("init_from",))
+            what = f"init_from: the run in {start.folder} has {differences}"
             raise BadInput(spec.problem(place, what, "the run's values"))
         for name in OF_RUNS:
-            was, is_now = getattr(start.values, name), getattr(values, name)
-            follows_dropout = name.endswith("_dropout") and (was, is_now) == (
-                start.values.dropout,
-                values.dropout,
-            )
-            if was != is_now and not follows_dropout:
-                unlike.setdefault(name, set()).add(is_now)
-    return [
-        f"{name} {shown(getattr(start.values, name))} of the run in init_from is not kept: it is "
-        + " or ".join(sorted(map(shown, held)))
-        for name, held in unlike.items()
-    ]
+            change = getattr(run, name), getattr(values, name)
+            follows_dropout = name.endswith("_dropout") and change == (run.dropout, values.dropout)
+            if change[0] != change[1] and not follows_dropout:
+                unlike[name].add(change[1])
+    warnings = []
+    for name, now in unlike.items():
+        is_now = " or ".join(sorted(map(shown, now)))
+        warnings.append(
+            f"{name} {shown(getattr(run, name))} of the run in init_from is not kept: it is {is_now}"
+        )
+    return warnings
 
 
 # The weights with one row per token.
-OF_VOCABULARY = ("token_embedding", "source_embedding", "head.weight", "head.bias")
+OF_VOCABULARY = {"token_embedding", "source_embedding", "head.weight", "head.bias"}
 
 
 def start_weights(spec: StudySpec) -> Callable[[Hyperparameters], Mapping[str, Tensor] | None]:
@@ -339,11 +336,10 @@ def start_weights(spec: StudySpec) -> Callable[[Hyperparameters], Mapping[str, T
         if rows == [*range(start.values.vocab_size)]:
             return weights
         at = torch.tensor([-1 if row is None else row for row in rows])
-
-        def moved(weight: Tensor) -> Tensor:
-            is_new = (at < 0).view(-1, *[1] * (weight.ndim - 1))
-            return weight[at.clamp(min=0)].masked_fill(is_new, math.nan)
-
-        return {name: moved(weight) if name in OF_VOCABULARY else weight for name, weight in weights.items()}
+        moved = {}
+        for name in OF_VOCABULARY & weights.keys():
+            is_new = (at < 0).view(-1, *[1] * (weights[name].ndim - 1))
+            moved[name] = weights[name][at.clamp(min=0)].masked_fill(is_new, math.nan)
+        return {**weights, **moved}
 
     return taken

@@ -125,8 +125,8 @@ def _searched_axes(spaces: Sequence[Space]) -> Iterator[Axis]:
             low, high = min(entry.min for entry in ranges), max(entry.max for entry in ranges)
             yield Axis.of_numbers(name, low, high, True, all(entry.log for entry in ranges))
         else:
-            lists = (entry.values for entry in all_cells if isinstance(entry, Choices))
-            yield from axes_of_values(name, [value for values in lists for value in values], True)
+            lists = [entry.values for entry in all_cells if isinstance(entry, Choices)]
+            yield from axes_of_values(name, sum(lists, ()), True)
 
 
 @dataclass(frozen=True)
@@ -144,10 +144,6 @@ class _Candidate(NamedTuple):
 
     shares: Floats
     point: dict[str, Scalar]
-
-    @classmethod
-    def at(cls, space: Space, shares: Floats, fixed: Mapping[str, Any]) -> _Candidate:
-        return cls(shares, space.point(shares.tolist(), fixed))
 
 
 @dataclass
@@ -187,9 +183,7 @@ class JointModel:
             for trial in self.trials(index).running()
             if trial.params and (index, trial.number) != (cell, but)
         ]
-        if pending:
-            return surrogate.expecting(np.vstack(pending))
-        return surrogate
+        return surrogate.expecting(np.vstack(pending)) if pending else surrogate
 
     def first(self, cell: int, number: int, fixed: Mapping[str, Any] | None = None) -> dict[str, Scalar]:
         """Return the point of a trial before there is a surrogate: the points of all cells fill the space evenly."""
@@ -198,7 +192,7 @@ class JointModel:
         place = (spread(number * _stride(len(self.spaces), n_axes) + cell, n_axes) + offset) % 1.0
         for axis, prior in self._priors(cell).items():
             place[axis] = min(prior.quantile(place[axis]), _BELOW_1)
-        return _Candidate.at(self.spaces[cell], place, fixed or {}).point
+        return self.spaces[cell].point(place.tolist(), fixed)
 
     def _priors(self, cell: int) -> dict[int, Prior]:
         entries = enumerate(self.spaces[cell].parameters.values())
@@ -243,7 +237,7 @@ class JointModel:
         draws = np.random.default_rng(generator_key(self.seed, f"joint/{space.cell.key}/{number}"))
 
         def added(to: Sequence[_Candidate], places: Floats) -> list[_Candidate]:
-            new = [_Candidate.at(space, place, fixed) for place in places]
+            new = [_Candidate(place, space.point(place.tolist(), fixed)) for place in places]
             return list({frozenset(each.point.items()): each for each in (*to, *new)}.values())
 
         counts = [entry.count for entry in space.parameters.values() if isinstance(entry, Choices)]
@@ -312,9 +306,10 @@ def _rows(trials: Sequence[tuple[int, FrozenTrial]]) -> list[_Row]:
     gains = _Gains([(cell, trial) for cell, trial in trials if trial.state == TrialState.COMPLETE])
     rows, diverged = [], []
     for cell, trial in trials:
-        if _is_diverged(trial):
+        expected = gains.final(cell, trial)
+        if any(broken > 0 for broken in trial.constraints.values()):
             diverged.append((cell, trial))
-        elif (expected := gains.final(cell, trial)) is not None:
+        elif expected is not None:
             rows.append(_Row(cell, trial.params, *expected))
     for cell, trial in diverged if rows else ():
         same = [row.loss for row in rows if row.cell == cell] or [row.loss for row in rows]
@@ -336,10 +331,9 @@ class _Gains:
     def final(self, cell: int, trial: FrozenTrial) -> tuple[float, float] | None:
         """Return the log loss at a trial's end and its variance; None if nothing tells it."""
         if trial.state == TrialState.COMPLETE:
-            is_loss = trial.value is not None and trial.value > 0
-            if is_loss:
-                return (math.log(trial.value or 1.0), 0.0)
-            return None
+            if trial.value is None or not trial.value > 0:
+                return None
+            return math.log(trial.value), 0.0
         if not trial.intermediate_values:
             return None
         step, value = max(trial.intermediate_values.items())
@@ -350,10 +344,6 @@ class _Gains:
         if len(gains) < 2 or not 0 < value < math.inf:
             return None
         return math.log(value) + float(np.median(gains)), EXTRAPOLATED**2 + float(np.var(gains))
-
-
-def _is_diverged(trial: FrozenTrial) -> bool:
-    return any(broken > 0 for broken in trial.constraints.values())
 
 
 def _last_fit(n_rows: int) -> int:

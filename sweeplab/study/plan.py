@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median_low
@@ -77,7 +77,7 @@ def divide_machine(workers: int | str, n_stacks: int, n_cpus: int, n_gpus: int) 
         count = min(n_stacks, n_gpus if workers == "auto" else int(workers))
         return [WorkerResources(max(1, n_cpus // count), index % n_gpus) for index in range(count)]
     count = max(1, min(n_stacks, n_cpus)) if workers == "auto" else int(workers)
-    return [WorkerResources(max(1, n_cpus // count) if count < n_cpus else 1)] * count
+    return [WorkerResources(max(1, n_cpus // count))] * count
 
 
 def stack_capacity(wanted: int | str, values: Hyperparameters, n_seeds: int, memory_bytes: float) -> int:
@@ -93,10 +93,11 @@ def stack_capacity(wanted: int | str, values: Hyperparameters, n_seeds: int, mem
     fits = max(1, min(room, MOST_FOLDED // (at_once * shape.n_head)))
     if wanted != "auto":
         return min(int(wanted), fits)
+    pays = 1
     if values.device == "cuda":
         pays = min(CUDA_MOST, max(1, round(CUDA_STEP_FLOPS / (row_flops(values) * at_once))))
-    else:
-        pays = CPU_STACK if n_params(shape) < CPU_STACK_BELOW_PARAMS else 1
+    elif n_params(shape) < CPU_STACK_BELOW_PARAMS:
+        pays = CPU_STACK
     return min(fits, max(pays, n_seeds))
 
 
@@ -191,17 +192,16 @@ class Plan:
     spread: float = 1.0
 
     def __repr__(self) -> str:
-        sizes = sorted(cell.n_params for cell in self.cells)
-        size = f"{sizes[0]:,}" + (f" to {sizes[-1]:,}" if sizes[-1] > sizes[0] else "")
+        sizes = sorted({cell.n_params for cell in self.cells})
+        size = " to ".join(f"{count:,}" for count in (sizes[0], *sizes[1:][-1:]))
         lines = [f"<plan of {self.name}: {several(len(self.cells), 'cell')} of {size} parameters"]
         if self.trials is not None:
             lines[0] += f", {several(self.trials, 'trial')}, {several(self.runs or 0, 'run')}"
         for cell in self.cells[:MOST_SHOWN]:
-            lines.append(
-                f"  {cell.cell}: {several(cell.n_params, 'parameter')}, {cell.train_flops:.2e} FLOPs a run"
-            )
-        if (more := len(self.cells) - MOST_SHOWN) > 0:
-            lines.append(f"  and {several(more, 'more cell')}")
+            size = several(cell.n_params, "parameter")
+            lines.append(f"  {cell.cell}: {size}, {cell.train_flops:.2e} FLOPs a run")
+        more = len(self.cells) - MOST_SHOWN
+        lines += [f"  and {several(more, 'more cell')}"] * (more > 0)
         return "\n".join([*lines, *(f"  warning: {each}" for each in self.warnings)]) + ">"
 
     @property
@@ -227,18 +227,12 @@ def totals(plans: Sequence[CellPlan], per_cell: int | None) -> dict[str, Any]:
     """Return trials, runs, tokens and FLOPs of a whole study; None each if no number of trials ends it."""
     if per_cell is None:
         return dict.fromkeys(("trials", "runs", "train_tokens", "train_flops"))
-
-    trials = [plan.n_trials(per_cell) for plan in plans]
-    runs = [number * len(plan.seeds) for number, plan in zip(trials, plans, strict=True)]
-
-    def total(of: str) -> float:
-        return float(sum(getattr(plan, of) * number for number, plan in zip(runs, plans, strict=True)))
-
+    runs = [(plan, plan.n_trials(per_cell) * len(plan.seeds)) for plan in plans]
     return {
-        "trials": sum(trials),
-        "runs": sum(runs),
-        "train_tokens": total("train_tokens"),
-        "train_flops": total("train_flops"),
+        "trials": sum(plan.n_trials(per_cell) for plan in plans),
+        "runs": sum(count for _, count in runs),
+        "train_tokens": float(sum(plan.train_tokens * count for plan, count in runs)),
+        "train_flops": float(sum(plan.train_flops * count for plan, count in runs)),
     }
 
 
@@ -251,35 +245,34 @@ def has_cuda(engine: Engine) -> bool:
 
 def worker_resources(spec: StudySpec, cells: Sequence[CellPlan], device: str) -> list[WorkerResources]:
     """Return the resources of each worker: a share of this machine, or what the engine requests of remote ones."""
-    n_cpus = n_cores()
-    per_cell, threads = spec.budget.trials_per_cell, spec.engine.threads
-    n_stacks = n_cpus
+    n_cpus, engine, per_cell = n_cores(), spec.engine, spec.budget.trials_per_cell
+    most = MOST_ELSEWHERE.get(engine.type, n_cpus)
+    n_stacks = most
     if per_cell is not None:
         n_stacks = sum(-(-cell.n_trials(per_cell) * len(cell.seeds) // cell.stack) for cell in cells)
-    if spec.engine.type != "local":
-        most = MOST_ELSEWHERE[spec.engine.type]
-        most = most if per_cell is None else min(n_stacks, most)
-        count = most if spec.engine.workers == "auto" else int(spec.engine.workers)
-        return [WorkerResources(spec.engine.threads_elsewhere)] * count
-    workers = divide_machine(spec.engine.workers, n_stacks, n_cpus, cuda_count() if device == "cuda" else 0)
-    if threads == "auto":
+    if engine.type != "local":
+        count = min(n_stacks, most) if engine.workers == "auto" else int(engine.workers)
+        return [WorkerResources(engine.threads_elsewhere)] * count
+    workers = divide_machine(engine.workers, n_stacks, n_cpus, cuda_count() if device == "cuda" else 0)
+    if engine.threads == "auto":
         return workers
-    return [replace(each, threads=int(threads)) for each in workers]
+    return [replace(worker, threads=int(engine.threads)) for worker in workers]
 
 
 def memory_shortage(cells: Sequence[CellPlan], workers: Sequence[WorkerResources], device: str) -> str:
     """Describe by how much the largest runs of workers that share a memory exceed it; empty if they fit."""
     n_sharing = max(Counter(worker.gpu for worker in workers).values())
-    needed, there = n_sharing * max(each.memory_bytes for each in cells), memory_bytes(device)
-    if needed <= there:
-        return ""
+    needed, there = n_sharing * max(cell.memory_bytes for cell in cells), memory_bytes(device)
     runs = "a run takes" if n_sharing == 1 else f"runs of {several(n_sharing, 'worker')} at once take"
-    return f"{runs} about {bytes_in_words(needed)} of memory, but there are only {bytes_in_words(there)}"
+    what = f"{runs} about {bytes_in_words(needed)} of memory, but there are only {bytes_in_words(there)}"
+    return what * (needed > there)
 
 
 def check_memory(spec: StudySpec, cells: Sequence[Samples]) -> None:
     """Refuse a run whose weights, gradients and moments need more memory than its device has."""
-    for cell in cells if spec.engine.type == "local" else ():
+    if spec.engine.type != "local":
+        return
+    for cell in cells:
         needed, there = state_bytes(cell.median), memory_bytes(settle_devices(cell.median).device)
         if needed > there:
             takes = f"needs {bytes_in_words(needed)} for its weights, gradients and moments alone"
@@ -324,11 +317,11 @@ def sample_cell(spec: StudySpec, space: Space, count: int) -> Samples:
     broken = [space.broken_rule(values) for values in drawn]
     valid = [values for values, rule in zip(drawn, broken, strict=True) if rule is None]
     if not valid:
-        rules = {
-            rule.text: (rule, rule.why(values)) for values, rule in zip(drawn, broken, strict=True) if rule
-        }
-        what = f"trial of cell {space.cell.key}"
-        raise BadInput(*(unmet(spec, rule, what, space.sizes, why, drawn) for rule, why in rules.values()))
+        last = {rule.text: (rule, values) for values, rule in zip(drawn, broken, strict=True) if rule}
+        what, sizes = f"trial of cell {space.cell.key}", space.sizes
+        raise BadInput(
+            *(unmet(spec, rule, what, sizes, rule.why(values), drawn) for rule, values in last.values())
+        )
     return Samples(space, len(valid) / len(drawn), valid)
 
 
@@ -385,65 +378,48 @@ def _only(values: set[Any]) -> Any:
     return None
 
 
-def warnings(spec: StudySpec, cells: Sequence[Samples]) -> list[str]:
-    """Return warnings of what the user may not have intended, from samples of every cell."""
+def warnings(spec: StudySpec, cells: Sequence[Samples]) -> Iterator[str]:
+    """Yield warnings of what the user may not have intended, from samples of every cell."""
 
     def varies(name: str) -> bool:
         return any(len({getattr(run, name) for run in cell.valid}) > 1 for cell in cells)
 
-    messages = list[str]()
     counts = [cell.space.n_points for cell in cells if cell.space.n_points is not None]
-    asked = spec.budget.trials_per_cell
-    repeats = spec.budget.repeats
+    asked, repeats = spec.budget.trials_per_cell, spec.budget.repeats
     if repeats and asked is None:
-        messages.append(
-            "budget.repeats has no effect without trials_per_cell: no trial is known to be the last"
-        )
+        yield "budget.repeats has no effect without trials_per_cell: no trial is known to be the last"
     if counts and (asked is None or min(counts) + repeats < asked):
         fewest = several(min(counts), "point")
-        messages.append(
-            f"a cell has only {fewest}, and none is trained twice: repeats and more seeds measure the noise"
-        )
+        yield f"a cell has only {fewest}, and none is trained twice: repeats and more seeds measure the noise"
     if promotes(spec.pruner) and spec.budget.time is None and spec.budget.flops is None:
-        messages.append(
-            "the pruner never promotes: it does so while time or FLOPs are left, and the budget limits neither"
-        )
-    sampler = settled_sampler(spec).type
-    if (priors := believed(spec)) and sampler != JOINT:
-        messages.append(
-            f"the prior of {', '.join(priors)} has no effect: the sampler {sampler} takes none, joint does"
-        )
-    models = {run.model for cell in cells for run in cell.valid} - {TRANSFORMER}
+        yield "the pruner never promotes: it does so while time or FLOPs are left, and the budget limits neither"
+    sampler, priors = settled_sampler(spec).type, ", ".join(believed(spec))
+    if priors and sampler != JOINT:
+        yield f"the prior of {priors} has no effect: the sampler {sampler} takes none, joint does"
+    runs = [run for cell in cells for run in cell.valid]
+    models = ", ".join(sorted({run.model for run in runs} - {TRANSFORMER}))
     if models:
-        messages.append(
-            f"model {', '.join(sorted(models))} is a plugin's: its runs train one by one, not stacked"
-        )
+        yield f"model {models} is a plugin's: its runs train one by one, not stacked"
     varying = {name for name in spec.search if TABLE[name].shape and varies(name)}
     if not all(have_one_task(cell.valid) for cell in cells):
         tasks = ", ".join(sorted(varying & {*TASK}))
-        messages.append(f"{tasks} searched: sampling and pruning compare losses of different tasks")
-    if sizes := sorted(name for name in varying - {*TASK} if TABLE[name].kind == "int"):
-        messages.append(
-            f"{', '.join(sizes)} searched: sampling and pruning compare different sizes in a cell"
-        )
-    values = [run for cell in cells for run in cell.valid]
-    if any(run.warmup_iters >= run.max_iters for run in values):
-        messages.append("warmup_iters is not below max_iters: the learning rate never reaches its peak")
-    if any(run.lr_decay and run.min_lr > run.learning_rate for run in values):
-        messages.append("min_lr is above learning_rate: such runs do not decay their learning rate")
-    if spec.place("patience") != NOWHERE and values and not any(map(_can_stop, values)):
-        run = values[0]
-        n_iters = (run.patience or 0) * run.eval_interval
-        takes = f"{several(run.patience or 0, 'evaluation')} without improvement take {several(n_iters, 'iteration')}"
-        messages.append(f"patience never stops a run: {takes}, but a run has {run.max_iters}")
-    typical = cells[0].space.typical
-    settled = settled_pruner(spec.pruner, typical.eval_interval, typical.max_iters)
-    first = first_decision(settled)
-    if first is not None and first >= typical.max_iters:
-        messages.append(
-            f"the pruner never prunes: it first decides at iteration {first}, but a run has {typical.max_iters}"
-        )
-    return messages
+        yield f"{tasks} searched: sampling and pruning compare losses of different tasks"
+    sizes = ", ".join(sorted(name for name in varying - {*TASK} if TABLE[name].kind == "int"))
+    if sizes:
+        yield f"{sizes} searched: sampling and pruning compare different sizes in a cell"
+    if any(run.warmup_iters >= run.max_iters for run in runs):
+        yield "warmup_iters is not below max_iters: the learning rate never reaches its peak"
+    if any(run.lr_decay and run.min_lr > run.learning_rate for run in runs):
+        yield "min_lr is above learning_rate: such runs do not decay their learning rate"
+    if spec.place("patience") != NOWHERE and runs and not any(map(_can_stop, runs)):
+        patience, most = runs[0].patience or 0, runs[0].max_iters
+        n_iters = several(patience * runs[0].eval_interval, "iteration")
+        takes = f"{several(patience, 'evaluation')} without improvement take {n_iters}"
+        yield f"patience never stops a run: {takes}, but a run has {most}"
+    every, most = cells[0].space.typical.eval_interval, cells[0].space.typical.max_iters
+    first = first_decision(settled_pruner(spec.pruner, every, most))
+    if first is not None and first >= most:
+        yield f"the pruner never prunes: it first decides at iteration {first}, but a run has {most}"
 
 
 def _can_stop(values: Hyperparameters) -> bool:

@@ -28,27 +28,24 @@ MOST_NAMED = 20
 
 def reaches_in_words(reaches: Sequence[str]) -> str:
     """Describe what a study file uses outside its own folder and the lab; empty if nothing."""
-    if reaches:
-        return f"outside of its folder and the lab: {several_named(reaches)}"
-    return ""
+    return f"outside of its folder and the lab: {several_named(reaches)}" * bool(reaches)
 
 
 def dotted(path: Location) -> str:
     """Format a location: `search.learning_rate.max`, `seeds[0]`."""
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return text.removeprefix(".") or "the study"
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return "".join(parts).removeprefix(".") or "the study"
 
 
 def shown(value: Any) -> str:
     """Format a value roughly as in YAML, shortened to fit on a line."""
-    written = without_passwords(json.dumps(value, default=str, ensure_ascii=False))
-    # Characters that would end the line or move the cursor are escaped.
-    text = "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in written)
-    if len(text) <= 60:
-        return text
-    return text[:57] + "..."
+    text = escaped(without_passwords(json.dumps(value, default=str, ensure_ascii=False)))
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def escaped(text: str) -> str:
+    """Write a text on one line: characters that would end it or move the cursor are escaped."""
+    return "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in text)
 
 
 @dataclass
@@ -84,12 +81,14 @@ class SourceMap:
         """Return a problem placed at the value of `path` (or its key), or at the nearest enclosing place."""
         for length in range(len(path), -1, -1):
             around = path[:length]
-            if words := self._override(around):
+            words = self._override(around)
+            if words:
                 return Problem(f"{words}: {what}", allowed, nearest)
-            known = [self.keys, self.values] if at_key or around != path else [self.values, self.keys]
-            for marks in known:
-                if around in marks:
-                    return Problem(what, allowed, nearest, self.file, *marks[around])
+            mark = self.keys.get(around)
+            if mark is None or (around == path and not at_key):
+                mark = self.values.get(around, mark)
+            if mark:
+                return Problem(what, allowed, nearest, self.file, *mark)
         return Problem(what, allowed, nearest, self.file)
 
     def _override(self, path: Location) -> str:
@@ -102,7 +101,7 @@ class SourceMap:
 class Problems:
     """Collects all problems of a document, so that they are reported together."""
 
-    source: SourceMap
+    source: SourceMap = field(default_factory=SourceMap)
     found: list[Problem] = field(default_factory=list)
 
     def add(
@@ -122,7 +121,17 @@ class Problems:
         near = nearest(name, [*known, *elsewhere])
         allowed = ", ".join(known)
         if len(known) > MOST_NAMED:
-            allowed = ""
-            if not near:
-                allowed = f"`sweeplab {'schema' if kind == 'key' else 'hyperparameters'}` lists them"
+            command = {"key": "schema"}.get(kind, "hyperparameters")
+            allowed = f"`sweeplab {command}` lists them" * (not near)
         self.add(path, f"{dotted(path[:-1])}: unknown {kind} {shown(name)}", allowed, near, at_key=True)
+
+
+class Refusal(ValueError):  # noqa: N818 - its text is shown to the user
+    """Report what is wrong with one value, what is allowed and which name was probably meant.
+
+    The message does not repeat a value that `is_secret`.
+    """
+
+    def __init__(self, what: str, allowed: str = "", nearest: str = "", is_secret: bool = False) -> None:
+        super().__init__(what)
+        self.what, self.allowed, self.nearest, self.is_secret = what, allowed, nearest, is_secret

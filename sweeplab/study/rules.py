@@ -74,10 +74,7 @@ def facts(values: Hyperparameters) -> Facts:
 def iterations(values: Hyperparameters, sizes: DataSizes) -> int:
     """Return the steps of a run: the fewest that read its `tokens_per_param`, those of its `epochs`, or max_iters."""
     if values.tokens_per_param is None:
-        of_epochs = sizes.iterations(values)
-        if of_epochs is None:
-            return values.max_iters
-        return of_epochs
+        return sizes.iterations(values) or values.max_iters
     counted = {"total": accounting.n_params, "non_embedding": accounting.n_params_non_embedding}
     tokens = values.tokens_per_param * counted[values.params_counted](ModelShape.of(values))
     most = TABLE["max_iters"].high or 1
@@ -189,17 +186,17 @@ class Rule:
             return ""
         values = [vars(trial) for trial in trials]
         for left, operator, right in Expression(self.text).comparisons:
-            pairs = [*_numbers(left, right, values)] if operator in _CLOSEST else []
+            if operator not in _CLOSEST:
+                continue
+            pairs = [*_numbers(left, right, values)]
             if not pairs or any(DEFAULT_OPERATORS[operator](*pair) for pair in pairs):
                 continue
             words, closest = ["smallest", "largest"], _CLOSEST[operator]
             ends = closest(pairs, key=lambda pair: pair[0] - pair[1])
             if left.names and right.names:
-                both = (
-                    f"{side.text} = {_written(end)}" for side, end in zip((left, right), ends, strict=True)
-                )
-                return f"the closest{drawn} are {' and '.join(both)}"
-            side = 0 if left.names else 1
+                both = f"{left.text} = {_written(ends[0])} and {right.text} = {_written(ends[1])}"
+                return f"the closest{drawn} are {both}"
+            side = int(not left.names)
             return f"the {words[(closest is max) ^ side]} {(left, right)[side].text}{drawn} is {_written(ends[side])}"
         return ""
 
@@ -224,87 +221,76 @@ def _written(number: float) -> str:
 
 def rules(spec: StudySpec, sizes: Sizes) -> list[Rule]:
     """Return the rules that every trial of a study has to meet: first the built-in ones, then its constraints."""
-    every = [
-        _search_rule(name, entry)
-        for name, entry in spec.search.items()
-        if isinstance(entry, Derived | Divisors)
-    ]
-    every += [
-        Rule(
-            requirement.text,
-            spec.place(*requirement.names),
-            frozenset(requirement.names),
-            _shape_meets(requirement),
-        )
-        for requirement in requirements()
-    ]
+    every = list[Rule]()
+    for name, entry in spec.search.items():
+        if isinstance(entry, Derived):
+            every.append(_derived_rule(name, entry))
+        elif isinstance(entry, Divisors):
+            every.append(_divisors_rule(name, entry))
+    for shape in requirements():
+        every.append(Rule(shape.text, spec.place(*shape.names), frozenset(shape.names), _shape_meets(shape)))
     if spec.place("head_dim") == NOWHERE:
         every.append(_expression_rule("n_embd % n_head == 0", spec.place("n_head", "n_embd")))
     known = DataSizes.of(sizes)
-    vocab_size = known.vocab_size if known else None
-    if vocab_size is not None:
-        every.append(_expression_rule(f"vocab_size >= {vocab_size}", spec.place("vocab_size")))
+    if known:
+        every.append(_expression_rule(f"vocab_size >= {known.vocab_size}", spec.place("vocab_size")))
     every += [_expression_rule(text, spec.place(*sorted(Expression(text).names))) for text in REQUIREMENTS]
-    every += _data_rules(spec, known)
+    for text, names, meets in _data_rules(spec, known):
+        every.append(Rule(text, spec.place(*names), frozenset(names), meets))
     every += [_expression_rule(text, ("constraints", index)) for index, text in enumerate(spec.constraints)]
     return every
 
 
-def _data_rules(spec: StudySpec, sizes: DataSizes | None) -> Iterator[Rule]:
+Meets = Callable[[Hyperparameters], bool]
+
+
+def _data_rules(spec: StudySpec, sizes: DataSizes | None) -> Iterator[tuple[str, list[str], Meets]]:
     """Yield the rules between corpus, objective, family and sizes; those on the vocabulary where it is known."""
     # Imported here because it imports numpy, which is slow.
     from sweeplab.data.objectives import OBJECTIVES, SETTINGS, n_special
 
-    n_symbols = sizes.vocab_size if sizes else None
-
-    def rule(text: str, names: Iterable[str], meets: Callable[[Hyperparameters], bool]) -> Rule:
-        return Rule(text, spec.place(*names), frozenset(names), meets)
-
-    if (kind := spec.kind) is not None:
+    kind, objectives = spec.kind, OBJECTIVES.items()
+    if kind is not None:
         has = "is one text" if kind == "text" else f"has {kind}"
-        suits = [name for name, objective in OBJECTIVES.items() if objective.learns == kind]
-        yield rule(
-            f"objective is {' or '.join(suits)}, because corpus {spec.data.corpus} {has}",
-            ["objective"],
-            lambda values: values.objective in suits,
-        )
-    suited = ", ".join(f"{name}: {' or '.join(kind.families)}" for name, kind in OBJECTIVES.items())
-    yield rule(
+        suits = [name for name, objective in objectives if objective.learns == kind]
+        text = f"objective is {' or '.join(suits)}, because corpus {spec.data.corpus} {has}"
+        yield text, ["objective"], lambda values: values.objective in suits
+    suited = ", ".join(f"{name}: {' or '.join(objective.families)}" for name, objective in objectives)
+    yield (
         f"objective suits family ({suited})",
         ["objective", "family"],
         lambda values: values.family in OBJECTIVES[values.objective].families,
     )
-    blocks = ", ".join(f"{name}: {kind.shortest_block}" for name, kind in OBJECTIVES.items())
-    yield rule(
+    blocks = ", ".join(f"{name}: {objective.shortest_block}" for name, objective in objectives)
+    yield (
         f"block_size is at least what objective needs ({blocks})",
         ["block_size", "objective"],
         lambda values: values.block_size >= OBJECTIVES[values.objective].shortest_block,
     )
-    if sizes and (n_labels := sizes.n_labels):
-        yield rule(
-            f"n_labels >= {n_labels}, as many as the data have",
-            ["n_labels", "objective"],
-            lambda values: (values.n_labels or 0) >= n_labels,
-        )
-    if starting := [name for name, objective in OBJECTIVES.items() if objective.reads_start]:
-        yield rule(
+    n_labels = (sizes and sizes.n_labels) or 0
+    if n_labels:
+        text = f"n_labels >= {n_labels}, as many as the data have"
+        yield text, ["n_labels", "objective"], lambda values: (values.n_labels or 0) >= n_labels
+    starting = [name for name, objective in objectives if objective.reads_start]
+    if starting:
+        yield (
             f"init_from names the trained run that objective {' or '.join(starting)} starts from",
             ["objective"],
             lambda values: spec.init_from is not None or values.objective not in starting,
         )
-    for name, objective in OBJECTIVES.items():
+    for name, objective in objectives:
         if objective.per_loss > 1:
-            yield rule(*_in_groups(name, objective.per_loss))
-    if n_symbols is not None:
-        yield rule(
+            yield _in_groups(name, objective.per_loss)
+    if sizes:
+        n_symbols = sizes.vocab_size
+        yield (
             f"vocab_size >= {n_symbols} + special tokens of the objective",
             ["vocab_size", "objective", "family", *SETTINGS],
             lambda values: values.vocab_size >= n_symbols + n_special(values),
         )
 
 
-def _in_groups(objective: str, size: int) -> tuple[str, list[str], Callable[[Hyperparameters], bool]]:
-
+def _in_groups(objective: str, size: int) -> tuple[str, list[str], Meets]:
     def meets(values: Hyperparameters) -> bool:
         is_whole = values.batch_size // values.grad_accum % size == 0 and not values.batch_warmup_iters
         return values.objective != objective or is_whole
@@ -313,21 +299,24 @@ def _in_groups(objective: str, size: int) -> tuple[str, list[str], Callable[[Hyp
     return text, ["batch_size", "grad_accum", "batch_warmup_iters", "objective"], meets
 
 
-def _search_rule(name: str, entry: Derived | Divisors) -> Rule:
+def _derived_rule(name: str, entry: Derived) -> Rule:
     def meets(values: Hyperparameters) -> bool:
         value = getattr(values, name)
-        if isinstance(entry, Derived):
-            return bool(value == value)  # NaN marks an invalid result, and differs from itself
+        return bool(value == value)  # NaN marks an invalid result, and differs from itself
+
+    text = f"{name} = {entry.expr.text} ({TABLE[name].allowed})"
+    return Rule(text, ("search", name, "expr"), needs(entry) | {name}, meets)
+
+
+def _divisors_rule(name: str, entry: Divisors) -> Rule:
+    def meets(values: Hyperparameters) -> bool:
         if not wanted(entry, vars(values)):  # not sampled; its value may be auto
             return True
+        value = getattr(values, name)
         return bool(entry.min <= value <= entry.max and getattr(values, entry.of) % value == 0)
 
-    path: Location = ("search", name)
-    if isinstance(entry, Derived):
-        path, text = (*path, "expr"), f"{name} = {entry.expr.text} ({TABLE[name].allowed})"
-    else:
-        text = f"{name}, from {entry.min} to {entry.max}, divides {entry.of}"
-    return Rule(text, path, needs(entry) | {name}, meets)
+    text = f"{name}, from {entry.min} to {entry.max}, divides {entry.of}"
+    return Rule(text, ("search", name), needs(entry) | {name}, meets)
 
 
 # Caches the last shapes: a dozen rules ask for each in turn.

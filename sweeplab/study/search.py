@@ -50,9 +50,7 @@ class Range(Entry):
     @property
     def count(self) -> int | None:
         """Return how many values there are; None where they cannot be counted."""
-        if self._step:
-            return round((self.max - self.min) / self._step) + 1
-        return None
+        return round((self.max - self.min) / self._step) + 1 if self._step else None
 
     def distribution(self) -> BaseDistribution:
         """Return the range as Optuna's distribution."""
@@ -86,7 +84,7 @@ class Range(Entry):
             near = self.stored_at(round((value - self.min) / self._step)) if self._step else value
             if math.isclose(near, value, rel_tol=1e-9):
                 return near
-        steps = f" in steps of {self._step:g}" if self._step else ""
+        steps = f" in steps of {self._step or 0:g}" * bool(self._step)
         raise ValueError(f"{self.min:g} to {self.max:g}{steps}")
 
     def stored_at(self, index: int) -> float:
@@ -104,10 +102,9 @@ class Range(Entry):
         margin = 0.5 if self.integer else 0.0
         low, high = self.min - margin, self.max + margin
         value = low * (high / low) ** share if self.log else low + share * (high - low)
-        value = min(max(round(value) if self.integer else value, self.min), self.max)
         if self.integer:
-            return int(value)
-        return value
+            return int(min(max(round(value), self.min), self.max))
+        return min(max(value, self.min), self.max)
 
     def share(self, value: float) -> float:
         """Return how far through the range a value lies, from 0 to 1."""
@@ -123,7 +120,7 @@ class Range(Entry):
     @property
     def _optuna(self) -> dict[str, Any]:
         kind: type = int if self.integer else float
-        step = None if self._step is None else kind(self._step)
+        step = self._step and kind(self._step)
         return {"low": kind(self.min), "high": kind(self.max), "step": step, "log": self.log}
 
 
@@ -207,9 +204,11 @@ def needs(entry: SearchSpec) -> frozenset[str]:
     """Return the names that an entry depends on."""
     if isinstance(entry, Derived):
         return entry.expr.names
-    names = entry.when.names if entry.when else frozenset[str]()
+    names = frozenset[str]()
+    if entry.when:
+        names |= entry.when.names
     if isinstance(entry, Divisors):
-        return names | {entry.of}
+        names |= {entry.of}
     return names
 
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from sweeplab.data.task import DataSizes, Sizes
 from sweeplab.errors import BadInput, Problem
 from sweeplab.expressions import Expression
-from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameters, defaults
+from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameters, defaults, is_number
 from sweeplab.model.shape import settled
 from sweeplab.records.folders import named_cell
 from sweeplab.study.problems import shown
@@ -32,7 +32,7 @@ from sweeplab.study.rules import (
     wanted,
 )
 from sweeplab.study.search import Derived, Divisors, Sampled, Scalar, SearchSpec, needs, stored_values
-from sweeplab.study.spec import ConditionalSeed, StudySpec
+from sweeplab.study.spec import StudySpec, seed_parts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,7 +76,9 @@ class Cell:
 def _word(value: Any) -> str:
     if isinstance(value, tuple):
         return "+".join(map(_word, value))
-    return quote(value if isinstance(value, str) else json.dumps(value), safe="")
+    if not isinstance(value, str):
+        value = json.dumps(value)
+    return quote(value, safe="")
 
 
 class Space:
@@ -125,7 +127,8 @@ class Space:
             self._varying.add("max_iters")
         for name in self._order:
             self._enter(name, spec.search[name])
-        known = rules(spec, self.sizes) if known is None else known
+        if known is None:
+            known = rules(spec, self.sizes)
         self._rules = [rule for rule in known if not self._expanded(rule.names) & self._unknown]
 
     def _enter(self, name: str, entry: SearchSpec) -> None:
@@ -139,12 +142,12 @@ class Space:
             return
         if not needed & self._varying and not wanted(entry, self._constant):
             return
-        entered: dict[str, Sampled] = {}
+        entered: dict[str, Sampled]
         if isinstance(entry, Divisors):
             lists = {self._label(name, entry, of): entry.choices(of) for of in self._possible(entry.of) or ()}
-            entered |= {label: choices for label, choices in lists.items() if choices.values}
+            entered = {label: choices for label, choices in lists.items() if choices.values}
         else:
-            entered[name] = entry
+            entered = {name: entry}
         self._names[name] = list(entered)
         if entered:
             self.parameters |= entered
@@ -175,12 +178,9 @@ class Space:
                 settled["max_iters"] = iterations(Hyperparameters.of(settled), self.sizes)
         return settled
 
-    def _label(self, name: str, entry: SearchSpec, of: Any) -> str:
+    def _label(self, name: str, entry: Divisors, of: Any) -> str:
         """Return Optuna's name of a parameter: Optuna refuses choices that change, so each list has its own name."""
-        varies = isinstance(entry, Divisors) and entry.of in self._varying
-        if isinstance(entry, Divisors) and varies:
-            return f"{name}@{entry.of}={of}"
-        return name
+        return name + f"@{entry.of}={of}" * (entry.of in self._varying)
 
     def _possible(self, name: str) -> list[Any] | None:
         """Return every value that a hyperparameter can have in this cell; None if there are too many to list."""
@@ -204,11 +204,8 @@ class Space:
         Raises:
             BadInput: the condition of a seed depends on values that vary within the cell, or cannot be evaluated.
         """
-        return tuple(
-            seed.seed if isinstance(seed, ConditionalSeed) else seed
-            for index, seed in enumerate(self._spec.seeds)
-            if not isinstance(seed, ConditionalSeed) or self._repeats(seed.when, index)
-        )
+        conditions = enumerate(map(seed_parts, self._spec.seeds))
+        return tuple(seed for index, (seed, when) in conditions if self._repeats(when, index))
 
     def _repeats(self, when: Expression, index: int) -> bool:
         varying = sorted(self._expanded(when.names) & self._varying)
@@ -254,6 +251,7 @@ class Space:
         return self._choose(lambda name: self.parameters[name].suggest(trial, name))
 
     def _choose(self, value_of: Callable[[str], Any]) -> dict[str, Any]:
+        """Return a trial's sampled hyperparameters, whose values `value_of` gives by Optuna's names."""
         values, sampled = dict(self.given), dict[str, Any]()
         for name in self._order:
             entry = self._search[name]
@@ -262,7 +260,9 @@ class Space:
             if isinstance(entry, Derived):
                 values[name] = derive(name, entry, values)
             elif wanted(entry, values):
-                label = self._label(name, entry, values[entry.of] if isinstance(entry, Divisors) else None)
+                label = name
+                if isinstance(entry, Divisors):
+                    label = self._label(name, entry, values[entry.of])
                 if label in self.parameters:
                     values[name] = sampled[name] = value_of(label)
         return sampled
@@ -274,18 +274,17 @@ class Space:
         """
         values = {**self.given, **sampled, "seed": seed}
         for name in self._order:
-            entry = self._search[name]
+            entry, known = self._search[name], values
             if isinstance(entry, Derived):
-                known = self._settled(values, sampled) if name in self._read_auto else values
+                if name in self._read_auto:
+                    known = self._settled(values, sampled)
                 values[name] = derive(name, entry, known)
         return Hyperparameters.of(settled(self._settled(values, sampled)))
 
     def broken(self, values: Hyperparameters) -> str | None:
         """Return the text of the first rule that effective hyperparameters break, or None."""
         rule = self.broken_rule(values)
-        if rule:
-            return rule.text
-        return None
+        return rule.text if rule else None
 
     def broken_rule(self, values: Hyperparameters) -> Rule | None:
         """Return the first rule that effective hyperparameters break, or None."""
@@ -293,17 +292,17 @@ class Space:
 
     def impossible(self) -> Rule | None:
         """Return the first rule that no trial of the cell can meet, as far as its values can be listed, or None."""
-        return next((rule for rule in self._rules if not self._can_hold(rule)), None)
+        for rule in self._rules:
+            trials = self.listed(rule)
+            if trials is not None and not any(map(rule.holds, trials)):
+                return rule
+        return None
 
     @cached_property
     def _settled_constants(self) -> Hyperparameters:
         return Hyperparameters.of(self._settled(self._constant))
 
-    def _can_hold(self, rule: Rule) -> bool:
-        trials = self._listed(rule)
-        return trials is None or any(map(rule.holds, trials))
-
-    def _listed(self, rule: Rule) -> Iterable[Hyperparameters] | None:
+    def listed(self, rule: Rule) -> Iterable[Hyperparameters] | None:
         """Return trials with all values that a rule depends on; None if there are too many to list."""
         free = sorted(self._expanded(rule.names) & self._varying)
         if not free:
@@ -314,13 +313,6 @@ class Space:
             return None
         points = (dict(zip(free, point, strict=True)) for point in itertools.product(*listed))
         return (Hyperparameters.of(self._settled(self._constant | point, point)) for point in points)
-
-    def _trials_for(self, rule: Rule) -> Iterable[Hyperparameters]:
-        """Return trials with the values that a rule depends on: all values, or some if there are too many to list."""
-        listed = self._listed(rule)
-        if listed is None:
-            return self.draws(N_TYPICAL)
-        return listed
 
     @cached_property
     def typical(self) -> Hyperparameters:
@@ -360,15 +352,15 @@ class Space:
         Raises:
             ValueError: the cell does not search this value; the message says what it searches.
         """
-        refusals = [f"nothing: cell {self.cell.key} does not search it"]
+        refusal = f"nothing: cell {self.cell.key} does not search it"
         stored: dict[str, Scalar] = {}
         for label in self._names.get(name, ()):
             try:
                 stored[label] = self.parameters[label].stored(value)
             except ValueError as error:
-                refusals.append(str(error))
+                refusal = str(error)
         if not stored:
-            raise ValueError(refusals[-1])
+            raise ValueError(refusal)
         return stored
 
     def fitted(self, values: Mapping[str, Any]) -> tuple[dict[str, Scalar], Hyperparameters]:
@@ -400,9 +392,9 @@ class Space:
 
         All of them have the parameters given in `stored`; if nothing is sampled there is only one.
         """
-        for index in range(count if self.parameters else 1):
-            point = spread(index, len(self.parameters)).tolist()
-            yield self.values_of({**self.quasi_random(point), **(stored or {})})
+        n_axes = len(self.parameters)
+        for index in range(count if n_axes else 1):
+            yield self.values_of({**self.quasi_random(spread(index, n_axes).tolist()), **(stored or {})})
 
 
 def spread(index: int, dimensions: int) -> NDArray[np.float64]:
@@ -446,10 +438,10 @@ def cells(spec: StudySpec, sizes: Sizes) -> tuple[list[Cell], list[tuple[dict[st
         else:
             excluded.append((space, rule, rule.why(next(space.draws(1)))))
     if not kept:
-        broken = {rule.text: (rule, why) for _, rule, why in excluded}
         problems = list[Problem]()
-        for rule, why in broken.values():
-            trials = (trial for space, *_ in excluded for trial in space._trials_for(rule))
+        for rule, why in {rule.text: (rule, why) for _, rule, why in excluded}.values():
+            lists = (space.listed(rule) or space.draws(N_TYPICAL) for space, *_ in excluded)
+            trials = itertools.chain.from_iterable(lists)
             problems.append(unmet(spec, rule, "cell", sizes, why, trials))
         raise BadInput(*problems)
     return kept, [(space.cell.values, f"{rule.text}{_without_value(why)}") for space, rule, why in excluded]
@@ -493,11 +485,10 @@ def unmet(
     """
     known = defaults() | spec.fixed | spec.grid | spec.changed
     names = sorted(rule.names & known.keys() - spec.search.keys())
-    values = [f"{name} is {shown(known[name])}" for name in names if known[name] != AUTO]
-    text = f"no {what} meets {rule.text!r}{_without_value(why)}"
-    text += f" where {', '.join(values)}" if values else ""
-    reached = rule.reached(trials, "" if what == "cell" else " drawn")
-    text += f"; {reached}" if reached else ""
+    values = ", ".join(f"{name} is {shown(known[name])}" for name in names if known[name] != AUTO)
+    reached = rule.reached(trials, " drawn" * (what != "cell"))
+    text = f"no {what} meets {rule.text!r}{_without_value(why)}" + f" where {values}" * bool(values)
+    text += f"; {reached}" * bool(reached)
     return spec.problem(rule.path, text, _possible_there(spec, rule, sizes))
 
 
@@ -514,32 +505,28 @@ def _possible_there(spec: StudySpec, rule: Rule, sizes: Sizes) -> str:
     if name == "vocab_size":
         return f"auto, or at least {space(AUTO).given[name]}"
     row, values = TABLE[name], {**defaults(), **spec.fixed}
-    options: Sequence[Any] = row.choices or ((True, False) if row.kind == "bool" else ())
-    if row.kind == "int":
+    options: Sequence[Any] = row.choices
+    if row.kind == "bool":
+        options = (True, False)
+    elif row.kind == "int":
         whole = [values[each] for each in rule.names & values.keys() if TABLE[each].kind == "int"]
         options = range(int(row.low or 0), 1 + max(each for each in whole if each not in (AUTO, None)))
     if len(options) > MOST_LISTED:
         return ""
     fit = [shown(each) for each in options if space(each).impossible() is None]
-    if 0 < len(fit) <= FEW:
-        return f"{name} {' | '.join(fit)}"
-    return ""
+    return f"{name} {' | '.join(fit)}" * (0 < len(fit) <= FEW)
 
 
 def nearest_cells(cell: Cell, others: Iterable[Cell]) -> list[Cell]:
-    """Return other cells, the most similar first."""
-    return sorted(others, key=lambda other: _distance(cell, other))
-
-
-def _distance(one: Cell, other: Cell) -> float:
-    """Return the distance of two cells: doublings between numbers, 1 for other values or those of only one cell."""
+    """Return other cells, the most similar first: by doublings between numbers, 1 for values that differ otherwise."""
 
     def apart(a: Any, b: Any) -> float:
-        both_numbers = all(isinstance(x, int | float) and not isinstance(x, bool) and x > 0 for x in (a, b))
-        if both_numbers:
+        if all(is_number(value) and value > 0 for value in (a, b)):
             return abs(math.log2(a / b))
         return float(a != b)
 
-    alone = one.values.keys() ^ other.values.keys()
-    both = one.values.keys() & other.values.keys()
-    return len(alone) + sum(apart(one.values[name], other.values[name]) for name in both)
+    def distance(other: Cell) -> float:
+        alone, both = cell.values.keys() ^ other.values.keys(), cell.values.keys() & other.values.keys()
+        return len(alone) + sum(apart(cell.values[name], other.values[name]) for name in both)
+
+    return sorted(others, key=distance)

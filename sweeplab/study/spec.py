@@ -1,28 +1,77 @@
-"""A typed study: the content of a study file after it has been read and checked."""
+"""A typed study: the content of a study file after it has been read and checked, and its values' own notations."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, field_validator, model_validator
 
 from sweeplab import plugins
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.expressions import Expression
+from sweeplab.expressions import ALLOWED, Expression, in_table_names
 from sweeplab.formatting import duration
 from sweeplab.hyperparameters import AUTO, TABLE, defaults
 from sweeplab.permissions import RAY, TRACKING, WANDB, Kind, mirror_address
 from sweeplab.records.folders import NAMES, is_name
-from sweeplab.study.notation import Condition, Count, Positive, Refusal, Seconds, SeedNumber
-from sweeplab.study.problems import SECTIONS, Location, SourceMap
+from sweeplab.study.problems import SECTIONS, Location, Refusal, SourceMap
 from sweeplab.study.search import SearchSpec
+
+MOST_COUNTED = 2**16  # workers, runs of a stack or threads
+
+
+def _seconds(written: Any) -> Any:
+    if not isinstance(written, str):
+        return written
+    amount = "([0-9.]+)"
+    parts = re.fullmatch(rf"(?:{amount}d)?(?:{amount}h)?(?:{amount}m)?(?:{amount}s)?", written.strip())
+    with suppress(ValueError):  # a part with two points
+        amounts = [float(part or 0.0) for part in parts.groups()] if parts else []
+        if any(amounts):
+            return sum(amount * unit for amount, unit in zip(amounts, (86400, 3600, 60, 1), strict=True))
+    raise Refusal("is not a duration", "30m, 2h, 90s, 1h30m, or a number of seconds")
+
+
+def _count(written: Any) -> Any:
+    is_whole = isinstance(written, int) and not isinstance(written, bool)
+    if written == AUTO or (is_whole and 1 <= written <= MOST_COUNTED):
+        return written
+    raise Refusal("is not a valid count", f"auto, or a whole number from 1 to {MOST_COUNTED}")
+
+
+def _seed_number(written: Any) -> Any:
+    try:
+        return TABLE["seed"].check(written)
+    except ValueError:
+        raise Refusal("is not a valid seed", TABLE["seed"].allowed) from None
+
+
+def _expression(written: Any) -> Expression:
+    if isinstance(written, Expression):
+        return written
+    try:
+        return Expression(in_table_names(str(written)))
+    except ValueError as error:
+        raise Refusal(str(error), ALLOWED) from None
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seconds = Annotated[
+    Positive, BeforeValidator(_seconds, Positive | Annotated[str, Field(pattern="^[0-9.dhms]+$")])
+]
+_COUNT = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_COUNTED}, {"const": AUTO}]}
+Count = Annotated[int | str, PlainValidator(_count), pydantic.WithJsonSchema(_COUNT)]
+SeedNumber = Annotated[int, PlainValidator(_seed_number, Annotated[int, Field(ge=0, le=TABLE["seed"].high)])]
+Condition = Annotated[
+    Expression, PlainValidator(_expression, str), pydantic.PlainSerializer(lambda expression: expression.text)
+]
+
 
 if TYPE_CHECKING:
     from sweeplab.data.batches import DataKind
@@ -67,6 +116,13 @@ class ConditionalSeed(Section):
     )
 
 
+def seed_parts(seed: int | ConditionalSeed) -> tuple[int, Expression]:
+    """Return a seed's number and its condition."""
+    if isinstance(seed, ConditionalSeed):
+        return seed.seed, seed.when
+    return seed, ALWAYS
+
+
 # The forms of a seed, which pydantic adds to the location of an error.
 SEED_FORMS = ("number", "conditional")
 Seed = Annotated[
@@ -100,27 +156,25 @@ def preset_names() -> tuple[str, ...]:
     return tuple(sorted(Path(each.name).stem for each in PRESETS.iterdir() if each.name.endswith(".yaml")))
 
 
-def _known(name: str, field: pydantic.ValidationInfo) -> str:
-    kind = str(field.field_name)
-    known = preset_names() if kind == "preset" else tuple(plugins.table_of(kind))
+def _check_known(name: str, known: Sequence[str]) -> None:
     if name not in known:
         raise Refusal("is unknown", " | ".join(known), nearest(name, known))
+
+
+def _known(name: str, field: pydantic.ValidationInfo) -> str:
+    kind = str(field.field_name)
+    if kind == "preset":
+        _check_known(name, preset_names())
+    elif kind != "tokenizer" or not (name.endswith(TOKENIZER_SUFFIXES) or name == "ids"):
+        _check_known(name, tuple(plugins.table_of(kind)))
     return name
 
 
 # The name of a preset or part; the name of its key says which kind it is.
 Part = Annotated[str, pydantic.AfterValidator(_known)]
-
-
-def _known_tokenizer(name: str, field: pydantic.ValidationInfo) -> str:
-    if name.endswith(TOKENIZER_SUFFIXES) or name == "ids":
-        return name
-    return _known(name, field)
-
-
+TOKENIZER_SUFFIXES = (".json", ".model")
 # The keys of data that name files, and those that a study without them does not write.
 DATA_FILES = ("path", "train", "val", "test", "tokens")
-TOKENIZER_SUFFIXES = (".json", ".model")
 DATA_KEYS = (*DATA_FILES[1:], "field", "format", "encoding")
 
 
@@ -128,7 +182,7 @@ class DataSpec(Section):
     """The corpus that runs learn from, and its tokenizer."""
 
     corpus: Part = Field(description="Name of the corpus; default where files are named: by what they have")
-    tokenizer: Annotated[str, pydantic.AfterValidator(_known_tokenizer)] = Field(
+    tokenizer: Part = Field(
         description="Name of the tokenizer, or its file: a tokenizer.json, a SentencePiece .model; default where files "
         "are named: char below 1 MB, else bpe"
     )
@@ -155,8 +209,8 @@ class DataSpec(Section):
     def _known_encoding(cls, name: str | None) -> str | None:
         from sweeplab.data.readers.content import ENCODINGS
 
-        if name not in (None, *ENCODINGS):
-            raise Refusal("is unknown", " | ".join(ENCODINGS), nearest(str(name), ENCODINGS))
+        if name is not None:
+            _check_known(name, ENCODINGS)
         return name
 
     @model_validator(mode="after")
@@ -194,9 +248,7 @@ class ObjectiveSpec(Section):
     @property
     def label(self) -> str:
         """Return what a trial's value is, of which less is better: minus the metric if that is maximized."""
-        if self.goal == "maximize":
-            return f"-{self.metric}"
-        return self.metric
+        return "-" * (self.goal == "maximize") + self.metric
 
 
 class Budget(Section):
@@ -217,9 +269,8 @@ class Budget(Section):
     @model_validator(mode="before")
     @classmethod
     def _some_end(cls, written: Any) -> Any:
-        if isinstance(written, dict) and all(
-            written.get(name) is None for name in ("trials_per_cell", "time", "flops")
-        ):
+        ends = ("trials_per_cell", "time", "flops")
+        if isinstance(written, dict) and all(written.get(name) is None for name in ends):
             return {**written, "trials_per_cell": DEFAULT_TRIALS_PER_CELL}
         return written
 
@@ -297,18 +348,14 @@ class Engine(Section):
     @classmethod
     def _long_enough(cls, seconds: float | None) -> float | None:
         if seconds is not None and seconds < SHORTEST_JOB:
-            raise Refusal(
-                f"is too short: a job stops {duration(LEAVE_BEFORE)} before its time limit", "2m or more"
-            )
+            what = f"is too short: a job stops {duration(LEAVE_BEFORE)} before its time limit"
+            raise Refusal(what, "2m or more")
         return seconds
 
     @pydantic.model_serializer(mode="wrap")
     def _written(self, write: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {
-            name: value
-            for name, value in write(self).items()
-            if self.type in ENGINE_KEYS.get(name, (self.type,))
-        }
+        engine, keys = self.type, write(self).items()
+        return {name: value for name, value in keys if engine in ENGINE_KEYS.get(name, (engine,))}
 
 
 class Track(Section):
@@ -382,12 +429,13 @@ class StudySpec(Section):
     @field_validator("seeds")
     @classmethod
     def _distinct(cls, seeds: list[int | ConditionalSeed]) -> list[int | ConditionalSeed]:
-        numbers = [each.seed if isinstance(each, ConditionalSeed) else each for each in seeds]
-        if repeated := {number for number in numbers if numbers.count(number) > 1}:
-            raise Refusal(f"has {', '.join(map(str, sorted(repeated)))} more than once")
-        seeds = [
-            seed.seed if isinstance(seed, ConditionalSeed) and seed.when == ALWAYS else seed for seed in seeds
-        ]
+        numbers = [number for number, _ in map(seed_parts, seeds)]
+        repeated = sorted({number for number in numbers if numbers.count(number) > 1})
+        if repeated:
+            raise Refusal(f"has {', '.join(map(str, repeated))} more than once")
+        for place, (number, when) in enumerate(map(seed_parts, seeds)):
+            if when == ALWAYS:
+                seeds[place] = number
         if isinstance(seeds[0], ConditionalSeed):
             allowed = "a first seed without a condition, such as [0, {seed: 1, when: …}]"
             raise Refusal("has a `when` on its first seed", allowed)
@@ -396,20 +444,18 @@ class StudySpec(Section):
     @field_validator("warm_start")
     @classmethod
     def _named_once(cls, sources: list[str]) -> list[str]:
-        if repeated := [each for each in sources if sources.count(each) > 1]:
-            raise Refusal(f"has {repeated[0]} more than once")
+        for source in sources:
+            if sources.count(source) > 1:
+                raise Refusal(f"has {source} more than once")
         return sources
 
     @field_validator("notify")
     @classmethod
     def _variables(cls, names: list[str]) -> list[str]:
-        for name in names:
-            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-                raise Refusal(
-                    "has an entry that is not the name of an environment variable",
-                    "names such as MY_PHONE; put the URLs, which may hold secrets, into the variables",
-                    is_secret=True,
-                )
+        if not all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) for name in names):
+            what = "has an entry that is not the name of an environment variable"
+            allowed = "names such as MY_PHONE; put the URLs, which may hold secrets, into the variables"
+            raise Refusal(what, allowed, is_secret=True)
         return names
 
     @pydantic.field_serializer("search")
@@ -419,7 +465,7 @@ class StudySpec(Section):
     @property
     def seed_numbers(self) -> list[int]:
         """Return all seeds, including those that only some cells are trained with."""
-        return [each.seed if isinstance(each, ConditionalSeed) else each for each in self.seeds]
+        return [number for number, _ in map(seed_parts, self.seeds)]
 
     @property
     def first_seed(self) -> int:
@@ -453,35 +499,29 @@ class StudySpec(Section):
         """Return the kind of data of the corpus; None where `data` is invalid, or a plugin's corpus not imported."""
         from sweeplab.data.corpora import CORPORA, AnyCorpus
 
-        if (data := getattr(self, "data", None)) is None:
-            return None
-        corpus = CORPORA[data.corpus]
-        if isinstance(corpus, AnyCorpus):
-            return corpus.kind
-        return None
+        corpus = CORPORA[self.data.corpus] if hasattr(self, "data") else None
+        return corpus.kind if isinstance(corpus, AnyCorpus) else None
 
     @property
     def data_files(self) -> dict[str, str]:
         """Return the absolute paths that `data` names, by key: relative ones start at the study file's folder."""
-        named = {name: place for name in DATA_FILES if (place := getattr(self.data, name)) is not None}
+        named = {name: getattr(self.data, name) for name in DATA_FILES}
         if self.data.tokenizer.endswith(TOKENIZER_SUFFIXES):
             named["tokenizer"] = self.data.tokenizer
-        return {name: str(beside(self.source, place)) for name, place in named.items()}
+        return {name: str(beside(self.source, place)) for name, place in named.items() if place is not None}
 
     @property
     def init_folder(self) -> Path | None:
         """Return the folder of the run that the study's runs start from, as an absolute path."""
-        if self.init_from is None:
-            return None
-        return beside(self.source, self.init_from)
+        return None if self.init_from is None else beside(self.source, self.init_from)
 
     @property
     def warm_starts(self) -> list[str]:
         """Return the sources of the warm start: names of studies, and absolute paths of tables."""
-        return [
-            str(beside(self.source, source)) if source.endswith(TABLE_SUFFIX) else source
-            for source in self.warm_start
-        ]
+        tables = {
+            name: str(beside(self.source, name)) for name in self.warm_start if name.endswith(TABLE_SUFFIX)
+        }
+        return [tables.get(source, source) for source in self.warm_start]
 
     @property
     def addresses(self) -> list[tuple[Location, Kind, str]]:
@@ -504,13 +544,11 @@ class StudySpec(Section):
 
     def place(self, *names: str, default: Location = NOWHERE) -> Location:
         """Return the place of the first of these hyperparameters that the study sets."""
-        sections: list[Location] = [
-            (section, name) for name in names for section in SECTIONS if name in getattr(self, section)
-        ]
-        changes: list[Location] = [
-            ("cells", index, name) for name in names for index, cell in enumerate(self.cells) if name in cell
-        ]
-        return next(iter(sections + changes), default)
+        parts: list[tuple[Location, Any]] = [((section,), getattr(self, section)) for section in SECTIONS]
+        places: list[Location] = [(*place, name) for name in names for place, held in parts if name in held]
+        for name in names:
+            places += [("cells", index, name) for index, cell in enumerate(self.cells) if name in cell]
+        return next(iter(places), default)
 
     def place_of(self, name: str, value: Any) -> Location | None:
         """Return the place where the study sets a hyperparameter to this value, or None."""
@@ -519,8 +557,9 @@ class StudySpec(Section):
         for index, changes in enumerate(self.cells):
             if name in changes and changes[name] == value:
                 return ("cells", index, name)
-        sections = (section for section in ("fixed", "search") if name in getattr(self, section))
-        return next(((section, name) for section in sections), None)
+        return next(
+            ((section, name) for section in ("fixed", "search") if name in getattr(self, section)), None
+        )
 
     @contextmanager
     def blaming(self, place: Location | None) -> Iterator[None]:
@@ -545,7 +584,7 @@ class StudySpec(Section):
         """Return the content of a study file for this study, with absolute paths, as JSON values."""
         written = self.model_dump(mode="json", exclude={"preset"})
         written["data"] |= self.data_files
-        written["init_from"] = None if self.init_folder is None else str(self.init_folder)
+        written["init_from"] = self.init_folder and str(self.init_folder)
         written["warm_start"] = self.warm_starts
         return {name: value for name, value in written.items() if value or name not in OPTIONAL}
 

@@ -14,7 +14,7 @@ from sweeplab.study.algorithms import (
     settled_sampler,
 )
 from sweeplab.study.file.checks import study_from
-from sweeplab.study.problems import Problems, SourceMap
+from sweeplab.study.problems import Problems
 from sweeplab.study.space import Space, cells
 from sweeplab.study.spec import Pruner, Sampler
 
@@ -50,7 +50,7 @@ PRUNER_OPTIONS = {
 
 
 def read(**parts):
-    return study_from({"name": "a", "data": DATA, **parts}, Problems(SourceMap()))
+    return study_from({"name": "a", "data": DATA, **parts}, Problems())
 
 
 def space_of(search: dict, **parts) -> Space:

@@ -9,7 +9,7 @@ from sweeplab.laws.surrogate import Prediction
 from sweeplab.study.axes import Prior
 from sweeplab.study.file.checks import study_from
 from sweeplab.study.joint import Inputs, JointModel, knowledge_gradient
-from sweeplab.study.problems import Problems, SourceMap
+from sweeplab.study.problems import Problems
 from sweeplab.study.search import CONFIDENCES
 from sweeplab.study.space import cells, spaces_of
 
@@ -33,7 +33,7 @@ def spaces(search=SEARCH, grid=GRID, **parts):
         "grid": grid,
     }
     heads = {} if "n_head" in search else {"fixed": {"n_head": 2}}
-    spec = study_from(written | heads | parts, Problems(SourceMap()))
+    spec = study_from(written | heads | parts, Problems())
     return spaces_of(spec, cells(spec, 65)[0], 65)
 
 

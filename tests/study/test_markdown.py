@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 from sweeplab.errors import BadInput
 from sweeplab.expressions import FUNCTIONS
 from sweeplab.hyperparameters import ALIASES, TABLE, Hyperparameter, canonical
-from sweeplab.study.file.entries import Written
+from sweeplab.study.file.entries import Written, parse_value, plain, read_range
 from sweeplab.study.file.markdown import parse_tables, read_tables
 from sweeplab.study.file.reading import read_text
 from sweeplab.study.file.template import study_text
-from sweeplab.study.file.values import parse_value, plain, read_range
-from sweeplab.study.problems import Problems, SourceMap
+from sweeplab.study.problems import Problems
 from sweeplab.study.rules import FACTS
 
 USUAL = """\
@@ -177,7 +176,7 @@ def test_ranges_as_people_write_them(name: str, written: str, entry: object) -> 
 )
 def test_a_range_of_any_text_is_sound_or_none(row: Hyperparameter, text: str) -> None:
     if (entry := read_range(row, text)) is not None:
-        problems = Problems(SourceMap())
+        problems = Problems()
         assert Written(row, entry, ("search", row.name), problems).entry() and not problems.found
 
 

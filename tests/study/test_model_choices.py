@@ -10,7 +10,7 @@ from sweeplab.hyperparameters import AUTO
 from sweeplab.model.attention import requirements
 from sweeplab.model.shape import SETTLED, ModelShape
 from sweeplab.study.file.checks import study_from
-from sweeplab.study.problems import Problems, SourceMap
+from sweeplab.study.problems import Problems
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Cell, Space, cells
 from sweeplab.study.spec import StudySpec
@@ -66,7 +66,7 @@ IMPOSSIBLE = {
 
 def study(**parts) -> StudySpec:
     data = {"corpus": "python-docs", "tokenizer": "char"}
-    return study_from({"name": "a", "data": data, **parts}, Problems(SourceMap()))
+    return study_from({"name": "a", "data": data, **parts}, Problems())
 
 
 def resolved(**parts) -> dict:

@@ -12,7 +12,7 @@ from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.file.checks import study_from
 from sweeplab.study.file.entries import is_searched
-from sweeplab.study.problems import LENGTHS, Problems, SourceMap
+from sweeplab.study.problems import LENGTHS, Problems
 from sweeplab.study.rules import FACTS, facts, order, rules
 from sweeplab.study.space import Cell, Space, cells
 from sweeplab.study.spec import StudySpec
@@ -21,7 +21,7 @@ DATA = {"corpus": "python-docs", "tokenizer": "char"}
 
 
 def study(**parts) -> StudySpec:
-    return study_from({"name": "a", "data": DATA, **parts}, Problems(SourceMap()))
+    return study_from({"name": "a", "data": DATA, **parts}, Problems())
 
 
 def space_of(vocab_size=65, **parts) -> Space:

@@ -14,16 +14,15 @@ from pydantic import BaseModel, ValidationError
 from sweeplab.errors import BadInput, nearest
 from sweeplab.expressions import Expression
 from sweeplab.formatting import several
-from sweeplab.hyperparameters import TABLE, Hyperparameters
+from sweeplab.hyperparameters import TABLE, Hyperparameters, is_number
 from sweeplab.model.shape import SETTLED
 from sweeplab.study.algorithms import read_algorithm
 from sweeplab.study.file.entries import EVALUATED, Written, expression, is_searched, share_of
-from sweeplab.study.notation import Refusal
-from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, dotted, shown
+from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, Refusal, dotted, shown
 from sweeplab.study.rules import FACTS, LENGTHS_OF, UNSEEN, Rule
 from sweeplab.study.search import Derived, Divisors, Range, SearchSpec, needs
 from sweeplab.study.space import Space, cells, spaces_of, unmet
-from sweeplab.study.spec import SEED_FORMS, ConditionalSeed, Pruner, Sampler, StudySpec
+from sweeplab.study.spec import SEED_FORMS, Pruner, Sampler, StudySpec, seed_parts
 from sweeplab.train.run import is_at_end
 
 MOST_CELLS = 1000
@@ -77,26 +76,23 @@ def study_from(document: Any, problems: Problems) -> StudySpec:
     for key, model in (("sampler", Sampler), ("pruner", Pruner)):
         if key in document:
             study[key] = read_algorithm(model, document[key], (key,), problems) or model()
-    spec = None
+    # Check the space even if another part is wrong, so that all problems are reported at once.
     try:
         spec = StudySpec.model_validate(study)
     except ValidationError as error:
         for problem in error.errors():
             _retell(problem, problems)
-    # Check the space even if another part is wrong, so that all problems are reported at once.
-    draft = spec or StudySpec.model_construct(**parts, sampler=study.get("sampler", Sampler()))
-    draft._source_map = problems.source
-    for index, seed in enumerate(spec.seeds if spec else ()):
-        if isinstance(seed, ConditionalSeed):
-            _check_names(seed.when, ("seeds", index, "when"), problems)
-    if spec and is_at_end(spec.objective.metric) and spec.pruner.type != "none":
-        what = (
-            f"pruner {spec.pruner.type} compares nothing: {spec.objective.metric} is measured at a run's end"
-        )
+        spec = StudySpec.model_construct(**parts, seeds=[], sampler=study.get("sampler", Sampler()))
+    spec._source_map = problems.source
+    for index, (_, when) in enumerate(map(seed_parts, spec.seeds)):
+        _check_names(when, ("seeds", index, "when"), problems)
+    metric, pruner = spec.objective.metric, spec.pruner.type
+    if is_at_end(metric) and pruner != "none":
+        what = f"pruner {pruner} compares nothing: {metric} is measured at a run's end"
         problems.add(("pruner",), what, "pruner: none, or a metric that is measured at every evaluation")
     if sound:
-        _check_space(draft, problems)
-    if spec is None or problems.found:
+        _check_space(spec, problems)
+    if problems.found:
         raise BadInput(*sorted(problems.found, key=lambda problem: (problem.line or 0, problem.column or 0)))
     return spec
 
@@ -108,18 +104,17 @@ def _retell(error: Any, problems: Problems) -> None:
     what = f"{dotted(path)} is {shown(value)}"
     if kind == "missing":
         problems.add(path, f"{dotted(path)} is missing")
+    elif kind == "extra_forbidden" and len(path) == 1:
+        problems.unknown(path, list(StudySpec.model_fields), "key", _places())
     elif kind == "extra_forbidden":
-        part = StudySpec.model_fields[str(path[0])].annotation if len(path) > 1 else StudySpec
-        problems.unknown(
-            path, list(next(_models(part)).model_fields), "key", _places() if path[:-1] == () else ()
-        )
+        part = next(_models(StudySpec.model_fields[str(path[0])].annotation))
+        problems.unknown(path, list(part.model_fields), "key")
     elif isinstance(refusal, Refusal):
-        more = "" if refusal.is_secret else f": {shown(value)}"
+        more = f": {shown(value)}" * (not refusal.is_secret)
         problems.add(path, f"{dotted(path)} {refusal.what}{more}", refusal.allowed, refusal.nearest)
     elif kind == "literal_error":
         choices = re.findall(r"'(.*?)'", error["ctx"]["expected"])
-        near = nearest(value, choices) if isinstance(value, str) else ""
-        problems.add(path, what, " | ".join(choices), near)
+        problems.add(path, what, " | ".join(choices), nearest(value, choices))
     else:
         allowed = ALLOWED.get(kind, error["msg"].removeprefix("Input should be "))
         if kind == "list_type" and isinstance(value, int | float | str):
@@ -160,11 +155,13 @@ def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[st
         elif section == "grid":
             grid[name] = list(written.literals())
         elif section == "search":
-            if entry := written.entry():
+            entry = written.entry()
+            if entry:
                 search[name] = entry
+        elif section == "fixed":
+            fixed.update((name, value) for value in written.literal())
         else:
-            held = fixed if section == "fixed" else cells[int(index)]
-            held.update((name, value) for value in written.literal())
+            cells[int(index)].update((name, value) for value in written.literal())
     rivals = {name: lengths[name] for name in LENGTHS if name in lengths and fixed.get(name, 0) is not None}
     if len(rivals) > 1:
         problems.conflict(*[*rivals.values()][:2])
@@ -180,11 +177,12 @@ def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[st
     for place, condition in read.items():
         if condition:
             _check_names(condition, place, problems)
-    in_every_cell = set.intersection(*map(set, cells)) if cells else set()
-    _check_cycles(search, {*fixed, *grid, *search, *in_every_cell}, rivals.keys(), problems)
     whole = [{**fixed, **cell} for cell in cells]
+    in_every_cell = set.intersection(*map(set, whole or [fixed]))
+    _check_cycles(search, {*grid, *search, *in_every_cell}, rivals.keys(), problems)
     for index, cell in enumerate(whole):
-        if (first := whole.index(cell)) < index and not problems.found:
+        first = whole.index(cell)
+        if first < index and not problems.found:
             problems.add(("cells", index), f"cells[{index}] is the same as cells[{first}]")
     return {"fixed": fixed, "grid": grid, "cells": cells, "search": search, "constraints": constraints}
 
@@ -206,11 +204,8 @@ def _first_trial(held: Any, search: Mapping[str, SearchSpec], problems: Problems
                     entry.stored(typed)
                 first[name] = typed
             except (ValueError, TypeError) as error:
-                problems.add(
-                    path,
-                    f"first_trial.{name} is {shown(value)}, which the search does not contain",
-                    str(error),
-                )
+                what = f"first_trial.{name} is {shown(value)}, which the search does not contain"
+                problems.add(path, what, str(error))
     return first
 
 
@@ -232,12 +227,12 @@ def _written(document: Mapping[str, Any], changes: Sequence[Any], problems: Prob
         if section != "cells" and held is None:
             continue
         if not isinstance(held, Mapping):
-            held_there = "; {} changes nothing" if section == "cells" else " of hyperparameters"
-            problems.add(place, f"{dotted(place)} is {shown(held)}", f"a mapping{held_there}")
+            allowed = {"cells": "a mapping; {} changes nothing"}.get(section, "a mapping of hyperparameters")
+            problems.add(place, f"{dotted(place)} is {shown(held)}", allowed)
             continue
         for name, value in held.items():
             path = (*place, name)
-            if name in RATIOS and isinstance(value, int | float) and not isinstance(value, bool):
+            if name in RATIOS and is_number(value):
                 name, value = "warmup_iters", f"{value * 100:g}%"
             first = seen.setdefault(name, section)
             if name not in TABLE:
@@ -264,8 +259,9 @@ def _check_names(expression: Expression, path: Location, problems: Problems) -> 
     known = [*TABLE, *FACTS]
     for name in sorted(expression.names):
         if name in UNSEEN:
-            what = f"{expression.text!r} uses {name}, which may differ between the runs of a trial"
-            problems.add(path, what)
+            problems.add(
+                path, f"{expression.text!r} uses {name}, which may differ between the runs of a trial"
+            )
         elif name not in known:
             near = nearest(name, [*known, "True", "False", "None"])
             problems.add(path, f"{expression.text!r} uses the unknown name {name!r}", "", near)
@@ -303,12 +299,14 @@ def _check_space(spec: StudySpec, problems: Problems) -> None:
             continue
         # The divisors are listed before the divided hyperparameter is sampled.
         path, of = ("search", name, "divides"), spec.search.get(entry.of)
+        what = f"{name} divides {entry.of}, which"
         if isinstance(of, Derived):
-            what = f"{name} divides {entry.of}, which is derived by an expression"
-            problems.add(path, what, "a hyperparameter that is sampled or fixed")
-        elif isinstance(of, Range) and (count := of.count or 0) > MOST_DIVIDED:
-            what = f"{name} divides {entry.of}, which has {several(count, 'value')}"
-            problems.add(path, what, f"at most {MOST_DIVIDED}: give {entry.of} a list or a step")
+            problems.add(
+                path, f"{what} is derived by an expression", "a hyperparameter that is sampled or fixed"
+            )
+        elif isinstance(of, Range) and (of.count or 0) > MOST_DIVIDED:
+            allowed = f"at most {MOST_DIVIDED}: give {entry.of} a list or a step"
+            problems.add(path, f"{what} has {several(of.count or 0, 'value')}", allowed)
     if len(problems.found) > before:
         return
     try:
@@ -351,6 +349,5 @@ def _check_grid_sampler(space: Space, problems: Problems) -> None:
         what = "the grid sampler needs every parameter in every trial, but some have conditions"
         problems.add(("sampler",), what, "a search without `when` and `divides`, or another sampler")
     elif (space.n_points or 0) > LARGEST_GRID:
-        problems.add(
-            ("sampler",), f"the grid has {several(space.n_points or 0, 'point')}", f"at most {LARGEST_GRID:,}"
-        )
+        what = f"the grid has {several(space.n_points or 0, 'point')}"
+        problems.add(("sampler",), what, f"at most {LARGEST_GRID:,}")

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from sweeplab.errors import nearest
+from sweeplab.errors import BadInput, Problem, conflict, nearest, synonym
 from sweeplab.expressions import ALLOWED, Expression, in_table_names
-from sweeplab.hyperparameters import TABLE, Hyperparameter, canonical
+from sweeplab.formatting import yaml_text
+from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter, canonical, is_number
 from sweeplab.study.problems import LENGTHS, Location, Problems, dotted, shown
 from sweeplab.study.search import CONFIDENCES, Choices, Derived, Divisors, Range, SearchSpec
 
@@ -40,7 +42,7 @@ EVALUATED = ("eval_tokens", "eval_iters", "eval_full", "eval_train")
 
 # A share of a run's length, or of the learning rate: "5%", "10% of all training steps".
 _SHARE = re.compile(
-    r"([\d.]{1,12})\s*%(?:\s+of)?(?:\s+(?:the|all|total|training))*(?:\s+(?:steps|iterations|iters|training|learning_rate))?"
+    r"(\d+\.?\d*|\.\d+)\s*%(?:\s+of)?(?:\s+(?:the|all|total|training))*(?:\s+(?:steps|iterations|iters|training|learning_rate))?"
 )
 
 
@@ -51,19 +53,14 @@ def takes_share(row: Hyperparameter) -> bool:
 
 def share_of(row: Hyperparameter, written: Any) -> dict[str, str] | None:
     """Return the expression that a share stands for: 5% of max_iters, or of learning_rate for min_lr; else None."""
-    whole = "learning_rate" if row.name == "min_lr" else "max_iters"
     share = _SHARE.fullmatch(written.strip()) if isinstance(written, str) and len(written) < 100 else None
-    if share is None or not takes_share(row) or not 0 <= (percent := _percent(share[1])) <= 100:
+    if share is None or not takes_share(row) or float(share[1]) > 100:
         return None
-    expression = f"{whole} * {percent:g} / 100" if row.name == "min_lr" else f"{whole} * {percent:g} // 100"
+    percent = float(share[1])
+    if row.name == "min_lr":
+        return {"expr": f"learning_rate * {percent:g} / 100"}
+    expression = f"max_iters * {percent:g} // 100"
     return {"expr": f"max({row.low:g}, {expression})" if row.low and row.kind == "int" else expression}
-
-
-def _percent(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 def is_searched(row: Hyperparameter) -> bool:
@@ -107,9 +104,8 @@ class Written:
         try:
             yield self.row.check(self.value)
         except ValueError:
-            near = nearest(self.value, self.row.choices) if isinstance(self.value, str) else ""
-            under_search = "; put ranges and expressions under search"
-            self.wrong(self.row.allowed + (under_search if isinstance(self.value, Mapping) else ""), near)
+            under_search = "; put ranges and expressions under search" * isinstance(self.value, Mapping)
+            self.wrong(self.row.allowed + under_search, nearest(self.value, self.row.choices))
 
     def literals(self) -> tuple[Any, ...]:
         """Return the distinct values of a list."""
@@ -131,30 +127,30 @@ class Written:
             return replace(self, value=self.row.suggested).entry()
         before = len(self.problems.found)
         entry = self._entry()
-        if len(self.problems.found) == before:
-            return entry
-        return None
+        return entry if len(self.problems.found) == before else None
 
     def _entry(self) -> SearchSpec | None:
+        """Return the entry of its form; what it is where a problem was added does not matter."""
         if isinstance(self.value, list | tuple):
             return Choices(self.literals())
         written = self.value if isinstance(self.value, Mapping) else {}
-        form = next((key for key in FORMS if key in written), None)
-        unknown = [key for key in written if key not in (FORMS[form] if form else _KEYS)]
+        form = next((key for key in FORMS if key in written), "")
+        keys = FORMS.get(form, _KEYS)
+        unknown = [key for key in written if key not in keys]
         for key in unknown:
-            self.problems.unknown((*self.path, key), FORMS[form] if form else _KEYS, "key", ["fixed"])
+            self.problems.unknown((*self.path, key), keys, "key", ["fixed"])
         if unknown:
             return None
-        if form is None:
-            self._no_form()
-            return None
-        when = self._expression("when")
+        when, expr = (
+            expression(written[key], (*self.path, key), self.problems) if key in written else None
+            for key in ("when", "expr")
+        )
         match form:
-            case "expr":
-                expr = self._expression("expr")
-                if expr:
-                    return Derived(expr)
+            case "":
+                self._no_form()
                 return None
+            case "expr":
+                return Derived(expr) if expr else None
             case "choices":
                 return Choices(self._at("choices").literals(), when)
             case "divides":
@@ -163,41 +159,35 @@ class Written:
                 return self._range(when)
 
     def _no_form(self) -> None:
-        allowed, near = _FORMS_IN_WORDS, ""
+        allowed = _FORMS_IN_WORDS
         if self.value == SUGGESTED:
             self.wrong(allowed, what=f"the table suggests no range for {self.row.name}")
             return
         if self.row.suggested is not None:
             allowed = f"{SUGGESTED} | {allowed}"
-        if isinstance(self.value, str):
-            near = nearest(self.value, [SUGGESTED])
-        elif not isinstance(self.value, Mapping):
+        if not isinstance(self.value, str | Mapping):
             allowed += "; put a single value under fixed"
-        self.wrong(allowed, near)
-
-    def _expression(self, key: str) -> Expression | None:
-        if key in self.value:
-            return expression(self.value[key], (*self.path, key), self.problems)
-        return None
+        self.wrong(allowed, nearest(self.value, [SUGGESTED]))
 
     def _divisors(self, when: Expression | None) -> Divisors | None:
         of, row = self._at("divides"), self.row
-        of = replace(of, value=canonical(of.value) if isinstance(of.value, str) else of.value)
-        whole = [
-            name for name, other in TABLE.items() if other.kind == "int" and name not in (row.name, "seed")
-        ]
+        if isinstance(of.value, str):
+            of = replace(of, value=canonical(of.value))
+        whole = [other.name for other in TABLE.values() if other.kind == "int"]
+        whole = [name for name in whole if name not in (row.name, "seed")]
         if row.kind != "int":
             of.wrong(row.allowed, what=f"{row.name} is not a whole number, so it divides nothing")
             return None
         if of.value not in whole:
-            is_unknown = isinstance(of.value, str) and of.value not in TABLE
-            what = f"{of}: unknown hyperparameter {shown(of.value)}" if is_unknown else ""
-            near = nearest(str(of.value), whole) or (nearest(of.value, TABLE) if is_unknown else "")
+            what, near = "", nearest(str(of.value), whole)
+            if isinstance(of.value, str) and of.value not in TABLE:
+                what, near = (
+                    f"{of}: unknown hyperparameter {shown(of.value)}",
+                    near or nearest(of.value, TABLE),
+                )
             of.wrong("the name of a whole-number hyperparameter, such as n_embd", near, what)
         ends = replace(self, value={"min": row.low, "max": row.high, **self.value})._ends()
-        if ends:
-            return Divisors(of.value, int(ends[0]), int(ends[1]), when)
-        return None
+        return Divisors(of.value, int(ends[0]), int(ends[1]), when) if ends else None
 
     def _range(self, when: Expression | None) -> Range | None:
         if self.row.kind not in ("int", "float"):
@@ -206,7 +196,8 @@ class Written:
         log, step = self.value.get("log", False), self.value.get("step")
         if not isinstance(log, bool):
             self._at("log").wrong("true or false")
-        if not (ends := self._ends()):
+        ends = self._ends()
+        if not ends:
             return None
         low, high = ends
         if low == high:
@@ -221,16 +212,16 @@ class Written:
         return Range(low, high, log is True, step, when, self.row.kind == "int", prior, confidence)
 
     def _prior(self, low: float, high: float) -> float | None:
-        if "confidence" in self.value:
-            confidence = self._at("confidence")
-            if "prior" not in self.value:
-                confidence.wrong("a prior beside it", what=f"{self} has a confidence, but no prior")
-            elif confidence.value not in CONFIDENCES:
-                confidence.wrong(" | ".join(CONFIDENCES), nearest(str(confidence.value), CONFIDENCES))
         if "prior" not in self.value:
+            if "confidence" in self.value:
+                what = f"{self} has a confidence, but no prior"
+                self._at("confidence").wrong("a prior beside it", what=what)
             return None
+        if "confidence" in self.value and self.value["confidence"] not in CONFIDENCES:
+            near = nearest(str(self.value["confidence"]), CONFIDENCES)
+            self._at("confidence").wrong(" | ".join(CONFIDENCES), near)
         prior = self._at("prior")
-        if isinstance(prior.value, bool) or not isinstance(prior.value, int | float):
+        if not is_number(prior.value):
             prior.wrong(f"a number from {low:g} to {high:g}")
             return None
         if not low <= prior.value <= high:
@@ -243,35 +234,303 @@ class Written:
         for key in ("min", "max"):
             if key not in self.value:
                 self.wrong(self.row.allowed, what=f"{self} has no {key}")
-            elif isinstance(self.value[key], bool) or not isinstance(self.value[key], int | float):
+            elif not is_number(self.value[key]):
                 self._at(key).wrong(self.row.allowed)
             else:
                 ends += self._at(key).literal()
-        if ends == sorted(ends):
-            if len(ends) == 2:
-                return ends
-            return []
-        self.wrong("min below max", what=f"{self} is inverted: min {ends[0]:g} is above max {ends[1]:g}")
-        return []
+        if ends != sorted(ends):
+            self.wrong("min below max", what=f"{self} is inverted: min {ends[0]:g} is above max {ends[1]:g}")
+        return ends if len(ends) == 2 else []
 
     def _step(self, low: float, high: float, log: bool) -> float | None:
-        step, whole = self.value, self.row.kind == "int"
-        number = isinstance(step, int | float) and not isinstance(step, bool) and 0 < step < math.inf
-        if not number or (whole and step != int(step)):
-            self.wrong(f"{'a whole number' if whole else 'a number'} above 0")
-        elif log:
+        step, kind = self.value, {"int": int}.get(self.row.kind, float)
+        number = {int: "a whole number", float: "a number"}[kind]
+        if not is_number(step) or not 0 < step < math.inf or (kind is int and step % 1):
+            self.wrong(f"{number} above 0")
+            return None
+        if log:
             what = f"{dotted(self.path[:-1])} is logarithmic and has a step"
             self.wrong("either log or step", what=what)
-        elif (steps := (Fraction(str(high)) - Fraction(str(low))) / Fraction(str(step))) > MOST_STEPS:
+            return None
+        first, width = Fraction(str(low)), Fraction(str(step))
+        steps = (Fraction(str(high)) - first) / width
+        if steps > MOST_STEPS:
             self.wrong(f"a step that divides the range into at most {MOST_STEPS:,} steps, or no step")
         elif steps % 1:
-            counts = filter(None, (int(steps), int(steps) + 1))
-            ends = [Fraction(str(low)) + count * Fraction(str(step)) for count in counts]
-            near = " or ".join(f"{float(each):g}" for each in ends if each <= sys.float_info.max)
+            ends = [first + count * width for count in (int(steps), int(steps) + 1) if count]
+            near = " or ".join(f"{float(end):g}" for end in ends if end <= sys.float_info.max)
             what = f"{self}: max {high:g} is not a whole number of steps above min {low:g}"
             self.wrong(f"such as max {near}" if near else "no step, or one that ends at max", what=what)
         else:
-            if whole:
-                return int(step)
-            return float(step)
+            return kind(step)
         return None
+
+
+# ------------------------------------------------------------------ hand-written values and ranges
+
+RANGES = "1e-4 to 1e-2, log; 1e-4 to 1e-2, prior 1e-3, high; 0 to 0.4, step 0.1; {64, 128, 256}; [0.0, 0.3]"
+# Some patterns look at every pair of places in a text, so no longer text is matched.
+LONGEST = 500
+_ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
+_EMPHASIS = re.compile(r"(\*{1,3}|(?<!\w)_{1,3})(?=\S)(.{1,200}?)(?<=\S)\1(?!\w)")
+NOTE = re.compile(r"(?<=[\w.)\]\"'”’])\s*\(.*\)$")
+
+NOT_SAID = {"", "-", "–", "—", "n/a", "?"}
+_SWITCHED_OFF = {"none", "null", "off", "disabled"}
+_TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+# What a number is times where such a suffix follows it; "10%" is 0.1.
+_FACTORS = {"%": 0.01, "k": 1e3, "m": 1e6, "b": 1e9, "thousand": 1e3, "million": 1e6, "billion": 1e9}
+_SUFFIXED = re.compile(rf"(.*\d\.?)\s*({'|'.join(_FACTORS)})", re.IGNORECASE)
+# The units of a row are also written in these words.
+_UNITS = {
+    "iterations": "iterations|iters?|steps?",
+    "tokens": "tokens?",
+    "sequences": "sequences|samples|examples",
+}
+_NUMBER = re.compile(r"[+-]?(?:[1-9]\d{0,2}(?:[,_ ]\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_POWER_OF_TEN = re.compile(r"(?:([+-]?\d+(?:\.\d+)?)\s*[x×·*]\s*)?10\^\{?([+-]?\d+)\}?")
+_SUPERSCRIPT = re.compile(r"[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
+_UNRAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
+_LOG = re.compile(r"[,;(\s]*\blog(arithmic|[- ]?uniform|[- ]?scaled?|10)?\b\)?", re.IGNORECASE)
+_LINEAR = re.compile(r"[,;(\s]*\b(linear|uniform)\b\)?", re.IGNORECASE)
+_STEP = re.compile(r"[,;(\s]*\b(?:in )?steps?(?: of)?\s+(\S+?)\)?$", re.IGNORECASE)
+_PRIOR = re.compile(r"[,;(\s]*\bprior\s+([^\s,()]+)(?:[\s,(]+([a-z]+)(?:\s+confidence)?)?\)?$", re.IGNORECASE)
+_BETWEEN = re.compile(r"\s*(?:\.\.+|…|\bto\b|[–—]|(?<=[\d.\s])-(?=[\d.\s]))\s*")
+_AMONG = re.compile(r"\s*(?:[,;|/]|\bor\b)\s*(?:or\b\s*)?")
+# The places in a study file that options of the command line set.
+_PLACES = {"--engine": "engine.type", "--name": "name", "--preset": "preset"}
+_BRACKETED = re.compile(r"[(\[{]([^()\[\]{}]*)[)\]}]")
+
+
+def parse_value(row: Hyperparameter, written: str) -> Any:
+    """Parse a hand-written value of `row`: `**3e-4**`, `10,000`, `(0.9, 0.95)`, `*(auto)*`.
+
+    A note in brackets after the value is ignored: `0.1 (or 0.2)` is 0.1.
+
+    Raises:
+        ValueError: the row does not accept the value; the message quotes the text.
+    """
+    text = plain(written[: LONGEST + 1])
+    if len(text) > LONGEST:
+        raise ValueError(f"{row.name} has a value of more than {LONGEST} characters")
+    for value in _readings(row, NOTE.sub("", text)):
+        with suppress(ValueError):
+            return row.check(value)
+    raise ValueError(f"{row.name} is {text!r}" if text else f"{row.name} has no value")
+
+
+def plain(cell: str) -> str:
+    """Return a cell's text without emphasis, back-ticks and escapes."""
+    # Escaped characters are moved to the private use area, so that an escaped star is not taken for emphasis.
+    text = _ESCAPED.sub(lambda match: chr(0xE000 + ord(match[1])), cell).replace("`", "").strip()
+    n_removed = 1
+    while n_removed:
+        text, n_removed = _EMPHASIS.subn(r"\2", text)
+    return re.sub("[\ue021-\ue07e]", lambda match: chr(ord(match[0]) - 0xE000), text).strip()
+
+
+def _readings(row: Hyperparameter, text: str) -> Iterator[Any]:
+    word = text.strip("()[] ").lower()
+    if word in NOT_SAID:
+        return
+    if row.automatic and word.startswith(AUTO):
+        yield AUTO
+    if row.optional and word in _SWITCHED_OFF:
+        yield None
+    if row.kind == "str":
+        unquoted = text.strip("\"'“”‘’")
+        yield from (unquoted, unquoted.lower(), synonym(unquoted, row.choices))
+    elif row.kind == "bool":
+        yield _TRUTHS.get(word, text)
+    elif row.kind == "floats":
+        yield [_number(part) for part in re.split("[,;/]", text.strip("()[] "))]
+    else:
+        yield _number(text)
+        if row.unit:
+            yield _number(re.sub(rf"\s*\b({_UNITS.get(row.unit, row.unit)})$", "", text, flags=re.IGNORECASE))
+
+
+def _number(text: str) -> float:
+    """Parse a number; return NaN, which no row accepts, if it is not one."""
+    text = re.sub("[\u00a0\u2009\u202f]", " ", text.strip().replace("−", "-"))
+    text = _SUPERSCRIPT.sub(lambda match: "^" + match[0].translate(_UNRAISED), text)
+    if _NUMBER.fullmatch(text):
+        return float(re.sub("[,_ ]", "", text))
+    power, suffixed = _POWER_OF_TEN.fullmatch(text), _SUFFIXED.fullmatch(text)
+    if power:
+        return float(f"{power[1] or 1}e{power[2]}")
+    if suffixed:
+        return float(
+            f"{_number(suffixed[1]) * _FACTORS[suffixed[2].lower()]:.12g}"
+        )  # 10% is 0.1, not 0.1000…01
+    return math.nan
+
+
+def read_range(row: Hyperparameter, text: str) -> Any:
+    """Parse a range or choices of a row into an entry of `search`; return None if the text is neither.
+
+    Two ends without "log" or "linear" give a logarithmic range if the table's suggested range is one.
+    """
+    entry, problems = _checked(row, text)
+    return None if problems else entry
+
+
+def _checked(row: Hyperparameter, text: str) -> tuple[Any, list[Problem]]:
+    if not is_searched(row) or len(text) > LONGEST:
+        return None, []
+    text, entry, problems = plain(text), None, Problems()
+    with suppress(ValueError):
+        entry = share_of(row, NOTE.sub("", text)) or _entry(row, text)
+    if entry is not None:
+        Written(row, entry, ("search", row.name), problems).entry()
+    return entry, problems.found
+
+
+def _entry(row: Hyperparameter, text: str) -> Any:
+    if text.lower() == SUGGESTED:
+        return SUGGESTED
+    believed = _PRIOR.search(text)
+    if believed:
+        text = text[: believed.start()]
+    bare, is_log, is_linear = text, 0, 0
+    if row.kind != "str":  # whose choices may be called linear
+        bare, is_log = _LOG.subn("", bare)
+        bare, is_linear = _LINEAR.subn("", bare)
+    step = _STEP.search(bare)
+    if step:
+        bare = bare[: step.start()]
+    bare = bare.strip()
+    inside = _unbracketed(bare)
+    ends = _BETWEEN.split(inside)
+    if len(ends) != 2 and inside != bare and bare[0] in "([":
+        ends = [end.strip() for end in inside.split(",")]
+    if len(ends) == 2 and ends[1].endswith("%") and not ends[0].endswith("%"):
+        ends[0] += "%"
+    if len(ends) == 2 and row.kind in ("int", "float") and not row.choices:
+        entry: dict[str, Any] = {"min": parse_value(row, ends[0]), "max": parse_value(row, ends[1])}
+        suggests_log = isinstance(row.suggested, dict) and "log" in row.suggested
+        if is_log or (suggests_log and not is_linear and not step and entry["min"] != 0):
+            entry["log"] = True
+        if step:
+            entry["step"] = parse_value(row, step[1])
+        if believed:
+            entry["prior"] = parse_value(row, believed[1])
+        if believed and believed[2]:
+            entry["confidence"] = believed[2].lower()
+        return entry
+    values = values_of(row, bare)
+    has_words = is_log or is_linear or step or believed
+    return values if len(values) > 1 and not has_words else None
+
+
+def _unbracketed(text: str) -> str:
+    whole = _BRACKETED.fullmatch(text)
+    return whole[1].strip() if whole else text
+
+
+def values_of(row: Hyperparameter, text: str) -> list[Any]:
+    """Parse a list of values: `1,2,4`, `{gelu, relu}`, `(0.9, 0.95), (0.9, 0.99)`, `true/false`.
+
+    Raises:
+        ValueError: the row does not accept one of them; the message says which.
+    """
+    if len(text) > LONGEST:
+        raise ValueError(f"{row.name} has values of more than {LONGEST} characters")
+    if row.kind == "floats":
+        return [parse_value(row, each) for each in _BRACKETED.findall(text)]
+    return [parse_value(row, part) for part in _AMONG.split(_unbracketed(text.strip())) if part.strip()]
+
+
+def read_search(words: Sequence[str]) -> dict[str, Any]:
+    """Parse the options `--search learning_rate=1e-4..1e-2`, `--search dropout,eps` into entries of `search`.
+
+    A name alone gets the table's suggested range.
+
+    Raises:
+        BadInput: a hyperparameter is unknown, does not accept such a range, or is given two.
+    """
+    return {name: entry for name, (entry, _) in _searched(words).items()}
+
+
+def _searched(words: Sequence[str]) -> dict[str, tuple[Any, str]]:
+    entered = dict[str, tuple[Any, str]]()
+    for word in words:
+        names, equals, written = word.partition("=")
+        rows = [_row(each, f"--search {word}") for each in names.split(",") if each.strip()]
+        entries: dict[str, Any] = dict.fromkeys((row.name for row in rows), SUGGESTED)
+        if equals:
+            row = rows[0] if rows else _row(names, f"--search {word}")
+            entry, wrong = _checked(row, written)
+            if len(rows) > 1 or entry is None:
+                raise BadInput(Problem(f"--search {word} is not a range of {row.name}", RANGES))
+            if wrong:
+                placed = (replace(problem, what=f"--search {word}: {problem.what}") for problem in wrong)
+                raise BadInput(*placed)
+            entries = {row.name: entry}
+        _add(entered, entries, f"--search {word}")
+    return entered
+
+
+def read_grid(
+    words: Sequence[str], ranges: Mapping[str, Any], search: Sequence[str] = ()
+) -> dict[str, list[Any]]:
+    """Parse the options `--grid n_layer=1,2,4` into a grid; a name alone gets the values of its range.
+
+    Raises:
+        BadInput: a hyperparameter is unknown, does not accept a value, has no list of values, is given two lists, or
+            is in one of the options `search` too.
+    """
+    grid, searched = dict[str, tuple[Any, str]](), _searched(search)
+    for word in words:
+        name, equals, written = word.partition("=")
+        row = _row(name, f"--grid {word}")
+        try:
+            values = values_of(row, written) if equals else ranges.get(row.name, row.suggested)
+        except ValueError as error:
+            raise BadInput(Problem(f"--grid {word}: {error}", row.allowed)) from None
+        if not isinstance(values, list | tuple) or not values:
+            raise BadInput(Problem(f"--grid {row.name} has no list of values", f"{row.name}=A,B,C"))
+        if row.name in searched:
+            raise BadInput(conflict(f"--grid {word}", searched[row.name][1]))
+        _add(grid, {row.name: list(dict.fromkeys(values))}, f"--grid {word}")
+    return {name: values for name, (values, _) in grid.items()}
+
+
+def _add(entered: dict[str, tuple[Any, str]], entries: Mapping[str, Any], option: str) -> None:
+    """Add the entries of one more option, none of which may have been given differently before."""
+    for name, entry in entries.items():
+        before, first = entered.setdefault(name, (entry, option))
+        if before != entry:
+            raise BadInput(conflict(first, option))
+
+
+def overrides_of(option: str) -> list[str]:
+    """Return the overrides of a study file that an option of the command line stands for.
+
+    The option is `--grid WORD`, `--search WORD`, `--at NAME=VALUE`, one of `_PLACES` with its value, or an override
+    itself.
+
+    Raises:
+        BadInput: as `read_grid` and `read_search` do.
+    """
+    kind, _, word = option.partition(" ")
+    if kind in _PLACES:
+        return [f"{_PLACES[kind]}={yaml_text(word)}"]
+    if kind == "--at":
+        return [word]
+    if kind not in ("--grid", "--search"):
+        return [option]
+    section, (name, _, text) = kind[2:], word.partition("=")
+    if "," not in name and text:
+        row = _row(name, option)
+        if row.kind == "str":
+            return [f"{section}.{row.name}=[{text}]"]  # a plugin, not imported yet, may add choices
+    entries = read_grid([word], {}) if section == "grid" else read_search([word])
+    return [f"{section}.{each}={yaml_text(entry)}" for each, entry in entries.items()]
+
+
+def _row(name: str, word: str) -> Hyperparameter:
+    known = canonical(name.strip())
+    if known not in TABLE:
+        raise BadInput(Problem(f"{word}: unknown hyperparameter {name!r}", "", nearest(known, TABLE)))
+    return TABLE[known]

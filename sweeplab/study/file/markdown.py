@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ from typing import Any
 from sweeplab.errors import BadInput, Problem, conflict, nearest
 from sweeplab.hyperparameters import AUTO, TABLE, canonical
 from sweeplab.study.file.document import file_text
+from sweeplab.study.file.entries import LONGEST, NOT_SAID, NOTE, RANGES, parse_value, plain, read_range
 from sweeplab.study.file.reading import read_text
-from sweeplab.study.file.values import LONGEST, NOT_SAID, NOTE, RANGES, parse_value, plain, read_range
-from sweeplab.study.problems import LENGTHS, shown
+from sweeplab.study.problems import LENGTHS, escaped, shown
 from sweeplab.study.search import Derived, SearchSpec
 
 MAX_BYTES = 2**20
@@ -87,26 +88,20 @@ class MarkdownTables:
             if name in tables.values and name in spec.search and name not in spec.first_trial:
                 notices.append(f"line {line}: {_untried(name, tables.values[name], spec.search[name])}")
             if name in tables.values and name not in {*spec.fixed, *spec.search, *spec.grid, "seed"}:
-                notices.append(
-                    f"line {line}: {name} is left out: {conflict(', '.join(LENGTHS[:-1]), LENGTHS[-1]).what}"
-                )
+                why = conflict(", ".join(LENGTHS[:-1]), LENGTHS[-1]).what
+                notices.append(f"line {line}: {name} is left out: {why}")
         return text, notices
 
     def _without(self, problem: Problem, text: str) -> MarkdownTables:
-        there = text.splitlines()[problem.line - 1] if problem.line else ""
-        named = [
-            name
-            for name in re.findall(r"\w+", f"{there.partition(':')[0]} {problem.what}")
-            if name in self.lines
-        ]
-        name = named[0] if named else [*self.lines][-1]
+        there = ["", *text.splitlines()][problem.line or 0].partition(":")[0]
+        words = re.findall(r"\w+", f"{there} {problem.what}")
+        name = next((word for word in words if word in self.lines), [*self.lines][-1])
         value = self.values.get(name, self.ranges.get(name))
         notice = _printable(f"line {self.lines[name]}: {name}: {value} does not fit: {problem.what}")
-        values, ranges = dict(self.values), dict(self.ranges)
-        values.pop(name, None)
-        ranges.pop(name, None)
-        lines = {key: line for key, line in self.lines.items() if key != name}
-        return MarkdownTables(values, ranges, lines, [*self.notices, notice])
+        tables = deepcopy(replace(self, notices=[*self.notices, notice]))
+        for part in (tables.values, tables.ranges, tables.lines):
+            part.pop(name, None)
+        return tables
 
 
 def _untried(name: str, value: Any, entry: SearchSpec) -> str:
@@ -135,13 +130,13 @@ def parse_tables(text: str) -> MarkdownTables:
     """
     tables = MarkdownTables()
     for line, name, written, searched in _rows(text):
-        notices, key = list[str](), canonical(NOTE.sub("", plain(name)))
+        key = canonical(NOTE.sub("", plain(name)))
         if key in TABLE:
             notices = _add(tables, key, line, written, searched)
         else:
-            notices = [f"unknown hyperparameter {plain(name)!r} ({plain(written) or 'no value'})"]
-            if near := nearest(key, TABLE):
-                notices[0] += f"; did you mean {near!r}?"
+            what = f"unknown hyperparameter {plain(name)!r} ({plain(written) or 'no value'})"
+            near = nearest(key, TABLE)
+            notices = [what + f"; did you mean {near!r}?" * bool(near)]
         tables.notices.extend(_printable(f"line {line}: {notice}") for notice in notices)
     return tables
 
@@ -157,13 +152,14 @@ def _add(tables: MarkdownTables, name: str, line: int, written: str, searched: s
             read["range"] = tables.ranges, entry
         elif plain(written).lower() not in NOT_SAID:
             notices.append(f"{error}; allowed: {row.allowed}")
-    if (cell := plain(searched)).lower() not in NOT_SAID:
-        if (entry := read_range(row, cell)) is not None:
-            read["range"] = tables.ranges, entry
+    cell = plain(searched)
+    if cell.lower() not in NOT_SAID:
+        entry = read_range(row, cell)
+        if entry is None:
+            what = f"the range of {name} is not understood and is skipped: {cell!r}"
+            notices.append(f"{what}; allowed: {RANGES}")
         else:
-            notices.append(
-                f"the range of {name} is not understood and is skipped: {cell!r}; allowed: {RANGES}"
-            )
+            read["range"] = tables.ranges, entry
     if not read and not notices:
         notices.append(f"{name} has no value")
     for kind, (held, value) in read.items():
@@ -175,16 +171,16 @@ def _add(tables: MarkdownTables, name: str, line: int, written: str, searched: s
 
 
 def _printable(text: str) -> str:
-    shown = "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in text)
-    if len(shown) <= MOST_SAID:
-        return shown
-    return f"{shown[: MOST_SAID - 1]}…"
+    printable = escaped(text)
+    if len(printable) <= MOST_SAID:
+        return printable
+    return f"{printable[: MOST_SAID - 1]}…"
 
 
 def _rows(text: str) -> Iterator[tuple[int, str, str, str]]:
     """Yield (line, name, value and range as written) of each row of each table of hyperparameters."""
     above: list[str] = []
-    columns: tuple[int, int, int | None] | None = None
+    columns: tuple[int, int, int] | None = None
     text = _FENCED.sub(lambda code: "\n" * code[0].count("\n"), text)
     for number, line in enumerate(text.split("\n"), start=1):
         cells = _cells(line) if "|" in line else []
@@ -193,11 +189,11 @@ def _rows(text: str) -> Iterator[tuple[int, str, str, str]]:
         elif not cells:
             columns = None
         elif columns is not None and len(cells) > max(columns[:2]):
-            name, value = (cells[index] for index in columns[:2])
-            at = columns[2]
+            by_column = dict(enumerate(cells))
+            name, value, searched = (by_column.get(index, "") for index in columns)
             # A row with only a name is a heading between rows: | **Model** | | |
             if plain(name) and sum(cell != "" for cell in cells) > 1:
-                yield number, name, value, cells[at] if at is not None and at < len(cells) else ""
+                yield number, name, value, searched
         above = cells
 
 
@@ -206,7 +202,8 @@ def _cells(line: str) -> list[str]:
     return cells[not cells[0] : len(cells) - (not cells[-1])]
 
 
-def _columns(header: Sequence[str]) -> tuple[int, int, int | None] | None:
+def _columns(header: Sequence[str]) -> tuple[int, int, int] | None:
+    """Return the columns of names, values and ranges; -1 where there are no ranges."""
     headings = [NOTE.sub("", plain(cell)).lower() for cell in header]
     names, *values = (
         [index for index, heading in enumerate(headings) if pattern.fullmatch(heading)]
@@ -214,6 +211,4 @@ def _columns(header: Sequence[str]) -> tuple[int, int, int | None] | None:
     )
     *values, ranges = values
     others = [index for found in values for index in found if index not in names[:1]]
-    if names and others:
-        return (names[0], others[0], next(iter(ranges), None))
-    return None
+    return (names[0], others[0], [*ranges, -1][0]) if names and others else None

@@ -24,7 +24,7 @@ from sweeplab.hyperparameters import TABLE, canonical
 from sweeplab.plugins import Code, import_allowed, installed, is_package
 from sweeplab.study.file.checks import study_from
 from sweeplab.study.file.document import file_text, parse
-from sweeplab.study.file.values import overrides_of
+from sweeplab.study.file.entries import overrides_of
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, SourceMap, dotted, shown
 from sweeplab.study.spec import DATA_FILES, ENGINE_KEYS, PRESETS, Plugin, StudySpec, beside, preset_names
 
@@ -94,7 +94,7 @@ def read_plain(
 ) -> StudySpec:
     """Read a study from plain values instead of a file, as `read_study` does."""
     plain = json.loads(json.dumps(document, default=_plain))  # as in a file: tuples are lists, paths texts
-    return _read(plain, Problems(SourceMap()), overrides, None, allow_plugins)
+    return _read(plain, Problems(), overrides, None, allow_plugins)
 
 
 def _plain(value: Any) -> Any:
@@ -111,7 +111,7 @@ def _read(
 ) -> StudySpec:
     if isinstance(document, dict):
         _rename(document, problems)
-        options = [*overrides, *([] if name is None else [f"--name {name}"])]
+        options = [*overrides, *[f"--name {name}"] * (name is not None)]
         of_plugins = [option for option in options if option.startswith("plugins")]
         _lay_all_over(document, of_plugins, problems)
         before = len(problems.found)
@@ -129,9 +129,8 @@ def _read(
 
 def _rename(document: dict[str, Any], problems: Problems) -> None:
     """Give hyperparameters their names of the table where the document has another name, such as lr."""
-    changes = document.get("cells")
     places: list[tuple[Location, Any]] = [((key,), document.get(key)) for key in (*SECTIONS, "first_trial")]
-    places += [(("cells", at), held) for at, held in enumerate(changes if isinstance(changes, list) else ())]
+    places += [(("cells", at), changes) for at, changes in enumerate(_cells(document))]
     for place, held in places:
         if not isinstance(held, dict) or all(name == canonical(name) for name in held):
             continue
@@ -146,6 +145,11 @@ def _rename(document: dict[str, Any], problems: Problems) -> None:
             held[known] = written[name]
             if known != name:
                 problems.source.move((*place, name), (*place, known))
+
+
+def _cells(document: Mapping[str, Any]) -> list[Any]:
+    cells = document.get("cells")
+    return cells if isinstance(cells, list) else []
 
 
 # ------------------------------------------------------------------ defaults from a preset or a starting run
@@ -175,11 +179,12 @@ def preset(name: str) -> Preset:
     Raises:
         BadInput: there is no preset of this name; suggests the nearest.
     """
-    if name not in (known := preset_names()):
-        raise BadInput(Problem(f"unknown preset {name!r}", " | ".join(known), nearest(name, known)))
+    if name not in preset_names():
+        known = " | ".join(preset_names())
+        raise BadInput(Problem(f"unknown preset {name!r}", known, nearest(name, preset_names())))
     text = (PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
     head = text.partition("fixed:")[0].splitlines()
-    document = parse(text, Problems(SourceMap()))
+    document = parse(text, Problems())
     notes = tuple(line.removeprefix("#").strip() for line in head)
     return Preset(document["fixed"], notes, document.get("vocab_size"))
 
@@ -201,19 +206,20 @@ def _lay_start_under(document: dict[str, Any], source: SourceMap) -> None:
 def _lay_data_under(document: dict[str, Any], source: SourceMap) -> None:
     """Add to `data` the corpus and the tokenizer that suit its files, except those that the document sets itself."""
     data = document.get("data")
-    if not isinstance(data, dict) or {"corpus", "tokenizer"} <= data.keys() or {"corpus"} == data.keys():
+    if not isinstance(data, dict) or {"corpus", "tokenizer"} <= data.keys():
         return
     named = {key: data[key] for key in DATA_FILES if isinstance(data.get(key), str)}
     if not named:
         return
     from sweeplab.data.readers.source import Source, guessed
 
-    field, format = data.get("field"), data.get("format")
-    fields = tuple(map(str, field)) if isinstance(field, list) else (str(field),) * bool(field)
+    fields, format = data.get("field") or [], data.get("format")
+    if not isinstance(fields, list):
+        fields = [fields]
+    if not isinstance(format, str):
+        format = ""
     places = {key: str(beside(source.file, place)) for key, place in named.items()}
-    corpus, tokenizer = guessed(
-        Source(**places, fields=fields, format=format if isinstance(format, str) else "")
-    )
+    corpus, tokenizer = guessed(Source(**places, fields=tuple(map(str, fields)), format=format))
     document["data"] = {"corpus": corpus, "tokenizer": tokenizer, **data}
 
 
@@ -228,11 +234,11 @@ def _lay_under(key: str, values: Mapping[str, Any], document: dict[str, Any], so
         held |= {*LENGTHS}
     laid = {name: value for name, value in values.items() if name not in held}
     document["fixed"] = {**laid, **fixed}
-    paths: list[Location] = [("fixed", name) for name in laid]
-    if (key,) in source.values:
-        source.values |= dict.fromkeys(paths, source.values[key,])
-    if (key,) in source.overrides:
-        source.overrides |= dict.fromkeys(paths, source.overrides[key,])
+    for name in laid:
+        if (key,) in source.values:
+            source.values["fixed", name] = source.values[key,]
+        if (key,) in source.overrides:
+            source.overrides["fixed", name] = source.overrides[key,]
 
 
 # ------------------------------------------------------------------ overrides
@@ -242,28 +248,28 @@ def _lay_all_over(document: dict[str, Any], options: Sequence[str], problems: Pr
     """Apply overrides to the document in turn; one that removes what an earlier one has set is a problem."""
     laid: dict[Location, tuple[str, Any]] = {}
     for option in options:
-        words = option if option.startswith("--") else f"-o {option}"
+        words = without_passwords("-o " * (not option.startswith("--")) + option)
         for override in overrides_of(option):
-            path = _lay_over(document, override, problems, without_passwords(words))
+            path = _lay_over(document, override, problems, words)
             lost = [place for place, (_, value) in laid.items() if not _holds(document, place, value)]
             for before, _ in map(laid.pop, lost):
-                problems.found.append(conflict(before, without_passwords(words)))
+                problems.found.append(conflict(before, words))
             if path and ("cells",) in laid and not _holds(document, path, _at(document, path)):
-                problems.found.append(conflict(laid["cells",][0], without_passwords(words)))
+                problems.found.append(conflict(laid["cells",][0], words))
             if path:
-                laid[path] = without_passwords(words), deepcopy(_at(document, path))
+                laid[path] = words, deepcopy(_at(document, path))
 
 
 def _holds(document: dict[str, Any], path: Location, value: Any) -> bool:
-    held, cells = _at(document, path), document.get("cells")
-    changes = cells if path[0] == "fixed" and isinstance(cells, list) else []
-    names = path[1:2] or (tuple(value) if isinstance(value, dict) else ())
-    of_cells = [change if isinstance(change, dict) else {} for change in changes]
-    if of_cells and any(all(name in change for change in of_cells) for name in names):
+    held, part = _at(document, path), value
+    if not isinstance(value, dict):
+        part = {"type": value}
+    names = path[1:2] or tuple(value if part is value else ())
+    cells = [change if isinstance(change, dict) else {} for change in _cells(document)]
+    if path[0] == "fixed" and cells and any(all(name in change for change in cells) for name in names):
         return False  # every cell changes it
     if isinstance(held, dict):
-        part = value if isinstance(value, dict) else {"type": value}
-        return part.items() <= held.items()
+        return bool(part.items() <= held.items())
     return bool(held == value)
 
 
@@ -276,7 +282,7 @@ def _at(document: Any, path: Location) -> Any:
 def _lay_over(document: dict[str, Any], override: str, problems: Problems, words: str) -> Location | None:
     """Apply `name=value` to the document, and record that the value came from these words, if any; return its place."""
     name, equals, text = override.partition("=")
-    path, mistakes = _place(name.strip()), Problems(SourceMap())
+    path, mistakes = _place(name.strip()), Problems()
     value = parse(text, mistakes)
     allowed = "a hyperparameter, or a place such as budget.time"
     if not equals:
@@ -287,38 +293,27 @@ def _lay_over(document: dict[str, Any], override: str, problems: Problems, words
         mistakes.add((), f"{name!r} has an empty part", allowed)
     elif not mistakes.found:
         if path in (("engine",), ("engine", "type")) and isinstance(value, str):
-            path = ("engine", "type")
-            _drop_keys_of_others(document, value)
+            path, engine = ("engine", "type"), document.get("engine")
+            if isinstance(engine, dict):
+                for key in [key for key, engines in ENGINE_KEYS.items() if value not in engines]:
+                    engine.pop(key, None)
         _set(document, path, value, mistakes)
         problems.source.forget(path)
         if words:
             problems.source.overrides[path] = words
     for problem in mistakes.found:
-        problems.found.append(
-            Problem(f"{words or override}: {problem.what}", problem.allowed, problem.nearest)
-        )
-    if mistakes.found:
-        return None
-    return path
-
-
-def _drop_keys_of_others(document: dict[str, Any], engine: str) -> None:
-    written = document.get("engine")
-    if isinstance(written, dict):
-        for name in [key for key, engines in ENGINE_KEYS.items() if engine not in engines]:
-            written.pop(name, None)
+        what = f"{words or override}: {problem.what}"
+        problems.found.append(Problem(what, problem.allowed, problem.nearest))
+    return None if mistakes.found else path
 
 
 def _place(name: str) -> Location | None:
     first, *below = name.split(".")
-    if below:
-        is_of_hyperparameters = first in (*SECTIONS, "first_trial")
-        return (first, canonical(below[0]) if is_of_hyperparameters else below[0], *below[1:])
-    if name in StudySpec.model_fields:
-        return (name,)
-    if canonical(name) in TABLE:
-        return ("fixed", canonical(name))
-    return None
+    if below and first in (*SECTIONS, "first_trial"):
+        below[0] = canonical(below[0])
+    if below or name in StudySpec.model_fields:
+        return (first, *below)
+    return ("fixed", canonical(name)) if canonical(name) in TABLE else None
 
 
 def _set(document: dict[str, Any], path: Location, value: Any, problems: Problems) -> None:
@@ -337,17 +332,15 @@ def _set(document: dict[str, Any], path: Location, value: Any, problems: Problem
     inner[path[-1]] = value
     if path[0] in SECTIONS and len(path) > 1:
         # A hyperparameter is set in only one section: the override moves it.
-        cells = document.get("cells")
-        others = [document.get(section) for section in SECTIONS if section != path[0]]
-        for held in [*others, *(cells if isinstance(cells, list) else ())]:
-            if isinstance(held, dict):
-                held.pop(path[1], None)
+        others = [document.get(section) for section in SECTIONS if section != path[0]] + _cells(document)
+        gone = [(held, path[1]) for held in others]
         # The length of training is set by only one hyperparameter: remove the other.
         if path[1] in LENGTHS and value is not None:
-            for held in [document.get(path[0]), *others, *(cells if isinstance(cells, list) else ())]:
-                for rival in LENGTHS:
-                    if isinstance(held, dict) and rival != path[1]:
-                        held.pop(rival, None)
+            rivals = {*LENGTHS} - {path[1]}
+            gone += [(held, rival) for held in [document.get(path[0]), *others] for rival in rivals]
+        for held, name in gone:
+            if isinstance(held, dict):
+                held.pop(name, None)
 
 
 HOW = "--allow-plugins, or allow_plugins=True from Python, once, if you trust it"
@@ -374,11 +367,10 @@ def check_imported(spec: StudySpec) -> None:
     Raises:
         BadInput: lists every plugin that is not allowed.
     """
-    problems = [
-        spec.problem(("plugins", index), _not_allowed(plugin.file), HOW)
-        for index, plugin in enumerate(spec.plugins)
-        if not import_allowed(plugin.file, plugin.sha256)
-    ]
+    problems = []
+    for index, plugin in enumerate(spec.plugins):
+        if not import_allowed(plugin.file, plugin.sha256):
+            problems.append(spec.problem(("plugins", index), _not_allowed(plugin.file), HOW))
     if problems:
         raise BadInput(*problems)
 
@@ -395,9 +387,8 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
     place = plugin.file
     if not is_package(place):
         place = str(beside(problems.source.file, place))
-    if (
-        not allowed and "provides" in plugin.model_fields_set
-    ):  # of a study that was run: names suffice to look at it
+    # Of a study that was run: names suffice to look at it.
+    if not allowed and "provides" in plugin.model_fields_set:
         plugins.add_names(plugin.provides, plugin.rows)
         return entry
     try:
@@ -406,10 +397,10 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
         if not allowed:
             problems.add(path, _not_allowed(plugin.file), HOW)
             return entry
-        known = [*installed(), *(file.name for file in Path(place).parent.glob("*.py"))]
-        problems.add(
-            path, f"no plugin {shown(place)}: {error.strerror}", "", nearest(Path(place).name, known)
+        near = nearest(
+            Path(place).name, [*installed(), *(file.name for file in Path(place).parent.glob("*.py"))]
         )
+        problems.add(path, f"no plugin {shown(place)}: {error.strerror}", "", near)
         return entry
     if plugin.sha256 not in ("", code.digest):
         what = f"{place} has changed: its sha256 begins with {code.digest[:12]}, not {plugin.sha256[:12]}"
@@ -427,5 +418,5 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
         return entry
     provides = {kind: [name for known, name, _ in parts if known == kind] for kind in plugins.KINDS}
     provided = {kind: names for kind, names in provides.items() if names}
-    rows = plugins.rows_of(provided.get("hyperparameter", ()))
+    rows = {name: plugins.row_of(name) for name in provided.get("hyperparameter", ())}
     return {"file": place, "sha256": code.digest, "provides": provided, "rows": rows}

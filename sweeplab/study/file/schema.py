@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sweeplab.hyperparameters import AUTO, CATEGORIES, TABLE, Hyperparameter
@@ -57,15 +57,17 @@ def study_schema() -> Schema:
 def _rows(rows: Iterable[Hyperparameter], write: Callable[[Hyperparameter], Schema]) -> Schema:
     written = {}
     for row in rows:
-        unit = f" [{row.unit}]" if row.unit else ""
+        unit = f" [{row.unit}]" * bool(row.unit)
         text = f"{row.meaning}{unit}. {CATEGORIES[row.category]}; {row.allowed}; default {shown(row.default)}"
         written[row.name] = {"description": text, **write(row)}
     return _keys(written)
 
 
-def _keys(properties: Mapping[str, Schema], required: Iterable[str] = ()) -> Schema:
+def _keys(properties: Mapping[str, Schema], required: Sequence[str] = ()) -> Schema:
     schema = {"type": "object", "properties": dict(properties), "additionalProperties": False}
-    return schema | ({"required": [*required]} if required else {})
+    if required:
+        schema["required"] = [*required]
+    return schema
 
 
 def _one_of(meanings: Mapping[str, str]) -> Schema:
@@ -74,7 +76,7 @@ def _one_of(meanings: Mapping[str, str]) -> Schema:
 
 def _number(row: Hyperparameter) -> Schema:
     bounds = {key: getattr(row, bound) for bound, key in _BOUNDS.items() if getattr(row, bound) is not None}
-    return {"type": "integer" if row.kind == "int" else "number", **bounds}
+    return {"type": {"int": "integer"}.get(row.kind, "number"), **bounds}
 
 
 def _value(row: Hyperparameter) -> Schema:
@@ -89,9 +91,7 @@ def _value(row: Hyperparameter) -> Schema:
         schema = _number(row)
     shares = [{"type": "string", "pattern": r"^[\d.]+ *%"}] * takes_share(row)
     forms = [schema] + shares + [{"const": AUTO}] * row.automatic + [{"type": "null"}] * row.optional
-    if len(forms) > 1:
-        return {"anyOf": forms}
-    return schema
+    return {"anyOf": forms} if len(forms) > 1 else schema
 
 
 def _values(row: Hyperparameter) -> Schema:
@@ -143,11 +143,9 @@ def _algorithms(rows: Mapping[str, AlgorithmRow]) -> Schema:
 
 
 def _option(option: Option) -> Schema:
-    # An option that is not a plain value (a pruner in a pruner) is checked by the reader of the file.
-    plain = option.words <= WORDS.keys()
-    if plain:
+    if option.words <= WORDS.keys():
         return {"type": [WORDS[word][2] for word in sorted(option.words)]}
-    return {}
+    return {}  # no plain value: a pruner in a pruner is checked by the reader of the file
 
 
 def _inlined(schema: Any, parts: Mapping[str, Schema]) -> Any:

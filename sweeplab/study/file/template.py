@@ -11,8 +11,8 @@ from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import yaml_text
 from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
 from sweeplab.study.file.entries import SUGGESTED, Written
-from sweeplab.study.problems import LENGTHS, Problems, SourceMap
-from sweeplab.study.search import Derived, Divisors
+from sweeplab.study.problems import LENGTHS, Problems
+from sweeplab.study.search import Choices, Range
 
 SEARCHED = ("learning_rate", "weight_decay", "dropout", "warmup_iters")
 # If n_embd is searched, heads keep this width.
@@ -48,19 +48,23 @@ def study_text(
     from sweeplab.data.tokenizers import TOKENIZERS
     from sweeplab.study.algorithms import PRUNERS, SAMPLERS
 
-    known = dict(values or {})
-    ranges, grid = ranges or {}, grid or {}
+    known, ranges, grid = dict(values or {}), ranges or {}, grid or {}
     if search is None:
         search = list(ranges) or [row for row in SEARCHED if not minimal or row in MINIMAL]
     search = [row for row in search if row not in grid]
     _check(search, ranges)
-    effective = _consistent(known, [*search, *grid])
     varied = {*search, *grid}
-    derived = {"n_head"} if "n_embd" in varied and "n_head" not in varied else set()
-    if "n_head" in known and not any(n % known["n_head"] for n in _widths(grid.get("n_embd"), ranges)):
-        derived = set()
-    changed = {row for row, value in effective.items() if value != TABLE[row].default}
-    kept = {*MINIMAL, *known, *search, *changed} if minimal else {*TABLE}
+    effective = _consistent(known, varied)
+    divides_all = "n_head" in known and not any(
+        n % known["n_head"] for n in _widths(grid.get("n_embd"), ranges)
+    )
+    derived = set[str]()
+    if "n_embd" in varied and not divides_all:
+        derived = {"n_head"} - varied
+    kept = {*TABLE}
+    if minimal:
+        changed = {row for row, value in effective.items() if value != TABLE[row].default}
+        kept = {*MINIMAL, *known, *search, *changed}
     # Keep only the one that sets the length of training.
     lengths = [name for name in LENGTHS if name in varied]
     lengths += [name for name in LENGTHS[1:] if effective[name] is not None]
@@ -99,17 +103,14 @@ def study_file(written: Mapping[str, Any], comments: Iterable[str] = ()) -> str:
 def range_in_words(suggested: Mapping[str, Any] | Iterable[Any] | None) -> str:
     """Describe a suggested range: "1e-4 to 1e-2, log", "gelu or relu"."""
     if suggested is None or "expr" in suggested:
-        if suggested:
-            return "derived"
-        return ""
+        return "derived" if suggested else ""
     if not isinstance(suggested, Mapping):
-        *most, last = (yaml_text(each) for each in suggested)
+        *most, last = map(yaml_text, suggested)
         return f"{', '.join(most)} or {last}"
     text = f"{yaml_text(suggested['min'])} to {yaml_text(suggested['max'])}"
     if "divides" in suggested:
         text = f"those from {text} that divide {suggested['divides']}"
-    if suggested.get("log"):
-        text += ", log"
+    text += ", log" * bool(suggested.get("log"))
     if "step" in suggested:
         text += f", step {yaml_text(suggested['step'])}"
     if "when" in suggested:
@@ -130,13 +131,13 @@ def _check(search: Sequence[str], ranges: Mapping[str, Any]) -> None:
         raise BadInput(*problems)
 
 
-def _consistent(known: Mapping[str, Any], search: Sequence[str]) -> dict[str, Any]:
+def _consistent(known: Mapping[str, Any], varied: Set[str]) -> dict[str, Any]:
     values = {row.name: known.get(row.name, row.default) for row in TABLE.values()}
     n_embd, n_head = values["n_embd"], values["n_head"]
-    if n_embd % n_head and not {"n_embd", "n_head"} & set(search):
+    if n_embd % n_head and not {"n_embd", "n_head"} & varied:
         divisors = [each for each in range(1, n_embd + 1) if n_embd % each == 0]
-        if {"n_embd", "n_head"} <= set(known):
-            fitting = ", ".join(str(each) for each in divisors)
+        if {"n_embd", "n_head"} <= known.keys():
+            fitting = ", ".join(map(str, divisors))
             raise BadInput(Problem(f"n_head {n_head} does not divide n_embd {n_embd}", fitting))
         if "n_head" in known:
             values["n_embd"] = max(n_embd // n_head, 1) * n_head
@@ -179,15 +180,13 @@ def _first(
 ) -> str:
     first = {}
     for row in rows:
-        written = Written(
-            row, ranges.get(row.name, row.suggested), ("search", row.name), Problems(SourceMap())
-        )
-        if row.name in derived or (entry := written.entry()) is None or isinstance(entry, Derived | Divisors):
+        entry = Written(row, ranges.get(row.name, row.suggested), ("search", row.name), Problems()).entry()
+        if row.name in derived or not isinstance(entry, Range | Choices):
             continue
         with suppress(ValueError, TypeError):  # out of range, or null or auto
             entry.stored(values[row.name])
             first[row.name] = values[row.name]
-    return f"first_trial: {yaml_text(first)}  # of each cell; the sampler chooses the rest\n" if first else ""
+    return f"first_trial: {yaml_text(first)}  # of each cell; the sampler chooses the rest\n" * bool(first)
 
 
 def _searched(
@@ -199,18 +198,16 @@ def _searched(
         entry, words = yaml_text(entered), range_in_words(row.suggested if entered == SUGGESTED else entered)
         if row.name in derived:
             entry, words = f"{{expr: n_embd // {HEAD_DIM}}}", "derived"
-        origin = f" (given: {yaml_text(known[row.name])})" if row.name in known else ""
-        lines.append((f"{row.name}: {entry}", f"{words}{origin}; {_meaning(row)}"))
-    if lines:
-        return f"\nsearch:\n{_aligned(lines)}"
-    return ""
+        if row.name in known:
+            words += f" (given: {yaml_text(known[row.name])})"
+        lines.append((f"{row.name}: {entry}", f"{words}; {_meaning(row)}"))
+    return f"\nsearch:\n{_aligned(lines)}" * bool(lines)
 
 
 def _meaning(row: Hyperparameter) -> str:
-    unit = f" ({row.unit})" if row.unit and row.unit not in row.meaning.lower() else ""
-    choices = f": {' | '.join(row.choices)}" if len(row.choices) > 1 else ""
-    automatic = "; auto: the best for this machine" if row.category == "precision" else ""
-    return f"{row.meaning}{unit}{choices}{automatic}"
+    text = row.meaning + f" ({row.unit})" * bool(row.unit and row.unit not in row.meaning.lower())
+    text += f": {' | '.join(row.choices)}" * (len(row.choices) > 1)
+    return text + "; auto: the best for this machine" * (row.category == "precision")
 
 
 def _aligned(lines: Sequence[tuple[str, str]]) -> str:
@@ -224,7 +221,8 @@ def _part(name: str, value: Any) -> str:
         value = {key: each for key, each in value.items() if each is not None}
     if value in (None, [], {}):
         return ""
-    if len(line := f"{name}: {yaml_text(value)}\n") <= _WIDTH:
+    line = f"{name}: {yaml_text(value)}\n"
+    if len(line) <= _WIDTH:
         return line
     if isinstance(value, dict):
         return f"{name}:\n" + "".join(f"  {key}: {yaml_text(each)}\n" for key, each in value.items())
