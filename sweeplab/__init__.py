@@ -131,6 +131,6 @@ def load_run(run: str, *, lab: str | Path | None = None, uri: str | None = None)
         BadInput: there is no such run (offers the nearest name), or it kept no checkpoint.
     """
     from sweeplab.records.folders import lab_folder
-    from sweeplab.runs.opening import open_run
+    from sweeplab.runs import open_run
 
     return open_run(run, lab_folder(lab), uri)

@@ -15,18 +15,15 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from sweeplab.cli import runs
-from sweeplab.cli.hyperparameters import data, hyperparameters, schema
 from sweeplab.cli.laws.fit import audit, compare, fit, isoflop, shape
+from sweeplab.cli.laws.forecasts import forecast, ledger, next_runs, verify
 from sweeplab.cli.laws.hyperparameters import hyperparameter_laws
-from sweeplab.cli.laws.ledger import forecast, ledger, verify
-from sweeplab.cli.laws.next import next_runs
 from sweeplab.cli.mcp import mcp
-from sweeplab.cli.model import coordinates, params, trace
+from sweeplab.cli.model import coordinates, data, hyperparameters, params, schema, trace
 from sweeplab.cli.options import AsJson
-from sweeplab.cli.printing import print_answer
+from sweeplab.cli.printing import FULL, open_streams, outlive_readers, print_answer
 from sweeplab.cli.report import compare_studies, dashboard, scaling, sweep, ui
 from sweeplab.cli.storage import backup_storage, start_storage, stop_storage, storage_status
-from sweeplab.cli.streams import FULL, open_streams, outlive_readers
 from sweeplab.cli.study import control
 from sweeplab.cli.study.control import doctor
 from sweeplab.cli.study.manage import init, rename, rm

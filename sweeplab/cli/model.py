@@ -1,9 +1,14 @@
-"""`sweeplab model params`, `trace` and `coordinates`: sizes, values and growth of a model's parts."""
+"""Models, data and hyperparameters seen without training: `model params`, `trace`, `coordinates`, `data`, `schema` …"""
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from sweeplab.cli.options import (
     Lab,
@@ -13,13 +18,28 @@ from sweeplab.cli.options import (
     StudyFile,
     argument,
     cells,
+    flag,
     option,
     whole_numbers,
 )
-from sweeplab.cli.printing import Answer, print_rows, progress, say
-from sweeplab.errors import BadInput, Problem, conflict
-from sweeplab.formatting import several
+from sweeplab.cli.printing import (
+    Answer,
+    console,
+    print_json,
+    print_rows,
+    progress,
+    say,
+    say_start,
+    say_warnings,
+)
+from sweeplab.errors import BadInput, Problem, conflict, nearest
+from sweeplab.formatting import on_one_line, several, yaml_text
+from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
 from sweeplab.records.folders import lab_folder
+from sweeplab.study.file.template import range_in_words
+
+if TYPE_CHECKING:
+    from sweeplab.study.spec import StudySpec
 
 
 def params(
@@ -159,8 +179,8 @@ def trace(
         raise BadInput(Problem("--prompt needs a run, for its tokenizer", "RUN --prompt TEXT"))
     likeliest: list[dict[str, Any]] = []
     if prompt is not None:
+        from sweeplab.runs import open_run
         from sweeplab.runs.inspecting import traced_prompt
-        from sweeplab.runs.opening import open_run
 
         opened_run = open_run(str(run), lab_folder(lab))
         name, shape = opened_run.run_id, opened_run.model.shape
@@ -249,3 +269,142 @@ def coordinates(
     steepest = [f"{name}: {words}" for name, words in steepest_in_words(checked)]
     lines = "\n".join([*steepest, f"{page} written"])
     return answer | {"sizes": sizes, "powers": powers}, lines
+
+
+LONGEST_SAMPLE = 100
+Field = Annotated[str | None, option("NAME", "Field of the text in rows; of pairs two, as FROM,TO.")]
+Corpus = Annotated[
+    str | None, option("NAME", "Corpus: text, pairs or labels.  [default: by what the files have]")
+]
+
+
+def data(
+    file: Annotated[str, argument("FILE", "A file, folder or glob, files of tokens, or a study file.")],
+    field: Field = None,
+    corpus: Corpus = None,
+    format: Annotated[
+        str | None,
+        option("NAME", "Format: text, jsonl, json, csv, tsv, parquet or arrow.  [default: the file's]"),
+    ] = None,
+    encoding: Annotated[str | None, option("NAME", "Encoding of the texts.  [default: UTF-8]")] = None,
+    tokenizer: Annotated[
+        str | None,
+        option("NAME", "Tokenizer: char, bpe, …, or a file.  [default: char below 1 MB, else bpe]"),
+    ] = None,
+) -> Answer:
+    """Show what is read of your data, without training.
+
+    It shows documents, characters, tokens by tokenizer, three samples, the splits and what they have in common. The
+    options are the keys of `data` in a study file.
+
+    \b
+    $ sweeplab data notes.txt
+    $ sweeplab data reviews.csv --corpus labels --field review,stars
+    """
+    say_start(f"reading {file}")
+    from sweeplab.sweep.beginning import look_at, spec_of
+
+    fields: Any = field.split(",") if field and "," in field else field
+    spec = spec_of(file, field=fields, corpus=corpus, format=format, encoding=encoding, tokenizer=tokenizer)
+    return look_at(spec), lambda read: _print_data(spec, read)
+
+
+def _print_data(spec: StudySpec, read: dict[str, Any]) -> None:
+    unit = {"text": "document"}.get(read["kind"], "pair")
+    counts = {unit: read["n_documents"], "character": read["n_characters"]}
+    words = [several(count, noun) for noun, count in counts.items() if count]
+    say(f"{spec.data.corpus}: {', '.join(words) or 'tokens'}")
+    for note in read.get("notes", ()):
+        say(note, "dim")
+    say()
+    for row in read["tokenizers"]:
+        row["characters_per_token"] = row["characters_per_token"] and round(row["characters_per_token"], 2)
+    print_rows(read["tokenizers"], text=("tokenizer",))
+    sizes = ", ".join(f"{name} {count:,}" for name, count in read["splits"].items())
+    say(f"\nsplits, in tokens of {spec.data.tokenizer}: {sizes}")
+    left_out = f"; {several(read['n_duplicates'], 'near-duplicate')} left out" if read["n_duplicates"] else ""
+    say(f"{read['val_overlap']:.1%} of val and {read['test_overlap']:.1%} of test occur in train{left_out}\n")
+    for sample in read["samples"]:
+        line = on_one_line(sample)
+        say(line if len(line) <= LONGEST_SAMPLE else f"{line[:LONGEST_SAMPLE]}…")
+    say_warnings(read["warnings"])
+
+
+def hyperparameters(
+    category: Annotated[str | None, option("NAME", "Only the rows of this category.")] = None,
+    minimal: Annotated[bool, flag("Only the eight that matter most.", "--minimal")] = False,
+    as_json: Annotated[bool, flag("Print JSON: one object per row.", "--json")] = False,
+    markdown: Annotated[bool, flag("Print a Markdown table.", "--markdown")] = False,
+) -> None:
+    """Print the table of hyperparameters.
+
+    Each row has a sample value, the suggested search range, and the meaning.
+
+    \b
+    $ sweeplab hyperparameters --category model
+    """
+    if as_json and markdown:
+        raise BadInput(conflict("--json", "--markdown"))
+    rows = [row for row in TABLE.values() if not minimal or row.name in MINIMAL]
+    if category:
+        names = {name.lower(): key for key, title in CATEGORIES.items() for name in (key, title)}
+        if category.lower() not in names:
+            what, known = f"unknown category {category!r}", ", ".join(CATEGORIES)
+            raise BadInput(Problem(what, known, nearest(category, names)))
+        rows = [row for row in rows if row.category == names[category.lower()]]
+    if as_json:
+        print_json([asdict(row) | {"default": row.default, "allowed": row.allowed} for row in rows])
+    elif markdown:
+        typer.echo(_markdown(rows))
+    else:
+        _print_table(rows)
+
+
+def schema() -> None:
+    """Print the JSON Schema of study files.
+
+    Editors use it for completion; the shipped studies name it as their schema.
+
+    \b
+    $ sweeplab schema > studies/.schema.json
+    """
+    from sweeplab.study.file.schema import study_schema
+
+    typer.echo(json.dumps(study_schema(), indent=2))
+
+
+def _markdown(rows: list[Hyperparameter]) -> str:
+    headings = ("Category", "Parameter", "Sample Value", "Allowed", "Suggested", "Meaning")
+    lines = [tuple(f"**{heading}**" for heading in headings), ("---",) * len(headings)]
+    for row in rows:
+        value = "*(auto from tokenizer)*" if row.name == "vocab_size" else f"`{_python(row.sample)}`"
+        cells = (f"`{row.name}`", value, row.allowed, range_in_words(row.suggested), row.meaning)
+        lines.append((CATEGORIES[row.category], *(cell.replace("|", "\\|") for cell in cells)))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _print_table(rows: list[Hyperparameter]) -> None:
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    name = Column("Parameter", style="cyan", no_wrap=True)
+    table = Table(name, "Sample value", "Suggested", "Meaning", box=None, header_style="bold", pad_edge=False)
+    for category, members in groupby(rows, lambda row: row.category):
+        if table.row_count:
+            table.add_row()
+        table.add_row(Text(CATEGORIES[category], "bold"))
+        for row in members:
+            default = f", default {yaml_text(row.default)}" * (row.default != row.sample)
+            unit = f" ({row.unit})" * (row.unit not in row.meaning.lower())
+            cells = (f"{_python(row.sample)}{default}", range_in_words(row.suggested), f"{row.meaning}{unit}")
+            table.add_row(f"  {row.name}", *cells)
+    console().print(table)
+
+
+def _python(value: Any) -> str:
+    """Write a value as Python does, but floats as people do, and with double quotes: 3e-4, "cosine"."""
+    if isinstance(value, float):
+        return yaml_text(value)
+    if isinstance(value, str):
+        return f'"{value}"'
+    return repr(value)

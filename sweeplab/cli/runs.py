@@ -27,7 +27,7 @@ from sweeplab.errors import BadInput, Problem, conflict
 from sweeplab.formatting import several
 from sweeplab.records.folders import lab_folder
 from sweeplab.records.runs import MEASURED_ON
-from sweeplab.runs.opening import check_imported_name, imported_folder, open_run
+from sweeplab.runs import check_imported_name, imported_folder, open_run
 
 LONGEST_SHOWN = 60  # characters of a text beside its label
 STRETCHES = 4  # rows per block_size of positions in the table of losses by position

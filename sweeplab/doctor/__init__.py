@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sweeplab.doctor import machine, study
-from sweeplab.doctor.findings import Check, OpenedStudy
-from sweeplab.errors import BadInput
-from sweeplab.lab.listing import study_names
+from sweeplab.doctor import machine
+from sweeplab.doctor.findings import (
+    FAULTS,
+    Check,
+    Finding,
+    OpenedStudy,
+    end_of,
+    folder_findings,
+    named,
+    read_json,
+    tracking_findings,
+    why_damaged,
+)
+from sweeplab.errors import BadInput, DamagedFile, TrackingUnavailable
+from sweeplab.formatting import without_password
+from sweeplab.lab.listing import read_spec, study_names
+from sweeplab.lab.server import Server
+from sweeplab.lab.storage import count_trials
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.spec import StudySpec
 from sweeplab.tracking.connection import files_elsewhere
+
+if TYPE_CHECKING:
+    from sweeplab.sweep.trials.sharing import Lease
+
 
 __all__ = ["Check", "examine"]
 
@@ -29,17 +50,17 @@ def examine(lab: Path, folder: StudyFolder | None = None, spec: StudySpec | None
         yield from machine.slurm_check()
         yield machine.tracking_check(lab)
         yield from machine.moved_check(lab, elsewhere)
-        yield from (study.storage_check(StudyFolder(lab, name)) for name in study_names(lab))
-        yield from study.unstarted_checks(lab)
+        yield from (_storage_check(StudyFolder(lab, name)) for name in study_names(lab))
+        yield from _unstarted_checks(lab)
         return
     storage, opened = list[Check](), OpenedStudy(folder)
     if spec is None:
-        storage = [study.storage_check(folder)]
+        storage = [_storage_check(folder)]
         if storage[0].verdict == "ok":
-            storage += study.version_check(opened)
+            storage += _version_check(opened)
         with suppress(BadInput):  # said of the storage
             spec = opened.spec
-    tracking = machine.tracking_check(lab, spec.track.uri if spec else None)
+    tracking = machine.tracking_check(lab, spec and spec.track.uri)
     yield tracking
     yield from machine.moved_check(lab, elsewhere)
     yield from storage
@@ -48,8 +69,149 @@ def examine(lab: Path, folder: StudyFolder | None = None, spec: StudySpec | None
         yield from machine.engine_checks(folder, spec, is_stored)
     if not storage or not is_stored:
         return
-    yield from study.worker_checks(opened)
-    yield from study.start_check(opened)
-    yield from study.run_folder_checks(opened)
+    yield from _worker_checks(opened)
+    yield from _start_check(opened)
+    yield from _run_folder_checks(opened)
     if tracking.verdict != "bad":
-        yield from study.agreement_checks(opened)
+        yield from _agreement_checks(opened)
+
+
+def _storage_check(study: StudyFolder) -> Check:
+    place, state = str(study.database), "whole"
+    if study.storage_file.exists():  # with the address of a database elsewhere
+        place, state = str(study.storage_file), "answers"
+    try:
+        study.check_whole()
+        read_spec(study)
+    except DamagedFile as error:
+        return Check("storage", str(error.file), "bad", error.what, error.cure)
+    except BadInput as error:
+        problem = f"its description cannot be read: {error}"
+        return Check("storage", str(study.path), "bad", problem, study.cure_of(study.canonical_file))
+    try:
+        n_trials = sum(each.states.total() for each in count_trials(study).values())
+    except BadInput as error:
+        cure = "start the database"
+        if study.is_on_own_server:
+            cure = Server(study.lab).command("start")
+        return Check("storage", place, "bad", str(error), cure)
+    return Check("storage", place, "ok", f"{state}; trials: {n_trials}")
+
+
+def _unstarted_checks(lab: Path) -> Iterator[Check]:
+    """Yield a check where a study was killed before its description was written."""
+    place = lab / "studies"
+    names = [path.name for path in sorted(place.glob("*/")) if not StudyFolder(lab, path.name).has_started]
+    if names:
+        remove = shlex.join(["rm", "-r", *(str(place / name) for name in names)])
+        yield Check(
+            "storage", str(place), "warn", named("folders of studies that never started", names), remove
+        )
+
+
+def _version_check(study: OpenedStudy) -> Iterator[Check]:
+    """Yield a check where another version of Optuna wrote the database, whose tables this one cannot read."""
+    try:
+        _ = study.store
+    except RuntimeError as error:
+        url = without_password(study.folder.storage_url)
+        cure = shlex.join(["optuna", "storage", "upgrade", "--storage", url])
+        problem = str(error).partition(". ")[0]
+        yield Check("storage", str(study.folder.database), "bad", problem, f"back the file up, then: {cure}")
+
+
+def _worker_checks(study: OpenedStudy) -> Iterator[Check]:
+    check = partial(Check, "workers", "who holds which trial")
+    with study.store.storage.reading() as connection:
+        held_by = study.store.leases.all(connection)
+    names: dict[str, list[str]] = {"held": [], "waiting": [], "gone": [], "stuck": []}
+    pids, cells = set(), {cell.key: cell for cell in study.store.cells}
+    for (cell, number), trial in study.trials.items():
+        if trial.state.name == "RUNNING":
+            lease = held_by.get(study.store.trial_id(cells[cell], number))
+            standing = _standing(lease)
+            names[standing].append(f"{cell} #{number}")
+            if lease and standing == "stuck":
+                pids.add(lease.owner.pid)
+    if names["stuck"]:
+        kill = f"kill -9 {' '.join(map(str, sorted(pids)))}"
+        if not study.is_running:  # a running study replaces them
+            kill += f" && {study.run_again}"
+        yield check("bad", named("trials of workers that exist but hang", names["stuck"]), kill)
+    if names["gone"] and study.is_running:
+        yield check("ok", named("trials wait to be taken over from a worker that is gone", names["gone"]))
+    elif names["gone"]:
+        yield check("warn", named("trials of workers that are gone", names["gone"]), study.run_again)
+    elif not names["stuck"]:
+        trained = f"trials being trained: {len(names['held'])}"
+        yield check("ok", f"{trained}, waiting to be continued: {len(names['waiting'])}")
+
+
+def _standing(lease: Lease | None) -> str:
+    """Tell whether a trial's worker holds it, has given it back (waiting), is gone, or is stuck."""
+    if lease is None or (lease.owner.is_gone and not lease.owner.is_nobody):
+        return "gone"
+    if lease.owner.is_nobody:
+        return "waiting"
+    if not lease.is_over:
+        return "held"
+    if lease.owner.is_here:
+        return "stuck"
+    return "gone"
+
+
+def _run_folder_checks(study: OpenedStudy) -> Iterator[Check]:
+    # While the study runs, faults with the verdict warn are about to disappear by themselves.
+    passing = {kind for kind, fault in FAULTS.items() if study.is_running and fault.verdict == "warn"}
+    findings = [finding for finding in folder_findings(study) if finding.kind not in passing]
+    check = partial(Check, "runs", "folders of runs")
+    runs = study.folder.path / "runs"
+    yield from _checks(study, check, findings, lambda at: f"{at.path.relative_to(runs)}{at.more}")
+    if not findings:
+        n_unfinished = sum(trial.state.name == "RUNNING" for trial in study.trials.values())
+        doing = ("waiting to be continued", "running")[study.is_running]
+        rest = f", of which {doing}: {n_unfinished}" * (n_unfinished > 0)
+        yield check("ok", f"whole: {len(study.runs)}{rest}")
+
+
+def _start_check(study: OpenedStudy) -> Iterator[Check]:
+    """Yield a check of the checkpoint from which a study's runs start, if they start from one."""
+    folder = study.spec.init_folder
+    if folder is None:
+        return
+    digest, problem = study.folder.data.init_digest, why_damaged(folder)
+    if not problem and digest not in (None, (read_json(folder / "model.json") or {}).get("sha256")):
+        problem = "its weights are not those that the study started from"
+    if problem:
+        cure = "put a copy of it back: runs that have not begun will start from it"
+        yield Check("init_from", str(folder), "bad", problem, cure)
+    else:
+        yield Check("init_from", str(folder), "ok", "whole")
+
+
+def _agreement_checks(study: OpenedStudy) -> Iterator[Check]:
+    check = partial(Check, "agreement", "run folders compared with MLflow")
+    try:
+        findings = list(tracking_findings(study))
+    except TrackingUnavailable as error:
+        yield check("bad", str(error), "start the tracking server")
+        return
+    if study.is_running:
+        findings = [each for each in findings if each.kind != "unsent"]  # they are on their way
+    yield from _checks(study, check, findings, lambda finding: finding.name)
+    if not findings:
+        yield check("ok", f"runs in MLflow: {sum(bool(end_of(run)) for run in study.runs.values())}")
+
+
+def _checks(
+    study: OpenedStudy,
+    check: Callable[..., Check],
+    findings: Sequence[Finding],
+    name: Callable[[Finding], str],
+) -> Iterator[Check]:
+    repair = study.folder.command("study repair")
+    for key, fault in FAULTS.items():
+        names = [name(finding) for finding in findings if finding.kind == key]
+        if names:
+            cure = fault.cure.format(repair=repair) or repair
+            yield check(fault.verdict, named(fault.what, names), cure)

@@ -78,9 +78,8 @@ class OpenedStudy:
     def seeds(self, place: tuple[str, int]) -> list[int]:
         """Return the seeds that a trial is trained with."""
         cell = next(cell for cell in self.store.cells if cell.key == place[0])
-        trial = self.trials.get(place)
-        if trial:
-            return self.store.seeds(cell, trial)
+        if place in self.trials:
+            return self.store.seeds(cell, self.trials[place])
         return [*self.store.spaces[cell.index].seeds]
 
     @cached_property
@@ -156,9 +155,7 @@ class Finding:
     @property
     def more(self) -> str:
         """Return the details as they stand behind a name."""
-        if self.details:
-            return f" ({self.details})"
-        return ""
+        return f" ({self.details})" * bool(self.details)
 
     @property
     def name(self) -> str:
@@ -173,8 +170,9 @@ def folder_findings(study: OpenedStudy) -> Iterator[Finding]:
     spaces = {space.cell.key: space for space in study.store.spaces}
     keeps = study.spec.track.checkpoints != "none"
     for place in sorted({(*trial, seed) for trial in study.trials for seed in study.seeds(trial)} | {*known}):
-        run, trial = study.folder.run(*place), study.trials.get(place[:2])
-        state = trial.state.name if trial else "none"
+        run, trial, state = study.folder.run(*place), study.trials.get(place[:2]), "none"
+        if trial:
+            state = trial.state.name
         faults = list(_faults(run, state, keeps))
         for kind, path in faults:
             yield Finding(kind, place, path)
@@ -182,10 +180,8 @@ def folder_findings(study: OpenedStudy) -> Iterator[Finding]:
             continue
         if trial is None:
             yield Finding("unknown", place, run.path)
-        elif run.has_started:
-            details = _contradiction(trial, run, spaces[place[0]])
-            if details:
-                yield Finding("differs", place, run.path, details)
+        elif run.has_started and (details := _contradiction(trial, run, spaces[place[0]])):
+            yield Finding("differs", place, run.path, details)
 
 
 def _faults(run: RunFolder, state: str, keeps: bool) -> Iterator[tuple[str, Path]]:

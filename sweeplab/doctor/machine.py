@@ -50,7 +50,12 @@ def machine_checks() -> Iterator[Check]:
     machine = device()
     yield device_check(machine, cuda_count())
     yield thread_check(machine["n_cores"], cpu_quota(), os.getloadavg()[0])
-    yield _compiler_check(compiler())
+    # Without a compiler every study trains except those with compile: true.
+    compiled = ("compiler", "C++ compiler, for compiled steps on a CPU")
+    if path := compiler():
+        yield Check(*compiled, "ok", path)
+    else:
+        yield Check(*compiled, "warn", "none", COMPILER_CURE)
     yield _libraries_check()
 
 
@@ -124,14 +129,6 @@ def thread_check(n_cores: int, quota: float | None, load: float) -> Check:
     return Check("threads", "cores, quota, load", "warn", words, cure)
 
 
-def _compiler_check(path: str | None) -> Check:
-    """Check for the compiler of compiled steps; without one every study trains except those with compile: true."""
-    looked_at = "C++ compiler, for compiled steps on a CPU"
-    if path:
-        return Check("compiler", looked_at, "ok", path)
-    return Check("compiler", looked_at, "warn", "none", COMPILER_CURE)
-
-
 def _libraries_check() -> Check:
     from sweeplab.sweep.trials.public import why_public  # Optuna with it
 
@@ -167,8 +164,7 @@ def lab_checks(lab: Path) -> Iterator[Check]:
         cure = "move the lab to a local disk: SQLite breaks where several machines write to one file"
         yield Check("lab", str(lab), "warn", f"is on {system}", cure)
     else:
-        state = {lab: "can be written"}.get(place, "will be created")
-        yield Check("lab", str(lab), "ok", state)
+        yield Check("lab", str(lab), "ok", {lab: "can be written"}.get(place, "will be created"))
     yield disk_check(lab, free_bytes(lab))
 
 
@@ -179,7 +175,10 @@ def disk_check(lab: Path, free: int) -> Check:
     if free >= WARN_BYTES:
         return Check("disk", place, "ok", text)
     cure = f"{to_delete(lab)}; track: {{checkpoints: none}} needs less"
-    return Check("disk", place, "bad" if free < BAD_BYTES else "warn", text, cure)
+    verdict: Verdict = "warn"
+    if free < BAD_BYTES:
+        verdict = "bad"
+    return Check("disk", place, verdict, text, cure)
 
 
 def _file_system(place: Path) -> str:

@@ -1,1 +1,132 @@
-"""Use a trained run: open it, generate text, evaluate it, look at its attention."""
+"""A trained run in use: opened here by any of its names; it generates text, is evaluated and inspected."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.lab.listing import StudyTrials, find_study, read_spec, study_names
+from sweeplab.records.folders import NAMES, StudyFolder, is_name
+from sweeplab.records.runs import RunFolder
+
+if TYPE_CHECKING:
+    from sweeplab.runs.run import Run
+
+
+RUN_ID = re.compile(r"[0-9a-f]{32}")
+KINDS = (
+    "a study's NAME, NAME/CELL or NAME/CELL/TRIAL-SEED, each with @ITERATION for one of a series of checkpoints, "
+    "an MLflow run id or a model such as models:/NAME@best, a folder with a checkpoint, "
+    "or the name of a run imported by import-hf"
+)
+
+
+def imported_folder(lab: Path, name: str) -> Path:
+    """Return the folder of an imported run."""
+    return lab / "imported" / name
+
+
+def check_imported_name(lab: Path, name: str) -> None:
+    """Make sure that an imported run can be opened by a name.
+
+    Raises:
+        BadInput: the name is not allowed, or belongs to a study.
+    """
+    if not is_name(name):
+        raise BadInput(Problem(f"{name!r} cannot be a run's name", f"--name of {NAMES}"))
+    if name in study_names(lab):
+        raise BadInput(Problem(f"{name!r} is a study's name and opens its best run", "--name with another"))
+
+
+def open_run(text: str, lab: Path, uri: str | None = None, allow_plugins: bool = False) -> Run:
+    """Open a run by a name, an MLflow run id, a model of MLflow's registry or a folder.
+
+    NAME is the best run of a study, NAME/CELL that of a cell, NAME/CELL/TRIAL-SEED one run; NAME…@ITERATION is one of a
+    run's series of checkpoints. A model is models:/NAME@best, for example. A folder holds a checkpoint, or a run or
+    model downloaded from MLflow. A name may also be an imported run's. `uri` is MLflow's address, as for a study. With
+    `allow_plugins` the plugins of the run's study are imported first.
+
+    Raises:
+        BadInput: there is no such run (offers the nearest name), or its checkpoint is missing or damaged.
+        TrackingUnavailable: MLflow does not answer.
+    """
+    from sweeplab.runs.run import Run
+    from sweeplab.tracking.loading import MODEL_URI, load_checkpoint, load_run
+    from sweeplab.train.checkpoint import DamagedCheckpoint
+
+    # The folder itself, or that of an imported run.
+    places = (Path(text), Path(text, "checkpoint"), imported_folder(lab, text))
+    folders = [place for place in places if _is_file(place / "model.json")]
+    if RUN_ID.fullmatch(text):
+        folders += filter(None, (run.checkpoint() for run in _sent_as(text, lab)))
+    study = re.split("[/@]", text)[0]
+    if study in study_names(lab):
+        if allow_plugins:
+            read_spec(find_study(lab, study), allow_plugins=True)
+        checkpoint, name = _of_study(text, lab)
+    elif folders:
+        checkpoint, name = folders[0], text
+    elif RUN_ID.fullmatch(text) or text.startswith(MODEL_URI):
+        return Run.of(load_run(text, lab, uri))
+    else:
+        raise BadInput(Problem(f"no run {text!r}", KINDS, nearest(text, _names(lab))))
+    try:
+        return Run.of(load_checkpoint(checkpoint, name))
+    except (AttributeError, TypeError) as error:
+        raise BadInput(f"run {name} cannot be opened: its model.json does not describe a run") from error
+    except (ArithmeticError, DamagedCheckpoint, KeyError, OSError, ValueError) as error:
+        why = f"its model.json has no {error}" if isinstance(error, KeyError) else error
+        raise BadInput(f"run {name} cannot be opened: {why}") from error
+
+
+def _sent_as(run_id: str, lab: Path) -> Iterator[RunFolder]:
+    for name in study_names(lab):
+        for run in StudyFolder(lab, name).runs():
+            if run.tracked_id == run_id:
+                yield run
+
+
+def _of_study(text: str, lab: Path) -> tuple[Path, str]:
+    text, _, iteration = text.partition("@")
+    name, _, rest = text.partition("/")
+    cell, _, run = rest.partition("/")
+    folder = find_study(lab, name)
+    if run:
+        path = folder.path / "runs" / cell / run
+        if not _is_file(path / "run.json"):
+            path = folder.path / "runs" / str(StudyTrials(folder).cell_named(cell)) / run
+    else:
+        path = StudyTrials(folder).find(cell or None).runs[0].path
+    run_name = f"{name}/{path.parent.name}/{path.name}"
+    if not _is_file(path / "run.json"):
+        raise BadInput(Problem(f"no run {rest!r} in study {name}", nearest=nearest(rest, _runs(folder))))
+    if iteration:
+        at = RunFolder(path).series()
+        if not iteration.isdecimal() or int(iteration) not in at:
+            keeps = ", ".join(map(str, at)) or "none; track: {checkpoints: all} keeps some"
+            raise BadInput(Problem(f"run {run_name} has no checkpoint of iteration {iteration!r}", keeps))
+        return RunFolder(path).checkpoint_at(int(iteration)), f"{run_name}@{iteration}"
+    checkpoint = RunFolder(path).checkpoint()
+    if not checkpoint:
+        raise BadInput(f"run {run_name} kept no checkpoint; track: {{checkpoints: best}} keeps one")
+    return checkpoint, run_name
+
+
+def _is_file(path: Path) -> bool:
+    # Path.is_file raises if a part of the path is too long for a file's name.
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def _runs(folder: StudyFolder) -> Iterator[str]:
+    return (f"{run.cell}/{run.path.name}" for run in folder.runs())
+
+
+def _names(lab: Path) -> Iterator[str]:
+    for name in study_names(lab):
+        yield name
+        yield from (f"{name}/{run}" for run in _runs(StudyFolder(lab, name)))
+    yield from sorted(file.parent.name for file in imported_folder(lab, "").glob("*/model.json"))

@@ -23,8 +23,8 @@ from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import several
 from sweeplab.lab.listing import find_study, read_spec, study_names
 from sweeplab.model.attention import distance_matrix
+from sweeplab.runs import open_run
 from sweeplab.runs.generating import Writer, fills_holes, named
-from sweeplab.runs.opening import open_run
 from sweeplab.study.file.document import file_text, parse
 from sweeplab.study.inputs import recorded_dataset, start_weights
 from sweeplab.study.problems import Problems, SourceMap, shown

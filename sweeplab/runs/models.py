@@ -17,7 +17,7 @@ from sweeplab.lab.listing import file_of
 from sweeplab.model import accounting
 from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import lab_folder
-from sweeplab.runs.opening import open_run
+from sweeplab.runs import open_run
 from sweeplab.study.file.reading import preset, read_plain, read_study
 from sweeplab.study.inputs import placed_dataset
 from sweeplab.study.plan import sample_cell

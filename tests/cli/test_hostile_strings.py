@@ -17,8 +17,7 @@ from trained import run_in
 from typer.main import get_command
 
 from sweeplab.cli import app
-from sweeplab.cli.printing import console, print_json
-from sweeplab.cli.streams import open_streams
+from sweeplab.cli.printing import console, open_streams, print_json
 from sweeplab.data.tokenizers import CharTokenizer
 from sweeplab.records.folders import StudyFolder
 
@@ -153,7 +152,7 @@ def test_generated_text_keeps_its_lines_and_tabs(cli, folder: Path) -> None:
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_no_encoding_of_a_stream_lets_them_through(encoding: str) -> None:
     """Typer writes to the bytes below a stream whose encoding is ASCII."""
-    program = "from sweeplab.cli.streams import open_streams; open_streams(); import typer; "
+    program = "from sweeplab.cli.printing import open_streams; open_streams(); import typer; "
     program += "typer.echo('a\\x1b]0;t\\x07b'); typer.echo('c\\x1b]d', err=True)"
     settings = {**os.environ, "PYTHONIOENCODING": encoding}
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, env=settings, check=True)

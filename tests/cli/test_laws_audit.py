@@ -10,7 +10,7 @@ import pytest
 
 from sweeplab.analysis.cures import study_command
 from sweeplab.analysis.studies import Studies, read_studies
-from sweeplab.cli.laws.source import read_source
+from sweeplab.cli.laws import read_source
 from sweeplab.errors import BadInput
 from sweeplab.laws.columns import Conventions
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sweeplab.cli.laws.next import next_runs
+from sweeplab.cli.laws.forecasts import next_runs
 from sweeplab.laws.rules import Rules
 from sweeplab.study.file.reading import read_study
 

@@ -11,7 +11,7 @@ import sweeplab
 from sweeplab.errors import BadInput
 from sweeplab.lab.listing import StudyTrials
 from sweeplab.records.folders import StudyFolder
-from sweeplab.runs.opening import open_run
+from sweeplab.runs import open_run
 
 
 def test_every_name_of_a_run_opens_it(finished, folder: Path) -> None:

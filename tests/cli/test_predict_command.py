@@ -9,7 +9,7 @@ from trained import run_in
 
 from sweeplab.data.batches import DataKind
 from sweeplab.lab.listing import find_study
-from sweeplab.runs.opening import open_run
+from sweeplab.runs import open_run
 from sweeplab.runs.run import Run
 from sweeplab.tracking.connection import tracking_uri
 from sweeplab.tracking.loading import load_checkpoint

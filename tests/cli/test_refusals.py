@@ -14,7 +14,7 @@ from law_tables import write_table
 from trained import run_in
 
 from sweeplab.data.tokenizers import ByteTokenizer, IdsTokenizer
-from sweeplab.runs.opening import open_run
+from sweeplab.runs import open_run
 from sweeplab.train.checkpoint import write_checkpoint
 
 COLUMNS = "--columns params=N,tokens=D,loss=val"

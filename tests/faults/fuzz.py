@@ -220,7 +220,7 @@ def _table(separator: str) -> str:
 
 
 def _read_table(draw: Random, folder: Path) -> None:
-    from sweeplab.cli.laws.source import read_source
+    from sweeplab.cli.laws import read_source
     from sweeplab.laws.assessment import assess, find_law
 
     points = read_source(str(folder / "table.csv"), None, None, folder / "lab").points

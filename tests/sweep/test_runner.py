@@ -16,7 +16,7 @@ from sweeplab.errors import BadInput, StorageUnavailable
 from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialEnded
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurvePoint, RunEnd, RunState, TrialEnding
-from sweeplab.runs.opening import open_run
+from sweeplab.runs import open_run
 from sweeplab.study.inputs import study_dataset
 from sweeplab.study.search import Choices, Range
 from sweeplab.study.space import cells

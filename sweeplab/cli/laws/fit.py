@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from sweeplab.cli.laws.source import (
+from sweeplab.cli.laws import (
     NUMBER_TEXT,
     Budget,
     Columns,

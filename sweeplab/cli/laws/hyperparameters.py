@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from sweeplab.cli.laws.source import Count, Source, Where, is_file, print_numbers, studies_from
+from sweeplab.cli.laws import Count, Source, Where, is_file, print_numbers, studies_from
 from sweeplab.cli.options import Lab, option
 from sweeplab.cli.printing import Answer, cell_text, print_rows, say, say_warnings
 from sweeplab.formatting import several

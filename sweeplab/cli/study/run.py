@@ -266,7 +266,7 @@ def run(
     file = named_file(file, lab)
     study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
     say_start(f"reading the data of {file}", quiet)
-    from sweeplab.cli.streams import write_line
+    from sweeplab.cli.printing import write_line
     from sweeplab.cli.study.view import run_with_view
 
     if detach:

@@ -10,7 +10,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated, Any
 
 from sweeplab import load_study
-from sweeplab.cli.laws.source import Count, Where, read_source
+from sweeplab.cli.laws import Count, Where, read_source
 from sweeplab.cli.options import (
     AllowPlugins,
     AsJson,

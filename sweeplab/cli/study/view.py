@@ -24,8 +24,15 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeplab.api import Study
-from sweeplab.cli.printing import console, print_json, say, workers_in_words
-from sweeplab.cli.streams import open_streams, outlive_readers, write_line
+from sweeplab.cli.printing import (
+    console,
+    open_streams,
+    outlive_readers,
+    print_json,
+    say,
+    workers_in_words,
+    write_line,
+)
 from sweeplab.cli.study.show import print_confirmed, print_study
 from sweeplab.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from sweeplab.formatting import (
