@@ -230,38 +230,33 @@ def _ended() -> int | None:
 def main() -> None:
     """Run the command line: 0 done, 1 failed, 2 bad input, 130 interrupted."""
     open_streams()
+    errors: list[Any] = []
     try:
-        sys.exit(_ended())
+        code = _ended()
     except UsageError as error:
-        line = " ".join(error.format_message().split()).removesuffix(".")
-        if error.ctx:
-            line += f"; {error.ctx.command_path} --help explains it"
-        print(f"error: {line}", file=sys.stderr)
-        sys.exit(EXIT_BAD_INPUT)
+        line, code = " ".join(error.format_message().split()).removesuffix("."), EXIT_BAD_INPUT
+        errors = [line + f"; {error.ctx.command_path} --help explains it" if error.ctx else line]
     except BadInput as error:
-        for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
-        sys.exit(EXIT_BAD_INPUT)
+        errors, code = error.problems, EXIT_BAD_INPUT
     except typer.Abort:  # the input has ended where a question was asked
-        sys.exit(EXIT_FAILED)
+        code = EXIT_FAILED
     except TrackingUnavailable as error:
-        print(f"error: tracking does not answer: {error}", file=sys.stderr)
-        sys.exit(EXIT_FAILED)
+        errors, code = [f"tracking does not answer: {error}"], EXIT_FAILED
     except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
+        code = EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of the output is gone: `sweeplab … | head`
         outlive_readers()
-        sys.exit(EXIT_FAILED)
+        code = EXIT_FAILED
     except OSError as error:
         if error.errno in FULL:
             outlive_readers()
-            print(f"error: {error.filename or 'a disk'}: {error.strerror}", file=sys.stderr)
-            sys.exit(EXIT_FAILED)
-        if error.filename is None:
+            errors, code = [f"{error.filename or 'a disk'}: {error.strerror}"], EXIT_FAILED
+        elif error.filename is None:
             raise
-        # A file that is not what it should be is a mistake of the user, wherever it is noticed.
-        name = str(error.filename)
-        if error.errno == errno.ENAMETOOLONG:
-            name = f"{name[:60]}…"
-        print(f"error: {name}: {error.strerror}", file=sys.stderr)
-        sys.exit(EXIT_BAD_INPUT)
+        else:  # a file that is not what it should be is a mistake of the user, wherever it is noticed
+            is_long = error.errno == errno.ENAMETOOLONG
+            name = f"{str(error.filename)[:60]}…" if is_long else error.filename
+            errors, code = [f"{name}: {error.strerror}"], EXIT_BAD_INPUT
+    for line in errors:
+        print(f"error: {line}", file=sys.stderr)
+    sys.exit(code)

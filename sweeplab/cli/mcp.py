@@ -17,19 +17,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
+from sweeplab.cli import options
 from sweeplab.cli.laws.fit import fit
-from sweeplab.cli.options import (
-    Grid,
-    Lab,
-    MaybeStudyName,
-    Name,
-    Overrides,
-    Search,
-    StudyFile,
-    argument,
-    flag,
-    overrides,
-)
+from sweeplab.cli.options import argument, flag
 from sweeplab.cli.printing import Answer
 from sweeplab.cli.report import scaling, sweep
 from sweeplab.cli.study.control import enqueue, stop
@@ -90,7 +80,7 @@ class Reach:
             for key in _NAMING * isinstance(document, dict):
                 for name in _texts(document.get(key)):
                     self._check_path(beside(file, name), name, file.resolve().parent)
-        changes = overrides(values["override"], values["grid"], values["search"])
+        changes = options.overrides(values["override"], values["grid"], values["search"])
         check_reach(load_study(file, lab=self.lab, name=values["name"], overrides=changes).spec, self.lab)
 
     def check_run(self, name: str) -> None:
@@ -133,17 +123,17 @@ def _check_settings(key: str, settings: Sequence[str]) -> None:
 
 
 def run_detached(
-    file: StudyFile,
-    override: Overrides = None,
-    grid: Grid = None,
-    search: Search = None,
-    name: Name = None,
-    lab: Lab = None,
+    file: options.StudyFile,
+    override: options.Overrides = None,
+    grid: options.Grid = None,
+    search: options.Search = None,
+    name: options.Name = None,
+    lab: options.Lab = None,
 ) -> Answer:
     """Start a study, or continue it, and return at once; `show` tells how far it is, `stop` ends it."""
     from sweeplab import load_study
 
-    study = load_study(file, lab=lab, name=name, overrides=overrides(override, grid, search))
+    study = load_study(file, lab=lab, name=name, overrides=options.overrides(override, grid, search))
     settings = {"override": override, "grid": grid, "search": search}
     words = [f"--{option}={text}" for option, texts in settings.items() for text in texts or ()]
     words += [f"--name={study.spec.name}"] * (name is not None)
@@ -151,9 +141,9 @@ def run_detached(
 
 
 def report(
-    name: MaybeStudyName = None,
+    name: options.MaybeStudyName = None,
     page: Annotated[Literal["scaling", "sweep"], flag("The page: scaling law, or sweep.")] = "scaling",
-    lab: Lab = None,
+    lab: options.Lab = None,
 ) -> Answer:
     """Write a report of a study, an HTML page in the lab, and return its files."""
     if page == "sweep":
@@ -243,19 +233,19 @@ class Tools:
 
 
 def _options(tool: Tool) -> dict[str, tuple[Any, Any, Any]]:
-    parameters, options = inspect.signature(tool.command, eval_str=True).parameters, {}
+    parameters, answer = inspect.signature(tool.command, eval_str=True).parameters, {}
     for name in tool.arguments:
         kind, info = get_args(parameters[name].annotation)
         default = parameters[name].default
-        options[name] = (kind, info, ... if default is inspect.Parameter.empty else default)
-    return options
+        answer[name] = (kind, info, ... if default is inspect.Parameter.empty else default)
+    return answer
 
 
 def mcp(
     files: Annotated[
         list[Path] | None, argument("[FILE]...", "Study files, tables and folders outside of this folder.")
     ] = None,
-    lab: Lab = None,
+    lab: options.Lab = None,
 ) -> None:
     """Serve studies to a coding agent, by MCP over stdio.
 

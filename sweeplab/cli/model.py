@@ -10,18 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sweeplab.cli.options import (
-    Lab,
-    OneCell,
-    Overrides,
-    Preset,
-    StudyFile,
-    argument,
-    cells,
-    flag,
-    option,
-    whole_numbers,
-)
+from sweeplab.cli import options
+from sweeplab.cli.options import argument, flag, option
 from sweeplab.cli.printing import (
     Answer,
     console,
@@ -46,9 +36,9 @@ def params(
     models: Annotated[
         list[str] | None, argument("[FILE or PRESET]...", "Study files and presets, compared side by side.")
     ] = None,
-    preset: Preset = None,
-    override: Overrides = None,
-    cell: OneCell = None,
+    preset: options.Preset = None,
+    override: options.Overrides = None,
+    cell: options.OneCell = None,
 ) -> Answer:
     """Count a model's parameters, part by part.
 
@@ -130,15 +120,14 @@ def _print_parts(counted: dict[str, Any]) -> None:
 
 
 def _print_cells(counted: dict[str, Any]) -> None:
-    cells = counted["cells"]
-    names = list(dict.fromkeys(name for model in cells for name in model["components"]))
+    names = dict.fromkeys(name for model in counted["cells"] for name in model["components"])
     rows = [
         {
             "cell": model["model"],
             **{name: f"{model['components'].get(name, 0):,}" for name in names},
             "total": f"{model['total']:,}",
         }
-        for model in cells
+        for model in counted["cells"]
     ]
     print_rows(rows, text=("cell",))
 
@@ -147,8 +136,8 @@ def trace(
     run: Annotated[
         str | None, argument("[RUN]", "A run: STUDY, STUDY/CELL/TRIAL-SEED, an MLflow run id, or a folder.")
     ] = None,
-    preset: Preset = None,
-    override: Overrides = None,
+    preset: options.Preset = None,
+    override: options.Overrides = None,
     prompt: Annotated[str | None, option("TEXT", "Text that the run reads, instead of --token.")] = None,
     token: Annotated[int, option("ID", "The token's id.")] = 0,
     position: Annotated[
@@ -158,7 +147,7 @@ def trace(
     source_length: Annotated[int | None, option("N", "Tokens that an encoder reads.  [default: 10]")] = None,
     seed: Annotated[int, option("N", "Seed of the other tokens and, without a run, the weights.", min=0)] = 0,
     values: Annotated[int, option("N", "Numbers to show per step.", min=1)] = 5,
-    lab: Lab = None,
+    lab: options.Lab = None,
 ) -> Answer:
     """Follow one token through a model, step by step.
 
@@ -216,10 +205,8 @@ def trace(
         ]
         print_rows(rows, text=("step", "values"))
         if likeliest:
-            say(
-                "\nmost probable tokens there: "
-                + ", ".join(f"{each['word']} {each['probability']:.1%}" for each in likeliest)
-            )
+            words = ", ".join(f"{each['word']} {each['probability']:.1%}" for each in likeliest)
+            say(f"\nmost probable tokens there: {words}")
 
     answer = {"model": name, **of, "steps": steps}
     if likeliest:
@@ -228,10 +215,11 @@ def trace(
 
 
 def coordinates(
-    file: StudyFile,
-    override: Overrides = None,
+    file: options.StudyFile,
+    override: options.Overrides = None,
     cell: Annotated[
-        str | None, option("CELL", "The cell, if cells differ in more than the width.", autocompletion=cells)
+        str | None,
+        option("CELL", "The cell, if cells differ in more than the width.", autocompletion=options.cells),
     ] = None,
     widths: Annotated[
         str | None, option("N,…", "Values of n_embd.  [default: 1, 2, 4 and 8 times mup_base_width]")
@@ -240,7 +228,7 @@ def coordinates(
     output: Annotated[
         Path | None, option("FILE", "The page.  [default: LAB/reports/coordinates.html]")
     ] = None,
-    lab: Lab = None,
+    lab: options.Lab = None,
 ) -> Answer:
     """Check how activations grow with width.
 
@@ -255,7 +243,7 @@ def coordinates(
     from sweeplab.runs.models import check_coordinates
 
     allowed = "whole numbers above 0, such as 64,128,256"
-    asked = whole_numbers("--widths", widths, allowed) if widths is not None else []
+    asked = options.whole_numbers("--widths", widths, allowed) if widths is not None else []
     with progress() as update:
         checked = check_coordinates(file, override or (), cell, asked, steps, update)
     page = output or lab_folder(lab) / "reports" / "coordinates.html"
@@ -271,17 +259,14 @@ def coordinates(
     return answer | {"sizes": sizes, "powers": powers}, lines
 
 
-LONGEST_SAMPLE = 100
-Field = Annotated[str | None, option("NAME", "Field of the text in rows; of pairs two, as FROM,TO.")]
-Corpus = Annotated[
-    str | None, option("NAME", "Corpus: text, pairs or labels.  [default: by what the files have]")
-]
-
-
 def data(
     file: Annotated[str, argument("FILE", "A file, folder or glob, files of tokens, or a study file.")],
-    field: Field = None,
-    corpus: Corpus = None,
+    field: Annotated[
+        str | None, option("NAME", "Field of the text in rows; of pairs two, as FROM,TO.")
+    ] = None,
+    corpus: Annotated[
+        str | None, option("NAME", "Corpus: text, pairs or labels.  [default: by what the files have]")
+    ] = None,
     format: Annotated[
         str | None,
         option("NAME", "Format: text, jsonl, json, csv, tsv, parquet or arrow.  [default: the file's]"),
@@ -322,11 +307,11 @@ def _print_data(spec: StudySpec, read: dict[str, Any]) -> None:
     print_rows(read["tokenizers"], text=("tokenizer",))
     sizes = ", ".join(f"{name} {count:,}" for name, count in read["splits"].items())
     say(f"\nsplits, in tokens of {spec.data.tokenizer}: {sizes}")
-    left_out = f"; {several(read['n_duplicates'], 'near-duplicate')} left out" if read["n_duplicates"] else ""
+    left_out = f"; {several(read['n_duplicates'], 'near-duplicate')} left out" * bool(read["n_duplicates"])
     say(f"{read['val_overlap']:.1%} of val and {read['test_overlap']:.1%} of test occur in train{left_out}\n")
     for sample in read["samples"]:
         line = on_one_line(sample)
-        say(line if len(line) <= LONGEST_SAMPLE else f"{line[:LONGEST_SAMPLE]}…")
+        say(line[:100] + "…" * (len(line) > 100))
     say_warnings(read["warnings"])
 
 

@@ -80,13 +80,8 @@ def enqueued(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     with suppress(BadInput, OSError):
         folder = find_study(ctx.params.get("lab"), str(ctx.params.get("name")))
         study = folder.read(folder.canonical_file)
-        known = {
-            *study["grid"],
-            *study["search"],
-            *(name for cell in study.get("cells", ()) for name in cell),
-        }
-        offered = settings(incomplete)
-        return [each for each in offered if canonical(each[0].partition("=")[0]) in known]
+        known = set().union(study["grid"], study["search"], *study.get("cells", ()))
+        return [each for each in settings(incomplete) if canonical(each[0].partition("=")[0]) in known]
     return []
 
 
@@ -182,11 +177,7 @@ AsJson = Annotated[bool, flag("Print JSON for programs.", "--json")]
 
 
 def named_study(name: str | None, lab: Path | None) -> StudyFolder:
-    """Return the study that the user named, or the latest one, which is said on standard error.
-
-    Raises:
-        BadInput: there is no such study, or none at all.
-    """
+    """Return the study that the user named, or the latest one, which is said on standard error."""
     if name is not None:
         return find_study(lab, name)
     folder = latest_study(lab)
@@ -195,11 +186,7 @@ def named_study(name: str | None, lab: Path | None) -> StudyFolder:
 
 
 def named_file(file: Path | None, lab: Path | None) -> Path:
-    """Return the study file that the user named.
-
-    Raises:
-        BadInput: the user named none; lists the known ones and how to create one.
-    """
+    """Return the study file that the user named, or refuse with the known ones and how to create one."""
     if file is not None:
         return file
     known = sorted({*map(str, Path("studies").glob("*.yaml")), *study_names(lab_folder(lab))})
@@ -213,21 +200,13 @@ def overrides(
 ) -> list[str]:
     """Return all changes that a command line makes to a study file, as overrides."""
     # The engine comes first: it removes the keys of other engines, and overrides may set its own.
-    engines = [f"--engine {engine}"] if engine else []
-    sections = {"--grid": grid, "--search": search}
-    return [
-        *engines,
-        *(override or ()),
-        *(f"{name} {word}" for name in sections for word in sections[name] or ()),
-    ]
+    changes = [f"--engine {engine}"] * bool(engine) + [*(override or ())]
+    changes += [f"--grid {word}" for word in grid or ()]
+    return changes + [f"--search {word}" for word in search or ()]
 
 
 def whole_numbers(option: str, text: str, allowed: str, largest: int | None = None) -> list[int]:
-    """Parse an option such as 1,2,4: return its whole numbers above 0, sorted and without repeats.
-
-    Raises:
-        BadInput: the text is not such a list, or a number exceeds `largest`; says what is `allowed`.
-    """
+    """Parse an option such as 1,2,4: return its whole numbers above 0, up to `largest`, sorted and without repeats."""
     parts = [part.strip() for part in text.split(",")]
     if all(part.isdecimal() and int(part) > 0 for part in parts):
         numbers = sorted({int(part) for part in parts})

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from sweeplab.formatting import json_ready, on_one_line, several, visible
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.console import Console
     from rich.segment import Segment
-    from rich.table import Table
     from rich.text import Text
 
     from sweeplab.lab.moving import Done
@@ -71,11 +70,7 @@ class _Output(io.RawIOBase):
         return os.isatty(self.number)
 
     def write(self, data: Any, /) -> int:
-        """Write bytes, and return how many.
-
-        Raises:
-            OSError: With the stream's name in place of a file's.
-        """
+        """Write bytes, and return how many; an OSError has the stream's name in place of a file's."""
         try:
             return os.write(self.number, data)
         except OSError as error:
@@ -83,15 +78,11 @@ class _Output(io.RawIOBase):
                 raise
             if self.on_loss is None:
                 raise OSError(error.errno, error.strerror, self.stream_name) from None
-            self.drop()
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.number)
+            os.close(nowhere)
             self.on_loss(f"{self.stream_name} is dropped: {error.strerror}")
             return memoryview(data).nbytes
-
-    def drop(self) -> None:
-        """Send what is still written nowhere."""
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self.number)
-        os.close(nowhere)
 
 
 _outputs: dict[str, _Output] = {}
@@ -111,23 +102,16 @@ def open_streams() -> None:
     for number, name in enumerate(NAMES, start=1):
         stream = getattr(sys, name)
         if name not in _outputs and stream is getattr(sys, f"__{name}__"):
-            stream = _reopened(name, number, stream)
+            encoding = getattr(stream, "encoding", "utf-8")
+            if stream is not None:
+                stream.flush()
+            output = _outputs[name] = _Output(name, number)
+            is_by_lines = name == "stderr" or output.isatty()
+            stream = io.TextIOWrapper(
+                io.BufferedWriter(output), encoding, "backslashreplace", line_buffering=is_by_lines
+            )
         if not isinstance(stream, _VisibleStream):
             setattr(sys, name, _VisibleStream(stream))
-
-
-def _reopened(name: str, number: int, stream: TextIO | None) -> TextIO:
-    encoding = "utf-8"
-    if stream is not None:
-        encoding = stream.encoding
-        stream.flush()
-    output = _outputs[name] = _Output(name, number)
-    return io.TextIOWrapper(
-        io.BufferedWriter(output),
-        encoding=encoding,
-        errors="backslashreplace",
-        line_buffering=name == "stderr" or output.isatty(),
-    )
 
 
 def outlive_readers(log: Callable[[str], None] = lambda _: None) -> None:
@@ -195,10 +179,8 @@ def _console_class() -> type[Console]:
         def render_str(self, text: str, **options: Any) -> Text:
             return super().render_str(visible(text), **options)
 
-        def render(
-            self, renderable: RenderableType, options: ConsoleOptions | None = None
-        ) -> Iterator[Segment]:
-            for segment in super().render(renderable, options):
+        def render(self, *arguments: Any) -> Iterator[Segment]:
+            for segment in super().render(*arguments):
                 yield segment if segment.control else segment._replace(text=visible(segment.text))
 
     return VisibleConsole
@@ -206,15 +188,11 @@ def _console_class() -> type[Console]:
 
 def console(stderr: bool = False, quiet: bool = False) -> Console:
     """Return a console, without markup; lines to a pipe, which has no width, are not wrapped."""
-    stream = sys.stderr if stderr else sys.stdout
-    return _console_class()(
-        file=getattr(stream, "terminal", stream),
-        width=None if stderr or stream.isatty() else WIDE,
-        quiet=quiet,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
+    stream, width = (sys.stdout, sys.stderr)[stderr], None
+    if not stderr and not stream.isatty():
+        width = WIDE
+    file = getattr(stream, "terminal", stream)
+    return _console_class()(file=file, width=width, quiet=quiet, highlight=False, markup=False, emoji=False)
 
 
 @contextmanager
@@ -245,6 +223,8 @@ def print_rows(
     Columns that hold only zeros and dashes are left out. On a narrow terminal headings are wrapped; if that is not
     enough, the table is printed in parts, each with the first column. Nothing is cut.
     """
+    from rich.table import Column, Table
+
     known = keys or dict.fromkeys(key for row in rows for key in row)
     shown = [key for key in known if any(row.get(key) not in (0, None) for row in rows)]
     if not shown:
@@ -265,7 +245,16 @@ def print_rows(
             parts.append({first: widths[first]})
         parts[-1][key] = width
     for part in parts:
-        screen.print(_table(rows, text, part, first, is_narrow))
+        columns = []
+        for key, width in part.items():
+            is_fixed = is_narrow and (key == first or key not in text)
+            column = Column(_heading(key, width), overflow="fold", width=width if is_fixed else None)
+            column.justify = ("right", "left")[key in text]
+            columns.append(column)
+        table = Table(*columns, box=None, header_style="bold", pad_edge=False)
+        for row in rows:
+            table.add_row(*(cell_text(row.get(key)) for key in part))
+        screen.print(table)
 
 
 def _width(columns: Mapping[str, int]) -> int:
@@ -276,28 +265,6 @@ def _heading(key: str, width: int) -> str:
     return "\n".join(wrap(key.replace("_", " "), width, break_long_words=False))
 
 
-def _table(
-    rows: Sequence[Mapping[str, Any]],
-    text: Sequence[str],
-    columns: Mapping[str, int],
-    first: str,
-    is_narrow: bool,
-) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for key, width in columns.items():
-        table.add_column(
-            _heading(key, width),
-            justify=("right", "left")[key in text],
-            overflow="fold",
-            width=width if is_narrow and (key == first or key not in text) else None,
-        )
-    for row in rows:
-        table.add_row(*(cell_text(row.get(key)) for key in columns))
-    return table
-
-
 def cell_text(value: Any) -> str:
     """Write one value as a table shows it: None as a dash, floats with four digits."""
     if value is None:
@@ -305,6 +272,16 @@ def cell_text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return visible(str(value))
+
+
+def interval(number: Mapping[str, Any]) -> str:
+    """Write the ends of a number's interval."""
+    return f"{cell_text(number['low'])} to {cell_text(number['high'])}"
+
+
+def with_interval(number: Mapping[str, Any]) -> str:
+    """Write a number's value, then its interval."""
+    return f"{cell_text(number['value'])} ({interval(number)})"
 
 
 def workers_in_words(plan: Plan) -> str:

@@ -9,29 +9,17 @@ import webbrowser
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from sweeplab.cli.options import (
-    AllowPlugins,
-    AsJson,
-    Lab,
-    MaybeStudyName,
-    argument,
-    flag,
-    named_study,
-    option,
-    studies,
-)
+from sweeplab.cli import options
+from sweeplab.cli.options import argument, flag, option
 from sweeplab.cli.printing import Answer, print_json
 from sweeplab.errors import BadInput
 from sweeplab.files import read_bytes
 from sweeplab.lab.listing import find_study
 from sweeplab.records.folders import StudyFolder, lab_folder
-
-if TYPE_CHECKING:
-    from sweeplab.report.browse import Shown
 
 Dashboard = Annotated[Path | None, option("FILE", "An edited copy of the page's file in dashboards/.")]
 Format = Annotated[
@@ -57,14 +45,14 @@ OpenPage = Annotated[
 
 
 def scaling(
-    name: MaybeStudyName = None,
+    name: options.MaybeStudyName = None,
     dashboard: Dashboard = None,
     form: Format = "html",
     panel: OnePanel = "",
     width: Width = "",
     font: Font = None,
     single_file: SingleFile = False,
-    lab: Lab = None,
+    lab: options.Lab = None,
 ) -> Answer:
     """Write the scaling report of a study.
 
@@ -75,31 +63,23 @@ def scaling(
     $ sweeplab report scaling small
     $ sweeplab report scaling small --format pdf --panel law --width 3.25in
     """
-    return _write(
-        "scaling",
-        [named_study(name, lab).name],
-        lab,
-        None,
-        dashboard,
-        form,
-        (panel, width, font),
-        single_file,
-    )
+    study = options.named_study(name, lab).name
+    return _write("scaling", [study], lab, None, dashboard, form, single_file, panel, width, font)
 
 
 def sweep(
-    name: MaybeStudyName = None,
+    name: options.MaybeStudyName = None,
     audit_pruning: Annotated[
         int | None, option("N", "First train N pruned trials to their end, outside the budget.", min=1)
     ] = None,
-    allow_plugins: AllowPlugins = False,
+    allow_plugins: options.AllowPlugins = False,
     dashboard: Dashboard = None,
     form: Format = "html",
     panel: OnePanel = "",
     width: Width = "",
     font: Font = None,
     single_file: SingleFile = False,
-    lab: Lab = None,
+    lab: options.Lab = None,
 ) -> Answer:
     """Write the report of a study's sweep.
 
@@ -110,16 +90,18 @@ def sweep(
     $ sweeplab report sweep small
     $ sweeplab report sweep small --audit-pruning 5
     """
-    folder = named_study(name, lab)
+    folder = options.named_study(name, lab)
     if audit_pruning is not None:
         from sweeplab.sweep.pruned import audit_pruning as audit
 
         audit(folder, audit_pruning, lambda text: typer.echo(text, err=True), allow_plugins)
-    return _write("sweep", [folder.name], lab, None, dashboard, form, (panel, width, font), single_file)
+    return _write("sweep", [folder.name], lab, None, dashboard, form, single_file, panel, width, font)
 
 
 def compare_studies(
-    names: Annotated[list[str], argument("NAME…", "Names of two studies or more.", autocompletion=studies)],
+    names: Annotated[
+        list[str], argument("NAME…", "Names of two studies or more.", autocompletion=options.studies)
+    ],
     output: Annotated[Path | None, option("FOLDER", "Where to write.  [default: LAB/reports]")] = None,
     dashboard: Dashboard = None,
     form: Format = "html",
@@ -127,7 +109,7 @@ def compare_studies(
     width: Width = "",
     font: Font = None,
     single_file: SingleFile = False,
-    lab: Lab = None,
+    lab: options.Lab = None,
 ) -> Answer:
     """Write a comparison of several studies.
 
@@ -139,34 +121,24 @@ def compare_studies(
     """
     if len(names) < 2:
         raise BadInput("a comparison needs two studies or more")
-    return _write("compare", names, lab, output, dashboard, form, (panel, width, font), single_file)
+    return _write("compare", names, lab, output, dashboard, form, single_file, panel, width, font)
 
 
-def _write(
-    page: str,
-    names: list[str],
-    lab: Lab,
-    output: Path | None,
-    dashboard: Dashboard,
-    form: Format,
-    picture: tuple[str, str, float | None],
-    single_file: bool,
-) -> Answer:
+def _write(page: str, names: list[str], lab: options.Lab, *settings: Any) -> Answer:
     from sweeplab.api import write_report
 
     folders = [find_study(lab, name) for name in names]
-    lab = folders[0].lab
-    files = list(map(str, write_report(page, lab, names, output, dashboard, form, single_file, *picture)))
+    files = list(map(str, write_report(page, folders[0].lab, names, *settings)))
     return {"report": files[0], "files": files}, "\n".join(files)
 
 
 def ui(
-    name: MaybeStudyName = None,
+    name: options.MaybeStudyName = None,
     port: Port = None,
     open_page: OpenPage = None,
     dashboard: Annotated[Path | None, option("FILE", "An edited copy of dashboards/mlflow.yaml.")] = None,
-    lab: Lab = None,
-    as_json: AsJson = False,
+    lab: options.Lab = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Browse studies in MLflow, until Ctrl-C.
 
@@ -185,30 +157,36 @@ def ui(
             # Under nohup it is meant to outlive the terminal.
             hangs_up = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
             _interrupted_by(stack, signal.SIGINT, signal.SIGTERM, *[signal.SIGHUP] * hangs_up)
-            shown = stack.enter_context(browse(lab, named_study(name, lab).name, port, dashboard))
+            shown = stack.enter_context(browse(lab, options.named_study(name, lab).name, port, dashboard))
+            server, page = shown.server, shown.links["charts"]
             if as_json:
-                pid = shown.server.process.pid if shown.server else None
+                pid = server and server.process.pid
                 print_json({"server": shown.address, "pid": pid, "studies": {shown.study: shown.links}})
             else:
-                _print_links(shown)
+                typer.echo(
+                    "\n".join([shown.study, *(f"  {what:6}  {link}" for what, link in shown.links.items())])
+                )
+                if shown.is_empty:
+                    typer.echo(f"{shown.study} has no runs yet: its page fills as they start", err=True)
+                if server:
+                    typer.echo("Ctrl-C ends it", err=True)
             sys.stdout.flush()
             if _opens(open_page):
-                page = shown.links["charts"]
-                if shown.server:
+                if server:
                     page = stack.enter_context(leading_to(page, lab_folder(lab)))
                 webbrowser.open(page)
-            if shown.server:
-                shown.server.wait()
+            if server:
+                server.wait()
     except KeyboardInterrupt:
         typer.echo("ended", err=True)
 
 
 def dashboard(
-    name: MaybeStudyName = None,
+    name: options.MaybeStudyName = None,
     port: Port = None,
     open_page: OpenPage = None,
-    lab: Lab = None,
-    as_json: AsJson = False,
+    lab: options.Lab = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Show a study live and steer it, until Ctrl-C.
 
@@ -230,7 +208,9 @@ def dashboard(
                 (page,) = write_report("sweep", folder.lab, [folder.name], Path(place), single_file=True)
                 return read_bytes(page).decode()
 
-        live = stack.enter_context(live_page(lab_folder(lab), named_study(name, lab).name, write_sweep, port))
+        live = stack.enter_context(
+            live_page(lab_folder(lab), options.named_study(name, lab).name, write_sweep, port)
+        )
         if as_json:
             print_json({"page": live.url})
         else:
@@ -244,16 +224,6 @@ def dashboard(
     typer.echo("ended", err=True)
 
 
-def _print_links(shown: Shown) -> None:
-    typer.echo(shown.study)
-    for what, link in shown.links.items():
-        typer.echo(f"  {what:6}  {link}")
-    if shown.is_empty:
-        typer.echo(f"{shown.study} has no runs yet: its page fills as they start", err=True)
-    if shown.server:
-        typer.echo("Ctrl-C ends it", err=True)
-
-
 def _interrupted_by(stack: ExitStack, *signals: signal.Signals) -> None:
     """Let signals end the command as Ctrl-C does, until the stack closes."""
     for number in signals:
@@ -262,7 +232,7 @@ def _interrupted_by(stack: ExitStack, *signals: signal.Signals) -> None:
 
 def _opens(asked: bool | None) -> bool:
     """Tell whether a page is opened, by default on a desktop: without one, a browser would open in the terminal."""
-    has_window = sys.platform in ("darwin", "win32") or any(
-        map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))
-    )
-    return asked or (asked is None and has_window and sys.stdout.isatty())
+    if asked is not None:
+        return asked
+    has_window = any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+    return (has_window or sys.platform in ("darwin", "win32")) and sys.stdout.isatty()

@@ -10,18 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sweeplab.cli.options import (
-    AllowPlugins,
-    AsJson,
-    Force,
-    Lab,
-    Prompt,
-    Run,
-    argument,
-    flag,
-    option,
-    whole_numbers,
-)
+from sweeplab.cli import options
+from sweeplab.cli.options import argument, flag, option
 from sweeplab.cli.printing import Answer, print_answer, print_json, print_rows
 from sweeplab.errors import BadInput, Problem, conflict
 from sweeplab.formatting import several
@@ -30,12 +20,11 @@ from sweeplab.records.runs import MEASURED_ON
 from sweeplab.runs import check_imported_name, imported_folder, open_run
 
 LONGEST_SHOWN = 60  # characters of a text beside its label
-STRETCHES = 4  # rows per block_size of positions in the table of losses by position
 
 
 def generate(
-    run: Run,
-    prompt: Prompt,
+    run: options.Run,
+    prompt: options.Prompt,
     temperature: Annotated[
         float | None, option("T", "Flatten (above 1) or sharpen (below 1).  [default: the run's]")
     ] = None,
@@ -53,9 +42,9 @@ def generate(
     contrast: Annotated[
         str | None, option("RUN", "Decode contrastively against this smaller run with the same tokenizer.")
     ] = None,
-    allow_plugins: AllowPlugins = False,
-    lab: Lab = None,
-    as_json: AsJson = False,
+    allow_plugins: options.AllowPlugins = False,
+    lab: options.Lab = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Generate text with a trained run, token by token.
 
@@ -72,12 +61,9 @@ def generate(
     from sweeplab.runs.generating import Writer, chosen
 
     drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    drawing = [
-        name for name, value in {**drawn, "seed": seed, "greedy": greedy or None}.items() if value is not None
-    ]
-    if beams is not None and drawing:
-        option = drawing[0].replace("_", "-")
-        raise BadInput(conflict(f"--{option}", "--beams"))
+    for name, value in {**drawn, "seed": seed, "greedy": greedy or None}.items():
+        if beams is not None and value is not None:
+            raise BadInput(conflict(f"--{name.replace('_', '-')}", "--beams"))
     settings = {**drawn, "max_new_tokens": max_new_tokens}
     chosen(Hyperparameters(), settings)  # refuses values out of range before anything is loaded
     place = lab_folder(lab)
@@ -98,13 +84,13 @@ def generate(
 
 
 def predict(
-    run: Run,
+    run: options.Run,
     texts: Annotated[list[str] | None, argument("[TEXT]...", "Texts to predict.")] = None,
     file: Annotated[
         Path | None, option("FILE", "A file of texts, one per line, or - for standard input.")
     ] = None,
-    allow_plugins: AllowPlugins = False,
-    lab: Lab = None,
+    allow_plugins: options.AllowPlugins = False,
+    lab: options.Lab = None,
 ) -> Answer:
     """Predict the labels of texts, or how probable texts are.
 
@@ -135,26 +121,25 @@ def predict(
 
 
 def _print_predictions(rows: Sequence[dict[str, Any]]) -> None:
-    words = [word for row in rows for word in row.get("words", ())]
-    numbers = [
-        {name: value for name, value in row.items() if isinstance(value, float | str)}
-        for row in words or rows
-    ]
-    for row in numbers:
-        if text := str(row.pop("text", "")):
+    numbers = []
+    for answer in [word for row in rows for word in row.get("words", ())] or rows:
+        row = {name: value for name, value in answer.items() if isinstance(value, float | str)}
+        text = str(row.pop("text", ""))
+        if text:
             row["text"] = text[:LONGEST_SHOWN] + "…" * (len(text) > LONGEST_SHOWN)
+        numbers.append(row)
     print_rows(numbers, text=("word", "label", "text"))
 
 
 def evaluate(
-    run: Run,
+    run: options.Run,
     lengths: Annotated[str, option("N,…", "Lengths of the sequences, as multiples of block_size.")] = "1,2,4",
     study: Annotated[
         str | None, option("NAME", "Study to take the validation split from.  [default: the run's]")
     ] = None,
     report: Annotated[Path | None, option("PAGE.html", "Also write a page with loss by position.")] = None,
-    allow_plugins: AllowPlugins = False,
-    lab: Lab = None,
+    allow_plugins: options.AllowPlugins = False,
+    lab: options.Lab = None,
 ) -> Answer:
     """Evaluate a trained run, also on longer sequences.
 
@@ -166,7 +151,9 @@ def evaluate(
     """
     from sweeplab.runs.inspecting import evaluated
 
-    times = whole_numbers("--lengths", lengths, "whole numbers from 1 to 64, such as 1,2,4", largest=64)
+    times = options.whole_numbers(
+        "--lengths", lengths, "whole numbers from 1 to 64, such as 1,2,4", largest=64
+    )
     evaluation = evaluated(run, lab_folder(lab), times, study, allow_plugins)
     if report:
         from sweeplab.report.models import write_evaluation
@@ -178,15 +165,15 @@ def evaluate(
 
 def _print_evaluation(evaluation: dict[str, Any]) -> None:
     print(f"validation split of study {evaluation['study']}; val_loss {MEASURED_ON['val_loss']}")
-    print_rows(
-        [{"measure": name, "value": value} for name, value in evaluation["measures"].items()], ["measure"]
-    )
-    if lengths := evaluation["length_extrapolation"]:
+    rows = [{"measure": name, "value": value} for name, value in evaluation["measures"].items()]
+    print_rows(rows, text=["measure"])
+    lengths = evaluation["length_extrapolation"]
+    if lengths:
         print()
         print_rows(lengths, text=(), keys=[name for name in lengths[0] if name != "by_position"])
         print("\nmean loss by position")
         losses = {f"{row['times']}x": row["by_position"] for row in lengths}
-        print_rows(_by_stretch(losses, max(1, evaluation["block_size"] // STRETCHES)), ["positions"])
+        print_rows(_by_stretch(losses, max(1, evaluation["block_size"] // 4)), text=["positions"])
     for length in evaluation["left_out"]:
         print(f"\nno loss at {several(length['times'], 'time')} block_size: {length['why']}")
     if "report" in evaluation:
@@ -197,9 +184,7 @@ def _by_stretch(losses: dict[str, list[float]], width: int) -> list[dict[str, An
 
     def mean(losses: list[float]) -> float | None:
         known = [loss for loss in losses if math.isfinite(loss)]
-        if known:
-            return sum(known) / len(known)
-        return None
+        return sum(known) / len(known) if known else None
 
     known = (at for of_length in losses.values() for at, loss in enumerate(of_length) if math.isfinite(loss))
     end = 1 + max(known, default=0)
@@ -223,7 +208,7 @@ def attention(
     scale: Annotated[
         float | None, option("X", "For --matrices: factor of the products.  [default: 1/sqrt(width)]")
     ] = None,
-    lab: Lab = None,
+    lab: options.Lab = None,
 ) -> Answer:
     """Draw a run's attention, or compute that of small matrices.
 
@@ -262,10 +247,10 @@ def _print_steps(steps: dict[str, list[list[float]]]) -> None:
         "weights": "weights: the softmax of each row",
         "output": "output: weights times values",
     }
-    of_keys = ("products", "scores", "weights")
     for name, rows in steps.items():
         print(headings.get(name, name))
-        columns = [f"k{at}" if name in of_keys else str(at) for at in range(1, 1 + len(rows[0]))]
+        of_keys = "k" * (name in ("products", "scores", "weights"))
+        columns = [f"{of_keys}{at}" for at in range(1, 1 + len(rows[0]))]
         letter = "k" if name in ("keys", "values") else "q"
         table = [
             {"": f"{letter}{at}"} | dict(zip(columns, (f"{each:.4f}" for each in row), strict=True))
@@ -276,10 +261,10 @@ def _print_steps(steps: dict[str, list[list[float]]]) -> None:
 
 
 def next_tokens(
-    run: Run,
-    prompt: Prompt,
+    run: options.Run,
+    prompt: options.Prompt,
     most: Annotated[int, option("N", "Number of tokens to show.", min=1)] = 10,
-    lab: Lab = None,
+    lab: options.Lab = None,
 ) -> Answer:
     """Rank the most probable tokens after a prompt.
 
@@ -312,10 +297,10 @@ def next_tokens(
 
 
 def export_hf(
-    run: Run,
+    run: options.Run,
     folder: Annotated[Path, argument("DIR", "Folder to write.")],
-    force: Force = False,
-    lab: Lab = None,
+    force: options.Force = False,
+    lab: options.Lab = None,
 ) -> Answer:
     """Export a run as a folder for Hugging Face transformers.
 
@@ -331,15 +316,15 @@ def export_hf(
     lines = f"wrote {folder}, a {name}\nnext: transformers.{name}.from_pretrained({str(folder)!r})"
     answer = {"folder": str(folder), "class": name}
     if note:
-        answer["note"] = note
-    return answer, "\n".join(filter(None, [lines, note]))
+        answer["note"], lines = note, f"{lines}\n{note}"
+    return answer, lines
 
 
 def import_hf(
     folder: Annotated[Path, argument("DIR", "Folder with config.json and safetensors.")],
     name: Annotated[str | None, option("NAME", "The run's name.  [default: the folder's]")] = None,
-    force: Force = False,
-    lab: Lab = None,
+    force: options.Force = False,
+    lab: options.Lab = None,
 ) -> Answer:
     """Import a folder of Hugging Face transformers as a run.
 

@@ -47,10 +47,8 @@ def start_storage(
     server = _server(lab)
     state = ("was running already", "is running now")[server.start(host, port, allow_data)]
     status = {**server.status(), "version": server.check()}
-    return (
-        status,
-        f"PostgreSQL {status['version']} {state}, on {status['address']}; its data: {status['data']}",
-    )
+    place = f"on {status['address']}; its data: {status['data']}"
+    return status, f"PostgreSQL {status['version']} {state}, {place}"
 
 
 def stop_storage(lab: Lab = None) -> Answer:
@@ -61,8 +59,9 @@ def stop_storage(lab: Lab = None) -> Answer:
     """
     server = _server(lab)
     folders = [StudyFolder(server.lab, name) for name in study_names(server.lab)]
-    if running := next((folder for folder in folders if folder.is_on_own_server and folder.is_run), None):
-        raise BadInput(f"study {running.name} is running; stop it first: {running.command('study stop')}")
+    for folder in folders:
+        if folder.is_on_own_server and folder.is_run:
+            raise BadInput(f"study {folder.name} is running; stop it first: {folder.command('study stop')}")
     how = ("was not running", "has stopped")[server.stop()]
     return server.status(), f"the lab's storage {how}"
 

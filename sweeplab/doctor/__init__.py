@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sweeplab.sweep.trials.sharing import Lease
 
 
-__all__ = ["Check", "examine"]
+__all__ = ["Check", "examine", "storage_check"]
 
 
 def examine(lab: Path, folder: StudyFolder | None = None, spec: StudySpec | None = None) -> Iterator[Check]:
@@ -50,17 +50,17 @@ def examine(lab: Path, folder: StudyFolder | None = None, spec: StudySpec | None
         yield from machine.slurm_check()
         yield machine.tracking_check(lab)
         yield from machine.moved_check(lab, elsewhere)
-        yield from (_storage_check(StudyFolder(lab, name)) for name in study_names(lab))
+        yield from (storage_check(StudyFolder(lab, name)) for name in study_names(lab))
         yield from _unstarted_checks(lab)
         return
     storage, opened = list[Check](), OpenedStudy(folder)
     if spec is None:
-        storage = [_storage_check(folder)]
+        storage = [storage_check(folder)]
         if storage[0].verdict == "ok":
             storage += _version_check(opened)
         with suppress(BadInput):  # said of the storage
             spec = opened.spec
-    tracking = machine.tracking_check(lab, spec and spec.track.uri)
+    tracking = machine.tracking_check(lab, spec.track.uri if spec else None)
     yield tracking
     yield from machine.moved_check(lab, elsewhere)
     yield from storage
@@ -76,7 +76,8 @@ def examine(lab: Path, folder: StudyFolder | None = None, spec: StudySpec | None
         yield from _agreement_checks(opened)
 
 
-def _storage_check(study: StudyFolder) -> Check:
+def storage_check(study: StudyFolder) -> Check:
+    """Check the study's description files and its database."""
     place, state = str(study.database), "whole"
     if study.storage_file.exists():  # with the address of a database elsewhere
         place, state = str(study.storage_file), "answers"

@@ -9,8 +9,8 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from sweeplab.doctor.study import storage_check
 
+from sweeplab.doctor import storage_check
 from sweeplab.errors import DamagedFile
 from sweeplab.records.folders import StudyFolder
 

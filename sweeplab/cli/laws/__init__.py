@@ -76,11 +76,7 @@ Law = Annotated[str, option("LAW", "A law, as in `laws fit`.")]
 def counting_of(
     columns: str | None, count: str | None, where: str | None = None, tuned: str | None = None
 ) -> Counting:
-    """Return what --columns, --count, --where and --tuned ask for.
-
-    Raises:
-        BadInput: an unknown role or convention.
-    """
+    """Return what --columns, --count, --where and --tuned ask for."""
     from sweeplab.analysis.studies import Counting
     from sweeplab.laws.columns import Conventions, parse_columns, parse_conventions
     from sweeplab.laws.points import parse_tuned
@@ -106,11 +102,7 @@ def read_source(
     where: str | None = None,
     tuned: str | None = None,
 ) -> Read:
-    """Read a file, or the studies that the source names, with commas between them.
-
-    Raises:
-        BadInput: there is no such file or study, or the table is refused.
-    """
+    """Read a file, or the studies that the source names, with commas between them."""
     counting = counting_of(columns, count, where, tuned)
     if is_file(source):
         path = Path(source)
@@ -129,16 +121,12 @@ def read_source(
 
 
 def studies_from(source: str, lab: Path | None) -> Studies:
-    """Read the studies of a comma-separated list.
-
-    Raises:
-        BadInput: the list holds a file, a study does not exist, or their losses cannot be compared.
-    """
+    """Read the studies of a comma-separated list, in which a file is refused."""
     from sweeplab.analysis.studies import read_studies
 
     names = names_in(source)
-    if files := [name for name in names if is_file(name)]:
-        raise BadInput(Problem(f"{files[0]!r} is a file", "studies, with commas between them"))
+    for name in filter(is_file, names):
+        raise BadInput(Problem(f"{name!r} is a file", "studies, with commas between them"))
     return read_studies(lab, names)
 
 
@@ -162,11 +150,9 @@ NUMBER_TEXT = ("quantity", "verdict", "meaning")
 def number_row(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return a number with its interval and verdict as a row of a table."""
     ends = {end: cell_text(entry[end]) for end in ("low", "high")}
-    refits = " to ".join(map(cell_text, entry["bootstrap"])) if "bootstrap" in entry else None
-    return {
-        **{"quantity": name, "value": entry["value"], **ends, "bootstrap": refits},
-        **{"verdict": entry["verdict"], "meaning": entry["meaning"]},
-    }
+    refits = " to ".join(map(cell_text, entry.get("bootstrap", ()))) or None
+    row = {"quantity": name, "value": entry["value"], **ends, "bootstrap": refits}
+    return row | {"verdict": entry["verdict"], "meaning": entry["meaning"]}
 
 
 def say_reasons(entries: Mapping[str, Mapping[str, Any]], prefix: str = "") -> None:

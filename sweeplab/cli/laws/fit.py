@@ -25,7 +25,7 @@ from sweeplab.cli.laws import (
     studies_from,
 )
 from sweeplab.cli.options import Lab, option
-from sweeplab.cli.printing import Answer, cell_text, print_rows, progress, say, say_warnings
+from sweeplab.cli.printing import Answer, cell_text, print_rows, progress, say, say_warnings, with_interval
 from sweeplab.formatting import listed, several, several_named
 from sweeplab.records.folders import lab_folder
 
@@ -83,9 +83,8 @@ def fit(
 
 
 def _print_assessment(assessment: dict[str, Any]) -> None:
-    starts = (
-        f"{assessment['fit']['starts_at_the_optimum']} of {several(assessment['fit']['starts'], 'start')}"
-    )
+    fitted = assessment["fit"]
+    starts = f"{fitted['starts_at_the_optimum']} of {several(fitted['starts'], 'start')}"
     say(f"{assessment['law']}: {assessment['formula']}  ({assessment['source']})")
     say(
         f"{several(assessment['n_points'], 'row')}, delta {cell_text(assessment['delta'])}, "
@@ -95,8 +94,7 @@ def _print_assessment(assessment: dict[str, Any]) -> None:
     _say_conventions(assessment)
     for sentence in assessment["choice"]:
         say(sentence)
-    entries = assessment["parameters"] | assessment["derived"]
-    print_numbers(entries)
+    print_numbers(assessment["parameters"] | assessment["derived"])
     for sentence in assessment["misfit"]["sentences"]:
         if sentence not in assessment["warnings"]:
             say(sentence)
@@ -149,27 +147,27 @@ def _print_comparison(comparison: dict[str, Any]) -> None:
     say(f"{several(comparison['n_points'], 'row')}; cuts in {cuts['by']}: {where or 'none'}")
     _say_dropped(comparison)
     say()
-    print_rows([_law_row(each) for each in comparison["laws"]], text=("law", "form"))
+    rows = [
+        {
+            "law": law["law"],
+            "back-test error": _percent(law["backtest"].get("error")),
+            "bias": _percent(law["backtest"].get("bias"), "+.2"),
+            "coverage of 90%": _percent(law["backtest"].get("coverage"), ".0"),
+            "lead": _percent(lead.get("value"), "+.2"),
+            "by chance": _percent(lead.get("chance"), ".1"),
+            "in sample": _percent(law["in_sample"]),
+            "form": law["misfit"]["status"],
+        }
+        for law in comparison["laws"]
+        for lead in [law["lead"] or {}]
+    ]
+    print_rows(rows, text=("law", "form"))
     say()
     for sentence in comparison["sentences"]:
         say(sentence)
     say_warnings(comparison["warnings"])
     for name, why in comparison["left_out"].items():
         say(f"{name} is left out: {why}", "yellow")
-
-
-def _law_row(law: dict[str, Any]) -> dict[str, Any]:
-    test, lead = law["backtest"], law["lead"] or {}
-    return {
-        "law": law["law"],
-        "back-test error": _percent(test.get("error")),
-        "bias": _percent(test.get("bias"), "+.2"),
-        "coverage of 90%": _percent(test.get("coverage"), ".0"),
-        "lead": _percent(lead.get("value"), "+.2"),
-        "by chance": _percent(lead.get("chance"), ".1"),
-        "in sample": _percent(law["in_sample"]),
-        "form": law["misfit"]["status"],
-    }
 
 
 def _percent(share: float | None, form: str = ".2") -> str | None:
@@ -226,10 +224,10 @@ def _print_approaches(answer: dict[str, Any]) -> None:
         for name, entry in numbers.items()
     ]
     print_rows(rows, text=("approach", *NUMBER_TEXT))
-    if budgets := answer["isoflop"]["budgets"]:
+    if answer["isoflop"]["budgets"]:
         keys = ("flops", "n_rows", "n_opt", "n_opt_low", "n_opt_high", "d_opt", "loss", "why_none")
         say()
-        print_rows(budgets, text=("why_none",), keys=keys)
+        print_rows(answer["isoflop"]["budgets"], text=("why_none",), keys=keys)
     say()
     for approach, numbers in answer["roads"].items():
         say_reasons(numbers, f"{approach}: ")
@@ -281,16 +279,12 @@ def _print_shape(answer: dict[str, Any]) -> None:
 
 
 def _say_dropped(answer: Mapping[str, Any]) -> None:
-    if dropped := answer["dropped"]:
-        say("left out: " + ", ".join(f"{count} {reason}" for reason, count in dropped.items()))
+    if answer["dropped"]:
+        say("left out: " + ", ".join(f"{count} {reason}" for reason, count in answer["dropped"].items()))
 
 
 def _say_conventions(answer: Mapping[str, Any]) -> None:
     say("; ".join(f"{name}: {what}" for name, what in answer["conventions"].items()) + "\n")
-
-
-_MOST_NAMED = 8
-_CAUSES = ("cause", "cure")
 
 
 def audit(
@@ -332,7 +326,7 @@ def _print_audit(audited: dict[str, Any]) -> None:
         )
     if audited["causes"]:
         say()
-        print_rows([_cause_row(cause) for cause in audited["causes"]], text=_CAUSES)
+        print_rows([_cause_row(cause) for cause in audited["causes"]], text=("cause", "cure"))
         say()
     for cause in audited["causes"]:
         if cause["cure"] and cause["cure"]["command"]:
@@ -346,11 +340,11 @@ def _print_audit(audited: dict[str, Any]) -> None:
 def _cause_row(cause: Mapping[str, Any]) -> dict[str, Any]:
     from sweeplab.analysis.cures import time_of
 
-    cure, shares = cause["cure"], {name: cause[name] for name in ("share", "low", "high")}
-    row = {"cause": cause["name"], **{name: _percent(each, ".0") for name, each in shares.items()}}
+    cure = cause["cure"]
+    row = {"cause": cause["name"], **{name: _percent(cause[name], ".0") for name in ("share", "low", "high")}}
     row |= {"of the loss": _percent(cause["size"]) if cause["share"] is not None else None}
     if cure is None:
-        return row | {"": None, "cure": None, "takes": None, "half width then": None}
+        return row | dict.fromkeys(("", "cure", "takes", "half width then"))
     then = cell_text(cure["half_width"])
     return row | {"": cause["state"], "cure": cure["words"], "takes": time_of(cure), "half width then": then}
 
@@ -360,10 +354,11 @@ def _print_settings(audited: dict[str, Any]) -> None:
     for finding in audited["findings"]:
         if finding["name"] in clear:
             continue
-        style = {"found": "yellow"}.get(finding["state"])
-        where = ""
-        if finding["points"]:
-            where = f" ({_points(finding['points'], audited['n_points'])})"
+        style, points, where = {"found": "yellow"}.get(finding["state"]), finding["points"], ""
+        if points and len(points) == audited["n_points"] > 1:
+            where = " (all points)"
+        elif points:
+            where = f" ({several_named(points, 8)})"
         say(f"\n{finding['name']}: {finding['state']}: {finding['sentence']}{where}", style)
         for effect in finding["effects"]:
             for name, both in effect["exponents"].items():
@@ -376,15 +371,7 @@ def _print_settings(audited: dict[str, Any]) -> None:
         say(f"\nsettings that are clear: {listed(clear)}")
 
 
-def _points(names: list[str], n_points: int) -> str:
-    if len(names) == n_points:
-        if n_points > 1:
-            return "all points"
-        return names[0]
-    return several_named(names, _MOST_NAMED)
-
-
 def _exponent(exponent: dict[str, Any]) -> str:
     if exponent["value"] is None:
         return str(exponent["verdict"])
-    return f"{cell_text(exponent['value'])} ({cell_text(exponent['low'])} to {cell_text(exponent['high'])})"
+    return with_interval(exponent)

@@ -23,7 +23,7 @@ from sweeplab.cli.laws import (
     read_source,
 )
 from sweeplab.cli.options import Lab, argument, option, studies
-from sweeplab.cli.printing import Answer, cell_text, print_rows, say, say_warnings
+from sweeplab.cli.printing import Answer, cell_text, interval, print_rows, say, say_warnings
 from sweeplab.errors import BadInput, conflict
 from sweeplab.formatting import several
 from sweeplab.laws.rules import Rules
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 Ledger = Annotated[Path | None, option("FILE", "File of sealed forecasts.  [default: LAB/ledger.jsonl]")]
 _MOST_SAID = 3
 _UNSCORED: dict[str, Any] = {"outcome": None, "error_nats": None, "crps": {"law": None}}
-_ERRORS = "errors of one fit are correlated"
-_PUBLISH = "publish this digest before the run starts, in git for example: otherwise the seal proves nothing to others"
 _TEXT = ("run", "law", "verdict", "form", "outcome", "sealed", "interval")
 
 
@@ -116,7 +114,9 @@ def _print_sealed(sealed: dict[str, Any]) -> None:
     predicted = sealed["sealed"][0]["predicted"]
     say(f"\n{predicted['level']:.0%} intervals: {predicted['method']}")
     say(f"sealed in {sealed['ledger']}; its last entry is {sealed['head']}")
-    say(_PUBLISH)
+    say(
+        "publish this digest before the run starts, in git for example: otherwise the seal proves nothing to others"
+    )
     _say_some([f"left out: {what}: {why}" for what, why in sealed["left_out"].items()])
     _say_some([f"warning: {warning}" for warning in sealed["warnings"]], "yellow")
 
@@ -128,8 +128,8 @@ def _file(ledger: Path | None, lab: Path | None) -> Path:
 def _say_some(lines: Sequence[str], style: str | None = None) -> None:
     for line in lines[:_MOST_SAID]:
         say(line, style)
-    if more := len(lines[_MOST_SAID:]):
-        say(f"… and {more} more, which --json lists", style)
+    if len(lines) > _MOST_SAID:
+        say(f"… and {len(lines) - _MOST_SAID} more, which --json lists", style)
 
 
 def verify(
@@ -202,7 +202,7 @@ def _print_scores(answer: dict[str, Any]) -> None:
         {
             **_row(forecast, forecast["forecast"]),
             "loss": score["outcome"],
-            "interval": _interval(forecast["forecast"]),
+            "interval": interval(forecast["forecast"]["predicted"]),
             "held": ("no", "yes")[score["covered"]],
             "error": _signed(score["error_log"], ".2%"),
             "nats": _signed(score["error_nats"], ".4f"),
@@ -216,8 +216,8 @@ def _print_scores(answer: dict[str, Any]) -> None:
         _print_calibration(answer["calibration"])
     for forecast in answer["forecasts"]:
         if forecast["why"]:
-            style = {"refused": "red"}
-            say(f"{forecast['number']} {forecast['state']}: {forecast['why']}", style.get(forecast["state"]))
+            style = {"refused": "red"}.get(forecast["state"])
+            say(f"{forecast['number']} {forecast['state']}: {forecast['why']}", style)
 
 
 def _print_outcomes(answer: dict[str, Any]) -> None:
@@ -248,21 +248,16 @@ def _print_chain(answer: dict[str, Any]) -> None:
 def _print_calibration(calibration: dict[str, Any]) -> None:
     if not calibration["n"]:
         return
-    scored = (
-        f"{several(calibration['n_forecasts'], 'forecast')} scored, of {several(calibration['n'], 'run')}"
-    )
+    counts = {noun: several(calibration[f"n_{noun}s"], noun) for noun in ("forecast", "fit")}
     say(
-        f"\n{scored} and {several(calibration['n_fits'], 'fit')}; the first forecast of a run counts; {_ERRORS}"
+        f"\n{counts['forecast']} scored, of {several(calibration['n'], 'run')} and {counts['fit']}; "
+        "the first forecast of a run counts; errors of one fit are correlated"
     )
-    held = [
-        f"{counted['covered']} of {counted['n']} at {counted['level']:.0%}"
-        for counted in calibration["coverage"]
-    ]
+    held = [f"{_share(counted)} at {counted['level']:.0%}" for counted in calibration["coverage"]]
     say(f"inside the interval: {'; '.join(held)}")
-    if len(verdicts := calibration["by_verdict"]) > 1:
-        shares = [
-            f"{counted['covered']} of {counted['n']} {verdict}" for verdict, counted in verdicts.items()
-        ]
+    verdicts = calibration["by_verdict"]
+    if len(verdicts) > 1:
+        shares = [f"{_share(counted)} {verdict}" for verdict, counted in verdicts.items()]
         say("by the verdict sealed with it: " + ", ".join(shares))
     for name, counted in calibration["crps"].items():
         ratio = "–" if counted["ratio"] is None else f"{counted['ratio']:.2f}"
@@ -270,22 +265,21 @@ def _print_calibration(calibration: dict[str, Any]) -> None:
     say()
 
 
+def _share(counted: dict[str, Any]) -> str:
+    return f"{counted['covered']} of {counted['n']}"
+
+
 def _row(entry: dict[str, Any], forecast: dict[str, Any]) -> dict[str, Any]:
     studies, cells = list(forecast["run"]["studies"]), forecast["run"]["cells"]
     place = ", ".join(studies or forecast["source"]["names"])
-    return {
-        "": entry["number"],
-        "run": " ".join([place, *cells[:1]]),
-        "law": forecast["fit"]["law"],
-        "params": forecast["at"].get("params"),
-        "tokens": forecast["at"].get("tokens"),
-    }
+    row = {"": entry["number"], "run": " ".join([place, *cells[:1]]), "law": forecast["fit"]["law"]}
+    return row | {size: forecast["at"].get(size) for size in ("params", "tokens")}
 
 
 def _prediction(forecast: dict[str, Any]) -> dict[str, Any]:
     return {
         "predicted": forecast["predicted"]["loss"],
-        "interval": _interval(forecast),
+        "interval": interval(forecast["predicted"]),
         "verdict": forecast["predicted"]["verdict"]["verdict"],
         "form": forecast["fit"].get("form", {}).get("status"),  # older forecasts lack it
     }
@@ -295,17 +289,6 @@ def _signed(number: float | None, form: str) -> str | None:
     if number is None:
         return None
     return f"{number:+{form}}"
-
-
-def _interval(forecast: dict[str, Any]) -> str:
-    return " to ".join(cell_text(forecast["predicted"][end]) for end in ("low", "high"))
-
-
-_WHEN = {
-    "now": "of the table as it is",
-    "after": "with these runs",
-    "grid_of_equal_cost": "with a grid of equal cost",
-}
 
 
 def next_runs(
@@ -418,16 +401,18 @@ def _print_runs(chosen: dict[str, Any]) -> None:
     ]
     print_rows(rows, text=("cell",))
     say()
-    sign = "a factor " if chosen["width"]["is_factor"] else "±"
-    for name, when in _WHEN.items():
-        at_fit, *ends = (chosen["width"][name][end] for end in ("at_fit", "low", "high"))
+    widths, sign = chosen["width"], ("±", "a factor ")[chosen["width"]["is_factor"]]
+    whens = {"now": "of the table as it is", "after": "with these runs"}
+    for name, when in {**whens, "grid_of_equal_cost": "with a grid of equal cost"}.items():
         width = "too wide for any number"
-        if at_fit is not None:
-            over = " to ".join(map(cell_text, ends))
-            width = f"{sign}{cell_text(at_fit)} ({over} over the fits that the table allows)"
+        if widths[name]["at_fit"] is not None:
+            over = f"{interval(widths[name])} over the fits that the table allows"
+            width = f"{sign}{cell_text(widths[name]['at_fit'])} ({over})"
         say(f"{chosen['level']:.0%} interval {when}: {width}")
-    if (flops := chosen["grid_flops_for_the_same"]) is not None:
+    flops = chosen["grid_flops_for_the_same"]
+    if flops is not None:
         say(f"a grid would take {flops:.3g} FLOPs for the same, {flops / spent:.2g} times as many")
     say_warnings(chosen["warnings"])
-    if file := chosen.get("study_file"):
+    if "study_file" in chosen:
+        file = chosen["study_file"]
         say(f"written to {file}; sweeplab study run {file} trains them")

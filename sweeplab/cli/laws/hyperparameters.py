@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from sweeplab.cli.laws import Count, Source, Where, is_file, print_numbers, studies_from
 from sweeplab.cli.options import Lab, option
-from sweeplab.cli.printing import Answer, cell_text, print_rows, say, say_warnings
+from sweeplab.cli.printing import Answer, cell_text, interval, print_rows, say, say_warnings, with_interval
 from sweeplab.formatting import several
 
 if TYPE_CHECKING:
     from sweeplab.laws.hyperparameters.runs import Runs
 
 _MOST_CELLS = 40
-_SIZES: tuple[str, ...] = ("n_layer", "n_embd", "params", "tokens")
 
 
 def hyperparameter_laws(
@@ -81,35 +80,32 @@ def _print_laws(laws: dict[str, Any]) -> None:
     say("; ".join(f"{name}: {what}" for name, what in laws["conventions"].items()))
     for name, searched in laws["searched"].items():
         say(f"\n{name}", "bold")
-        _print_cells(name, laws["cells"])
-        _print_searched(name, searched)
-    if prediction := laws["prediction"]:
-        _print_prediction(prediction)
-    say_warnings(laws["warnings"])
-
-
-def _print_cells(name: str, cells: list[dict[str, Any]]) -> None:
-    rows: list[dict[str, Any]] = []
-    for cell in cells[:_MOST_CELLS]:
-        best = cell["best"][name]
-        alone = best["alone"] or {}
-        sizes = {size: cell_text(cell[size]) for size in _SIZES if size in cell}
-        rows.append(
+        rows = [
             {
-                **sizes,
+                **{
+                    size: cell_text(cell[size])
+                    for size in ("n_layer", "n_embd", "params", "tokens")
+                    if size in cell
+                },
                 "best": best["value"],
                 "low": cell_text(best["low"]),
                 "high": cell_text(best["high"]),
-                "alone": alone.get("value"),
+                "alone": (best["alone"] or {}).get("value"),
                 "values": best["n_values"],
                 "edge": best["edge"] or None,
                 "tuned loss": cell["tuned_loss"],
             }
-        )
-    print_rows(rows, text=("edge",))
-    if len(cells) > _MOST_CELLS:
-        say(f"… and {len(cells) - _MOST_CELLS} more; --json has all")
-    say()
+            for cell in laws["cells"][:_MOST_CELLS]
+            for best in [cell["best"][name]]
+        ]
+        print_rows(rows, text=("edge",))
+        if len(laws["cells"]) > _MOST_CELLS:
+            say(f"… and {len(laws['cells']) - _MOST_CELLS} more; --json has all")
+        say()
+        _print_searched(name, searched)
+    if laws["prediction"]:
+        _print_prediction(laws["prediction"])
+    say_warnings(laws["warnings"])
 
 
 def _print_searched(name: str, searched: Mapping[str, Any]) -> None:
@@ -126,7 +122,7 @@ def _print_searched(name: str, searched: Mapping[str, Any]) -> None:
         drift = "drifts" if constant["drifts"] else "no drift is seen"
         say(
             f"over {constant['over']}: {drift} (a factor {cell_text(constant['factor'])}, "
-            f"{cell_text(constant['low'])} to {cell_text(constant['high'])}, from the smallest to the largest); "
+            f"{interval(constant)}, from the smallest to the largest); "
             f"keeping the smallest's costs {constant['cost_low']:.2%} to {constant['cost_high']:.2%}: "
             f"one {name} {constant['verdict']}"
         )
@@ -136,22 +132,18 @@ def _print_searched(name: str, searched: Mapping[str, Any]) -> None:
 
 def _print_prediction(prediction: Mapping[str, Any]) -> None:
     asked = ", ".join(f"{name}={cell_text(value)}" for name, value in prediction["at"].items())
-    away = [
-        f"{factor:.3g} times outside of {name}"
-        for name, factor in prediction["beyond"].items()
-        if factor > 1.001
-    ]
-    say(f"\nat {asked}" + (f" ({', '.join(away)})" if away else ""), "bold")
+    beyond = {name: factor for name, factor in prediction["beyond"].items() if factor > 1.001}
+    away = ", ".join(f"{factor:.3g} times outside of {name}" for name, factor in beyond.items())
+    say(f"\nat {asked}" + f" ({away})" * bool(away), "bold")
     rows = [
         {
-            **{
-                "": name,
-                "best": entry["value"],
-                "low": cell_text(entry["low"]),
-                "high": cell_text(entry["high"]),
-            },
-            "within 0.1%": " to ".join(map(cell_text, entry["band"])) if "band" in entry else None,
-            **{"verdict": entry["verdict"], "why": entry["why"]},
+            "": name,
+            "best": entry["value"],
+            "low": cell_text(entry["low"]),
+            "high": cell_text(entry["high"]),
+            "within 0.1%": " to ".join(map(cell_text, entry.get("band", ()))) or None,
+            "verdict": entry["verdict"],
+            "why": entry["why"],
         }
         for name, entry in prediction["best"].items()
     ]
@@ -161,10 +153,10 @@ def _print_prediction(prediction: Mapping[str, Any]) -> None:
     if loss["value"] is None:
         say(f"tuned loss: {loss['why']}")
     else:
-        ends = f"{cell_text(loss['low'])} to {cell_text(loss['high'])}"
-        say(f"tuned loss: {cell_text(loss['value'])} ({ends}), {loss['verdict']}, by {loss['law']}")
-    if asked_for := prediction["asked"]:
-        what = asked_for["why"] or f"{asked_for['excess']:.2%} above the tuned loss"
-        if asked_for["loss"] is not None:
-            what += f", {cell_text(asked_for['loss'])}"
+        say(f"tuned loss: {with_interval(loss)}, {loss['verdict']}, by {loss['law']}")
+    with_values = prediction["asked"]
+    if with_values:
+        what = with_values["why"] or f"{with_values['excess']:.2%} above the tuned loss"
+        if with_values["loss"] is not None:
+            what += f", {cell_text(with_values['loss'])}"
         say(f"with the values named: {what}")

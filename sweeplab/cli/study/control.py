@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from sweeplab import open_study
-from sweeplab.cli.options import (
-    AllowPlugins,
-    AsJson,
-    InCell,
-    Lab,
-    StudyName,
-    argument,
-    enqueued,
-    flag,
-    option,
-    study_files,
-)
+from sweeplab.cli import options
+from sweeplab.cli.options import argument, flag, option
 from sweeplab.cli.printing import Answer, answer_of, console, print_answer, print_json, say, say_start
 from sweeplab.lab.listing import file_of, find_study, name_in
 from sweeplab.records.folders import StudyFolder, lab_folder
 
-if TYPE_CHECKING:
-    from sweeplab.doctor import Check
+Trial = Annotated[int, argument("N", "Number of the trial.")]
 
 
-def stop(name: StudyName, lab: Lab = None) -> Answer:
+def stop(name: options.StudyName, lab: options.Lab = None) -> Answer:
     """Stop a study's run at its workers' next evaluation.
 
     The runs are saved in full, so that they continue bit for bit.
@@ -41,7 +30,7 @@ def stop(name: StudyName, lab: Lab = None) -> Answer:
     return answer_of(steering.stop(find_study(lab, name)))
 
 
-def pause(name: StudyName, lab: Lab = None) -> Answer:
+def pause(name: options.StudyName, lab: options.Lab = None) -> Answer:
     """Pause a study at its workers' next evaluation.
 
     Its workers free their memory, also on GPUs. The process that runs the study waits; the pause does not
@@ -56,11 +45,11 @@ def pause(name: StudyName, lab: Lab = None) -> Answer:
 
 
 def resume(
-    name: StudyName,
+    name: options.StudyName,
     failed: Annotated[bool, flag("Also train its failed trials again.", "--failed")] = False,
-    allow_plugins: AllowPlugins = False,
-    lab: Lab = None,
-    as_json: AsJson = False,
+    allow_plugins: options.AllowPlugins = False,
+    lab: options.Lab = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Continue a paused study, or run one that no process runs.
 
@@ -75,7 +64,8 @@ def resume(
     say_start(f"reading {name}")
     from sweeplab.sweep import steering
 
-    if done := steering.resume(folder, failed):
+    done = steering.resume(folder, failed)
+    if done:
         print_answer(answer_of(done), as_json)
         return
     from sweeplab.cli.study.view import run_with_view
@@ -84,14 +74,14 @@ def resume(
 
 
 def extend(
-    name: StudyName,
+    name: options.StudyName,
     trials_per_cell: Annotated[str | None, option("N", "Trials of each cell, in total.")] = None,
     time: Annotated[str | None, option("TIME", "Wall time in total, such as 30m, 2h, or none.")] = None,
     widen: Annotated[
         str | None,
         option("HYPERPARAMETER", "Widen the range of this one, where its best values lie at an end."),
     ] = None,
-    lab: Lab = None,
+    lab: options.Lab = None,
 ) -> Answer:
     """Change a study's budget, or widen a range that it searches.
 
@@ -110,12 +100,12 @@ def extend(
 
 
 def enqueue(
-    name: StudyName,
+    name: options.StudyName,
     values: Annotated[
         list[str],
-        argument("NAME=VALUE...", "Hyperparameters of its search and grid.", autocompletion=enqueued),
+        argument("NAME=VALUE...", "Hyperparameters of its search and grid.", autocompletion=options.enqueued),
     ],
-    lab: Lab = None,
+    lab: options.Lab = None,
 ) -> Answer:
     """Enqueue trials with given values, to run next.
 
@@ -131,10 +121,10 @@ def enqueue(
 
 
 def repair(
-    name: StudyName,
+    name: options.StudyName,
     dry_run: Annotated[bool, flag("Only print what would be done.", "--dry-run")] = False,
-    allow_plugins: AllowPlugins = False,
-    lab: Lab = None,
+    allow_plugins: options.AllowPlugins = False,
+    lab: options.Lab = None,
 ) -> Answer:
     """Make a study's storage, folders and MLflow agree.
 
@@ -161,10 +151,7 @@ def repair(
 
 
 def resume_trial(
-    name: StudyName,
-    trial: Annotated[int, argument("N", "Number of the trial.")],
-    cell: InCell = None,
-    lab: Lab = None,
+    name: options.StudyName, trial: Trial, cell: options.InCell = None, lab: options.Lab = None
 ) -> Answer:
     """Resume a pruned trial, and train it to its end.
 
@@ -179,10 +166,7 @@ def resume_trial(
 
 
 def stop_trial(
-    name: StudyName,
-    trial: Annotated[int, argument("N", "Number of the trial.")],
-    cell: InCell = None,
-    lab: Lab = None,
+    name: options.StudyName, trial: Trial, cell: options.InCell = None, lab: options.Lab = None
 ) -> Answer:
     """Stop a trial at its next evaluation.
 
@@ -197,15 +181,12 @@ def stop_trial(
     return answer_of(steering.stop_trial(find_study(lab, name), trial, cell))
 
 
-COLORS = {"ok": "green", "warn": "yellow", "bad": "red"}
-
-
 def doctor(
     name: Annotated[
-        str | None, argument("[NAME]", "Name of a study, or its file.", autocompletion=study_files)
+        str | None, argument("[NAME]", "Name of a study, or its file.", autocompletion=options.study_files)
     ] = None,
-    lab: Lab = None,
-    as_json: AsJson = False,
+    lab: options.Lab = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Check machine, lab and study, and suggest cures.
 
@@ -215,6 +196,8 @@ def doctor(
     \b
     $ sweeplab doctor small
     """
+    from rich.text import Text
+
     from sweeplab.doctor import examine
 
     checks, place = [], lab_folder(lab)
@@ -229,18 +212,12 @@ def doctor(
     for check in examine(place, folder, spec):
         checks.append(check)
         if not as_json:
-            _print(check)
+            verdict = (f"{check.verdict:4}", {"ok": "green", "warn": "yellow", "bad": "red"}[check.verdict])
+            line = Text.assemble(verdict, f"  {check.name:9}  {check.found}  ", (check.looked_at, "dim"))
+            console().print(line, soft_wrap=True)
+            if check.cure:
+                say(f"      → {check.cure}")
     if as_json:
         print_json([asdict(check) for check in checks])
     if any(check.verdict == "bad" for check in checks):
         raise typer.Exit(1)
-
-
-def _print(check: Check) -> None:
-    from rich.text import Text
-
-    verdict = (f"{check.verdict:4}", COLORS[check.verdict])
-    line = Text.assemble(verdict, f"  {check.name:9}  {check.found}  ", (check.looked_at, "dim"))
-    console().print(line, soft_wrap=True)
-    if check.cure:
-        say(f"      → {check.cure}")

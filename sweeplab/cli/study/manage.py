@@ -9,19 +9,8 @@ from typing import Annotated
 
 import typer
 
-from sweeplab.cli.options import (
-    Force,
-    Grid,
-    Lab,
-    NewName,
-    Preset,
-    Search,
-    StudyName,
-    Yes,
-    argument,
-    flag,
-    option,
-)
+from sweeplab.cli import options
+from sweeplab.cli.options import argument, flag, option
 from sweeplab.cli.printing import Answer, answer_of, say_start
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_new, write_whole
@@ -30,28 +19,25 @@ from sweeplab.lab.showing import states_in_words
 from sweeplab.records.folders import lab_folder
 from sweeplab.study.file.template import study_text
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-Output = Annotated[
-    Path | None,
-    option("FILE", "Where to write it.  [default: NAME.yaml, in the folder studies if there is one]"),
-]
-
 
 def init(
     name: Annotated[str, argument("NAME", "Name of the study and of its file.")],
     minimal: Annotated[bool, flag("Only the eight hyperparameters that matter most.", "--minimal")] = False,
-    search: Search = None,
-    grid: Grid = None,
+    search: options.Search = None,
+    grid: options.Grid = None,
     table: Annotated[
         Path | None, option("FILE.md", "Take values and ranges from a Markdown file's tables.")
     ] = None,
-    preset: Preset = None,
+    preset: options.Preset = None,
     data: Annotated[
         str | None,
         option("FILE", "Choose all for data of your own: a file, a folder, tokens; about five minutes."),
     ] = None,
-    output: Output = None,
-    force: Force = False,
+    output: Annotated[
+        Path | None,
+        option("FILE", "Where to write it.  [default: NAME.yaml, in the folder studies if there is one]"),
+    ] = None,
+    force: options.Force = False,
 ) -> None:
     """Write a commented study file.
 
@@ -66,7 +52,7 @@ def init(
     from sweeplab.study.file.markdown import MarkdownTables, read_tables
     from sweeplab.study.file.reading import preset as preset_of
 
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise BadInput(Problem(f"{name!r} cannot be a study's name", "letters, digits and . _ - inside"))
     file = output or Path("studies" if Path("studies").is_dir() else ".", f"{name}.yaml")
     if data is not None:
@@ -87,10 +73,8 @@ def init(
 
     def text_of(tables: MarkdownTables) -> str:
         ranges = tables.ranges | {name: entry for name, entry in entries.items() if entry != SUGGESTED}
-        chosen = {**values, **tables.values}
-        return study_text(
-            name, minimal, searched, chosen, ranges, read_grid(grid or (), ranges, search or ())
-        )
+        cells = read_grid(grid or (), ranges, search or ())
+        return study_text(name, minimal, searched, {**values, **tables.values}, ranges, cells)
 
     if table:
         text, left_out = read_tables(table).for_any_machine().study(text_of)
@@ -103,7 +87,9 @@ def init(
         typer.echo(notice, err=True)
 
 
-def rename(name: StudyName, new: NewName, yes: Yes = False, lab: Lab = None) -> Answer:
+def rename(
+    name: options.StudyName, new: options.NewName, yes: options.Yes = False, lab: options.Lab = None
+) -> Answer:
     """Rename a study in the lab and in MLflow.
 
     Forecasts sealed for it keep the old name, and no longer find it.
@@ -119,10 +105,10 @@ def rename(name: StudyName, new: NewName, yes: Yes = False, lab: Lab = None) -> 
 
 
 def rm(
-    name: StudyName,
+    name: options.StudyName,
     undo: Annotated[bool, flag("Undo the study's last removal.", "--undo")] = False,
-    yes: Yes = False,
-    lab: Lab = None,
+    yes: options.Yes = False,
+    lab: options.Lab = None,
 ) -> Answer:
     """Move a study to the lab's trash.
 
@@ -142,21 +128,13 @@ def rm(
 
 
 def write_study(file: Path, text: str, force: bool, next_command: str) -> None:
-    """Write a new study file, and print which command comes next.
-
-    Raises:
-        BadInput: the file exists already, or cannot be written.
-    """
+    """Write a new study file, as `new_file` does, and print which command comes next."""
     new_file(file, text, force)
     typer.echo(f"wrote {file}\nnext: sweeplab study {next_command} {file}")
 
 
 def new_file(file: Path, text: str, force: bool) -> None:
-    """Write a new file.
-
-    Raises:
-        BadInput: it exists already, unless by `force`, or cannot be written.
-    """
+    """Write a new file; one that exists already is refused, unless by `force`."""
     try:
         if force:
             write_whole(file, text.encode())

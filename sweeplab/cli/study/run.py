@@ -11,25 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sweeplab import load_study, open_study
-from sweeplab.cli.options import (
-    AllowPlugins,
-    AsJson,
-    Grid,
-    Lab,
-    MaybeStudyFile,
-    MaybeStudyName,
-    Name,
-    Overrides,
-    Quiet,
-    Search,
-    StudyName,
-    engines,
-    flag,
-    named_file,
-    named_study,
-    option,
-    overrides,
-)
+from sweeplab.cli import options
+from sweeplab.cli.options import flag, option
 from sweeplab.cli.printing import (
     Answer,
     console,
@@ -52,13 +35,13 @@ if TYPE_CHECKING:
 
 
 def plan(
-    file: MaybeStudyFile = None,
-    override: Overrides = None,
-    grid: Grid = None,
-    search: Search = None,
-    name: Name = None,
-    allow_plugins: AllowPlugins = False,
-    lab: Lab = None,
+    file: options.MaybeStudyFile = None,
+    override: options.Overrides = None,
+    grid: options.Grid = None,
+    search: options.Search = None,
+    name: options.Name = None,
+    allow_plugins: options.AllowPlugins = False,
+    lab: options.Lab = None,
 ) -> Answer:
     """Show what a study would do, without training.
 
@@ -71,7 +54,7 @@ def plan(
     """
     from sweeplab.study.algorithms import settled_sampler
 
-    file, changes = named_file(file, lab), overrides(override, grid, search)
+    file, changes = options.named_file(file, lab), options.overrides(override, grid, search)
     study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
     planned = study.plan()
     ahead = study.look_ahead(planned)
@@ -83,13 +66,13 @@ def plan(
 
 
 def bench(
-    file: MaybeStudyFile = None,
-    override: Overrides = None,
-    grid: Grid = None,
-    search: Search = None,
+    file: options.MaybeStudyFile = None,
+    override: options.Overrides = None,
+    grid: options.Grid = None,
+    search: options.Search = None,
     again: Annotated[bool, flag("Repeat timings that are stored already.", "--again")] = False,
-    allow_plugins: AllowPlugins = False,
-    lab: Lab = None,
+    allow_plugins: options.AllowPlugins = False,
+    lab: options.Lab = None,
 ) -> Answer:
     """Time the ways to train a study on this machine's CPU.
 
@@ -102,7 +85,7 @@ def bench(
     """
     from sweeplab.sweep.planning import bench_study
 
-    file, changes = named_file(file, lab), overrides(override, grid, search)
+    file, changes = options.named_file(file, lab), options.overrides(override, grid, search)
     study = load_study(file, lab=lab, overrides=changes, allow_plugins=allow_plugins)
     cell, rows = bench_study(study.spec, study.folder.lab, again)
     return {"cell": cell, "ways": [asdict(row) for row in rows]}, lambda _: _print_ways(cell, rows)
@@ -147,6 +130,7 @@ def _print_plan(plan: Plan, ahead: Outlook, orders: Sequence[str]) -> None:
     for note in data.notes or ():
         say(note, "dim")
     say()
+    has_seeds = any(len(cell.seeds) > 1 for cell in plan.cells)
     rows = [
         {
             "cell": cell.cell,
@@ -159,19 +143,18 @@ def _print_plan(plan: Plan, ahead: Outlook, orders: Sequence[str]) -> None:
             "over one run": cell.stack_gain and f"{cell.stack_gain:.2f}x",
             "step": {True: "compiled"}.get(cell.compile and plan.device == "cpu"),
             "valid samples": f"{cell.valid_share:.0%}",
-            "seeds": len(cell.seeds),
+            "seeds": len(cell.seeds) if has_seeds else None,
         }
         for cell in plan.cells
     ]
-    if not any(len(cell.seeds) > 1 for cell in plan.cells):
-        rows = [row | {"seeds": None} for row in rows]
     print_rows(rows, text=("cell",))
     if any(cell.stack_gain for cell in plan.cells):
         say("stacks have the fastest timed steps; over one run: how many times faster; study bench shows all")
     say()
-    for cell in {(cell.epochs, cell.max_iters): cell for cell in plan.cells if cell.epochs}.values():
-        steps = several(cell.max_iters, "iteration") if cell.max_iters else "as many iterations as batches"
-        say(f"epochs {cell.epochs:g}: {steps}")
+    for epochs, max_iters in dict.fromkeys((cell.epochs, cell.max_iters) for cell in plan.cells):
+        if epochs:
+            steps = several(max_iters, "iteration") if max_iters else "as many iterations as batches"
+            say(f"epochs {epochs:g}: {steps}")
     for name, entry in ahead.ranges.items():
         say(f"search {name}: {yaml_text(entry)}")
     for words in ahead.to_change:
@@ -203,10 +186,10 @@ def _print_plan(plan: Plan, ahead: Outlook, orders: Sequence[str]) -> None:
     if plan.trials is not None:
         ends.append(f"{several(plan.trials, 'trial')}, {several(plan.runs or 0, 'run')}")
         to_go = f", {max(0, plan.trials - ahead.done)} to go"
-    if (seconds := plan.budget.time) is not None:
-        ends.append(duration(seconds))
-    if (flops := plan.budget.flops) is not None:
-        ends.append(f"{flops:.3g} FLOPs")
+    if plan.budget.time is not None:
+        ends.append(duration(plan.budget.time))
+    if plan.budget.flops is not None:
+        ends.append(f"{plan.budget.flops:.3g} FLOPs")
     say(f"ends after {' or '.join(ends)}" + f"; done already: {ahead.done}{to_go}" * bool(ahead.done))
     for words in orders:
         say(words)
@@ -227,27 +210,27 @@ def _print_plan(plan: Plan, ahead: Outlook, orders: Sequence[str]) -> None:
 
 
 def run(
-    file: MaybeStudyFile = None,
-    override: Overrides = None,
+    file: options.MaybeStudyFile = None,
+    override: options.Overrides = None,
     engine: Annotated[
         str | None,
         option(
             "TYPE",
             "Start workers by local, slurm or ray, instead of the file's engine.",
-            autocompletion=engines,
+            autocompletion=options.engines,
         ),
     ] = None,
-    grid: Grid = None,
-    search: Search = None,
-    name: Name = None,
-    allow_plugins: AllowPlugins = False,
-    lab: Lab = None,
+    grid: options.Grid = None,
+    search: options.Search = None,
+    name: options.Name = None,
+    allow_plugins: options.AllowPlugins = False,
+    lab: options.Lab = None,
     dry_run: Annotated[bool, flag("Only show the plan.", "--dry-run")] = False,
     detach: Annotated[
         bool, flag("Run without this terminal; with the engine slurm as a job.", "--detach")
     ] = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    quiet: options.Quiet = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Run a study to the end of its budget, or continue it.
 
@@ -259,11 +242,11 @@ def run(
     $ sweeplab study run studies/small.yaml --engine slurm -o engine.workers=32
     $ sweeplab study run small --name wide --grid n_embd=32,256 --search dropout
     """
-    changes = overrides(override, grid, search, engine)
+    changes = options.overrides(override, grid, search, engine)
     if dry_run:
         print_answer(plan(file, changes, None, None, name, allow_plugins, lab), as_json)
         return
-    file = named_file(file, lab)
+    file = options.named_file(file, lab)
     study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
     say_start(f"reading the data of {file}", quiet)
     from sweeplab.cli.printing import write_line
@@ -291,13 +274,13 @@ def start_detached(
 
 
 def confirm(
-    name: StudyName,
+    name: options.StudyName,
     top: Annotated[int | None, option("K", "Configurations per cell that race.  [default: 3]", min=1)] = None,
     seeds: Annotated[int | None, option("N", "Most fresh seeds of each.  [default: 5]", min=2)] = None,
-    allow_plugins: AllowPlugins = False,
-    quiet: Quiet = False,
-    lab: Lab = None,
-    as_json: AsJson = False,
+    allow_plugins: options.AllowPlugins = False,
+    quiet: options.Quiet = False,
+    lab: options.Lab = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Confirm the best trials with fresh seeds, on the test split.
 
@@ -317,7 +300,7 @@ def confirm(
     raise typer.Exit(confirm_with_view(study, top, seeds, as_json, quiet))
 
 
-def watch(name: MaybeStudyName = None, lab: Lab = None) -> None:
+def watch(name: options.MaybeStudyName = None, lab: options.Lab = None) -> None:
     """Show a running study as `study run` does, until it ends.
 
     Ctrl-C leaves the study running. The exit code is that of the study's run.
@@ -325,7 +308,7 @@ def watch(name: MaybeStudyName = None, lab: Lab = None) -> None:
     \b
     $ sweeplab study watch small
     """
-    folder = named_study(name, lab)
+    folder = options.named_study(name, lab)
     say_start(f"reading {folder.name}")
     from sweeplab.cli.study.view import watch_with_view
 
@@ -333,10 +316,10 @@ def watch(name: MaybeStudyName = None, lab: Lab = None) -> None:
 
 
 def logs(
-    name: MaybeStudyName = None,
+    name: options.MaybeStudyName = None,
     follow: Annotated[bool, flag("Continue until the study ends.", "--follow", "-f")] = False,
-    lab: Lab = None,
-    as_json: AsJson = False,
+    lab: options.Lab = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Print a study's events and the output of its workers.
 
@@ -348,7 +331,7 @@ def logs(
     from sweeplab.sweep.following import log_lines
 
     try:
-        for line in log_lines(named_study(name, lab), follow):
+        for line in log_lines(options.named_study(name, lab), follow):
             at = line["time"]
             clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else " " * 19
             if as_json:

@@ -14,20 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sweeplab.cli.options import (
-    AsJson,
-    Force,
-    Lab,
-    MaybeStudyName,
-    OneCell,
-    ShownCell,
-    StudyName,
-    argument,
-    flag,
-    named_study,
-    option,
-    studies,
-)
+from sweeplab.cli import options
+from sweeplab.cli.options import argument, flag, option
 from sweeplab.cli.printing import Answer, cell_text, console, print_answer, print_rows, say
 from sweeplab.cli.study.manage import write_study
 from sweeplab.errors import DamagedFile
@@ -45,8 +33,6 @@ if TYPE_CHECKING:
     from sweeplab.analysis.differences import CellConfirmed, SeedMean
 
 All = Annotated[bool, flag("Show everything, also hyperparameters at their defaults.", "--all")]
-PLOT_WIDTH, PLOT_HEIGHT = 60, 10
-PLOT_MARGIN = 12  # for the losses beside it
 # Where a trial's hyperparameters come from, in the order of the table: chosen by a person or the sampler first.
 ORIGINS = ("enqueued", "searched", "derived", "cells", "grid", "fixed", "default")
 # A braille character is two dots wide and four high; these are the bits of its dots, by column and row.
@@ -59,10 +45,9 @@ SAME = {
     "code": "the same code",
     "results": "no results yet",
 }
-Curve = Sequence[tuple[float, float]]
 
 
-def list_studies(lab: Lab = None) -> Answer:
+def list_studies(lab: options.Lab = None) -> Answer:
     """List the studies of the lab.
 
     \b
@@ -72,11 +57,7 @@ def list_studies(lab: Lab = None) -> Answer:
     place = lab_folder(lab)
     folders = [StudyFolder(place, name) for name in study_names(place)]
     jobs = _jobs(folders)
-    rows = [showing.study_row(folder, jobs.get(folder.name, "")) for folder in folders]
-    return rows, _print_studies if rows else f"no studies in {place}"
-
-
-def _print_studies(studies: list[dict[str, Any]]) -> None:
+    studies = [showing.study_row(folder, jobs.get(folder.name, "")) for folder in folders]
     rows = [
         {
             "name": row["name"],
@@ -89,15 +70,17 @@ def _print_studies(studies: list[dict[str, Any]]) -> None:
         }
         for row in studies
     ]
-    print_rows(rows, text=("name", "state", "last trial"))
+    if not rows:
+        return studies, f"no studies in {place}"
+    return studies, lambda _: print_rows(rows, text=("name", "state", "last trial"))
 
 
 def show(
-    name: MaybeStudyName = None,
+    name: options.MaybeStudyName = None,
     trial: Annotated[int | None, option("N", "Show this trial.")] = None,
-    cell: ShownCell = None,
+    cell: options.ShownCell = None,
     everything: All = False,
-    lab: Lab = None,
+    lab: options.Lab = None,
 ) -> Answer:
     """Show how far a study is, or one trial in full.
 
@@ -108,11 +91,19 @@ def show(
     $ sweeplab study show small
     $ sweeplab study show small --trial 3 --cell n_layer=1,n_embd=32
     """
-    folder = named_study(name, lab)
+    folder = options.named_study(name, lab)
     if trial is not None:
         return showing.show_trial(folder, trial, cell), lambda shown: _print_trial(shown, everything)
     study = showing.show_study(folder, cell, _jobs([folder]).get(folder.name, ""))
-    return study, lambda study: _print_shown(folder, study)
+    words = [folder.name, study["state"], study["job"]]
+    if study["state"] == "waiting":
+        words.append(f"{folder.command('study resume')} runs trials that wait")
+
+    def print_shown(study: dict[str, Any]) -> None:
+        say(": ".join(filter(None, words)))
+        print_study(study)
+
+    return study, print_shown
 
 
 def _jobs(folders: Sequence[StudyFolder]) -> dict[str, str]:
@@ -132,26 +123,17 @@ def _jobs(folders: Sequence[StudyFolder]) -> dict[str, str]:
     return {name: job for name, job in heads.items() if name in on_slurm}
 
 
-def _print_shown(folder: StudyFolder, study: dict[str, Any]) -> None:
-    words = [folder.name, study["state"], study["job"]]
-    if study["state"] == "waiting":
-        words.append(f"{folder.command('study resume')} runs trials that wait")
-    say(": ".join(filter(None, words)))
-    print_study(study)
-
-
 def print_study(study: dict[str, Any]) -> None:
     """Print what `show_study` returned: one row per cell, the best run, and the failures."""
-    rows = [
-        {name: cell[name] for name in cell if name not in ("baseline", "n_trials")} for cell in study["cells"]
-    ]
-    for row, cell in zip(rows, study["cells"], strict=True):
+    rows = []
+    for cell in study["cells"]:
+        row = {name: value for name, value in cell.items() if name not in ("baseline", "n_trials")}
         if cell["n_params"]:
             row["n_params"] = f"{cell['n_params']:,}"
         if cell["n_trials"]:
             row["trials"] = f"{cell['trials']}/{cell['n_trials']}"
-    if rows:
-        print_rows(rows, text=("cell",))
+        rows.append(row)
+    print_rows(rows, text=("cell",))
     for order in study["orders"]:
         say(Order(**order).in_words())
     for source, count in sum(map(Counter, study["warm_start"].values()), Counter[str]()).items():
@@ -163,12 +145,13 @@ def print_study(study: dict[str, Any]) -> None:
         reaches_in_words(study["reaches"]),
         study["mirror"],
     ]
-    lines.append(showing.places_in_words([WorkerPlace(**place) for place in study["workers"]]))
-    for line in filter(None, lines):
+    places = showing.places_in_words([WorkerPlace(**place) for place in study["workers"]])
+    for line in filter(None, [*lines, places]):
         say(line)
     for finding in study["findings"]:
         say(f"to change: {Finding(**finding).in_words()}", "yellow")
-    if best := study["best"]:
+    best = study["best"]
+    if best:
         searched = ", ".join(f"{name}={cell_text(value)}" for name, value in best["sampled"].items())
         say(f"best: {measured_value(study['metric'], best['value'])}, by {best['key']}  {searched}")
         for clause in best["choice_in_words"] or ():
@@ -210,16 +193,14 @@ def print_confirmed(name: str, cells: Sequence[CellConfirmed], unit: str) -> Non
     )
     look = max((cell.look for cell in cells), default=1)
     if look > 1:
-        say(
-            f"look {look} at this test split in this lab: intervals and verdicts allow for {look} looks",
-            "yellow",
-        )
-    if reference := next((cell.cell for cell in cells if cell.test and not cell.apart), None):
+        looks = f"look {look} at this test split in this lab: intervals and verdicts allow for {look} looks"
+        say(looks, "yellow")
+    for reference in [cell.cell for cell in cells if cell.test and not cell.apart][:1]:
         say(f"differences are from {reference}, the best cell of the search")
     for cell in cells:
         if cell.test is None:
             say(f"{cell.cell}: trial {cell.trial} diverged on a fresh seed: it has no test loss", "yellow")
-    if evidence := next((cell.evidence for cell in cells if cell.evidence), None):
+    for evidence in [cell.evidence for cell in cells if cell.evidence][:1]:
         say(f"{name}: {evidence.basis}")
 
 
@@ -240,7 +221,8 @@ def _print_trial(trial: dict[str, Any], everything: bool) -> None:
         heading += f"; retries trial {trial['retries']}"
     say(heading)
     rows = sorted(trial["hyperparameters"], key=lambda row: ORIGINS.index(row["from"].partition(",")[0]))
-    if chosen := {row["name"]: row["value"] for row in rows if row["from"] in ("enqueued", "searched")}:
+    chosen = {row["name"]: row["value"] for row in rows if row["from"] in ("enqueued", "searched")}
+    if chosen:
         say(_in_short(chosen))
     sizes = trial["facts"]
     say(f"{several(sizes['n_params'], 'parameter')}, {several(sizes['train_tokens'], 'training token')}")
@@ -248,20 +230,19 @@ def _print_trial(trial: dict[str, Any], everything: bool) -> None:
         [(p["iteration"], p["val_loss"]) for p in run["curve"] if p["val_loss"] is not None]
         for run in trial["runs"]
     ]
-    if lines := plot(curves, min(PLOT_WIDTH, console().width - PLOT_MARGIN), PLOT_HEIGHT):
+    lines = plot(curves, min(60, console().width - 12), 10)  # beside the losses
+    if lines:
         say("\nval_loss over iterations")
         say("\n".join(lines))
     for run in trial["runs"]:
         reason = f" at iteration {run['iteration']}"
         if run["stop_reason"]:
             reason = f": {run['stop_reason']}"
-        times = [
-            f"{name} {duration(seconds)}" for name, seconds in run["seconds"].items() if seconds is not None
-        ]
+        times = {name: seconds for name, seconds in run["seconds"].items() if seconds is not None}
         say(f"\nseed {run['seed']}: {run['state']}{reason}")
-        if (loss := run["whole_val_loss"]) is not None:
-            say(f"  val_loss {loss:.4f} {MEASURED_ON['whole_val_loss']}")
-        say(f"  time: {', '.join(times)}")
+        if run["whole_val_loss"] is not None:
+            say(f"  val_loss {run['whole_val_loss']:.4f} {MEASURED_ON['whole_val_loss']}")
+        say(f"  time: {', '.join(f'{name} {duration(seconds)}' for name, seconds in times.items())}")
         say(f"  checkpoint: {run['checkpoint'] or 'none'}")
         if run["series"]:
             place = f"{trial['study']}/{trial['cell']}/{trial['trial']}-{run['seed']}@ITERATION"
@@ -284,15 +265,15 @@ def _in_short(values: Mapping[str, Any]) -> str:
 
 
 def best(
-    name: MaybeStudyName = None,
-    cell: OneCell = None,
+    name: options.MaybeStudyName = None,
+    cell: options.OneCell = None,
     trial: Annotated[int | None, option("N", "Show this trial instead.")] = None,
     as_yaml: Annotated[bool, flag("Print the study file that trains it again.", "--yaml")] = False,
     output: Annotated[Path | None, option("FILE", "Write the study file that trains it again.")] = None,
-    force: Force = False,
+    force: options.Force = False,
     everything: All = False,
-    lab: Lab = None,
-    as_json: AsJson = False,
+    lab: options.Lab = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Show the best configuration of a study.
 
@@ -309,7 +290,7 @@ def best(
     """
     from sweeplab.lab.describing import rerun_text
 
-    folder = named_study(name, lab)
+    folder = options.named_study(name, lab)
     trials = StudyTrials(folder)
     cell = trials.cell_named(cell)
     chosen = trials.find(cell, trial)
@@ -319,25 +300,23 @@ def best(
     if as_yaml:
         typer.echo(rerun_text(chosen), nl=False)
         return
-    evidence, findings, whole_val_loss, checkpoint = None, list[Finding](), None, None
-    choice, sentences = None, list[str]()
+    evidence, choice, findings, sentences = None, None, list[Finding](), list[str]()
     if trial is None:
         evidence = showing.evidence_of_best(chosen, trials.all, cell)
         findings = find_limits(trials, chosen.cell)
         choice = trials.choice(cell)
-        sentences = choice.in_words(folder.command("study confirm")) if choice else []
-    if whole := [end.whole_val_loss for end in chosen.ends if end.whole_val_loss is not None]:
-        whole_val_loss = fmean(whole)
-    if path := chosen.runs[0].checkpoint():
-        checkpoint = str(path)
+        if choice:
+            sentences = choice.in_words(folder.command("study confirm"))
+    whole = [end.whole_val_loss for end in chosen.ends if end.whole_val_loss is not None]
+    checkpoint = chosen.runs[0].checkpoint()
     plain = {
         **chosen.as_dict(),
         "evidence": evidence and asdict(evidence),
         "choice": choice and choice.as_dict(),
         "metric": find_metric(chosen.study),
-        "whole_val_loss": whole_val_loss,
+        "whole_val_loss": fmean(whole) if whole else None,
         "findings": findings,
-        "checkpoint": checkpoint,
+        "checkpoint": checkpoint and str(checkpoint),
         "commands": showing.how_to_use(chosen, cell, trial),
     }
     print_answer((plain, lambda _: _print_best(plain, evidence, sentences, everything)), as_json)
@@ -351,9 +330,7 @@ def _print_best(
         value = measured_value(best["metric"], best["value"])
     if evidence:
         how = evidence.selection.partition(" of the ")[0]
-    seeds = f"seed {', '.join(map(str, best['seeds']))}"
-    if len(best["seeds"]) > 1:
-        seeds = seeds.replace("seed", "seeds")
+    seeds = f"seed{'s' * (len(best['seeds']) > 1)} {', '.join(map(str, best['seeds']))}"
     commands = best["commands"]
     checkpoint, generate = "none: track: {checkpoints: best} keeps one", "–"
     if best["checkpoint"]:
@@ -361,8 +338,8 @@ def _print_best(
         with suppress(ValueError):
             checkpoint = str(Path(checkpoint).relative_to(Path.cwd()))
     say(f"{value}  trial {best['trial']} in {best['cell']}, {seeds}: {how}")
-    if (whole := best["whole_val_loss"]) is not None:
-        say(f"  val_loss    {whole:.4f} {MEASURED_ON['whole_val_loss']}")
+    if best["whole_val_loss"] is not None:
+        say(f"  val_loss    {best['whole_val_loss']:.4f} {MEASURED_ON['whole_val_loss']}")
     for clause in choice:
         label = "chosen" * clause.startswith("chosen")
         say(f"  {label:<12}{clause.removeprefix('chosen ')}")
@@ -382,9 +359,9 @@ def _print_best(
 
 
 def diff(
-    a: Annotated[str, argument("A", "Name of a study.", autocompletion=studies)],
-    b: Annotated[str, argument("B", "Name of another study.", autocompletion=studies)],
-    lab: Lab = None,
+    a: Annotated[str, argument("A", "Name of a study.", autocompletion=options.studies)],
+    b: Annotated[str, argument("B", "Name of another study.", autocompletion=options.studies)],
+    lab: options.Lab = None,
 ) -> Answer:
     """Show how two studies differ, from their files to their results.
 
@@ -408,8 +385,8 @@ def _print_differences(differences: dict[str, Any]) -> None:
         texts = [shown(value) if not isinstance(value, str | None) else cell_text(value) for value in values]
         return {"place": place, a: texts[0], b: texts[1]}
 
-    if unlike := differences["precision"]:
-        trained = " and ".join(f"{name} in {dtype}" for name, dtype in unlike.items())
+    if differences["precision"]:
+        trained = " and ".join(f"{name} in {dtype}" for name, dtype in differences["precision"].items())
         say(f"trained in unlike precision, which changes losses too: {trained}\n", "yellow")
     for index, (kind, same) in enumerate(SAME.items()):
         if index:
@@ -424,12 +401,12 @@ def _print_differences(differences: dict[str, Any]) -> None:
 
 
 def publish(
-    name: StudyName,
-    cell: OneCell = None,
+    name: options.StudyName,
+    cell: options.OneCell = None,
     as_name: Annotated[
         str | None, option("MODEL", "Name in the registry.  [default: the study's]", "--as")
     ] = None,
-    lab: Lab = None,
+    lab: options.Lab = None,
 ) -> Answer:
     """Register the best trial's model in MLflow.
 
@@ -443,9 +420,7 @@ def publish(
     from sweeplab.lab.describing import publish as register
 
     model = register(find_study(lab, name), cell, as_name)
-    begun = "is registered already"
-    if model.is_new:
-        begun = "registered"
+    begun = ("is registered already", "registered")[model.is_new]
     return asdict(model), lambda _: say(
         f"{model.name} version {model.version} {begun}, alias best, in {model.place}\n"
         f'mlflow.set_tracking_uri("{model.place}")\n'
@@ -454,11 +429,11 @@ def publish(
 
 
 def export(
-    name: StudyName,
+    name: options.StudyName,
     output: Annotated[
         Path | None, option("FILE", "The .csv or .parquet file to write, instead of standard output.")
     ] = None,
-    lab: Lab = None,
+    lab: options.Lab = None,
 ) -> Answer:
     """Write a table of a study's runs.
 
@@ -480,7 +455,7 @@ def export(
     return {"output": str(output), "rows": len(frame)}, f"{several(len(frame), 'run')} written to {output}"
 
 
-def plot(curves: Sequence[Curve], width: int, height: int) -> list[str]:
+def plot(curves: Sequence[Sequence[tuple[float, float]]], width: int, height: int) -> list[str]:
     """Draw curves in braille: return lines, `width` characters wide without the labels, or none without points."""
     curves = [[point for point in curve if all(map(math.isfinite, point))] for curve in curves]
     points = [point for curve in curves for point in curve]
@@ -490,7 +465,8 @@ def plot(curves: Sequence[Curve], width: int, height: int) -> list[str]:
     if left == right:  # iterations start at 0: a single one is drawn where it lies after them
         left, right = min(left, 0), max(right, 1)
     if low == high:
-        low, high = low - (room := abs(low) / 20 or 0.5), high + room
+        room = abs(low) / 20 or 0.5
+        low, high = low - room, high + room
     n_columns, n_rows = 2 * width - 1, 4 * height - 1
     cells = [[0] * width for _ in range(height)]
     for curve in curves:

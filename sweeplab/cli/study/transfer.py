@@ -7,42 +7,40 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from sweeplab import load_study
+from sweeplab.analysis.ledger import FILE_NAME
+from sweeplab.cli import options
 from sweeplab.cli.laws import Count, Where, read_source
-from sweeplab.cli.options import (
-    AllowPlugins,
-    AsJson,
-    Force,
-    Lab,
-    MaybeStudyFile,
-    Name,
-    Overrides,
-    Quiet,
-    StudyName,
-    flag,
-    named_file,
-    option,
-    overrides,
+from sweeplab.cli.options import flag, option
+from sweeplab.cli.printing import (
+    Answer,
+    cell_text,
+    interval,
+    print_answer,
+    print_rows,
+    say,
+    say_start,
+    with_interval,
 )
-from sweeplab.cli.printing import Answer, cell_text, print_answer, print_rows, say, say_start
 from sweeplab.cli.study.manage import new_file
+from sweeplab.errors import BadInput
 from sweeplab.formatting import bytes_in_words, duration
-
-if TYPE_CHECKING:
-    from sweeplab.analysis.predicting import Transferred
+from sweeplab.lab.listing import find_study
+from sweeplab.records.folders import StudyFolder, lab_folder
+from sweeplab.study.file.template import study_file
 
 
 def predict(
-    name: StudyName,
+    name: options.StudyName,
     at: Annotated[str, option("NAME=VALUE,…", "The size, with every hyperparameter of the grid.")],
     write: Annotated[Path | None, option("FILE", "Write the study file that trains it.")] = None,
     seal: Annotated[bool, flag("Seal the loss in the lab's ledger, for `laws verify`.", "--seal")] = False,
-    force: Force = False,
+    force: options.Force = False,
     count: Count = None,
     where: Where = None,
-    lab: Lab = None,
+    lab: options.Lab = None,
 ) -> Answer:
     """Predict the best values and the loss of a size.
 
@@ -55,13 +53,8 @@ def predict(
     $ sweeplab study predict small --at n_layer=2,n_embd=64 --write large.yaml
     """
     from sweeplab.analysis import sealing
-    from sweeplab.analysis.ledger import FILE_NAME
     from sweeplab.analysis.predicting import predict_size
-    from sweeplab.errors import BadInput
     from sweeplab.lab.identity import check_same_study
-    from sweeplab.lab.listing import find_study
-    from sweeplab.records.folders import StudyFolder, lab_folder
-    from sweeplab.study.file.template import study_file
     from sweeplab.sweep.planning import look_ahead
 
     folder = find_study(lab, name)
@@ -97,36 +90,27 @@ def predict(
 
 def _print_prediction(answer: Mapping[str, Any]) -> None:
     away = ", ".join(f"{size} by a factor of {factor:.3g}" for size, factor in answer["beyond"].items())
-    place = f", beyond the sizes of {answer['study']}: {away}" if away else ""
+    place = f", beyond the sizes of {answer['study']}: {away}" * bool(away)
     if answer["is_row"]:
         place = f", one of the sizes of {answer['study']}"
     say(f"{answer['name']} {answer['cell'].removeprefix('all ')}{place}", "bold")
     say("; ".join(f"{name}: {answer['conventions'][name]}" for name in ("params", "loss")))
     rows = [
-        {
-            "": name,
-            "value": cell_text(entry["value"]),
-            "low": cell_text(entry["low"]),
-            "high": cell_text(entry["high"]),
-            "verdict": entry["verdict"],
-            "why": entry["why"],
-        }
+        {"": name}
+        | {column: cell_text(entry[column]) for column in ("value", "low", "high")}
+        | {"verdict": entry["verdict"], "why": entry["why"]}
         for name, entry in answer["values"].items()
     ]
     print_rows(rows, text=("", "verdict", "why"))
+    loss, cost, with_them = answer["loss"], answer["cost"], ", well tuned"
     if answer["regret"] is not None:
         say(f"\nexpected to cost {answer['regret']:.3%} of the loss against the best values of this size")
-    loss, cost = answer["loss"], answer["cost"]
+        with_them = " with these values"
     if loss["low"] is None:
         say(f"loss: {loss['why']}")
     else:
-        ends = f"{cell_text(loss['low'])} to {cell_text(loss['high'])}"
-        with_them = ", well tuned"
-        if answer["regret"] is not None:
-            with_them = " with these values"
         say(
-            f"loss of a run{with_them}: {cell_text(loss['value'])} ({ends}), {loss['verdict']}, by {loss['law']}: "
-            f"{loss['why']}"
+            f"loss of a run{with_them}: {with_interval(loss)}, {loss['verdict']}, by {loss['law']}: {loss['why']}"
         )
     size = bytes_in_words(cost["memory_bytes"])
     say(f"{cost['flops']:.3g} FLOPs, {size}, about {duration(cost['seconds'])} here")
@@ -137,9 +121,9 @@ def _print_prediction(answer: Mapping[str, Any]) -> None:
 
 
 def transfer(
-    file: MaybeStudyFile = None,
-    override: Overrides = None,
-    name: Name = None,
+    file: options.MaybeStudyFile = None,
+    override: options.Overrides = None,
+    name: options.Name = None,
     ladder: Annotated[
         float,
         option(
@@ -155,10 +139,10 @@ def transfer(
     hold_out: Annotated[
         str, option("NAME", "Hold out the largest value of this size.  [default: the size that spans most]")
     ] = "",
-    allow_plugins: AllowPlugins = False,
-    quiet: Quiet = False,
-    lab: Lab = None,
-    as_json: AsJson = False,
+    allow_plugins: options.AllowPlugins = False,
+    quiet: options.Quiet = False,
+    lab: options.Lab = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Tune small sizes, predict the largest, and train it.
 
@@ -172,20 +156,21 @@ def transfer(
     $ sweeplab study transfer studies/small.yaml --mup --ladder 8
     $ sweeplab study transfer studies/small.yaml --hold-out n_layer --name deeper
     """
-    file = named_file(file, lab)
+    file = options.named_file(file, lab)
     study = load_study(
-        file, lab=lab, name=name, overrides=overrides(override, None, None), allow_plugins=allow_plugins
+        file,
+        lab=lab,
+        name=name,
+        overrides=options.overrides(override, None, None),
+        allow_plugins=allow_plugins,
     )
     say_start(f"reading the data of {file}", quiet)
     from sweeplab.cli.study.view import followed
 
     again = shlex.join(["sweeplab", *sys.argv[1:]])
     done = followed(lambda run: study.transfer(ladder, mup, run, hold_out), again, as_json, quiet)
-    print_answer(_answer(study.spec.name, done), as_json)
-
-
-def _answer(name: str, done: list[Transferred]) -> Answer:
-    return {"study": name, "sizes": [size.as_dict() for size in done]}, _print_transferred
+    answer = {"study": study.spec.name, "sizes": [size.as_dict() for size in done]}
+    print_answer((answer, _print_transferred), as_json)
 
 
 def _print_transferred(answer: Mapping[str, Any]) -> None:
@@ -205,11 +190,9 @@ def _print_transferred(answer: Mapping[str, Any]) -> None:
             for rung in size["losses"]
         ]
         print_rows(rows, text=("",))
-        interval = f" ({cell_text(predicted['low'])} to {cell_text(predicted['high'])})" * (
-            predicted["low"] is not None
-        )
+        ends = f" ({interval(predicted)})" * (predicted["low"] is not None)
         say(
-            f"predicted learning rate {cell_text(size['predicted'])}{interval}, {predicted['verdict']}: costs "
+            f"predicted learning rate {cell_text(size['predicted'])}{ends}, {predicted['verdict']}: costs "
             f"{_share(size['cost'])} of the loss against the best of the ladder; copying {size['copied_from']} costs "
             f"{_share(size['cost_of_copying'])}"
         )
@@ -221,25 +204,24 @@ def _print_transferred(answer: Mapping[str, Any]) -> None:
         if size["held"] is None:
             say(f"loss: {loss['why']}")
         else:
-            seen = "holds the loss seen" if size["held"] else "does not hold the loss seen"
-            ends = f"{cell_text(loss['low'])} to {cell_text(loss['high'])}"
-            say(f"loss of a run: {cell_text(loss['value'])} ({ends}), {loss['verdict']}; the interval {seen}")
+            seen = ("does not hold", "holds")[size["held"]]
+            say(f"loss of a run: {with_interval(loss)}, {loss['verdict']}; the interval {seen} the loss seen")
         say(f"sealed: {size['sealed']}" if size["sealed"] else f"not sealed: {size['why_not']}")
         say()
-    if len(answer["sizes"]) > 1:
-        print_rows([_side_by_side(size) for size in answer["sizes"]], text=("size", "parametrization"))
-
-
-def _side_by_side(size: Mapping[str, Any]) -> dict[str, Any]:
-    losses = {rung["learning_rate"]: rung["loss"] for rung in size["losses"]}
-    return {
-        "size": size["large"],
-        "parametrization": size["parametrization"],
-        "loss as predicted": cell_text(losses[size["predicted"]]),
-        "best loss": cell_text(losses.get(size["best"])),
-        "prediction costs": _share(size["cost"]),
-        "copying costs": _share(size["cost_of_copying"]),
-    }
+    rows = [
+        {
+            "size": size["large"],
+            "parametrization": size["parametrization"],
+            "loss as predicted": cell_text(losses[size["predicted"]]),
+            "best loss": cell_text(losses.get(size["best"])),
+            "prediction costs": _share(size["cost"]),
+            "copying costs": _share(size["cost_of_copying"]),
+        }
+        for size in answer["sizes"]
+        for losses in [{rung["learning_rate"]: rung["loss"] for rung in size["losses"]}]
+    ]
+    if len(rows) > 1:
+        print_rows(rows, text=("size", "parametrization"))
 
 
 def _share(cost: float | None) -> str:

@@ -64,21 +64,13 @@ STOPPING = (
     "stopping: each running trial's snapshot is written at its next step; Ctrl-C again ends at once",
     "ending at once, without snapshots; continuing repeats the last few steps",
 )
-FINISHING = "updating tracking and writing the report"
-SENDING = "the snapshots are written; sending the last results to tracking"
 # Messages after the commands `pause` and `stop`, while workers still train.
 LEAVING = {
     "pause": "pausing: the runs are saved at their next evaluation",
     "stop": "stopping: the runs are saved at their next evaluation",
 }
-PAUSED = "paused: sweeplab study resume {name} continues it"
 QUIET_SECONDS = 30.0
-# Below this width the least important columns are left out.
-NARROW = 80
-# Lines of the view besides its cells, with the one after it.
-OTHER_LINES = 12
-# For a study with more cells no table of cells is printed at the end.
-MOST_CELLS_SHOWN = 50
+MOST_CELLS_SHOWN = 50  # of a study that ended
 
 
 class View:
@@ -106,15 +98,18 @@ class View:
                 self._notice = event.message
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        progress, stopping = self._progress, self._stopping()
+        progress, stopping, doing = self._progress, self._stopping(), self._doing()
         if progress is not None:
             width = options.max_width
             height = options.size.height - len(stopping) // width
-            yield _line((self._name, "bold"), f"  {workers_in_words(progress.plan)}")
-            if words := places_in_words(progress.places):
+            yield _line((self._name, "bold"), (f"  {workers_in_words(progress.plan)}", ""))
+            words = places_in_words(progress.places)
+            if words:
                 yield _line((words, "dim"))
             yield Text()
-            lines = OTHER_LINES + bool(self._notice) + bool(words)
+            lines = (
+                12 + bool(self._notice) + bool(words)
+            )  # besides those of cells, with the one after the view
             yield from _cells(progress, width, max(1, height - lines))
             yield Text()
             yield from _totals(progress, width)
@@ -122,7 +117,7 @@ class View:
             yield _line((self._notice, "yellow"))
         if stopping:
             yield Text(visible(stopping), style="yellow")
-        elif doing := self._doing():
+        elif doing:
             self._spinner.update(text=Text(on_one_line(doing)))
             yield self._spinner
 
@@ -133,7 +128,7 @@ class View:
         if interrupts > 1 or self._progress is None:
             return STOPPING[min(interrupts, len(STOPPING)) - 1]
         if not self._progress.live:
-            return SENDING
+            return "the snapshots are written; sending the last results to tracking"
         trials = several_named([f"#{number} in {cell}" for cell, number in self._progress.live])
         return f"stopping: writing the snapshot of {trials} at the next step; Ctrl-C again ends at once"
 
@@ -143,8 +138,9 @@ class View:
         state = self._progress.phase
         if self._progress.live or self._ready:
             return LEAVING.get(state, "")
-        words = {"pause": PAUSED.format(name=self._name), "run": "starting the workers" * (not self._exited)}
-        return words.get(state) or FINISHING
+        paused = f"paused: sweeplab study resume {self._name} continues it"
+        words = {"pause": paused, "run": "starting the workers" * (not self._exited)}
+        return words.get(state) or "updating tracking and writing the report"
 
 
 class Lines:
@@ -191,9 +187,8 @@ def _trials_done(progress: StudyProgress) -> str:
     return text + f" ({progress.done_before} before)" * bool(progress.done_before)
 
 
-def _line(*parts: tuple[str, str] | str) -> Text:
-    styled = [part if isinstance(part, tuple) else (part, "") for part in parts]
-    lines = [(on_one_line(text), style) for text, style in styled]
+def _line(*parts: tuple[str, str]) -> Text:
+    lines = [(on_one_line(text), style) for text, style in parts]
     return Text.assemble(*lines, no_wrap=True, overflow="ellipsis")
 
 
@@ -202,14 +197,14 @@ def _totals(progress: StudyProgress, width: int) -> Iterator[Table | Text]:
     bar = ProgressBar(
         total=total or 1, completed=progress.counted, width=max(4, min(40, width - len(done) - 1))
     )
-    row.add_row(*[bar] * bool(total), _line(done))
+    row.add_row(*[bar] * bool(total), _line((done, "")))
     yield row
-    yield _line(", ".join([*pace(progress), f"{duration(round(progress.seconds))} so far"]))
+    yield _line((", ".join([*pace(progress), f"{duration(round(progress.seconds))} so far"]), ""))
     yield _line((counts(dict(sorted(progress.states.items()))) or "no trial has ended yet", "dim"))
     known = [(cell.best, key) for key, cell in progress.cells.items() if cell.best is not None]
     if known:
         value, key = min(known)
-        yield _line("best ", (f"{value:.4f}", "green"), f" in {key}")
+        yield _line(("best ", ""), (f"{value:.4f}", "green"), (f" in {key}", ""))
 
 
 def _cells(progress: StudyProgress, width: int, height: int) -> Iterator[Table | Text]:
@@ -221,7 +216,8 @@ def _cells(progress: StudyProgress, width: int, height: int) -> Iterator[Table |
     if start:
         yield _line((f"  {several(start, 'cell')} above", "dim"))
     yield _table(progress, shown, live, width, height - len(shown))
-    if below := len(plans) - start - len(shown):
+    below = len(plans) - start - len(shown)
+    if below:
         yield _line((f"  {several(below, 'cell')} below", "dim"))
 
 
@@ -235,7 +231,7 @@ def _table(
         "trials": max(6, 2 * len(str(per_cell)) + 1),
         "best": 7,
     }
-    if width < NARROW:
+    if width < 80:  # the least important column is left out
         del widths["params"]
     table = Table(box=None, header_style="bold", pad_edge=False, width=width)
     for heading, column in widths.items():
@@ -287,7 +283,8 @@ def _running(
         rows[-1] = "   ".join(filter(None, (rows[-1], text)))
     if len(rows) <= 1 + spare and max(map(len, rows)) <= room:
         return "\n".join(rows)
-    return f"{several(len(live), 'trial')} {f'at {min(at)}–{max(at)}{end}' if at else 'starting'}"
+    place = f"at {min(at)}–{max(at)}{end}" if at else "starting"
+    return f"{several(len(live), 'trial')} {place}"
 
 
 @contextmanager
