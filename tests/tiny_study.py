@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sweeplab.data.dataset import prepare
+from sweeplab.errors import BadInput
 from sweeplab.records.folders import StudyFolder
+from sweeplab.study.file.checks import study_from
+from sweeplab.study.problems import Problems
 from sweeplab.study.search import Range
 from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, DataSpec, Pruner, Sampler, StudySpec
@@ -98,3 +102,18 @@ def losses(folder: StudyFolder) -> dict[str, list[tuple[int, float | None]]]:
 def planned(tiny, tmp_path: Path):
     """Return a function that plans the tiny study with changes."""
     return lambda **changed: make_plan(tiny(**changed), tmp_path / "lab")[0]
+
+
+def problem_of(call: Callable[[], object]) -> str:
+    """Return the only problem of what is refused, which is one line."""
+    with pytest.raises(BadInput) as refused:
+        call()
+    (problem,) = map(str, refused.value.problems)
+    assert "\n" not in problem
+    return problem
+
+
+def study_of_parts(**parts: object) -> StudySpec:
+    """Return a study of characters of python-docs, with further keys of a study file."""
+    data = {"corpus": "python-docs", "tokenizer": "char"}
+    return study_from({"name": "a", "data": data, **parts}, Problems())

@@ -1,5 +1,23 @@
 """The fixtures of a study small enough to train in a second."""
 
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 from tiny_study import dataset, opened, planned, tiny
 
+from sweeplab.study.file.reading import read_study
+from sweeplab.study.spec import StudySpec
+
 __all__ = ["dataset", "opened", "planned", "tiny"]
+
+
+@pytest.fixture
+def study_of(tmp_path: Path) -> Callable[..., StudySpec]:
+    """Return a function that writes a study file, and reads it with overrides."""
+
+    def read(text: str, *overrides: str, name: str = "more.yaml") -> StudySpec:
+        (tmp_path / name).write_text(text)
+        return read_study(tmp_path / name, overrides)
+
+    return read

@@ -1,6 +1,7 @@
 import optuna
 import pytest
 from optuna.trial import TrialState
+from tiny_study import study_of_parts as read
 
 from sweeplab.errors import BadInput
 from sweeplab.study.algorithms import (
@@ -13,12 +14,9 @@ from sweeplab.study.algorithms import (
     settled_pruner,
     settled_sampler,
 )
-from sweeplab.study.file.checks import study_from
-from sweeplab.study.problems import Problems
 from sweeplab.study.space import Space, cells
 from sweeplab.study.spec import Pruner, Sampler
 
-DATA = {"corpus": "python-docs", "tokenizer": "char"}
 COUNTABLE = {"top_k": {"min": 10, "max": 12}, "dropout": {"min": 0, "max": 0.2, "step": 0.1}}
 OPEN = {
     "learning_rate": {"min": 1e-4, "max": 1e-2, "log": True},
@@ -47,10 +45,6 @@ PRUNER_OPTIONS = {
     "patient": {"patience": 1, "wrapped": {"type": "median", "n_startup_trials": 1}},
     "threshold": {"upper": 3.0},
 }
-
-
-def read(**parts):
-    return study_from({"name": "a", "data": DATA, **parts}, Problems())
 
 
 def space_of(search: dict, **parts) -> Space:

@@ -4,12 +4,11 @@ import math
 import numpy as np
 import pytest
 from optuna.trial import TrialState, create_trial
+from tiny_study import study_of_parts
 
 from sweeplab.laws.surrogate import Prediction
 from sweeplab.study.axes import Prior
-from sweeplab.study.file.checks import study_from
 from sweeplab.study.joint import Inputs, JointModel, knowledge_gradient
-from sweeplab.study.problems import Problems
 from sweeplab.study.search import CONFIDENCES
 from sweeplab.study.space import cells, spaces_of
 
@@ -26,14 +25,8 @@ GRID = {"n_embd": [32, 64, 128], "norm": ["layernorm", "rmsnorm"]}
 
 
 def spaces(search=SEARCH, grid=GRID, **parts):
-    written = {
-        "name": "a",
-        "data": {"corpus": "python-docs", "tokenizer": "char"},
-        "search": search,
-        "grid": grid,
-    }
     heads = {} if "n_head" in search else {"fixed": {"n_head": 2}}
-    spec = study_from(written | heads | parts, Problems())
+    spec = study_of_parts(search=search, grid=grid, **heads, **parts)
     return spaces_of(spec, cells(spec, 65)[0], 65)
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_study import problem_of
 
 from sweeplab.errors import BadInput
 from sweeplab.hf.architectures import ARCHITECTURES
@@ -55,6 +56,12 @@ search: {learning_rate: suggested}
 """
 
 
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "ours.yaml").write_text(STUDY)
+    return tmp_path / "ours.yaml"
+
+
 def test_these_are_all_presets() -> None:
     assert set(preset_names()) == PUBLISHED.keys() | FROM_THE_TABLE
 
@@ -66,12 +73,10 @@ def test_totals_are_the_published_ones_and_said(name: str) -> None:
     assert any(f"{PUBLISHED[name]:,} parameters" in note for note in found.notes)
 
 
-def test_notes_are_the_presets_own_and_of_no_model_made_of_it(tmp_path: Path) -> None:
+def test_notes_are_the_presets_own_and_of_no_model_made_of_it(file: Path) -> None:
     said = preset("gpt2").notes
     assert said == model_of("gpt2").notes == model_of("gpt2", ["vocab_size=300", "dropout=0.3"]).notes
     assert not model_of("gpt2", ["n_expert=4"]).notes
-    file = tmp_path / "ours.yaml"
-    file.write_text(STUDY)
     assert not any(each.notes for each in models_of(file))
 
 
@@ -166,9 +171,7 @@ def read_preset(name: str):
     )
 
 
-def test_what_the_file_says_wins(tmp_path: Path) -> None:
-    file = tmp_path / "ours.yaml"
-    file.write_text(STUDY)
+def test_what_the_file_says_wins(file: Path) -> None:
     spec = read_study(file)
     assert spec.fixed["n_embd"] == 96 and spec.fixed["block_size"] == 256
     assert "n_layer" not in spec.fixed and "learning_rate" not in spec.fixed
@@ -176,17 +179,13 @@ def test_what_the_file_says_wins(tmp_path: Path) -> None:
     assert read_study(file, ["preset=gpt2"]).fixed["block_size"] == 1024
 
 
-def test_what_is_kept_of_a_study_has_the_values_and_no_preset(tmp_path: Path) -> None:
-    file = tmp_path / "ours.yaml"
-    file.write_text(STUDY)
+def test_what_is_kept_of_a_study_has_the_values_and_no_preset(file: Path) -> None:
     identity = read_study(file).identity()
     assert identity["fixed"]["n_head"] == 6
     assert "preset" not in str(identity)
 
 
-def test_a_study_has_a_model_a_cell(tmp_path: Path) -> None:
-    file = tmp_path / "ours.yaml"
-    file.write_text(STUDY)
+def test_a_study_has_a_model_a_cell(file: Path) -> None:
     one, two = models_of(file)
     assert (one.name, one.shape.n_layer, one.shape.vocab_size) == ("n_layer=1", 1, 256)
     assert n_params(two.shape) > n_params(one.shape)
@@ -202,9 +201,9 @@ def test_a_study_has_a_model_a_cell(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_said_at_its_line(line: str, place: str, words: str) -> None:
-    with pytest.raises(BadInput) as refused:
-        read_text(f"name: a\ndata: {{corpus: python-docs, tokenizer: byte}}\n{line}\n", Path("a.yaml"))
-    assert str(refused.value).startswith(place) and words in str(refused.value)
+    text = f"name: a\ndata: {{corpus: python-docs, tokenizer: byte}}\n{line}\n"
+    problem = problem_of(lambda: read_text(text, Path("a.yaml")))
+    assert problem.startswith(place) and words in problem
 
 
 def test_an_unknown_preset_is_named_with_the_nearest() -> None:

@@ -7,21 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FixedTrial
+from tiny_study import study_of_parts as study
 
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
-from sweeplab.study.file.checks import study_from
 from sweeplab.study.file.entries import is_searched
-from sweeplab.study.problems import LENGTHS, Problems
+from sweeplab.study.problems import LENGTHS
 from sweeplab.study.rules import FACTS, facts, order, rules
 from sweeplab.study.space import Cell, Space, cells
-from sweeplab.study.spec import StudySpec
-
-DATA = {"corpus": "python-docs", "tokenizer": "char"}
-
-
-def study(**parts) -> StudySpec:
-    return study_from({"name": "a", "data": DATA, **parts}, Problems())
 
 
 def space_of(vocab_size=65, **parts) -> Space:

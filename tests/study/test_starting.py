@@ -1,6 +1,7 @@
 """Runs that start from another run's weights, and are cut by its tokenizer."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from hf.models import run_of
 from model.cases import shape_of
+from tiny_study import problem_of
 from trained import run_in
 
 from sweeplab.data.dataset import prepare
@@ -18,7 +20,6 @@ from sweeplab.hf.folders import export_run, import_folder
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.identity import check_same_study, write_study
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.file.reading import read_study
 from sweeplab.study.inputs import OF_VOCABULARY, check_start, read_start, start_weights
 from sweeplab.study.search import Choices
 from sweeplab.study.space import Space, cells
@@ -96,11 +97,8 @@ def test_texts_are_cut_by_the_tokenizer_it_came_with(tiny, tmp_path: Path) -> No
 
 def test_what_does_not_fit_is_said_before_the_first_trial(tiny, trained: Path, tmp_path: Path) -> None:
     def refused(**changed) -> str:
-        with pytest.raises(BadInput) as error:
-            make_plan(tiny(**{"init_from": str(trained)} | changed), tmp_path / "lab")
-        (problem,) = error.value.problems
-        assert "\n" not in str(problem)
-        return str(problem)
+        spec = tiny(**{"init_from": str(trained)} | changed)
+        return problem_of(lambda: make_plan(spec, tmp_path / "lab"))
 
     assert "has n_embd 16, not 32; allowed: the run's values" in refused(grid={"n_embd": [16, 32]})
     assert 'has activation "gelu", not "relu"' in refused(search={"activation": Choices(("gelu", "relu"))})
@@ -137,7 +135,7 @@ SHAPES = (
 
 
 @pytest.mark.parametrize("changed", SHAPES)
-def test_a_study_takes_the_model_where_it_says_no_other(changed: dict, tmp_path: Path) -> None:
+def test_a_study_takes_the_model_where_it_says_no_other(changed: dict, study_of, tmp_path: Path) -> None:
     tokenizer = prepare("python-docs", "char").tokenizer
     n_more = changed.get("pad", 0)
     changed = {name: value for name, value in changed.items() if name != "pad"}
@@ -146,39 +144,31 @@ def test_a_study_takes_the_model_where_it_says_no_other(changed: dict, tmp_path:
         shape = shape_of(vocab_size=tokenizer.vocab_size + n_more, **changed)
         export_run(run_of(shape, tokenizer=tokenizer), tmp_path / "hf")
         import_folder(tmp_path / "hf", tmp_path / "run", "run", force=True)
-    file = tmp_path / "more.yaml"
-    file.write_text(STUDY)
-    spec, start = read_study(file), read_start(read_study(file))
+    spec = study_of(STUDY)
+    start = read_start(spec)
     assert make_plan(spec, tmp_path / "lab")[0].trials == 1
     assert spec.fixed.items() >= changed.items() and ("vocab_size" in spec.fixed) == bool(n_more)
     (space,) = (Space(spec, cell, tokenizer.vocab_size) for cell in cells(spec, tokenizer.vocab_size)[0])
     check_start(spec, start, space.draws(1))
-    other = read_study(file, ["n_layer=3"])
-    with pytest.raises(
-        BadInput, match=rf"has n_layer {start.shape.n_layer}, not 3; allowed: the run's values"
-    ):
-        make_plan(other, tmp_path / "lab")
-    assert "n_layer" not in read_study(file, ["grid.n_layer=[1, 2]"]).fixed
+    refused = rf"has n_layer {start.shape.n_layer}, not 3; allowed: the run's values"
+    with pytest.raises(BadInput, match=refused):
+        make_plan(study_of(STUDY, "n_layer=3"), tmp_path / "lab")
+    assert "n_layer" not in study_of(STUDY, "grid.n_layer=[1, 2]").fixed
 
 
-def test_a_folder_without_a_run_says_nothing_of_a_model(tmp_path: Path) -> None:
+def test_a_folder_without_a_run_says_nothing_of_a_model(study_of, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    file = tmp_path / "more.yaml"
-    file.write_text(STUDY)
     for content in ("[]", "{", '{"values": 5, "tensors": "a"}'):
         (tmp_path / "run/model.json").write_text(content)
-        with pytest.raises(BadInput, match=r"init_from: .*/run/model.json is damaged") as error:
-            make_plan(read_study(file), tmp_path / "lab")
-        assert "\n" not in str(error.value)
+        problem = problem_of(lambda: make_plan(study_of(STUDY), tmp_path / "lab"))
+        assert re.search(r"init_from: .*/run/model.json is damaged", problem)
 
 
-def test_a_run_goes_on_from_special_tokens_of_its_own(tiny, opened, dataset, tmp_path: Path) -> None:
+def test_a_run_goes_on_from_special_tokens_of_its_own(study_of, opened, dataset, tmp_path: Path) -> None:
     """A study's come last: what hides a token there is what did so here, at 5."""
     size = dataset.tokenizer.vocab_size
     run_in(tmp_path / "run", dataset.tokenizer, family="encoder", special={"pad": 0, "mask": 5})
-    file = tmp_path / "more.yaml"
-    file.write_text(STUDY)
-    spec = read_study(file)
+    spec = study_of(STUDY)
     (cell,) = make_plan(spec, tmp_path / "lab")[0].cells
     values = Space(spec, cells(spec, size)[0][0], size).typical
     assert values.vocab_size == size + 1 and cell.n_params > 0
@@ -253,7 +243,7 @@ WORDS = [f"{'ab'[at % 2]}{chr(97 + at % 26)}{chr(97 + at // 26)}" for at in rang
 
 
 @pytest.mark.parametrize("is_imported", [False, True], ids=["trained", "imported"])
-def test_an_encoder_of_masked_text_goes_on_with_labels(is_imported: bool, tmp_path: Path) -> None:
+def test_an_encoder_of_masked_text_goes_on_with_labels(is_imported: bool, study_of, tmp_path: Path) -> None:
     own = {"family": "encoder", "norm_position": "post", "embedding_norm": True, "n_layer": 2}
     place = tmp_path / "run"
     special = {"pad": 3, "bos": 1, "eos": 2, "mask": 4} if is_imported else None
@@ -268,8 +258,7 @@ def test_an_encoder_of_masked_text_goes_on_with_labels(is_imported: bool, tmp_pa
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     data = "{corpus: labels, tokenizer: char, path: rows.jsonl}"
     text = STUDY.replace("{corpus: python-docs, tokenizer: char}", data) + "track: {checkpoints: last}\n"
-    (tmp_path / "more.yaml").write_text(text.replace("max_iters: 4", "max_iters: 4, learning_rate: 1e-8"))
-    spec = read_study(tmp_path / "more.yaml")
+    spec = study_of(text.replace("max_iters: 4", "max_iters: 4, learning_rate: 1e-8"))
     plan, found, dataset = make_plan(spec, tmp_path / "lab")
     folder = StudyFolder(tmp_path / "lab", spec.name)
     store = Store.create(spec, found, dataset.sizes, folder.storage_url)
@@ -291,17 +280,16 @@ def test_an_encoder_of_masked_text_goes_on_with_labels(is_imported: bool, tmp_pa
 
 
 @pytest.mark.parametrize("positions", ["rotary", "relative", "sinusoidal", "learned"])
-def test_rows_stay_as_long_unless_the_study_says_so(positions: str, tmp_path: Path) -> None:
+def test_rows_stay_as_long_unless_the_study_says_so(positions: str, study_of, tmp_path: Path) -> None:
     tokenizer = prepare("python-docs", "char").tokenizer
     run_in(
         tmp_path / "run", tokenizer, positions=positions, block_size=24, dropout=0.1, embedding_dropout=0.1
     )
-    (tmp_path / "more.yaml").write_text(STUDY.replace(", tokenizer: char", ""))
-    spec = read_study(tmp_path / "more.yaml")
+    text = STUDY.replace(", tokenizer: char", "")
+    spec = study_of(text)
     assert (spec.fixed["block_size"], spec.data.tokenizer) == (24, "char")
     plan, *_ = make_plan(spec, tmp_path / "lab")
     assert any("dropout 0.1 of the run in init_from is not kept: it is 0.2" in line for line in plan.warnings)
     if positions != "learned":
-        spec = read_study(tmp_path / "more.yaml", overrides=["block_size=16"])
-        plan, *_ = make_plan(spec, tmp_path / "lab")
+        plan, *_ = make_plan(study_of(text, "block_size=16"), tmp_path / "lab")
         assert "block_size 24 of the run in init_from is not kept: it is 16" in plan.warnings

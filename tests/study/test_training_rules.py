@@ -1,11 +1,10 @@
 """What a plan refuses of a training's choices, and how many tokens are counted of one."""
 
 import pytest
+from tiny_study import study_of_parts
 
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.study.file.checks import study_from
-from sweeplab.study.problems import Problems
 from sweeplab.study.rules import facts
 from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget
@@ -16,8 +15,7 @@ from sweeplab.train.run import MUP_OPTIMIZERS, train_tokens
 
 def points(**parts) -> list[dict]:
     """Return the cells of a study and check that each of the others has a reason."""
-    written = {"name": "a", "data": {"corpus": "python-docs", "tokenizer": "char"}, **parts}
-    kept, left_out = cells(study_from(written, Problems()), 65)
+    kept, left_out = cells(study_of_parts(**parts), 65)
     assert all(reason for _, reason in left_out)
     return [cell.values for cell in kept]
 
