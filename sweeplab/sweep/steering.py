@@ -292,7 +292,7 @@ def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
     with store.storage.transaction():
         added = [_enqueue(store, cell, point, {"enqueued": values}) for cell, point in points]
     store.commands.add("enqueue", {"trials": added, "values": values})
-    return _asked(folder, store, "enqueued", added, added)
+    return _asked(folder, store, f"enqueued: {_listed(added)}", added)
 
 
 def _retry(folder: StudyFolder) -> Done:
@@ -307,7 +307,7 @@ def _retry(folder: StudyFolder) -> Done:
         raise BadInput(f"study {folder.name} has no failed trial that is not already being retried")
     store.commands.add("retry", {"trials": added})
     places = [(cell.key, trial.number) for cell, trial in failed]
-    return _asked(folder, store, "tried again", places, added)
+    return _asked(folder, store, f"tried again: {_listed(places)}", added)
 
 
 def prune_trial(folder: StudyFolder, cell: str, number: int) -> None:
@@ -445,16 +445,13 @@ def _enqueue(
     return cell.key, max(trial.number for trial in study.get_trials(deepcopy=False))
 
 
-def _asked(
-    folder: StudyFolder,
-    store: Store,
-    how: str,
-    named: Sequence[tuple[str, int]],
-    added: list[tuple[str, int]],
-) -> Done:
+def _asked(folder: StudyFolder, store: Store, what: str, added: list[tuple[str, int]]) -> Done:
     withdrawals = [folder.command("trial stop", str(number), "--cell", cell) for cell, number in added]
-    names = some_of([f"trial {number} in cell {cell}" for cell, number in named])
-    return Done(f"{several(len(added), 'trial')} {how}: {names}; {_when(folder, store)}", withdrawals, added)
+    return Done(f"{several(len(added), 'trial')} {what}; {_when(folder, store)}", withdrawals, added)
+
+
+def _listed(trials: Sequence[tuple[str, int]]) -> str:
+    return some_of([f"trial {number} in cell {cell}" for cell, number in trials])
 
 
 def _again(folder: StudyFolder, values: Mapping[str, Any]) -> str:

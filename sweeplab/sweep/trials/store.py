@@ -278,16 +278,12 @@ class Store:
         def n_promoted(cell: Cell) -> int:
             return self.tally(cell).n_promoted + len(self.tally(cell).running())
 
-        best = (
-            (cell, trial)
-            for cell in sorted(fitting, key=n_promoted)
-            for trial in self.tally(cell).best_pruned(1)
-        )
-        cell, trial = next(best, (None, None))
-        # Not one that this worker still trains, unaware that it lost the lease and others have pruned the trial.
-        if cell is None or trial is None or self.trial_id(cell, trial.number) in self._held:
-            return None
-        return cell, trial
+        for cell in sorted(fitting, key=n_promoted):
+            # Not one that this worker still trains, unaware that it lost the lease and others have pruned the trial.
+            for trial in self.tally(cell).best_pruned(1):
+                is_free = self.trial_id(cell, trial.number) not in self._held
+                return (cell, trial) if is_free else None
+        return None
 
     def _running_without(self, held: Container[int]) -> list[tuple[Cell, FrozenTrial]]:
         free = [ids for ids in self.storage.unended.items() if ids[0] not in held]
