@@ -30,8 +30,16 @@ from sweeplab.data.corpora import CORPORA, Texts
 from sweeplab.data.corpora.base import Files
 from sweeplab.data.corpora.large import LargeText, is_large
 from sweeplab.data.objectives import OBJECTIVES, check_fits, evaluated_on, make_objective
-from sweeplab.data.readers.source import WHOLE, Source
-from sweeplab.data.readers.tokens import checked, in_bytes, pieces, token_files, token_splits, vocabulary_of
+from sweeplab.data.readers.source import (
+    WHOLE,
+    Source,
+    checked,
+    in_bytes,
+    pieces,
+    token_files,
+    token_splits,
+    vocabulary_of,
+)
 from sweeplab.data.task import DataSizes
 from sweeplab.data.tokenizers import TOKENIZERS, IdsTokenizer, LearnedTokenizer, Tokenizer, load_tokenizer
 from sweeplab.data.tokenizers.base import LARGEST_VOCABULARY

@@ -20,9 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from sweeplab.model.attention import POSITIONS, cross_kind, kinds
-from sweeplab.model.modules import cost
-from sweeplab.model.modules import parameters as parameters_of
-from sweeplab.model.shape import ModelShape, Side
+from sweeplab.model.shape import ModelShape, Side, cost, module_parameters
 
 LEGEND = {
     "V": "vocab_size", "T": "block_size", "C": "n_embd", "H": "n_head", "G": "n_kv_head", "D": "head_dim",
@@ -71,7 +69,7 @@ def terms(shape: ModelShape) -> tuple[Term, ...]:
 
 def _terms(shape: ModelShape) -> Iterator[Term]:
     if shape.is_plugin:
-        for parameter in parameters_of(shape):
+        for parameter in module_parameters(shape):
             size = math.prod(parameter.shape)
             component = "token_embedding" if parameter.is_embedding else "module"
             yield Term(component, "", "*".join(map(str, parameter.shape)), size)

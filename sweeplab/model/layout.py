@@ -42,8 +42,7 @@ from torch import Tensor
 
 from sweeplab.model.accounting import n_params
 from sweeplab.model.attention import POSITIONS
-from sweeplab.model.modules import initial_weights, parameters
-from sweeplab.model.shape import ModelShape, Side
+from sweeplab.model.shape import ModelShape, Side, initial_weights, module_parameters
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -199,7 +198,7 @@ class _WeightList:
 def declared(shape: ModelShape) -> list[Weight]:
     """Return a model's weights, in the order of the forward pass; a plugin's draws its own initial values."""
     if shape.is_plugin:
-        return [Weight(name, size, is_embedding=table) for name, size, table in parameters(shape)]
+        return [Weight(name, size, is_embedding=table) for name, size, table in module_parameters(shape)]
     listed = _WeightList(shape)
     listed.table("token_embedding", shape.vocab_size, shape.n_embd)
     if shape.has_source_embedding:

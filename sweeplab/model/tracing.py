@@ -33,8 +33,7 @@ from sweeplab.model.attention import (
 )
 from sweeplab.model.blocks import Normed, Pass, feed_forward
 from sweeplab.model.layout import Layout
-from sweeplab.model.modules import check_transformer
-from sweeplab.model.shape import ModelShape
+from sweeplab.model.shape import ModelShape, check_transformer
 from sweeplab.model.transformer import Transformer
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import numpy as np
 from sweeplab.data.batches import Pairs
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.dataset import Dataset, prepare
-from sweeplab.data.readers.tokens import NAMES, SUFFIXES
+from sweeplab.data.readers.source import NAMES, SUFFIXES
 from sweeplab.data.tokenizers import TOKENIZERS, IdsTokenizer
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import duration, several

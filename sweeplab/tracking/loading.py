@@ -18,8 +18,8 @@ from sweeplab.data.tokenizers import OTHERS, TOKENIZERS, Tokenizer, load_tokeniz
 from sweeplab.errors import BadInput
 from sweeplab.formatting import without_password
 from sweeplab.hyperparameters import AUTO, TRANSFORMER, Hyperparameters
-from sweeplab.model.plugged import model_of
 from sweeplab.model.shape import ACTIVATIONS, MODELS, ModelShape
+from sweeplab.model.transformer import model_of
 from sweeplab.permissions import name_address
 from sweeplab.plugins import import_allowed
 from sweeplab.train.checkpoint import read_checkpoint

@@ -25,8 +25,7 @@ from sweeplab.data.batches import Split, changed
 from sweeplab.data.objectives import make_objective
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.blocks import Normed, Pass
-from sweeplab.model.modules import check_transformer
-from sweeplab.model.shape import ModelShape
+from sweeplab.model.shape import ModelShape, check_transformer
 from sweeplab.train.run import Run
 from sweeplab.train.stack import Stack
 

@@ -21,7 +21,7 @@ from sweeplab.data.batches import NO_TARGET, Batch, Split, changed
 from sweeplab.data.generators import generator_key
 from sweeplab.data.objectives import make_objective, objective_of
 from sweeplab.data.objectives.base import Objective, rows_together
-from sweeplab.data.objectives.span import Span
+from sweeplab.data.objectives.tokens import Span
 from sweeplab.hyperparameters import TRANSFORMER, Hyperparameters
 from sweeplab.model.attention import POSITIONS
 from sweeplab.model.blocks import Weights

@@ -26,7 +26,7 @@ from sweeplab.data.objectives import make_objective, wholly
 from sweeplab.files import private_cache
 from sweeplab.hyperparameters import TRANSFORMER, Hyperparameters
 from sweeplab.model.blocks import element_hashes, mask_inputs
-from sweeplab.model.plugged import model_of
+from sweeplab.model.transformer import model_of
 from sweeplab.train.evaluating import (
     Evaluation,
     LossInputs,

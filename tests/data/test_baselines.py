@@ -6,10 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sweeplab.data.baselines import TASKS, find_baseline, span_ends
+from sweeplab.data.baselines import NONE, TASKS, Examples, NGrams, find_baseline, span_ends
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.dataset import Dataset, prepare
-from sweeplab.data.ngrams import NONE, Examples, NGrams
 from sweeplab.data.objectives import OBJECTIVES, make_objective, n_special, settled_objective
 from sweeplab.hyperparameters import Hyperparameters
 

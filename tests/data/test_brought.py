@@ -15,8 +15,8 @@ from data.brought import DOCUMENTS, IDS, ROWS, TABLES, TEXT, TEXTS, arrow, broke
 from sweeplab.data.corpora import CORPORA, large
 from sweeplab.data.dataset import Dataset
 from sweeplab.data.readers import content
-from sweeplab.data.readers.documents import Reading
-from sweeplab.data.readers.tokens import checked, plain_pickle, token_files, token_splits, vocabulary_of
+from sweeplab.data.readers.formats import Reading
+from sweeplab.data.readers.source import checked, plain_pickle, token_files, token_splits, vocabulary_of
 from sweeplab.data.tokenizers.library import tokenizer_in
 from sweeplab.errors import BadInput
 from sweeplab.study.file.reading import read_plain

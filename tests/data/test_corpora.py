@@ -14,7 +14,7 @@ import pytest
 
 from sweeplab.data.corpora import CORPORA, Corpus, Texts, download
 from sweeplab.data.corpora.base import user_files
-from sweeplab.data.readers import files
+from sweeplab.data.readers import content
 from sweeplab.errors import BadInput
 
 ALWAYS_THERE = ("python-docs", "python-source", "python-docstrings", "copy", "reverse", "sort", "addition")
@@ -205,7 +205,7 @@ def test_a_glob_goes_round_no_circle_and_has_an_end(tmp_path: Path, monkeypatch)
     assert [file.name for file in user_files(f"{tmp_path}/in/round/**/a.txt")] == ["a.txt"], (
         "a link that is named"
     )
-    monkeypatch.setattr(files, "MOST_FILES", 1)
+    monkeypatch.setattr(content, "MOST_FILES", 1)
     with pytest.raises(BadInput, match=r"more than 1 files match .*/\*\*; allowed: the files of one folder"):
         user_files(f"{tmp_path}/**")
 

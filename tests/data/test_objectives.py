@@ -17,7 +17,7 @@ from sweeplab.data.objectives import (
     special_tokens,
 )
 from sweeplab.data.objectives.pairs import PairsObjective
-from sweeplab.data.objectives.span import Corruption, corruption
+from sweeplab.data.objectives.tokens import Corruption, corruption
 from sweeplab.data.prompts import BOS, EOS, MASK, PAD, sentinel
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import Hyperparameters

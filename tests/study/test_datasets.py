@@ -9,7 +9,7 @@ import pytest
 
 from sweeplab.data.dataset import prepare
 from sweeplab.data.objectives import n_special
-from sweeplab.data.objectives.span import corruption
+from sweeplab.data.objectives.tokens import corruption
 from sweeplab.errors import BadInput
 from sweeplab.expressions import Expression
 from sweeplab.study.search import Choices, Derived

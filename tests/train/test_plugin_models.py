@@ -6,8 +6,8 @@ import torch
 
 from sweeplab.errors import BadInput
 from sweeplab.model.accounting import forward_flops, n_params, n_params_non_embedding
-from sweeplab.model.plugged import model_of
 from sweeplab.model.shape import MODELS, ModelShape
+from sweeplab.model.transformer import model_of
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
 from sweeplab.train.run import Run, shape_key
 from sweeplab.train.stack import Stack

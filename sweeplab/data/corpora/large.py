@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.data.corpora.base import AnyCorpus, Files
+from sweeplab.data.corpora.base import AnyCorpus, Corpus, Files
 from sweeplab.data.corpora.splits import BETWEEN_DOCUMENTS, TENTHS, dealt, kept_of, sampled, share_of
-from sweeplab.data.corpora.text import Corpus
-from sweeplab.data.readers.documents import Document, Reading, documents
+from sweeplab.data.readers.formats import Document, Reading, documents
 from sweeplab.data.readers.source import size_of
 from sweeplab.data.tokenizers import Tokenizer
 from sweeplab.errors import BadInput

@@ -25,14 +25,13 @@ from sweeplab.data.corpora.base import (
     Texts,
     document,
     missing_splits,
+    python_source_files,
     user_files,
 )
 from sweeplab.data.corpora.splits import TENTHS
-from sweeplab.data.corpora.text import python_source_files
 from sweeplab.data.generators import RandomStream, generator_key
 from sweeplab.data.readers.content import NoText
-from sweeplab.data.readers.documents import FIELDS, Reading, check_lines, named_rows
-from sweeplab.data.readers.formats import Row, format_of
+from sweeplab.data.readers.formats import FIELDS, Reading, Row, check_lines, format_of, named_rows
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed, several
 

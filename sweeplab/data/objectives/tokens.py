@@ -1,17 +1,32 @@
-"""Objectives whose targets are tokens of running text: the next token (a decoder), or masked tokens (an encoder)."""
+"""Objectives whose targets are tokens of running text: the next token, masked tokens, or hidden spans."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sweeplab.data.batches import NO_TARGET, Batch, Ids
 from sweeplab.data.generators import RandomStream, generator_key
 from sweeplab.data.objectives.base import TextObjective, rows_together, spread
-from sweeplab.data.prompts import HOLE, MASK, Prompt, SpecialTokens, check_room, cut, filled
-from sweeplab.errors import BadInput
+from sweeplab.data.prompts import (
+    BOS,
+    EOS,
+    HOLE,
+    MASK,
+    Prompt,
+    SpecialTokens,
+    check_room,
+    cut,
+    filled,
+    sentinel,
+)
+from sweeplab.errors import BadInput, Problem
+from sweeplab.formatting import several
 from sweeplab.hyperparameters import Hyperparameters
 
 
@@ -131,3 +146,160 @@ class Masked(TextObjective):
             targets = np.where(chosen, inputs, NO_TARGET)
             inputs[chosen] = self.special[MASK]
             yield Batch(inputs, targets)
+
+
+# ------------------------------------------------------------------ spans
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """The size of a window in tokens, of which `n_hidden` are hidden, in `n_spans` spans."""
+
+    window: int
+    n_hidden: int
+    n_spans: int
+
+    @property
+    def source_length(self) -> int:
+        """Return the length of the encoder's input."""
+        return self.window - self.n_hidden + self.n_spans + 1
+
+    @property
+    def target_length(self) -> int:
+        """Return the length of the decoder's output."""
+        return self.n_hidden + self.n_spans + 1
+
+    @classmethod
+    def of(cls, window: int, mask_share: float, span_length: float) -> Corruption:
+        """Return the counts for a window of this many tokens, at least two."""
+        n_hidden = min(max(round(window * mask_share), 1), window - 1)
+        n_spans = min(max(round(n_hidden / span_length), 1), n_hidden, window - n_hidden)
+        return cls(window, n_hidden, n_spans)
+
+
+@lru_cache(256)
+def _longest(block_size: int, mask_share: float, span_length: float) -> Corruption:
+    # Every token is in the source or in the target, so a window has at most 2 * block_size tokens.
+    for window in range(2 * block_size, 1, -1):
+        corruption = Corruption.of(window, mask_share, span_length)
+        if max(corruption.source_length, corruption.target_length) <= block_size:
+            return corruption
+    raise ValueError(f"block_size {block_size} is too small for spans: at least {Span.shortest_block}")
+
+
+def corruption(values: Hyperparameters) -> Corruption:
+    """Return the counts for the longest window whose source and target fit into block_size.
+
+    Raises:
+        ValueError: no window fits.
+    """
+    return _longest(values.block_size, values.mask_share, values.span_length)
+
+
+@final
+class Span(TextObjective):
+    """Span corruption: predict hidden spans from the text around (Raffel et al., "T5", 2020, section 3.1.4).
+
+    A window of text is divided into segments, shown and hidden in turn. The source is the window with a sentinel in
+    place of each hidden span; the target is the hidden spans, each after its sentinel. As in the published code, both
+    end with `eos`, the first segment is shown and the last is hidden, and every window has the same number of hidden
+    tokens and of spans. So all rows have the same length, and none is padded.
+    """
+
+    name = "span"
+    meaning = "Hidden spans, from the text around them"
+    families = ("encoder_decoder",)
+    shortest_block = 3  # one shown or hidden token, a sentinel, and eos
+    dense = True
+
+    @classmethod
+    def special_names(cls, values: Hyperparameters) -> tuple[str, ...]:
+        """Return the tokens that begin and end a target, and a sentinel for each span of a window."""
+        return (BOS, EOS, *map(sentinel, range(corruption(values).n_spans)))
+
+    @classmethod
+    def task(cls, values: Hyperparameters) -> str:
+        """Describe the task, with the share of hidden tokens and the length of spans."""
+        return f"{super().task(values)}, {values.mask_share:.0%} of it, {values.span_length:g} tokens each"
+
+    @classmethod
+    def lengths(cls, values: Hyperparameters) -> tuple[int, int]:
+        """Return the lengths of a corrupted window's target and source."""
+        return corruption(values).target_length, corruption(values).source_length
+
+    @classmethod
+    def window(cls, values: Hyperparameters) -> int:
+        """Return the number of tokens of a window: more than block_size, since each span becomes one sentinel."""
+        return corruption(values).window
+
+    @classmethod
+    def prompt(
+        cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Hyperparameters
+    ) -> Prompt:
+        """Put a sentinel at each hole; without holes, at the end of the text."""
+        pieces = pieces if len(pieces) > 1 else [*pieces, []]
+        counts, n_holes = corruption(values), len(pieces) - 1
+        if n_holes > counts.n_spans:
+            what = f"the prompt has {HOLE} {several(n_holes, 'time')}"
+            raise BadInput(Problem(what, f"at most {counts.n_spans}, as in training"))
+        sentinels = [special[sentinel(index)] for index in range(counts.n_spans)]
+        source = [*filled(pieces, sentinels[:n_holes]), special[EOS]]
+        check_room(source, values)
+        markers = [*sentinels, special[EOS]]
+        return Prompt([special[BOS]], (), source, markers, special[EOS], room=values.block_size)
+
+    def example(self) -> Sequence[Sequence[int]]:
+        """Return the source of the first window, without `eos`."""
+        first = next(self.evaluation()).source
+        assert first is not None
+        source = first[0][:-1].tolist()
+        return cut(source, [at for at, token in enumerate(source) if token in self._sentinels])
+
+    def _load(self, split: NDArray[np.uint16]) -> int:
+        self._counts = corruption(self._values)
+        self._sentinels = np.array([self.special[sentinel(span)] for span in range(self._counts.n_spans)])
+        return super()._load(split)
+
+    def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
+        """Yield windows evenly spread over the split; or all windows, except the last if it is incomplete.
+
+        The spans of a window depend on block_size, so here the targets are not the same for every block_size.
+        """
+        length = self._counts.window
+        n_windows = (self._n_items + length - 1) // length
+        count = n_windows if n_tokens is None else max(1, round(n_tokens / length))
+        for items, random in self._evaluation_items(spread(count, n_windows) * length, length):
+            yield self._batch(items, random)
+
+    def _batch_of_texts(self, texts: Ids, random: RandomStream) -> Batch:
+        starts = self._segments(len(texts), random)
+        segment = np.cumsum(starts, axis=1) - 1
+        is_hidden = segment % 2 == 1
+        sentinels = self._sentinels[segment // 2]
+        source = self._replaced(is_hidden, texts, sentinels, starts)
+        targets = self._replaced(~is_hidden, texts, sentinels, starts)
+        inputs = np.roll(targets, 1, axis=1)
+        inputs[:, 0] = self.special[BOS]
+        return Batch(inputs, targets, source)
+
+    def _segments(self, n_rows: int, random: RandomStream) -> NDArray[np.bool_]:
+        """Divide each window into segments, shown and hidden in turn; return a mask [B, window] of their starts."""
+        window, n_hidden, n_spans = self._counts.window, self._counts.n_hidden, self._counts.n_spans
+        lengths = [_parts(n_rows, total, n_spans, random) for total in (window - n_hidden, n_hidden)]
+        in_turn = np.stack(lengths, axis=2).reshape(n_rows, 2 * n_spans)
+        starts = np.zeros((n_rows, window), np.bool_)
+        starts[:, 0] = True
+        np.put_along_axis(starts, np.cumsum(in_turn, axis=1)[:, :-1], True, axis=1)
+        return starts
+
+    def _replaced(
+        self, removed: NDArray[np.bool_], texts: Ids, sentinels: Ids, starts: NDArray[np.bool_]
+    ) -> Ids:
+        kept = np.where(removed, sentinels, texts)[starts | ~removed].reshape(len(texts), -1)
+        return np.pad(kept, ((0, 0), (0, 1)), constant_values=self.special[EOS])
+
+
+def _parts(n_rows: int, total: int, n_parts: int, random: RandomStream) -> Ids:
+    """Divide `total` into parts of at least 1, all divisions equally likely: [n_rows, n_parts]."""
+    cuts = np.nonzero(random.choose(n_rows, total - 1, n_parts - 1))[1].reshape(n_rows, n_parts - 1) + 1
+    return np.diff(cuts, axis=1, prepend=0, append=total)

@@ -1,20 +1,31 @@
-"""Where a study's data are, how they are read, and what they are where the study does not say."""
+"""Where a study's data are, how they are read, and what they are where the study does not say; files of token ids.
+
+These are such as nanoGPT's train.bin and val.bin or a .npy, with their vocabulary beside them.
+"""
 
 from __future__ import annotations
 
+import json
 import os.path
-from collections.abc import Iterator
+import pickletools
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from sweeplab.data.readers.documents import PAIR_FIELDS, TEXT_FIELDS, Reading
-from sweeplab.data.readers.files import SAVED_SPLITS, user_files
-from sweeplab.data.readers.formats import format_of, rows
-from sweeplab.data.readers.tokens import token_files, vocabulary_of
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeplab.data.readers.content import SAVED_SPLITS, user_files
+from sweeplab.data.readers.formats import PAIR_FIELDS, TEXT_FIELDS, Reading, format_of, rows
+from sweeplab.data.tokenizers import CharTokenizer, IdsTokenizer, Tokenizer
 from sweeplab.data.tokenizers.base import LARGEST_VOCABULARY
-from sweeplab.errors import BadInput
+from sweeplab.data.tokenizers.library import tokenizer_in
+from sweeplab.errors import BadInput, Problem
+from sweeplab.files import opened, read_bytes
+from sweeplab.formatting import several
 
 SPLITS = {"train": ("train",), "val": ("validation", "val", "valid", "dev"), "test": ("test",)}
 WHOLE = "whole"  # the name of the place of texts that are cut into splits
@@ -110,3 +121,240 @@ def _corpus(file: Path, source: Source) -> str:
     if TEXT_FIELDS[0] not in names and any(names.issuperset(pair) for pair in PAIR_FIELDS):
         return "pairs"
     return "text"
+
+
+# ------------------------------------------------------------------ files of token ids
+
+
+SUFFIXES = (".bin", ".npy")
+NAMES = {"train": ("train",), "val": ("val", "validation"), "test": ("test",)}
+META = ("meta.pkl", "meta.json")
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spm.model")
+# llm.c's files begin with 256 numbers of 32 bits, the first of which is this one.
+LLM_C, LLM_C_HEADER = 20240520, 1024
+PIECE = 2**24  # tokens that are looked at at once
+Array = NDArray[Any]
+
+
+class TokenFiles(NamedTuple):
+    """The files of tokens by split, or one whose tokens are cut into splits, and the file of their vocabulary."""
+
+    arrays: dict[str, Path]
+    vocabulary: Path | None
+
+    @property
+    def files(self) -> list[Path]:
+        """Return all files."""
+        return [*self.arrays.values(), *([self.vocabulary] if self.vocabulary else [])]
+
+
+def token_files(place: str, tokenizer: str = "") -> TokenFiles:
+    """Return the files of tokens in a folder, or at a path, with the vocabulary beside them or in the tokenizer's file.
+
+    Raises:
+        BadInput: there are none.
+    """
+    path = Path(place)
+    folder = path if path.is_dir() else path.parent
+    arrays = {"train": path}
+    if path.is_dir():
+        candidates = {
+            split: [folder / f"{name}{suffix}" for name in names for suffix in SUFFIXES]
+            for split, names in NAMES.items()
+        }
+        arrays = {
+            split: next((file for file in files if file.is_file()), path)
+            for split, files in candidates.items()
+        }
+        arrays = {split: file for split, file in arrays.items() if file != path}
+    if "train" not in arrays or not arrays["train"].is_file():
+        raise BadInput(
+            Problem(f"there are no tokens at {place}", "a folder with train.bin, or a .bin or .npy")
+        )
+    if arrays["train"].suffix not in SUFFIXES:
+        raise BadInput(Problem(f"{place} has no tokens", " or ".join(SUFFIXES)))
+    beside = [folder / name for name in (*TOKENIZERS, *META)]
+    vocabulary = Path(tokenizer) if tokenizer else next((file for file in beside if file.is_file()), None)
+    return TokenFiles(arrays, vocabulary)
+
+
+def token_splits(files: TokenFiles) -> list[Array]:
+    """Return the tokens of training, validation and test, memory-mapped; of what has no file, a share of the others.
+
+    A training file alone is cut into 80%, 10% and 10%; without a test file, it is the second half of the validation's.
+
+    Raises:
+        BadInput: a file has no whole numbers, or not those of a vocabulary of at most 65,536.
+    """
+    arrays = {split: _mapped(file) for split, file in files.arrays.items()}
+    train, val, test = (arrays.get(split) for split in NAMES)
+    assert train is not None
+    if val is None and test is None:
+        train, val, test = np.split(train, [len(train) * 8 // 10, len(train) * 9 // 10])
+    elif val is None:
+        train, val = np.split(train, [len(train) * 9 // 10])
+    elif test is None:
+        val, test = np.split(val, [len(val) // 2])
+    return [train, val, test]  # type: ignore[list-item]
+
+
+def _mapped(file: Path) -> Array:
+    try:
+        with opened(file, "rb") as stream:
+            head = stream.read(8)
+            size = stream.seek(0, 2)
+        if file.suffix == ".npy":
+            array: Array = np.load(file, mmap_mode="r", allow_pickle=False)
+        else:
+            offset = LLM_C_HEADER if int.from_bytes(head[:4], "little") == LLM_C else 0
+            if (size - offset) % 2 or size <= offset:
+                raise BadInput(
+                    Problem(f"{file} has {several(size - offset, 'byte')} of tokens", "2 for each, uint16")
+                )
+            array = np.memmap(file, "<u2", "r", offset)
+    except BadInput:
+        raise
+    except (
+        Exception
+    ) as error:  # NumPy reads a header as Python's tokens, whose errors have no class in common
+        raise BadInput(f"{file} cannot be read as tokens: {error}") from error
+    if array.dtype.kind not in "iu" or array.ndim != 1 or not len(array):
+        raise BadInput(
+            Problem(f"{file} has {array.dtype} of shape {array.shape}", "one row of whole numbers")
+        )
+    if (
+        file.suffix == ".bin"
+        and len(array) > 2
+        and array[: 2**16 : 2].any()
+        and not array[1 : 2**16 : 2].any()
+    ):
+        raise BadInput(
+            Problem(f"{file} seems to have numbers of 32 bits", "uint16, or a .npy, which tells its own")
+        )
+    return array
+
+
+def checked(arrays: list[Array], vocab_size: int | None) -> int:
+    """Return the number of tokens up to the largest one, or `vocab_size`.
+
+    Raises:
+        BadInput: a token is not in this vocabulary, or too large for any.
+    """
+    pieces = (array[at : at + PIECE] for array in arrays for at in range(0, len(array), PIECE))
+    bounds = [(int(piece.min()), int(piece.max())) for piece in pieces]
+    if not bounds or not all(map(len, arrays)):
+        raise BadInput("there are too few tokens for three splits")
+    low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
+    most = vocab_size or LARGEST_VOCABULARY
+    if low < 0 or high >= most:
+        odd = low if low < 0 else high
+        raise BadInput(Problem(f"token {odd} is not in a vocabulary of {most:,}", f"0 to {most - 1:,}"))
+    return vocab_size or high + 1
+
+
+def vocabulary_of(files: TokenFiles, n_tokens: int) -> Tokenizer:
+    """Return the tokenizer of the tokens; without a vocabulary, one whose texts are ids.
+
+    Raises:
+        BadInput: the vocabulary cannot be read.
+    """
+    file = files.vocabulary
+    if file is None:
+        return IdsTokenizer(n_tokens)
+    if file.name not in META:
+        return tokenizer_in(file)
+    meta = _pickled(file) if file.suffix == ".pkl" else _json(file)
+    itos, stoi, size = (meta.get(name) for name in ("itos", "stoi", "vocab_size"))
+    if isinstance(itos, dict):
+        if all(str(key).isdecimal() for key in itos):
+            itos = [itos[key] for key in sorted(itos, key=int)]
+        else:
+            itos = None
+    elif isinstance(stoi, dict) and all(isinstance(number, int) for number in stoi.values()):
+        itos = sorted(stoi, key=stoi.__getitem__)
+    if isinstance(itos, list) and all(isinstance(text, str) for text in itos):
+        try:
+            return CharTokenizer("".join(itos))
+        except ValueError as error:
+            raise BadInput(f"{file}: {error}") from error
+    if isinstance(size, int) and 0 < size <= LARGEST_VOCABULARY:
+        return IdsTokenizer(size)
+    raise BadInput(Problem(f"{file} has no vocabulary", '{"itos": ["a", "b", …]} or {"vocab_size": 65}'))
+
+
+def _json(file: Path) -> Mapping[str, Any]:
+    try:
+        meta = json.loads(read_bytes(file))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadInput(f"cannot read {file}: {error}") from error
+    if not isinstance(meta, dict):
+        raise BadInput(Problem(f"{file} has no vocabulary", '{"itos": ["a", "b", …]}'))
+    return meta
+
+
+def _pickled(file: Path) -> Mapping[str, Any]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes in a damaged string
+            return plain_pickle(read_bytes(file))
+    except (OSError, ValueError) as error:
+        allowed = 'meta.json in its place, such as {"itos": ["a", "b", …]}'
+        raise BadInput(Problem(f"{file} is not read: {error}", allowed)) from error
+
+
+_MARK = object()
+_VALUES = ("BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE", "SHORT_BINUNICODE", "UNICODE", "INT")
+_IGNORED = ("PROTO", "FRAME")
+
+
+def plain_pickle(content: bytes) -> dict[Any, Any]:
+    """Return the dict in a pickle of dicts, strings and whole numbers alone, without unpickling it: nothing is called.
+
+    Raises:
+        ValueError: it has anything else, or is damaged.
+    """
+    stack: list[Any] = []
+    memo: dict[int, Any] = {}
+    try:
+        for code, argument, at in pickletools.genops(content):
+            name, value = code.name, argument  # of opcodes that have one
+            if name in _VALUES:
+                stack.append(value)
+            elif name == "EMPTY_DICT":
+                stack.append({})
+            elif name == "MARK":
+                stack.append(_MARK)
+            elif name in ("SETITEM", "SETITEMS"):
+                start = len(stack) - 2
+                if name == "SETITEMS":
+                    start = max(index for index, held in enumerate(stack) if held is _MARK)
+                items = stack[start + (name == "SETITEMS") :]
+                del stack[start:]
+                stack[-1] |= dict(zip(items[::2], items[1::2], strict=True))
+            elif name in ("MEMOIZE", "BINPUT", "LONG_BINPUT"):
+                memo[len(memo) if value is None else int(value)] = stack[-1]
+            elif name in ("BINGET", "LONG_BINGET"):
+                stack.append(memo[int(value or 0)])
+            elif name == "STOP":
+                break
+            elif name not in _IGNORED:
+                raise ValueError(f"it has more than dicts, strings and whole numbers: {name} at byte {at}")
+        (meta,) = stack
+    except (IndexError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"it is damaged ({error})") from None
+    if not isinstance(meta, dict):
+        raise ValueError("it has no dict")
+    return meta
+
+
+def pieces(array: Array) -> Iterator[NDArray[np.uint16]]:
+    """Yield an array's tokens as 16-bit numbers, in pieces."""
+    yield from (array[at : at + PIECE].astype("<u2") for at in range(0, len(array), PIECE))
+
+
+def in_bytes(tokenizer: Tokenizer, array: Array) -> int:
+    """Return the bytes of the text of tokens; 0 where they have none."""
+    if isinstance(tokenizer, IdsTokenizer):
+        return 0
+    lengths = tokenizer.byte_lengths()
+    return sum(int(lengths[piece].sum()) for piece in chain(pieces(array)))
