@@ -100,7 +100,7 @@ def gate(quantity: Quantity, points: Points, fit: Fit, optimum_ratio: float | No
         lines.append("all rows but one lie near one line of log tokens against log params")
     if lines:
         failures.append(f"{lines[0]}: the effects of the two on the loss cannot be separated")
-    value = float(quantity.measure(fit.theta[None])[0][0])
+    value = quantity.at(fit.theta)
     if quantity.within and not quantity.within[0] <= value <= quantity.within[1]:
         ends = " to ".join(short(quantity.shown(end)) for end in quantity.within)
         failures.append(f"it lies outside of those tried, {ends}")
@@ -398,7 +398,7 @@ def assess(
         if verdict.identified:
             numbers.append((quantity, ends))
             doubted += [quantity.name] * bool(of_tuning)
-        values = {name: float(quantity.measure(other.theta[None])[0][0]) for name, other in beside.items()}
+        values = {name: quantity.at(other.theta) for name, other in beside.items()}
         estimate = Estimate(quantity, interval, verdict, values, mistuned=mistuned)
         if refits:
             estimate = replace(estimate, refits=refits.interval(quantity))

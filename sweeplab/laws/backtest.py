@@ -489,8 +489,7 @@ def fit_chance(points: Points, first: Fit, other: Fit) -> float:
     drawn = _drawn(points, first, math.sqrt(min(first.variance, other.variance)))
     means, gains = first.predict(points.sizes), []
     for tested in (first, other):
-        clean = replace(points, columns=points.columns | {"loss": np.exp(np.log(means))})
-        start = fit(clean, tested.law, LEAST_SQUARES).theta
+        start = fit(points.with_loss(np.exp(np.log(means))), tested.law, LEAST_SQUARES).theta
         weights = np.broadcast_to(points.weights, drawn.shape)
         tables = Rows(tested.rows.logs, drawn, weights, LEAST_SQUARES)
         refits = solve(tested.law, np.tile(start, (len(drawn), 1)), tables, tol=_TOLERANCE)
@@ -508,9 +507,8 @@ def _simulated(points: Points, tested: Fit, test: Backtest, drawn: Array, truth:
     law, means, sizes = tested.law, truth.predict(points.sizes), []
     for errors in test.cuts:
         below, above, rows = errors.cut.below, errors.cut.above, errors.fit.rows
-        clean = points.only(below)
         # Through its log, around which tables are drawn.
-        clean = replace(clean, columns=clean.columns | {"loss": np.exp(np.log(means)[below])})
+        clean = points.only(below).with_loss(np.exp(np.log(means)[below]))
         start = fit(clean, law, LEAST_SQUARES).theta
         weights = np.broadcast_to(rows.weights, (len(drawn), len(below)))
         tables = Rows(rows.logs, drawn[:, below], weights, rows.delta)

@@ -131,7 +131,11 @@ def split(points: Points, fit: Fit, beside: Beside) -> Split:
         drawn = beside.excess @ free
         mean = np.asarray(drawn.mean(0))
         covariance = np.asarray(np.cov(drawn.T), np.float64).reshape(covariance.shape)
-    seeds = _seed_variances(points)
+    # The variance of one seed and its degrees of freedom; None without a second seed.
+    seeds: tuple[float, float] | None = None
+    freedom = float((points.weights - 1).sum())
+    if points.seed_spread and freedom >= 1:
+        seeds = points.seed_spread**2, freedom
     bases = {name: free.T @ columns for name, columns in directions.items()}
     parts, means = _draws(left, sigma, bases, (mean, covariance), free, (points.weights, seeds))
     effects = {name: directions[name] @ mean for name, mean in means.items()}
@@ -198,14 +202,6 @@ def _of_rows(beside: Beside, kept: NDArray[np.intp]) -> Beside:
     excess = None if beside.excess is None else beside.excess[:, kept]
     passes = None if beside.passes is None else beside.passes[kept]
     return replace(beside, excess=excess, passes=passes)
-
-
-def _seed_variances(points: Points) -> tuple[float, float] | None:
-    """The variance of one seed and its degrees of freedom; None without a second seed."""
-    freedom = float((points.weights - 1).sum())
-    if not points.seed_spread or freedom < 1:
-        return None
-    return points.seed_spread**2, freedom
 
 
 def worth(passes: Array) -> Array:
@@ -306,9 +302,11 @@ def _draws(
     }
     of_rows = random.standard_normal((N_DRAWS, len(weights))) / np.sqrt(weights)
     of_seed, of_rest = seed[drawn][:, None], rest[drawn][:, None]
+    values, vectors = np.linalg.eigh(excess[1])
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
     begun = {
         **{name: normal[name] @ directions[name].T for name in names},
-        TUNING: excess[0] + random.standard_normal((N_DRAWS, m)) @ _root(excess[1]).T,
+        TUNING: excess[0] + random.standard_normal((N_DRAWS, m)) @ root.T,
         SEEDS: np.sqrt(of_seed) * (of_rows @ free),
         REST: np.sqrt(of_rest) * random.standard_normal((N_DRAWS, m)),
     }
@@ -326,8 +324,3 @@ def _draws(
         {name: parts.get(name, nothing) for name in CAUSES},
         {name: drawn.mean(0) for name, drawn in coefficients.items()},
     )
-
-
-def _root(covariance: Array) -> Array:
-    values, vectors = np.linalg.eigh(covariance)
-    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))

@@ -156,19 +156,8 @@ _PLAIN_WORD = re.compile(r"[A-Za-z][\w.+-]{0,40}")
 _LONGEST_SHOWN = 60  # characters of a cell
 _NOTHING = {"", "-", "nan", "none", "null", "na", "n/a", "inf", "-inf", "+inf"}
 # A run that gave no number, as people write it into its cell.
-_NOTHING |= {
-    "diverged",
-    "diverge",
-    "oom",
-    "failed",
-    "fail",
-    "crashed",
-    "killed",
-    "timeout",
-    "error",
-    "tbd",
-    "?",
-}
+_NOTHING |= {"diverged", "diverge", "oom", "failed", "fail", "crashed"}
+_NOTHING |= {"killed", "timeout", "error", "tbd", "?"}
 
 
 @dataclass(frozen=True)
@@ -246,10 +235,8 @@ def passes_of(frame: pd.DataFrame, tokens: Array | None) -> tuple[Array | None, 
 
     It is `tokens` over those of the text if the column has these.
     """
-    import pandas as pd
-
     for name in filter(tells_passes, map(str, frame)):
-        column = pd.to_numeric(frame[name], errors="coerce").to_numpy(float, na_value=np.nan)
+        column = coerced(frame[name])
         if _called(name) in _PASSES:
             return column, name
         if tokens is not None:
@@ -394,6 +381,13 @@ def numbers(frame: pd.DataFrame, name: str) -> Array:
     if name not in frame:
         return np.full(len(frame), np.nan)
     return np.asarray(frame[name].astype("Float64").to_numpy(float, na_value=np.nan), np.float64)
+
+
+def coerced(column: pd.Series[Any]) -> Array:
+    """Return a column's numbers, [n]; cells that are none are NaN."""
+    import pandas as pd
+
+    return np.asarray(pd.to_numeric(column, errors="coerce").to_numpy(float, na_value=np.nan), np.float64)
 
 
 def _numbers(frame: pd.DataFrame, name: str, unit: float) -> tuple[Array, list[str]]:

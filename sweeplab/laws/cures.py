@@ -24,17 +24,7 @@ from numpy.typing import NDArray
 from sweeplab.errors import BadInput
 from sweeplab.formatting import rounded, several, written
 from sweeplab.laws.assessment import IDENTIFIED, Estimate, assess
-from sweeplab.laws.causes import (
-    BEND,
-    EPOCHS,
-    REST,
-    SEEDS,
-    SHAPE,
-    TUNING,
-    Beside,
-    Split,
-    split,
-)
+from sweeplab.laws.causes import BEND, EPOCHS, REST, SEEDS, SHAPE, TUNING, Beside, Split, split
 from sweeplab.laws.choosing import law_of_counts
 from sweeplab.laws.columns import SHAPE as DEPTH_WIDTH
 from sweeplab.laws.fitting import Fit, fit
@@ -104,8 +94,7 @@ class Clinic:
         log_loss = np.log(self.points.columns["loss"])
         effects = [effect for name, effect in self.causes.effects.items() if name != BEND]
         log_loss = log_loss - np.sum(effects, axis=0) if effects else log_loss
-        points = replace(self.points, columns=self.points.columns | {"loss": np.exp(log_loss)})
-        return fit(points, self.fit.law)
+        return fit(self.points.with_loss(np.exp(log_loss)), self.fit.law)
 
     def _simulated(self, points: Points, effects: Sequence[Array], variance: Array) -> float:
         """The number's median half width in tables of these points, with effects [n] or [S, n] and noise.
@@ -117,8 +106,7 @@ class Clinic:
         for draw in range(_N_SIMULATED):
             shifts = [effect[draw] if effect.ndim > 1 else effect for effect in effects]
             noise = np.sqrt(variance) * random.standard_normal(points.n)
-            loss = np.exp(law + np.sum(shifts, axis=0) + noise)
-            drawn = replace(points, columns=points.columns | {"loss": loss})
+            drawn = points.with_loss(np.exp(law + np.sum(shifts, axis=0) + noise))
             fitted = fit(drawn, self.fit.law)
             (ends,) = profiles(fitted, [self.estimate.quantity], shared_of(drawn, fitted), noise_of(fitted))
             halves.append((ends.high - ends.low) / 2)

@@ -188,7 +188,7 @@ class Otherwise:
 
     def value(self, quantity: Quantity) -> float:
         """Return what a quantity would be, in the units of `measure`."""
-        return float(quantity.measure(self.fit.theta[None])[0][0])
+        return quantity.at(self.fit.theta)
 
     def moves(self, quantity: Quantity, interval: Interval) -> bool:
         """Return whether a quantity would lie outside of its interval."""
@@ -197,6 +197,10 @@ class Otherwise:
     def moved(self, numbers: Sequence[tuple[Quantity, Interval]]) -> list[str]:
         """Return the names of the numbers that would lie outside of their intervals."""
         return [quantity.name for quantity, interval in numbers if self.moves(quantity, interval)]
+
+    def outside(self, quantity: Quantity) -> str:
+        """Say what a quantity that lies outside of its interval would be."""
+        return f"{quantity.shown(self.value(quantity)):.4g}, outside of its interval"
 
     def in_words(self, numbers: Sequence[tuple[Quantity, Interval]]) -> str:
         """List what numbers would be, and which would lie outside of their intervals."""
@@ -222,8 +226,7 @@ class Outliers(Otherwise):
         """Say why a quantity is weak at best; empty if it stays inside of its interval without the rows."""
         if not self.moves(quantity, interval):
             return ""
-        at = f"{quantity.shown(self.value(quantity)):.4g}, outside of its interval"
-        return f"{self.without} it would be {at}"
+        return f"{self.without} it would be {self.outside(quantity)}"
 
     def warnings(self, numbers: Sequence[tuple[Quantity, Interval]]) -> list[str]:
         """Name the rows, and say what the numbers would be without them."""
@@ -362,8 +365,7 @@ class Tuning:
             change = self.drift
         else:
             return None
-        losses = self.points.columns["loss"] * np.exp(change)
-        changed = replace(self.points, columns=self.points.columns | {"loss": losses})
+        changed = self.points.with_loss(self.points.columns["loss"] * np.exp(change))
         return WhatIf(fit(changed, law, delta), self)
 
     def spread(self, fit: Fit, noise: Noise | None, quantity: Quantity) -> tuple[float, float]:
@@ -409,8 +411,7 @@ class WhatIf(Otherwise):
             return f"{self.tuning.doubt}, which alone leaves {' to '.join(ends)} open"
         if not moved:
             return ""
-        at = f"{quantity.shown(self.value(quantity)):.4g}, outside of its interval"
-        return f"the tuning excess drifts with size: with its drift it would be {at}"
+        return f"the tuning excess drifts with size: with its drift it would be {self.outside(quantity)}"
 
     def warnings(self, numbers: Sequence[tuple[Quantity, Interval]], doubted: Sequence[str]) -> list[str]:
         """Say in one line what the other tuning does to numbers, which of them it keeps weak, and what would tell."""
@@ -441,6 +442,6 @@ def tuning_of(points: Points) -> Tuning:
             why = f"{several(points.n, 'point')} with too few trials to tell their tuning excess"
             points = replace(points, tuned=UNKNOWN, tuned_why=why)
         return Tuning(points, points, None)
-    columns = points.columns | {"loss": points.columns["loss"] * np.exp(-record.above.mean(0))}
+    tuned = points.with_loss(points.columns["loss"] * np.exp(-record.above.mean(0)))
     others = {name: points.extra_columns[name] for name in points.extra_columns if name not in record.columns}
-    return Tuning(points, replace(points, columns=columns, extra_columns=others), record)
+    return Tuning(points, replace(tuned, extra_columns=others), record)

@@ -232,6 +232,10 @@ class Quantity:
     size: float | None = None
     within: tuple[float, float] | None = None
 
+    def at(self, theta: Array) -> float:
+        """Return the value of one vector, [p], in the units of `measure`."""
+        return float(self.measure(theta[None])[0][0])
+
     def shown(self, measured: float) -> float:
         """Return the number itself for a value of `measure`."""
         if self.is_log:

@@ -494,7 +494,7 @@ def _kinds(
 def _effect(points: Points, fitted: Fit, target: Mapping[str, float], cause: Departure, size: float) -> float:
     """By what share the true loss at the target would be above the law's if a departure of this size were the cause."""
     losses = points.columns["loss"] * np.exp(-size * cause.change[:-1])
-    without = fit(replace(points, columns=points.columns | {"loss": losses}), fitted.law, fitted.rows.delta)
+    without = fit(points.with_loss(losses), fitted.law, fitted.rows.delta)
     there = {name: np.array([target[name]]) for name in fitted.law.columns}
     true = float(without.predict(there)[0]) * math.exp(size * cause.change[-1])
     return true / float(fitted.predict(there)[0]) - 1

@@ -29,6 +29,7 @@ from sweeplab.laws.columns import (
     Conventions,
     check_of_a_file,
     check_plausible,
+    coerced,
     first_of,
     guessed_columns,
     is_measured,
@@ -194,6 +195,10 @@ class Points:
             return self
         parse_tuned(how)
         return replace(self, tuned=how, tuned_why=SAID)
+
+    def with_loss(self, loss: Array) -> Points:
+        """Return the points with other losses, [n]."""
+        return replace(self, columns=self.columns | {"loss": loss})
 
     def left_out(self, why: str, count: int) -> Points:
         """Return the points with a count of rows that were left out before, and why."""
@@ -405,11 +410,10 @@ def _combined(
     if how == BEST or (searched and how != MEAN):
         tuned, why = EACH, "the best of several rows a point"
     combined = replace(
-        kept,
+        kept.with_loss(loss[chosen]),
         tuned=tuned,
         tuned_why=why,
         seed_spread=spread,
-        columns=kept.columns | {"loss": loss[chosen]},
         weights=weights[chosen],
         n_rows=np.bincount(point).astype(float)[point[first[chosen]]],
         dropped=points.dropped | {away: points.n - kept.n},
@@ -462,19 +466,12 @@ def _shape(frame: pd.DataFrame, keep: NDArray[np.bool_], columns: Mapping[str, s
         both = frame[list(_DEPTHS)].apply(pd.to_numeric, errors="coerce").sum(axis=1)
         frame = frame.assign(n_layer=both.where(frame["family"].eq("encoder_decoder"), frame.get("n_layer")))
     named = {role: columns.get(role, role) for role in SHAPE if columns.get(role, role) in frame}
-    read = {role: pd.to_numeric(frame[name], errors="coerce") for role, name in named.items()}
-    return {
-        role: column.where(column > 0).to_numpy(float, na_value=np.nan)[keep] for role, column in read.items()
-    }
+    read = {role: coerced(frame[name])[keep] for role, name in named.items()}
+    return {role: np.where(column > 0, column, np.nan) for role, column in read.items()}
 
 
 def _extra_columns(frame: pd.DataFrame) -> dict[str, Array]:
-    import pandas as pd
-
-    read = {
-        str(name): pd.to_numeric(frame[name], errors="coerce").to_numpy(float, na_value=np.nan)
-        for name in frame
-    }
+    read = {str(name): coerced(frame[name]) for name in frame}
     read = {name: np.where(np.isfinite(column), column, np.nan) for name, column in read.items()}
     return {name: column for name, column in read.items() if len(np.unique(column[np.isfinite(column)])) > 1}
 
@@ -501,7 +498,8 @@ def design(points: Points, columns: tuple[str, ...]) -> dict[str, float]:
         measures[f"decades of {name} but for one row"] = float(min(logs[-1] - logs[1], logs[-2] - logs[0]))
         measures[f"distinct {name}"] = float(1 + np.count_nonzero(np.diff(logs) > 1e-9))
     if {"params", "tokens"} <= set(columns):
-        measures["sd of log(tokens/params)"] = float(_log_ratio(points.columns).std())
+        ratio = np.log(points.columns["tokens"] / points.columns["params"])
+        measures["sd of log(tokens/params)"] = float(ratio.std())
         measures["sd across the line"], measures["sd across the line but for one row"] = _across(
             points.columns, "params", "tokens"
         )
@@ -574,7 +572,3 @@ def _across(columns: Mapping[str, Array], *names: str) -> tuple[float, float]:
     least = (nn + dd) / 2 - np.sqrt((nn - dd) ** 2 / 4 + nd**2)
     spread = np.sqrt(2 * np.maximum(least, 0.0))
     return float(spread[0]), float(spread[1:].min())
-
-
-def _log_ratio(columns: Mapping[str, Array]) -> Array:
-    return np.asarray(np.log(columns["tokens"] / columns["params"]))

@@ -179,26 +179,14 @@ class _Numbers:
         def embd(theta: Array) -> Array:
             return self.plane.embd(self.n, self.best(theta)) + middle_embd
 
-        lowest = f"of lowest loss {at}"
+        lowest, beside = f"of lowest loss {at}", f"the factor on the loss for {{}} that depth, {at}"
         return [
             *rows,
             (BEST_LAYER, "ratio", f"the depth {lowest}", layer, layers),
             (BEST_EMBD, "ratio", f"the width {lowest}", embd, widths),
             (BEST_ASPECT, "ratio", f"the ratio {lowest}", lambda theta: embd(theta) - layer(theta), aspects),
-            (
-                HALF,
-                "loss",
-                f"the factor on the loss for half that depth, {at}",
-                self.beside_best(-math.log(2)),
-                None,
-            ),
-            (
-                TWICE,
-                "loss",
-                f"the factor on the loss for twice that depth, {at}",
-                self.beside_best(math.log(2)),
-                None,
-            ),
+            (HALF, "loss", beside.format("half"), self.beside_best(-math.log(2)), None),
+            (TWICE, "loss", beside.format("twice"), self.beside_best(math.log(2)), None),
         ]
 
     def along_families(self) -> list[_Row]:
