@@ -140,9 +140,6 @@ def _plan_in_words(spec: StudySpec, plan: Plan) -> str:
     return "\n".join(lines)
 
 
-LONGEST_NAME = 100
-
-
 def rerun_text(trial: Trial) -> str:
     """Return a study file of one trial that fixes all of its hyperparameters, also those of this machine.
 
@@ -193,7 +190,7 @@ def rerun_text(trial: Trial) -> str:
 def _name(trial: Trial) -> str:
     cell = "" if trial.cell == "all" else "-" + re.sub(r"[^\w.-]+", "", trial.cell.replace(",", "-"))
     end = f"-{trial.number}"
-    return f"{trial.study.name}{cell}"[: LONGEST_NAME - len(end)] + end
+    return f"{trial.study.name}{cell}"[: 100 - len(end)] + end  # the longest name of a study
 
 
 def _is_exact(trial: Trial, spec: StudySpec) -> bool:

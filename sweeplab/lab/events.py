@@ -29,12 +29,10 @@ class Event:
     worker: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Tick(Event):
     """An event several times a second, even when nothing happened."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkerReady(Event):
     """A worker has loaded the data and asks for trials."""
 
@@ -106,12 +104,10 @@ class TrialEnded(TrialEvent):
     stop_reason: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrialRequeued(TrialEvent):
     """The trial's runs were saved, so that another worker can claim it."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrialLost(TrialEvent):
     """Another worker holds the trial now."""
 

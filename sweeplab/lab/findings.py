@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import fmean, median
 from typing import Any, Literal
@@ -44,10 +44,6 @@ class Finding:
     what: str
     change: str
     numbers: Mapping[str, float] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return asdict(self)
 
     def in_words(self) -> str:
         """Return the finding and the change in one line."""
@@ -88,7 +84,9 @@ def _ends_of_ranges(
     """Yield the ranges at whose end best trials lie, where losses fall towards it and it could go further."""
     for name, entry in search.items():
         for end, sign in (("min", -1), ("max", 1)):
-            if end not in entry or "divides" in entry or not _goes_further(name, end, entry[end]):
+            if end not in entry or "divides" in entry:
+                continue
+            if any(bound is not None and math.isclose(bound, entry[end]) for bound in _bounds(name, end)):
                 continue
             near = {
                 cell: trial.start.sampled[name]
@@ -111,10 +109,10 @@ def _ends_of_ranges(
                 )
 
 
-def _goes_further(name: str, end: str, value: float) -> bool:
+def _bounds(name: str, end: str) -> tuple[float | None, float | None]:
+    """Return how far this end of a hyperparameter's range can go, inclusive and exclusive."""
     row = TABLE[name]
-    bounds = {"min": (row.low, row.above), "max": (row.high, row.below)}[end]
-    return all(bound is None or not math.isclose(bound, value) for bound in bounds)
+    return {"min": (row.low, row.above), "max": (row.high, row.below)}[end]
 
 
 def widened(name: str, entry: Mapping[str, Any], end: str) -> float:
@@ -129,10 +127,8 @@ def widened(name: str, entry: Mapping[str, Any], end: str) -> float:
         factor = max(3.0, math.sqrt(high / low))
         value = low / factor if end == "min" else high * factor
     value = float(f"{value:.2g}")
-    row = TABLE[name]
-    bounds = {"min": (row.low, row.above), "max": (row.high, row.below)}[end]
     closest = max if end == "min" else min
-    inclusive, exclusive = bounds
+    inclusive, exclusive = _bounds(name, end)
     if inclusive is not None:
         value = closest(value, inclusive)
     if exclusive is not None and closest(value, exclusive) == exclusive:

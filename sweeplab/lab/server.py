@@ -288,8 +288,6 @@ class Server:
         Raises:
             BadInput: the server does not answer, or the file cannot be written.
         """
-        if not self.exists:
-            raise BadInput(f"the lab has no server of its own; {self.command('start')} creates one")
         self.check()
         programs, service = self._programs(), f"service={SERVICE}"
         known = {"PGSERVICEFILE": str(self.service)}

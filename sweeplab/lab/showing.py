@@ -15,7 +15,7 @@ from sweeplab.errors import DamagedFile
 from sweeplab.formatting import counts, several, several_named
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.lab.findings import find_limits
-from sweeplab.lab.identity import Difference, differences, read_orders
+from sweeplab.lab.identity import differences, read_orders
 from sweeplab.lab.listing import (
     StudyState,
     StudyTrials,
@@ -158,7 +158,7 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
         "workers": [worker.as_dict() for worker in folder.workers],
         "disagreement": disagreement,
         "best": best and _best_run(best, ranked, only),
-        "findings": [finding.as_dict() for finding in find_limits(ranked, only)],
+        "findings": [asdict(finding) for finding in find_limits(ranked, only)],
         "failures": [
             # Of a traceback the last line.
             {"key": run_key(*place, seed), "error": (ending.error or "").strip().rpartition("\n")[2]}
@@ -409,21 +409,17 @@ def differ(a: StudyFolder, b: StudyFolder) -> dict[str, Any]:
     """
     ours, theirs = (each.read(each.data_file) for each in (a, b))
     one, other = (each.read(each.canonical_file) | {"name": None} for each in (a, b))
+    code = (a.read(a.code_file), b.read(b.code_file))
+    parts = {"file": (one, other), "data": (ours, theirs), "code": code}
     measure = "value" if ours["token_digest"] == theirs["token_digest"] else "best_bits_per_byte"
     return {
         "a": a.name,
         "b": b.name,
-        "file": _plain(differences(one, other)),
-        "data": _plain(differences(ours, theirs)),
-        "code": _plain(differences(a.read(a.code_file), b.read(b.code_file))),
+        **{part: [change._asdict() for change in differences(*both)] for part, both in parts.items()},
         "measure": measure,
         "precision": {study.name: study.dtype for study in (a, b) if a.dtype != b.dtype},
         "results": _results(a, b, measure, is_one_text=ours["text_digest"] == theirs["text_digest"]),
     }
-
-
-def _plain(changes: list[Difference]) -> list[dict[str, Any]]:
-    return [each._asdict() for each in changes]
 
 
 def _results(a: StudyFolder, b: StudyFolder, measure: str, is_one_text: bool) -> list[dict[str, Any]]:

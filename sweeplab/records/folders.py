@@ -176,11 +176,6 @@ class DataDescription:
         """Return the description as plain data for JSON, without fields that are None."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> DataDescription:
-        """Return a description that was written as JSON."""
-        return cls(**known(cls, plain))
-
 
 @dataclass(frozen=True)
 class WorkerPlace:
@@ -409,7 +404,7 @@ class StudyFolder:
             DamagedFile: it is gone or damaged.
         """
         with reading(self.data_file, self.cure_of(self.data_file)):
-            return DataDescription.of(self.read(self.data_file))
+            return DataDescription(**known(DataDescription, self.read(self.data_file)))
 
     @property
     def baselines(self) -> dict[str, Any]:

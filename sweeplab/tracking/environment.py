@@ -120,14 +120,8 @@ def _without_filters(folder: Path) -> dict[str, str]:
 
 def _output(command: Sequence[str], variables: Mapping[str, str] | None = None) -> str | None:
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-            env=os.environ | (variables or {}),
-        )
+        settings = os.environ | (variables or {})
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True, env=settings)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()

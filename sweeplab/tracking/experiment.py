@@ -25,7 +25,7 @@ from sweeplab.tracking.connection import (
     tracking_uri,
 )
 from sweeplab.tracking.tracker import Measure
-from sweeplab.tracking.undocumented import count_tagged, folder_at
+from sweeplab.tracking.undocumented import COUNT_TAGGED, folder_at, known_rows
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -195,9 +195,9 @@ def count_studies(lab: Path, uri: str) -> int:
     with reaching(uri):
         point_files_here(lab, uri)
         file = database_file(uri)
-        count = file and count_tagged(file, KIND)
-        if isinstance(count, int):
-            return count
+        counted = file and known_rows(file, COUNT_TAGGED, *KIND)
+        if counted:
+            return int(counted[0][0])
         ours = f"tags.`{KIND[0]}` = '{KIND[1]}'"
         return len(connect(lab, uri).search_experiments(filter_string=ours, max_results=1000))
 

@@ -39,7 +39,7 @@ from sweeplab.tracking.tracker import (
     rounded,
     run_name,
 )
-from sweeplab.tracking.undocumented import active_runs
+from sweeplab.tracking.undocumented import ACTIVE_RUNS, known_rows
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -330,9 +330,9 @@ class MLflowTracker(Mirror):
     def run_ids(self) -> set[str]:
         """Return the ids of all runs that MLflow has of the study."""
         tracked, file = self._folder.read_tracked(), database_file(self._experiment.uri)
-        ids = tracked and file and active_runs(file, tracked.experiment_id)
-        if isinstance(ids, set):
-            return ids
+        rows = tracked and file and known_rows(file, ACTIVE_RUNS, int(tracked.experiment_id))
+        if isinstance(rows, list):
+            return {run_id for (run_id,) in rows}
         with self._reaching():
             if self._experiment.may_exist and self._experiment.find():
                 return {run.info.run_id for run in self._experiment.runs()}

@@ -166,9 +166,6 @@ class RunMeasures:
                 }
                 yield measures + self._new(losses, point.train_tokens, point.wall_seconds)
 
-        yield from self._new_logged()
-
-    def _new_logged(self) -> Iterator[list[Measure]]:
         for line in self._logged.new_lines().splitlines():
             entry = json.loads(line)
             step, at = entry.pop("iteration"), _ms(entry.pop("time"))

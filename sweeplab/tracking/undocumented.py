@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from sweeplab.files import cache_folder, database_url, make_folder, read_only_uri, write_whole
-
-Answer = TypeVar("Answer")
 
 # The locations of studies' files, if not here.
 _ELSEWHERE = """
@@ -36,11 +34,12 @@ UPDATE {table} SET {column} = :new || substr({column}, length(:old) + 1)
 WHERE {column} = :old OR substr({column}, 1, length(:old) + 1) = :old || '/'
 """
 _VERSION = "SELECT version_num FROM alembic_version"
-_COUNT = """
+# Counts the experiments with a tag.
+COUNT_TAGGED = """
 SELECT COUNT(*) FROM experiments JOIN experiment_tags USING (experiment_id)
 WHERE lifecycle_stage = 'active' AND key = ? AND value = ?
 """
-_ACTIVE = "SELECT run_uuid FROM runs WHERE experiment_id = ? AND lifecycle_stage = 'active'"
+ACTIVE_RUNS = "SELECT run_uuid FROM runs WHERE experiment_id = ? AND lifecycle_stage = 'active'"
 
 
 def folder_at(location: str) -> Path:
@@ -48,45 +47,23 @@ def folder_at(location: str) -> Path:
     return Path(unquote(urlsplit(location).path))
 
 
-def _asked(file: Path, answer: Callable[[sqlite3.Connection], Answer]) -> Answer | None:
+def _asked(file: Path, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]] | None:
     with suppress(sqlite3.Error), closing(sqlite3.connect(read_only_uri(file), uri=True)) as connection:
-        return answer(connection)
+        return connection.execute(query, values).fetchall()
     return None
 
 
-def count_tagged(file: Path, tag: tuple[str, str]) -> int | None:
-    """Count the experiments with a tag; None if the file's tables are not those of this version of MLflow."""
-    rows = _known(file, _COUNT, tag)
-    if rows is None:
-        return None
-    return int(rows[0][0])
-
-
-def active_runs(file: Path, experiment: str) -> set[str] | None:
-    """Return the ids of an experiment's runs; None if the file's tables are not those of this version of MLflow."""
-    rows = _known(file, _ACTIVE, (int(experiment),))
-    if rows is None:
-        return None
-    return {run_id for (run_id,) in rows}
-
-
-def _known(file: Path, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]] | None:
+def known_rows(file: Path, query: str, *values: object) -> list[tuple[Any, ...]] | None:
     """Ask a query; None if the file's tables are not those of this version of MLflow."""
-    current = _asked(kept_tables(), lambda connection: connection.execute(_VERSION).fetchall())
-
-    def rows(connection: sqlite3.Connection) -> list[tuple[Any, ...]] | None:
-        is_current = current and connection.execute(_VERSION).fetchall() == current
-        if is_current:
-            return connection.execute(query, values).fetchall()
-        return None
-
-    return _asked(file, rows)
+    current = _asked(kept_tables(), _VERSION)
+    if current and _asked(file, _VERSION) == current:
+        return _asked(file, query, values)
+    return None
 
 
 def locations_elsewhere(database: Path, location: str) -> list[Path]:
     """Return the folders other than `location` where a database says that files of studies are."""
-    rows = _asked(database, lambda connection: connection.execute(_ELSEWHERE, [location]).fetchall())
-    places = [folder_at(old) for (old,) in rows or ()]
+    places = [folder_at(old) for (old,) in _asked(database, _ELSEWHERE, [location]) or ()]
     return [place for place in places if place.resolve() != folder_at(location).resolve()]
 
 

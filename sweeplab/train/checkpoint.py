@@ -109,24 +109,26 @@ def read_snapshot(folder: Path) -> Snapshot | None:
 
     from sweeplab.train.member import Snapshot
 
-    for _, file, digest in _snapshots(folder):
-        with suppress(OSError):  # the disk can no longer read it
-            content = read_bytes(file, is_large=True)
-            if hashlib.sha256(content).hexdigest() == digest:
-                return Snapshot(load(content), json.loads(_metadata(content)["numbers"]))
+    for _, content in _contents(folder):
+        if content is not None:
+            return Snapshot(load(content), json.loads(_metadata(content)["numbers"]))
     return None
 
 
 def damaged_snapshots(folder: Path) -> list[Path]:
     """Return the damaged snapshots in a run's folder; the run continues without them."""
-    return [file for _, file, digest in _snapshots(folder) if _digest_of(file) != digest]
+    return [file for file, content in _contents(folder) if content is None]
 
 
-def _digest_of(file: Path) -> str:
-    try:
-        return hashlib.sha256(read_bytes(file, is_large=True)).hexdigest()
-    except OSError:
-        return ""
+def _contents(folder: Path) -> Iterator[tuple[Path, bytes | None]]:
+    """Yield the snapshots, the latest first, each with its content: None if it is damaged."""
+    for _, file, digest in _snapshots(folder):
+        content = None
+        with suppress(OSError):  # the disk can no longer read it
+            content = read_bytes(file, is_large=True)
+        if content is not None and hashlib.sha256(content).hexdigest() != digest:
+            content = None
+        yield file, content
 
 
 def remove_snapshots(folder: Path, but_last: bool = False) -> None:

@@ -81,16 +81,13 @@ def settle_devices(
             and values.max_iters >= COMPILE_PAYS_FROM_ITERATIONS
         )
         usual = {"dtype": "bfloat16", "compile": pays}
-        if values.dtype == AUTO and not _has_bfloat16():
-            usual["dtype"] = "float16"
+        if values.dtype == AUTO:
+            import torch
+
+            if torch.cuda.get_device_capability() < (8, 0):  # before Ampere there is no bfloat16
+                usual["dtype"] = "float16"
     autos = {name: usual[name] for name in ("dtype", "compile") if getattr(values, name) == AUTO}
     return values.replace(device=device, **autos)
-
-
-def _has_bfloat16() -> bool:
-    import torch
-
-    return torch.cuda.get_device_capability() >= (8, 0)  # from Ampere on
 
 
 def free_memory_bytes(device: str) -> int:

@@ -32,8 +32,6 @@ _COMPILER = {
     "_subclasses/fake_tensor.py": "FakeTensorMode",
     "_C/_aoti.pyi": "AOTIModelContainerRunnerCpu",
 }
-
-
 _KERNEL = ("_C/_VariableFunctions.pyi", "_fused_adamw_")
 
 

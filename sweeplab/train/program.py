@@ -103,7 +103,6 @@ def load_programs(
     file = program_file(values, torch.get_num_threads())
     if not file.exists():
         _compile(file, (values, train, val, torch.get_num_threads()), pause)
-
     return [load_program(library) for library in (file, _losses_file(file)) if library.exists()]
 
 

@@ -43,7 +43,6 @@ from sweeplab.train.schedule import rows_used
 from sweeplab.train.step import (
     EagerStep,
     LayerNorms,
-    Observer,
     StagedStep,
     StepInputs,
     StepWay,
@@ -116,7 +115,7 @@ class Stack:
         # Experts are not staged, because they read from the device how many tokens each gets; a plugin's may read too.
         elif not on_cpu and like.n_expert == 1 and like.model == TRANSFORMER:
             self._way = StagedStep(self._step, self._rows, self.device)
-        self._observers: list[Observer] = [LayerNorms(self._step, self._rows)] if tracks_gradients else []
+        self._observers = [LayerNorms(self._step, self._rows)] if tracks_gradients else []
 
     def __len__(self) -> int:
         return len(self._members)
@@ -287,14 +286,10 @@ class Stack:
             with self._precision.context():
                 record.measures |= measured(names, model, batches, record)
         seconds = time.perf_counter() - started
-        member.wall_seconds, record.wall_seconds = (
-            member.wall_seconds + seconds,
-            record.wall_seconds + seconds,
-        )
-        member.point_seconds, record.eval_seconds = (
-            member.point_seconds + seconds,
-            record.eval_seconds + seconds,
-        )
+        member.wall_seconds += seconds
+        record.wall_seconds += seconds
+        member.point_seconds += seconds
+        record.eval_seconds += seconds
 
     def _batch(self, member: Member) -> Batch:
         values = member.run.values

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate, chain, islice, repeat
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -362,21 +362,8 @@ def bucket(n_live: int, capacity: int) -> int:
     return int(min(capacity, 1 << (n_live - 1).bit_length()))
 
 
-# ------------------------------------------------------------------ observers
-
-
-class Observer(Protocol):
-    """Watches the steps after which some runs get a point of their curve, and adds to the points."""
-
-    def before(self, inputs: StepInputs, rows: Sequence[int]) -> None:
-        """Look at a step before it is taken; `rows` are those of the runs that get a point."""
-
-    def after(self, points: Mapping[int, Point]) -> None:
-        """Add to the points of these rows after the step."""
-
-
 class LayerNorms:
-    """Adds the norms of each layer's gradient, update and weights to the points of the curve.
+    """Adds the norms of each layer's gradient, update and weights to the points of the curve that a step gives runs.
 
     This takes a second backward pass, because a step clips and overwrites its gradient, and a program hides it.
     """
@@ -386,7 +373,7 @@ class LayerNorms:
         self._before: dict[int, tuple[dict[str, float], Tensor]] = {}
 
     def before(self, inputs: StepInputs, rows: Sequence[int]) -> None:
-        """Keep the norms of the layers' gradients, and the weights."""
+        """Keep the norms of the layers' gradients, and the weights; `rows` are those of the runs that get a point."""
         _, gradient = self._step.differentiate(inputs.placed(self._weights.device))
         norms = self._step.layout.layer_norms
         self._before = {row: (norms(gradient[row]), self._weights[row].clone()) for row in rows}

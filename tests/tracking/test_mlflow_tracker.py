@@ -323,7 +323,7 @@ def test_mlflow_itself_is_asked_where_its_tables_are_not_known(
     known = tracker.run_ids(), count_studies(lab, tracking_uri(lab))
     assert len(known[0]) == 2 and known[1] >= 1
     monkeypatch.setattr(undocumented, "_VERSION", "SELECT 'another' FROM nowhere")
-    assert undocumented.active_runs(lab / "mlflow.db", "1") is None
+    assert undocumented.known_rows(lab / "mlflow.db", undocumented.ACTIVE_RUNS, 1) is None
     assert (tracker.run_ids(), count_studies(lab, tracking_uri(lab))) == known
 
 
