@@ -81,9 +81,9 @@ class Cuts:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        names = ("at", "rows_below", "rows_above")
-        sizes = [(each.at, len(each.below), len(each.above)) for each in self.cuts]
-        cuts = [dict(zip(names, each, strict=True)) for each in sizes]
+        cuts = [
+            {"at": cut.at, "rows_below": len(cut.below), "rows_above": len(cut.above)} for cut in self.cuts
+        ]
         return {"by": self.by, "cuts": cuts, "why_none": self.why}
 
 

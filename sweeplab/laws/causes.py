@@ -113,7 +113,7 @@ def split(points: Points, fit: Fit, beside: Beside) -> Split:
     """Return the causes of a fit's residuals."""
     if points.n > _MOST_ROWS:  # drawn at random, but the same every time
         kept = np.sort(np.random.default_rng(0).choice(points.n, _MOST_ROWS, replace=False))
-        part = split(points.only(kept), _fit_of(fit, kept), _of_rows(beside, kept))
+        part = split(points.only(kept), replace(fit, rows=fit.rows.at(kept)), _of_rows(beside, kept))
         effects = {name: np.zeros(points.n) for name in part.effects}
         if SHAPE in effects:
             effects[SHAPE] = part.effect_of_shape(*(points.shape[name] for name in DEPTH_WIDTH))
@@ -186,16 +186,6 @@ def free_directions(fit: Fit) -> Array:
     """Return an orthonormal basis of the rows' directions that no parameter of the law moves, [n, m]."""
     full, _ = np.linalg.qr(fit.jacobian.T, mode="complete")
     return np.asarray(full[:, len(fit.jacobian) :])
-
-
-def _fit_of(fit: Fit, kept: NDArray[np.intp]) -> Fit:
-    rows = replace(
-        fit.rows,
-        logs={name: column[kept] for name, column in fit.rows.logs.items()},
-        log_loss=fit.rows.log_loss[kept],
-        weights=fit.rows.weights[kept],
-    )
-    return replace(fit, rows=rows)
 
 
 def _of_rows(beside: Beside, kept: NDArray[np.intp]) -> Beside:

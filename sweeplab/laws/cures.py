@@ -59,24 +59,15 @@ class Cure:
 
 @dataclass(frozen=True)
 class Clinic:
-    """What the cures are made of: a split, the number to narrow, and the runs of a point (its trials times its seeds).
-
-    `half` is the half width of the number's interval today.
-    """
+    """What cures are made of: a split, the number to narrow, and the runs of a point (its trials times its seeds)."""
 
     points: Points
     fit: Fit
     estimate: Estimate
     causes: Split
-    excess: Excess | None = None
-    passes: Array | None = None
-    runs_each: float = 1.0
-
-    @property
-    def half(self) -> float:
-        """Return the half width of the number's interval."""
-        ends = self.estimate.interval
-        return (ends.high - ends.low) / 2
+    excess: Excess | None
+    passes: Array | None
+    runs_each: float
 
     def cures(self) -> dict[str, Cure]:
         """Return the cure of every cause that is named, and of what is left if the number is not identified."""
@@ -109,7 +100,7 @@ class Clinic:
             drawn = points.with_loss(np.exp(law + np.sum(shifts, axis=0) + noise))
             fitted = fit(drawn, self.fit.law)
             (ends,) = profiles(fitted, [self.estimate.quantity], shared_of(drawn, fitted), noise_of(fitted))
-            halves.append((ends.high - ends.low) / 2)
+            halves.append(ends.half)
         return float(np.median(halves))
 
     def _without(self, name: str, again: Array | None = None) -> float:
@@ -162,7 +153,7 @@ class Clinic:
         shrinks = half / before if math.isfinite(before) else math.sqrt(then / now)
         if shrinks > _NO_HELP:
             return None
-        half = self.half * shrinks
+        half = self.estimate.interval.half * shrinks
         cells = "every cell" if len(rows) == points.n else several(len(rows), "cell")
         words = f"{several(seeds, 'more seed')} in {cells}"
         return Cure(words, flops, half, {"seeds": seeds, "rows": rows.tolist()})
@@ -272,7 +263,7 @@ class Clinic:
             chosen = next_runs(self.fit, self.estimate.quantity, candidates, Rules(budget))
         except BadInput:
             return None
-        half = self.half * chosen.after.at_fit / max(chosen.now.at_fit, 1e-300)
+        half = self.estimate.interval.half * chosen.after.at_fit / max(chosen.now.at_fit, 1e-300)
         n_runs = int(chosen.counts.sum())
         words = f"{several(n_runs, 'more run')} that laws next chooses"
         flops = float(chosen.counts @ candidates.cost)
@@ -290,8 +281,8 @@ def _round_number(value: float, up: bool) -> float:
 def widest(estimates: Sequence[Estimate]) -> Estimate | None:
     """Return the exponent of a law whose interval is widest; None if none has both ends."""
     exponents = [each for each in estimates if each.quantity.kind == "exponent" and not each.quantity.derived]
-    bounded = [each for each in exponents if math.isfinite(each.interval.high - each.interval.low)]
-    return max(bounded, key=lambda each: each.interval.high - each.interval.low, default=None)
+    bounded = [each for each in exponents if math.isfinite(each.interval.half)]
+    return max(bounded, key=lambda each: each.interval.half, default=None)
 
 
 @dataclass(frozen=True)
@@ -314,8 +305,7 @@ class Diagnosis:
         """
         number = None
         if self.estimate:
-            half = (self.estimate.interval.high - self.estimate.interval.low) / 2
-            verdict = self.estimate.verdict.verdict
+            half, verdict = self.estimate.interval.half, self.estimate.verdict.verdict
             number = {"name": self.estimate.quantity.name, "half_width": half, "verdict": verdict}
         causes = []
         for cause in self.causes.causes:

@@ -74,9 +74,12 @@ class Rows:
             yield self
             return
         for first in range(0, n, size):
-            part = np.s_[..., first : first + size]
-            logs = {name: column[part] for name, column in self.logs.items()}
-            yield replace(self, logs=logs, log_loss=self.log_loss[part], weights=self.weights[part])
+            yield self.at(slice(first, first + size))
+
+    def at(self, part: slice | NDArray[np.intp]) -> Rows:
+        """Return some of the rows, for all vectors."""
+        logs = {name: column[..., part] for name, column in self.logs.items()}
+        return replace(self, logs=logs, log_loss=self.log_loss[..., part], weights=self.weights[..., part])
 
     def of(self, chosen: NDArray[np.bool_]) -> Rows:
         """Return the rows with the weights and losses of the chosen vectors."""
@@ -229,9 +232,7 @@ def starts(law: Law, rows: Rows, block: int = BLOCK) -> Array:
     The best of each block of `block` x `block` exponents is a start.
     """
     if len(rows.log_loss) > ENOUGH:  # drawn at random, but the same every time
-        kept = np.random.default_rng(0).choice(len(rows.log_loss), ENOUGH, replace=False)
-        logs = {name: column[kept] for name, column in rows.logs.items()}
-        rows = replace(rows, logs=logs, log_loss=rows.log_loss[kept], weights=rows.weights[kept])
+        rows = rows.at(np.random.default_rng(0).choice(len(rows.log_loss), ENOUGH, replace=False))
     exponents = tuple(dict.fromkeys(exponent for exponent, _ in law.powers))
     free_power = bool(law.power) and law.power not in exponents
     axes = [range(len(GRID))] * len(exponents) + [range(len(POWERS))] * free_power

@@ -328,6 +328,11 @@ class Interval:
     robust_ratio: float = 1.0
 
     @property
+    def half(self) -> float:
+        """Return half of the interval's width."""
+        return (self.high - self.low) / 2
+
+    @property
     def open_ends(self) -> list[str]:
         """Return the unbounded sides, of lower and upper."""
         return [side for side, end in (("lower", self.low), ("upper", self.high)) if math.isinf(end)]
@@ -511,10 +516,8 @@ def run_noise(
     """
     variance, freedom = fit.variance / seeds, float(fit.freedom)
     if shared and shared.shared > 0:  # a future run may be of a new group
-        variance, freedom = (
-            np.maximum(variance, shared.alone / seeds + shared.shared),
-            shared.grouped(freedom),
-        )
+        variance = np.maximum(variance, shared.alone / seeds + shared.shared)
+        freedom = shared.grouped(freedom)
     sd = np.sqrt(variance)
     if noise:
         sd = sd * noise.at(logs)

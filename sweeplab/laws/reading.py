@@ -58,12 +58,8 @@ def read_frame(path: Path) -> pd.DataFrame:
         raise BadInput(f"{path}: is not a table: it ends in the middle") from error
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (
-        ValueError,
-        RecursionError,
-        csv.Error,
-        lzma.LZMAError,
-    ) as error:  # of pandas, Arrow, decoders and JSON
+    # Of pandas, Arrow, decoders and JSON.
+    except (ValueError, RecursionError, csv.Error, lzma.LZMAError) as error:
         raise BadInput(f"{path}: is not a table: {str(error).strip().splitlines()[0]}") from error
     repeated = [str(column) for column, count in Counter(map(str, frame)).items() if count > 1]
     if repeated:
@@ -250,7 +246,5 @@ _READERS: dict[str, Callable[[Path], Any]] = {
     ".ndjson": _read_json_lines,
     ".parquet": _read_parquet,
 }
-SUFFIXES = (
-    *_READERS,
-    *(f"{suffix}{end}" for suffix in _READERS if suffix != ".parquet" for end in _COMPRESSED),
-)
+_TEXTS = [suffix for suffix in _READERS if suffix != ".parquet"]
+SUFFIXES = (*_READERS, *(f"{suffix}{end}" for suffix in _TEXTS for end in _COMPRESSED))

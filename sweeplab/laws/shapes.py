@@ -46,14 +46,8 @@ class Shapes:
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values: those of the assessment, `cells`, those on the `frontier`, and what it `says`."""
         best = self.cells[self.cells["on_frontier"]].sort_values(["tokens", "params"])
-        empty: dict[str, Any] = {
-            "law": None,
-            "n_points": self.points.n,
-            "parameters": {},
-            "derived": {},
-            "choice": [],
-            "warnings": [],
-        }
+        empty: dict[str, Any] = {"law": None, "n_points": self.points.n, "parameters": {}, "derived": {}}
+        empty |= {"choice": [], "warnings": []}
         fitted = self.assessment.as_dict() if self.assessment else empty
         evidence = self.assessment and self.assessment.evidence
         return fitted | {

@@ -75,9 +75,7 @@ def test_a_law_of_another_form_disagrees_by_more_than_noise() -> None:
     best = log_n.reshape(5, 9)[:, 4][np.arange(45) // 9] + 0.3 - 0.08 * log_c
     bowl = 0.005 * (1 + log_c / 2) * (log_n - best) ** 2
     loss = (2 + 40 * points.columns["flops"] ** -0.1) * np.exp(bowl + rng(1).normal(0, 5e-4, 45))
-    found = approaches(
-        replace(points, columns=points.columns | {"loss": loss}), Curves((), "constant", "none")
-    )
+    found = approaches(points.with_loss(loss), Curves((), "constant", "none"))
     at = found.numbers["isoflop"]["N_opt exponent"]
     assert at.low <= exponent("steep") - 0.08 <= at.high
     said = found.disagreements[0]

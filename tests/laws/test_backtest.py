@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -46,7 +45,7 @@ def test_what_is_above_a_cut_is_not_seen() -> None:
     last = cuts.cuts[-1]
     loss = points.columns["loss"].copy()
     loss[last.above] *= 1.1
-    other = backtest(replace(points, columns=points.columns | {"loss": loss}), CHINCHILLA, cuts)
+    other = backtest(points.with_loss(loss), CHINCHILLA, cuts)
     np.testing.assert_array_equal(one.cuts[-1].fit.theta, other.cuts[-1].fit.theta)
     np.testing.assert_allclose(one.cuts[-1].errors - other.cuts[-1].errors, np.log(1.1))
     assert other.bias < one.bias, "a law that predicts too little has a bias below zero"

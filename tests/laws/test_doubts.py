@@ -122,7 +122,7 @@ def spoilt(*rows: int) -> Points:
     points = plant("steep", GOOD["30 points, 6 x 5"], 0.005, np.random.default_rng(1))
     loss = points.columns["loss"].copy()
     loss[[*rows]] *= 2.9
-    return replace(points, columns=points.columns | {"loss": loss})
+    return points.with_loss(loss)
 
 
 def test_a_loss_with_swapped_digits_is_named_with_its_effect_on_every_number_and_forecast() -> None:
@@ -148,7 +148,7 @@ def test_five_gross_outliers_are_named_and_what_they_move_is_weak() -> None:
     points = plant("hoffmann", GOOD["245 scattered"], 0.004, np.random.default_rng(0))
     loss, few = points.columns["loss"].copy(), np.argsort(points.columns["tokens"])[:5]
     loss[few] *= np.array([1.09, 1.12, 1.08, 1.15, 1.1])
-    found = assess(replace(points, columns=points.columns | {"loss": loss}), CHINCHILLA, others=())
+    found = assess(points.with_loss(loss), CHINCHILLA, others=())
     assert found.outliers and {*found.outliers.names} == {f"row {at + 1}" for at in few}
     moved = [each for each in found.estimates if found.outliers.moves(each.quantity, each.interval)]
     assert all(each.verdict.verdict != IDENTIFIED for each in moved)

@@ -72,7 +72,7 @@ def test_outliers_hardly_move_it() -> None:
     points = plant("steep", GOOD["30 points, 6 x 5"], 0.005, np.random.default_rng(4))
     loss = points.columns["loss"].copy()
     loss[[3, 17, 28]] *= 1.3
-    spoilt = replace(points, columns=points.columns | {"loss": loss})
+    spoilt = points.with_loss(loss)
     robust, squares = (fit(spoilt, CHINCHILLA, delta).minimizer()["alpha"] for delta in (None, LEAST_SQUARES))
     right = fit(points, CHINCHILLA).minimizer()["alpha"]
     assert abs(robust - right) < 0.02 < abs(squares - right)

@@ -91,7 +91,7 @@ def line_table():
     law = replace(LAWS["power-n"], name="line", terms=LAWS["power-n"].terms[1:])
     error = np.random.default_rng(1).normal(0, 0.02, points.n)
     loss = 50 * points.columns["params"] ** -0.2 * np.exp(error)
-    return replace(points, columns=points.columns | {"loss": loss}), law
+    return points.with_loss(loss), law
 
 
 def classical(x, y, where: float, level: float = 0.9) -> tuple[float, float, float]:

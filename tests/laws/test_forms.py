@@ -89,8 +89,8 @@ def test_the_optimum_is_where_the_loss_is_lowest(name: str) -> None:
 
             best = minimize_scalar(loss, bounds=(-60, 60), method="bounded", options={"xatol": 1e-10})
             ratio = total - 2 * best.x + CENTRE["tokens"] - CENTRE["params"]
-            assert found["tokens per parameter"].measure(theta[None])[0][0] == pytest.approx(ratio, abs=1e-3)
-            assert found["loss at budget"].measure(theta[None])[0][0] == pytest.approx(best.fun, abs=1e-9)
+            assert found["tokens per parameter"].at(theta) == pytest.approx(ratio, abs=1e-3)
+            assert found["loss at budget"].at(theta) == pytest.approx(best.fun, abs=1e-9)
 
 
 def test_the_exponent_of_the_optimum_is_its_slope() -> None:

@@ -82,7 +82,7 @@ def test_only_the_budgets_that_bracket_count() -> None:
 def test_noise_hides_a_bend() -> None:
     points = plant_isoflop("steep", 0.0, rng(), decades=0.3)
     loss = points.columns["loss"].mean() * np.exp(rng(4).normal(0, 0.02, points.n))
-    found = isoflop(replace(points, columns=points.columns | {"loss": loss}))
+    found = isoflop(points.with_loss(loss))
     assert not found.numbers["N_opt exponent"].identified
     assert sum(each.log_n is not None for each in found.minima) <= 1
 
@@ -108,7 +108,7 @@ def test_a_numbers_influence_is_its_derivative_by_the_rows(name: str) -> None:
     for row in (1, 12, 33):
         loss = points.columns["loss"].copy()
         loss[row] *= math.exp(1e-5)
-        after = isoflop(replace(points, columns=points.columns | {"loss": loss})).numbers[name]
+        after = isoflop(points.with_loss(loss)).numbers[name]
         scale = float(np.abs(before.influence).max())
         assert (after.value - before.value) / 1e-5 == pytest.approx(before.influence[row], abs=0.05 * scale)
 

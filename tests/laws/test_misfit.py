@@ -171,7 +171,7 @@ def test_an_outlier_is_no_misfit() -> None:
     points = plant("steep", GRID, 0.005, np.random.default_rng(7))
     loss = points.columns["loss"].copy()
     loss[13] *= 1.3
-    assert look(replace(points, columns=points.columns | {"loss": loss})).status == NOT_SEEN
+    assert look(points.with_loss(loss)).status == NOT_SEEN
 
 
 def test_exact_losses_are_no_misfit() -> None:

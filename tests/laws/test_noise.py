@@ -87,7 +87,7 @@ def test_rows_that_are_worse_than_the_model_widen_an_interval_with_a_warning() -
     loss = points.columns["loss"].copy()
     decide = np.argsort(points.columns["tokens"])[[0, 1, 2, 3, 4, 5, 6, 7]]
     loss[decide] *= np.exp(0.03 * np.array([1, -1, 1, -1, 1, -1, 1, -1]))
-    found = assess(replace(points, columns=points.columns | {"loss": loss}), CHINCHILLA, "least-squares")
+    found = assess(points.with_loss(loss), CHINCHILLA, "least-squares")
     assert found.estimates[4].interval.robust_ratio > 1.2
     equal = profiles(found.fit, parameters_of(CHINCHILLA, found.fit.center), found.shared)[4]
     beta = found.estimates[4].interval
@@ -106,6 +106,6 @@ def test_intervals_cover_whatever_the_noise(where, kind: str, shared: float) -> 
         theta = vector(CHINCHILLA, TRUTHS[truth], found.center)
         quantities = parameters_of(CHINCHILLA, found.center)
         ends = profiles(found, quantities, shared_of(points, found), noise_of(found))
-        true = [float(each.measure(theta[None])[0][0]) for each in quantities]
+        true = [each.at(theta) for each in quantities]
         held.append([end.low <= value <= end.high for end, value in zip(ends, true, strict=True)])
     assert 0.8 <= np.mean(held) <= 0.99, np.mean(held, axis=0)

@@ -79,7 +79,7 @@ def test_the_fit_leaves_a_known_excess_out_and_its_interval_contains_what_is_not
     part = ((logs - logs.min()) / np.ptp(logs)) ** 2
     draws = np.random.default_rng(3).uniform(0.01, 0.05, (300, 1)) * part
     losses = points.columns["loss"] * np.exp(draws.mean(0))
-    spoilt = replace(points, columns=points.columns | {"loss": losses})
+    spoilt = points.with_loss(losses)
 
     def record(of: Points) -> TuningRecord:
         return TuningRecord(draws, np.zeros_like(draws), "more trials")
@@ -87,7 +87,7 @@ def test_the_fit_leaves_a_known_excess_out_and_its_interval_contains_what_is_not
     apart, known = (assess(each, chinchilla, others=()) for each in (points, replace(spoilt, record=record)))
     theta = vector(chinchilla, TRUTHS["steep"], known.fit.center)
     for without, estimate in zip(apart.estimates, known.estimates, strict=True):
-        true = float(estimate.quantity.measure(theta[None])[0][0])
+        true = estimate.quantity.at(theta)
         assert estimate.interval.value == pytest.approx(without.interval.value, abs=1e-3)
         assert estimate.interval.low <= true <= estimate.interval.high
         assert estimate.interval.high - estimate.interval.low > without.interval.high - without.interval.low

@@ -71,7 +71,7 @@ def test_where_nothing_bends_the_profile_is_the_t_interval() -> None:
     points = table("30 points, 6 x 5", 0.01)
     line = replace(LAWS["power-n"], name="line", terms=LAWS["power-n"].terms[1:])
     loss = 50 * points.columns["params"] ** -0.2 * np.exp(np.random.default_rng(1).normal(0, 0.02, 30))
-    found = fit(replace(points, columns=points.columns | {"loss": loss}), line, LEAST_SQUARES)
+    found = fit(points.with_loss(loss), line, LEAST_SQUARES)
     x, y = np.log(points.columns["params"]), np.log(loss)
     slope, offset = np.polyfit(x, y, 1)
     variance = ((y - slope * x - offset) ** 2).sum() / 28
@@ -139,7 +139,7 @@ def test_intervals_of_every_law_cover(name: str) -> None:
         theta = vector(law, of_law(law, truth), found.center)
         quantities = parameters_of(law, found.center)
         for quantity, interval in zip(quantities, profiles(found, quantities), strict=True):
-            held[quantity.name] += interval.low <= quantity.measure(theta[None])[0][0] <= interval.high
+            held[quantity.name] += interval.low <= quantity.at(theta) <= interval.high
     assert all(count >= 22 for count in held.values()), held  # of 30, within three standard errors of 90%
 
 
@@ -281,7 +281,7 @@ def test_the_page_says_where_the_objective_decides() -> None:
     calm = assess(points, CHINCHILLA).warnings
     loss = points.columns["loss"].copy()
     loss[[3, 28]] *= 1.2
-    spoilt = assess(replace(points, columns=points.columns | {"loss": loss}), CHINCHILLA).warnings
+    spoilt = assess(points.with_loss(loss), CHINCHILLA).warnings
     assert not any("depends on the objective" in each for each in calm)
     assert any("--delta least-squares puts E, A, alpha" in each for each in spoilt), spoilt
 
@@ -295,7 +295,7 @@ def test_with_e_above_a_loss_every_number_is_weak_at_best() -> None:
     loss = points.columns["loss"].copy()
     loss[7] = 1.5
     assert verdicts_of(points) == {IDENTIFIED}
-    assert verdicts_of(replace(points, columns=points.columns | {"loss": loss})) == {WEAK}
+    assert verdicts_of(points.with_loss(loss)) == {WEAK}
 
 
 def test_with_e_at_its_bound_every_number_is_weak_at_best() -> None:
