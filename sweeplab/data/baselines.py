@@ -180,12 +180,6 @@ class Task(ABC):
     def _text(self) -> Ids:
         return np.asarray(self.train[-self.n_tokens :]).astype(np.int64)[None]
 
-    def _from_batches(self, extract: Callable[[Batch], Examples]) -> Examples:
-        batches = islice(make_objective(self.train, self.values).evaluation(), MAX_BATCHES)
-        contexts, tokens, copied = zip(*map(extract, batches), strict=True)
-        whole = None if copied[0] is None else np.concatenate(copied)
-        return Examples([*map(np.concatenate, zip(*contexts, strict=True))], np.concatenate(tokens), whole)
-
 
 def shifted(rows: Ids, by: int) -> Ids:
     """Shift each row to the right by so many positions (a negative number: to the left), and fill with NONE."""
@@ -259,7 +253,10 @@ class PairsTask(Task):
 
     def examples(self) -> Examples:
         """Return the tokens of the targets with their contexts and their shares of the source."""
-        return self._from_batches(self._examples_of)
+        batches = islice(make_objective(self.train, self.values).evaluation(), MAX_BATCHES)
+        contexts, tokens, copied = zip(*map(self._examples_of, batches), strict=True)
+        columns = [*map(np.concatenate, zip(*contexts, strict=True))]
+        return Examples(columns, np.concatenate(tokens), np.concatenate(copied))
 
     def probabilities(self, batch: Batch, predict: Predict) -> Array:
         """Return the probability of each token of the targets."""
@@ -285,7 +282,7 @@ class PairsTask(Task):
             source, lengths = batch.source, batch.source_lengths
         else:  # a single sequence has its source before `bos`
             source, lengths = batch.inputs, (batch.inputs == self.special[BOS]).argmax(axis=1)
-        n_source = np.full(len(source), source.shape[1]) if lengths is None else np.asarray(lengths)
+        n_source = np.asarray(lengths)
         source = np.where(np.arange(source.shape[1]) < n_source[:, None], source, NONE)
         row, _ = np.nonzero(chosen)
         matches = (source[row] == batch.targets[chosen][:, None]).sum(axis=1)
@@ -403,7 +400,8 @@ def find_baseline(
         return None
     n_tokens = min(max(n_read, MIN_TOKENS), MAX_TOKENS)
     inputs = [FORMAT, split, dataset.token_digest, *evaluated_on(values), n_tokens]
-    inputs += [] if values.data_limit is None else [values.data_limit]
+    if values.data_limit is not None:
+        inputs.append(values.data_limit)
     digest = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:32]
     file = (cache or cache_folder()) / f"{digest}.baseline"
     try:

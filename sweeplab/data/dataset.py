@@ -15,7 +15,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -58,7 +58,6 @@ END = np.dtype("<i8")
 SETTLED_NANOSECONDS = 2 * 10**9
 
 T = TypeVar("T")
-N = TypeVar("N", bound=np.generic)
 Scored = Literal["val", "test"]  # the splits on which losses are measured
 
 
@@ -179,7 +178,10 @@ def prepare(
     files: Files = of_split.get(WHOLE, of_split)
     stamps = _stamps([file for paths in of_split.values() for file in paths])
     how = [*source.reading_key, *(len(paths) for paths in of_split.values() if WHOLE not in of_split)]
-    known = folder / f"{_digest(corpus, stamps, *([how] if how else []))}.text"
+    key: list[Any] = [corpus, stamps]
+    if how:
+        key.append(how)
+    known = folder / f"{_digest(*key)}.text"
 
     name = _remembered(known, newest=max(mtime for _, _, mtime in stamps))
     if name and (dataset := open_cached(folder / _digest(tokenizer_key, name))):
@@ -195,8 +197,10 @@ def prepare(
         return dataset
     texts = reader.texts(files, source.reading)
     name = f"{texts.digest} {texts.n_duplicates}"
-    name += f" {texts.kind}" if texts.kind not in OWN_KINDS else ""
-    name += f" {_digest(texts.notes)}" if texts.notes else ""
+    if texts.kind not in OWN_KINDS:
+        name += f" {texts.kind}"
+    if texts.notes:
+        name += f" {_digest(texts.notes)}"
     base = folder / _digest(tokenizer_key, name)
     with _writing(folder):
         dataset = open_cached(base) or _built(
@@ -252,12 +256,14 @@ def _of_tokens(place: str, tokenizer: str, vocab_size: int | None, folder: Path)
 
 def _tokenizer_key(tokenizer: str, vocab_size: int | None) -> str:
     kind = _named(TOKENIZERS, "tokenizer", tokenizer)
-    if vocab_size is not None and not issubclass(kind, LearnedTokenizer):
-        raise WrongVocabulary(f"tokenizer {tokenizer} takes no vocab_size: the text determines its tokens")
-    name = tokenizer if vocab_size is None else f"{tokenizer}-{vocab_size}"
-    if kind.version:
-        return f"{name}@{kind.version}"
-    return name
+    name = tokenizer
+    if vocab_size is not None:
+        if not issubclass(kind, LearnedTokenizer):
+            raise WrongVocabulary(
+                f"tokenizer {tokenizer} takes no vocab_size: the text determines its tokens"
+            )
+        name = f"{tokenizer}-{vocab_size}"
+    return name + f"@{kind.version}" * bool(kind.version)
 
 
 def _named(table: dict[str, T], what: str, name: str) -> T:
@@ -280,13 +286,10 @@ def _stamps(files: Sequence[Path]) -> list[tuple[str, int, int]]:
 
 
 def _remembered(known: Path, newest: int) -> str | None:
-    try:
-        settled = known.stat().st_mtime_ns - newest > SETTLED_NANOSECONDS
-        if settled:
+    with suppress(OSError):
+        if known.stat().st_mtime_ns - newest > SETTLED_NANOSECONDS:
             return read_bytes(known).decode("ascii", "replace")
-        return None
-    except OSError:
-        return None
+    return None
 
 
 def open_cached(base: Path) -> Dataset | None:
@@ -298,14 +301,17 @@ def open_cached(base: Path) -> Dataset | None:
         facts = json.loads(line)
         sizes, n_ends = facts.pop("sizes"), facts.pop("n_ends", None)
         tokens = np.memmap(base.with_suffix(".tokens"), TOKEN, "r")
-        ends = None if n_ends is None else np.memmap(base.with_suffix(".ends"), END, "r")
+        ends: NDArray[np.int64] = np.zeros(0, END)
+        if n_ends is not None:
+            ends = np.memmap(base.with_suffix(".ends"), END, "r")
     except (OSError, ValueError):
         return None
-    if _token_digest(sizes, tokens.data, b"" if ends is None else ends.data) != facts["token_digest"]:
+    if _token_digest(sizes, tokens.data, ends.data) != facts["token_digest"]:
         return None
-    splits: Sequence[Split] = _parts(tokens, sizes)
-    if ends is not None:
-        parts = zip(_parts(tokens, sizes), _parts(ends, n_ends), strict=True)
+    of_tokens = np.split(tokens, np.cumsum(sizes)[:-1])
+    splits: Sequence[Split] = of_tokens
+    if n_ends is not None:
+        parts = zip(of_tokens, np.split(ends, np.cumsum(n_ends)[:-1]), strict=True)
         per_source = facts.pop("per_source", 1)
         n_labels = len(facts.get("labels", ()))
         kind = facts.pop("kind", "labels" if n_labels else "pairs")
@@ -313,11 +319,6 @@ def open_cached(base: Path) -> Dataset | None:
     facts |= {name: tuple(facts.get(name, ())) for name in ("labels", "notes")}
     train, val, test = splits
     return Dataset(load_tokenizer(facts.pop("tokenizer")), train, val, test, **facts)
-
-
-def _parts(whole: NDArray[N], sizes: Sequence[int]) -> list[NDArray[N]]:
-    ends = np.cumsum(sizes).tolist()
-    return [whole[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 def _token_digest(sizes: Sequence[int], *contents: Any) -> str:
@@ -360,9 +361,12 @@ def _built_large(
     base: Path, large: LargeText, tokenizer: str, vocab_size: int | None, trained: Tokenizer | None
 ) -> Dataset:
     try:
-        if trained is None and issubclass(kind := TOKENIZERS[tokenizer], LearnedTokenizer):
-            trained = kind.train(large.sample(), vocab_size)
-        trained = trained or TOKENIZERS[tokenizer].train(large.characters)
+        if trained is None:
+            kind = TOKENIZERS[tokenizer]
+            if issubclass(kind, LearnedTokenizer):
+                trained = kind.train(large.sample(), vocab_size)
+            else:
+                trained = kind.train(large.characters)
         with tempfile.TemporaryDirectory(dir=base.parent) as folder:
             tokens, facts = large.encoded(trained, Path(folder))
             return _written(base, tokens, {"tokenizer": trained.to_json(), **facts})
@@ -404,7 +408,8 @@ def _written(
 def _encoded(tokenizer: Tokenizer, texts: Texts, split: Sequence[str]) -> Iterator[NDArray[Any]]:
     """Yield the tokens of each text; for pairs, of source and target in turn."""
     numbers = {name: number for number, name in enumerate(texts.labels)}
-    if encode := texts.targets.encode:
+    encode = texts.targets.encode
+    if encode:
         for source, target in zip(split[::2], split[1::2], strict=True):
             yield from (np.asarray(part).astype(TOKEN) for part in encode(tokenizer, source, target, numbers))
         return

@@ -57,7 +57,9 @@ class SpecialTokens:
     @property
     def ids(self) -> dict[str, int]:
         """Return the id of each special token by its name."""
-        return {name: self[name] for name in (self.names if self.elsewhere is None else self.elsewhere)}
+        if self.elsewhere is not None:
+            return {**self.elsewhere}
+        return {name: self[name] for name in self.names}
 
     def name_of(self, token: int) -> str | None:
         """Return the name of a special token, None for a token of text; if it has several names, the last."""

@@ -49,8 +49,7 @@ def task_of(values: Hyperparameters) -> str:
     """Describe a run's task in a few words; for an unknown objective, return its name."""
     from sweeplab.data.objectives import OBJECTIVES, objective_of  # with numpy, which is slow to import
 
-    is_known = values.objective in (AUTO, *OBJECTIVES)
-    if is_known:
+    if values.objective in (AUTO, *OBJECTIVES):
         return objective_of(values).task(values)
     return values.objective
 

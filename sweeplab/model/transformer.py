@@ -323,8 +323,7 @@ class PluggedModel(Transformer):
         if seed is None:
             yield
             return
-        devices = [self._device] if self._device.type == "cuda" else []
-        with torch.random.fork_rng(devices):
+        with torch.random.fork_rng([self._device] * (self._device.type == "cuda")):
             torch.manual_seed(seed)
             yield
 

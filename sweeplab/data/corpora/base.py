@@ -91,13 +91,13 @@ class Texts:
     @property
     def val_bytes(self) -> int:
         """Return the bytes in UTF-8 of the text to predict in the validation split; for pairs, of the targets."""
-        texts = self.val[1::2] if self.of_pairs else self.val
-        return sum(len(text.encode()) for text in texts)
+        step = 1 + self.of_pairs
+        return sum(len(text.encode()) for text in self.val[step - 1 :: step])
 
     @property
     def overlaps(self) -> list[float]:
         """Return the shares of the windows of validation and test that occur in training; for pairs, of the sources."""
-        step = 2 if self.of_pairs else 1
+        step = 1 + self.of_pairs
         return overlaps(*(split[::step] for split in (self.train, self.val, self.test)))
 
 
@@ -208,19 +208,24 @@ class Corpus(AnyCorpus):
         Raises:
             BadInput: a file is not UTF-8 text, or the text is too short or consists of one repeated character.
         """
-        whole: list[list[str]] = []
-        for part in documents(files, reading or Reading()) if self.read is None else ():
-            if not part.continues:
-                whole.append([])
-            whole[-1].append(part.text)
-        texts = self.read(files) if self.read else map("".join, whole)
+        texts: list[str] = []
+        if self.read:
+            texts += self.read(files)
+        else:
+            whole: list[list[str]] = []
+            for part in documents(files, reading or Reading()):
+                if not part.continues:
+                    whole.append([])
+                whole[-1].append(part.text)
+            texts += map("".join, whole)
         kept = [text for text in texts if text.strip()]
         if not kept:
             raise BadInput(f"{self._called(files)} is empty")
         if not any(text.strip(kept[0][0]) for text in kept):
             what = f"consists of one repeated character, {kept[0][0]!r}: nothing can be learned from it"
             raise BadInput(f"{self._called(files)} {what}")
-        if (length := sum(map(len, kept))) < sum(TENTHS.values()):
+        length = sum(map(len, kept))
+        if length < sum(TENTHS.values()):
             what = f"{self._called(files)} has {several(length, 'character')}: too few for three splits"
             raise BadInput(Problem(what, f"at least {sum(TENTHS.values())}"))
         return kept

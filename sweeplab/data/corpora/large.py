@@ -129,19 +129,18 @@ class LargeText:
         self, tokenizer: Tokenizer, folder: Path
     ) -> tuple[list[Iterable[NDArray[np.uint16]]], dict[str, Any]]:
         """Write the tokens of each split to a file of the folder; return them in pieces, and facts of the text."""
-        windows: dict[str, list[NDArray[np.uint64]]] = {split: [] for split in TENTHS}
+        windows = {split: [np.zeros(0, np.uint64)] for split in TENTHS}
         val_bytes, files = 0, {split: opened(folder / split, "wb") for split in TENTHS}
         try:
             for split, section in self._dealt("tokenizing"):
                 files[split].write(np.asarray(tokenizer.encode(section)).astype("<u2").data)
                 windows[split].append(sampled(section, self.n_bytes))
-                val_bytes += len(section.encode()) if split == "val" else 0
+                if split == "val":
+                    val_bytes += len(section.encode())
         finally:
             for file in files.values():
                 file.close()
-        train, val, test = (
-            np.concatenate(held) if held else np.zeros(0, np.uint64) for held in windows.values()
-        )
+        train, val, test = map(np.concatenate, windows.values())
         train.sort()
         facts = {
             "text_digest": self.digest,

@@ -60,9 +60,8 @@ class PairCorpus(AnyCorpus):
         """Return the pairs by split; a pair whose source is in an earlier split is left out."""
         reading = reading or Reading()
         brought = files if isinstance(files, Mapping) else {"train": files}
-        cut = missing_splits(brought) if isinstance(files, Mapping) else {"train": TENTHS}
         of_split = {split: list(self._pairs(paths, reading)) for split, paths in brought.items()}
-        for split, shares in cut.items():
+        for split, shares in missing_splits(brought).items():
             of_split |= self._cut(of_split[split], shares, self._called(brought[split]))
         taken, texts = set[str](), []
         for split in TENTHS:
@@ -70,7 +69,8 @@ class PairCorpus(AnyCorpus):
             if not kept:
                 what = f"repeats its sources: no pair is left for the {split} split"
                 raise BadInput(f"{self._called(brought.get(split, brought['train']))} {what}")
-            if split in brought and split != "train" and (n_known := len(of_split[split]) - len(kept)):
+            n_known = len(of_split[split]) - len(kept)
+            if split in brought and split != "train" and n_known:
                 reading.more.append(f"{split}: {several(n_known, 'pair')} of known sources left out")
             taken |= {pair.source for pair in kept}
             texts.append([text for pair in kept for text in pair[:2]])
@@ -139,10 +139,10 @@ Line = tuple[int, Callable[[], Sequence[object]]]
 def _values(row: Row, keys: Sequence[str], numbers: Container[str]) -> Sequence[object]:
     if row.wrong:
         raise ValueError(row.wrong)
-    is_number = [
-        key in numbers and isinstance(value, int | float) for key, value in zip(keys, row.values, strict=True)
+    return [
+        str(value) if key in numbers and isinstance(value, int | float) else value
+        for key, value in zip(keys, row.values, strict=True)
     ]
-    return [str(value) if written else value for value, written in zip(row.values, is_number, strict=True)]
 
 
 def corpus_of_files(
@@ -168,13 +168,15 @@ def corpus_of_files(
         pairs, problems = list[Pair](), []
         for file in files:
             form, reader = format_of(file, reading.format), readers.get(file.suffix)
-            if not reader and (form is None or not {*form.suffixes} & {*suffixes}):
-                raise BadInput(Problem(f"{file} cannot hold {listed(keys)}", ", ".join(suffixes)))
-            wanted = FIELDS.get(name, [tuple(keys)])
             with suppress(NoText):  # it is empty: said of all files together
-                rows = () if form is None else named_rows(file, form, wanted, reading)
-                of_file = ((row.line, partial(_values, row, keys, numbers)) for row in rows)
-                for number, values in reader(file) if reader else of_file:
+                if reader:
+                    of_file = reader(file)
+                elif form is None or not {*form.suffixes} & {*suffixes}:
+                    raise BadInput(Problem(f"{file} cannot hold {listed(keys)}", ", ".join(suffixes)))
+                else:
+                    rows = named_rows(file, form, FIELDS.get(name, [tuple(keys)]), reading)
+                    of_file = ((row.line, partial(_values, row, keys, numbers)) for row in rows)
+                for number, values in of_file:
                     try:
                         pairs += made(*(_texts(values(), keys) if are_texts else values()))
                     except ValueError as error:

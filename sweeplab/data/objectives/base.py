@@ -37,6 +37,13 @@ def _training_items(seed: int, chunk: int, iterations: int, batch_size: int, n_i
     return random.integers(iterations * batch_size, n_items).reshape(iterations, batch_size)
 
 
+def spread_items(n_tokens: int | None, per_item: float, among: int) -> Ids:
+    """Return evenly spaced items that have about `n_tokens` targets, `per_item` each; all items for None."""
+    if n_tokens is None:
+        return spread(among, among)
+    return spread(max(1, round(n_tokens / per_item)), among)
+
+
 def spread(count: int, among: int) -> Ids:
     """Return `count` of the numbers below `among`, evenly spaced; all of them if there are no more."""
     count = min(count, among)

@@ -23,7 +23,7 @@ import numpy as np
 
 from sweeplab.data.batches import NO_TARGET, Batch, DataKind, Ids, Pairs
 from sweeplab.data.generators import RandomStream
-from sweeplab.data.objectives.base import Objective, spread
+from sweeplab.data.objectives.base import Objective, spread_items
 from sweeplab.data.prompts import BOS, EOS, HOLE, MASK, PAD, Prompt, SpecialTokens, check_room, label
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import several
@@ -40,9 +40,7 @@ class Form:
     @property
     def n_special(self) -> int:
         """Return the number of special tokens of an input: `bos`, and a mask for `eos` if it is not causal."""
-        if self.is_causal:
-            return 1
-        return 2
+        return 2 - self.is_causal
 
 
 FORMS: Mapping[str, Form] = {
@@ -74,14 +72,12 @@ class PairsObjective(Objective):
     @classmethod
     def task(cls, values: Hyperparameters) -> str:
         """Describe the task: a target is predicted token by token, or all at once with a known length."""
-        form = FORMS[values.family]
-        return super().task(values) + ("" if form.is_causal else ", all of it at once")
+        return super().task(values) + ", all of it at once" * (not FORMS[values.family].is_causal)
 
     @classmethod
     def lengths(cls, values: Hyperparameters) -> tuple[int, int]:
         """Return upper bounds of T and S: block_size for both, or S = 0 if source and target are one sequence."""
-        block_size = values.block_size
-        return block_size, 0 if FORMS[values.family].is_one_sequence else block_size
+        return values.block_size, values.block_size * (not FORMS[values.family].is_one_sequence)
 
     @classmethod
     def n_targets(cls, split: Pairs) -> int:
@@ -154,9 +150,9 @@ class PairsObjective(Objective):
     def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
         """Yield pairs with about `n_tokens` targets, evenly spread over the split; or all pairs."""
         mean = (float(self._target_lengths.mean()) + 1) * self.per_loss  # with eos
-        count = self._n_items if n_tokens is None else max(1, round(n_tokens / mean))
-        items_of = self._evaluation_items(spread(count, self._n_items), self._width * self.per_loss)
-        yield from (self._batch(items, random) for items, random in items_of)
+        chosen = spread_items(n_tokens, mean, self._n_items)
+        for items, random in self._evaluation_items(chosen, self._width * self.per_loss):
+            yield self._batch(items, random)
 
     def _batch(self, items: Ids, random: RandomStream) -> Batch:
         before_bos, n_target = self._before_bos[items], self._target_lengths[items]
@@ -193,7 +189,7 @@ class PairsObjective(Objective):
 
 def _room(values: Hyperparameters) -> int:
     """Return the most tokens of a text that fit into block_size."""
-    return values.block_size - (0 if values.family == "encoder_decoder" else 2)
+    return values.block_size - 2 * (values.family != "encoder_decoder")
 
 
 class Classification(Objective):
@@ -276,8 +272,8 @@ class Classification(Objective):
 
     def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
         """Yield about `n_tokens` texts, each with one target, evenly spread over the split; or all texts."""
-        count = self._n_items if n_tokens is None else n_tokens
-        for items, random in self._evaluation_items(spread(count, self._n_items), self._width + 2):
+        chosen = spread_items(n_tokens, 1, self._n_items)
+        for items, random in self._evaluation_items(chosen, self._width + 2):
             yield self._batch(items, random)
 
     def _batch(self, items: Ids, random: RandomStream) -> Batch:

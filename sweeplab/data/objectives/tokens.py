@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sweeplab.data.batches import NO_TARGET, Batch, Ids
 from sweeplab.data.generators import RandomStream, generator_key
-from sweeplab.data.objectives.base import TextObjective, rows_together, spread
+from sweeplab.data.objectives.base import TextObjective, rows_together, spread, spread_items
 from sweeplab.data.prompts import (
     BOS,
     EOS,
@@ -267,8 +267,8 @@ class Span(TextObjective):
         """
         length = self._counts.window
         n_windows = (self._n_items + length - 1) // length
-        count = n_windows if n_tokens is None else max(1, round(n_tokens / length))
-        for items, random in self._evaluation_items(spread(count, n_windows) * length, length):
+        starts = spread_items(n_tokens, length, n_windows) * length
+        for items, random in self._evaluation_items(starts, length):
             yield self._batch(items, random)
 
     def _batch_of_texts(self, texts: Ids, random: RandomStream) -> Batch:

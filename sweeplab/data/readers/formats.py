@@ -355,12 +355,11 @@ def _of_text(file: Path, reading: Reading) -> Iterator[Document]:
 def _of_rows(file: Path, form: Format, reading: Reading) -> Iterator[Document]:
     wrong: list[Problem] = []
     for row in named_rows(file, form, FIELDS["text"], reading):
-        (value,) = row.values if not row.wrong else ("",)
-        text = value if isinstance(value, str) else ""
+        (value,) = row.values or ("",)  # a wrong row has none
         if row.wrong or not isinstance(value, str | None):
             wrong.append(bad_line(file, row, f"has a text that is {type(value).__name__}, no string"))
-        elif text.strip():
-            yield Document(text, file, row.line)
+        elif value and value.strip():
+            yield Document(value, file, row.line)
         else:
             reading.n_empty += 1
     check_lines(wrong)
@@ -373,10 +372,11 @@ def bad_line(file: Path, row: Row, otherwise: str = "") -> Problem:
 
 def check_lines(problems: Sequence[Problem]) -> None:
     """Raise BadInput with the first of these problems, and the number of the others; nothing if there is none."""
-    if problems:
-        more = len(problems) - MOST_NAMED
-        rest = [Problem(f"and {more:,} more bad lines")] if more > 0 else []
-        raise BadInput(*problems[:MOST_NAMED], *rest)
+    named = [*problems[:MOST_NAMED]]
+    if len(problems) > MOST_NAMED:
+        named.append(Problem(f"and {len(problems) - MOST_NAMED:,} more bad lines"))
+    if named:
+        raise BadInput(*named)
 
 
 def named_rows(
@@ -423,22 +423,12 @@ def _chosen(
     missing = known[0][0] if len(known) == 1 else listed(known[0])
     if are_pairs:
         absent = next(name for name in known[0] if name.lower() not in spelled)
-        what, allowed = f"there is no column {absent}", f"a first line with {listed(known[0])}"
-        raise BadInput(
-            Problem(
-                f"{what}, but {several_named(head)}",
-                f"{allowed}, or data.field: [NAME, NAME]",
-                file=file,
-                line=first.line,
-            )
-        )
+        what = f"there is no column {absent}, but {several_named(head)}"
+        allowed = f"a first line with {listed(known[0])}, or data.field: [NAME, NAME]"
+        raise BadInput(Problem(what, allowed, file=file, line=first.line))
     what = f"{file} has no field {missing}, but {several_named(head)}" if head else f"{file} has no fields"
-    raise NoText(
-        "without a field of text",
-        what,
-        f"data.field: {texts[0] if texts else 'NAME'}, or another",
-        nearest(missing, head),
-    )
+    allowed = f"data.field: {texts[0] if texts else 'NAME'}, or another"
+    raise NoText("without a field of text", what, allowed, nearest(missing, head))
 
 
 def _picked(

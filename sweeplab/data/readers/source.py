@@ -11,7 +11,7 @@ import pickletools
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -145,7 +145,7 @@ class TokenFiles(NamedTuple):
     @property
     def files(self) -> list[Path]:
         """Return all files."""
-        return [*self.arrays.values(), *([self.vocabulary] if self.vocabulary else [])]
+        return [file for file in (*self.arrays.values(), self.vocabulary) if file]
 
 
 def token_files(place: str, tokenizer: str = "") -> TokenFiles:
@@ -155,18 +155,14 @@ def token_files(place: str, tokenizer: str = "") -> TokenFiles:
         BadInput: there are none.
     """
     path = Path(place)
-    folder = path if path.is_dir() else path.parent
-    arrays = {"train": path}
+    folder, arrays = path.parent, {"train": path}
     if path.is_dir():
-        candidates = {
-            split: [folder / f"{name}{suffix}" for name in names for suffix in SUFFIXES]
-            for split, names in NAMES.items()
-        }
-        arrays = {
-            split: next((file for file in files if file.is_file()), path)
-            for split, files in candidates.items()
-        }
-        arrays = {split: file for split, file in arrays.items() if file != path}
+        folder, arrays = path, {}
+        for split, names in NAMES.items():
+            candidates = (path / f"{name}{suffix}" for name in names for suffix in SUFFIXES)
+            present = next(filter(Path.is_file, candidates), None)
+            if present:
+                arrays[split] = present
     if "train" not in arrays or not arrays["train"].is_file():
         raise BadInput(
             Problem(f"there are no tokens at {place}", "a folder with train.bin, or a .bin or .npy")
@@ -357,4 +353,4 @@ def in_bytes(tokenizer: Tokenizer, array: Array) -> int:
     if isinstance(tokenizer, IdsTokenizer):
         return 0
     lengths = tokenizer.byte_lengths()
-    return sum(int(lengths[piece].sum()) for piece in chain(pieces(array)))
+    return sum(int(lengths[piece].sum()) for piece in pieces(array))

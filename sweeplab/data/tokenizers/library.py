@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +70,7 @@ def _in_library(tokenizer: Tokenizer) -> Library:
         library.pre_tokenizer = pre_tokenizers.Split(Regex(ANY), "isolated")
         library.decoder = decoders.Fuse()
         return library
-    texts = tokenizer.words if isinstance(tokenizer, WordTokenizer) else ()
+    texts = getattr(tokenizer, "words", ())
     spelled = ("".join(ALPHABET[byte] for byte in word.encode()) for word in texts)
     words = {word: number for number, word in enumerate(spelled, start=N_BYTES)}
     library = Library(models.BPE({**BYTES, **words}, [], ignore_merges=bool(words)))
@@ -269,7 +269,9 @@ def definition_of(content: bytes) -> str:
     else:
         raise ValueError("its pieces are words or characters; Unigram's and BPE's are read")
     charsmap, is_trimmed = normalizer.get(2, [b""])[0], normalizer.get(4, [1])[0]
-    steps: list[Any] = [normalizers.Precompiled(charsmap)] if charsmap else []
+    steps: list[Any] = []
+    if charsmap:
+        steps.append(normalizers.Precompiled(charsmap))
     if is_trimmed:
         steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
     has_prefix = bool(normalizer.get(3, [1])[0])
@@ -303,24 +305,23 @@ def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
 
 def _by_number(message: bytes) -> dict[int, list[Any]]:
     fields: dict[int, list[Any]] = {}
-    for number, value in _fields(message):
-        fields.setdefault(number, []).append(value)
-    return fields
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)
         value: Any
-        if tag & 7 == 0:
+        wire_type = tag & 7
+        if wire_type == 0:
             value, at = _varint(message, at)
         else:
-            length, at = {1: (8, at), 5: (4, at)}[tag & 7] if tag & 7 != 2 else _varint(message, at)
+            if wire_type == 2:
+                length, at = _varint(message, at)
+            else:
+                length = {1: 8, 5: 4}[wire_type]
             if at + length > len(message):
                 raise IndexError("it is cut short")
             value, at = message[at : at + length], at + length
-        yield tag >> 3, value
+        fields.setdefault(tag >> 3, []).append(value)
+    return fields
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
