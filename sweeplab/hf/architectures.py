@@ -195,10 +195,6 @@ MISTRAL = replace(
 # ------------------------------------------------------------------ Mixtral
 
 
-def _inferred_for_mixtral(config: Values) -> dict[str, Any]:
-    return _inferred_for_mistral({"sliding_window": None, "rope_theta": 1e6, **config})
-
-
 _OF_MIXTRAL = {"max_position_embeddings": 2**17, "rms_norm_eps": 1e-5}
 MIXTRAL = replace(
     MISTRAL,
@@ -218,7 +214,7 @@ MIXTRAL = replace(
         ),
     ),
     allow=("n_expert",),
-    inferred=_inferred_for_mixtral,
+    inferred=lambda config: _inferred_for_mistral({"sliding_window": None, "rope_theta": 1e6, **config}),
 )
 
 # ------------------------------------------------------------------ BERT

@@ -137,14 +137,6 @@ OFFSET = 2  # rows of a position table before that of the first position
 _SIDES = {"attention_heads": 16, "ffn_dim": 4096}  # keys of each side, with their defaults
 
 
-def _computed_for_bart(shape: ModelShape) -> dict[str, Any]:
-    return {
-        "decoder_attention_heads": shape.n_head,
-        "decoder_ffn_dim": shape.d_ff,
-        "forced_eos_token_id": None,
-    }
-
-
 def _inferred_for_bart(config: Values) -> dict[str, Any]:
     for key, default in _SIDES.items():
         ours, theirs = (config.get(f"{side}_{key}", default) for side in ("encoder", "decoder"))
@@ -228,7 +220,11 @@ BART = Architecture(
     ),
     beside=(r"model\.(en|de)coder\.embed_tokens\.weight",),
     link=_link_bart,
-    computed=_computed_for_bart,
+    computed=lambda shape: {
+        "decoder_attention_heads": shape.n_head,
+        "decoder_ffn_dim": shape.d_ff,
+        "forced_eos_token_id": None,
+    },
     inferred=_inferred_for_bart,
     allow=("head_bias",),
     head_bias="final_logits_bias",

@@ -300,7 +300,9 @@ class ReportData:
     @property
     def params_column(self) -> str:
         """Return the column of the parameters that the study's laws count."""
-        return PARAMS[self.studied.settled().chosen("params") if self.studied else "total"]
+        if self.studied:
+            return PARAMS[self.studied.settled().chosen("params")]
+        return PARAMS["total"]
 
     def law(self, name: str) -> Law:
         """Return a law by its name; `auto` is the law of the table's page, else the one for the columns that vary.

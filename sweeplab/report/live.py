@@ -270,13 +270,8 @@ def live_page(
         app = Private(application(lab, stack, write_sweep), address)
         config = uvicorn.Config(app, log_level="critical", access_log=False, timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
-        query = f"?study={name}" if name else ""
+        query = f"?study={name}" * bool(name)
         yield Live(f"{address}/{query}", lambda: server.run(sockets=[listening]))
-
-
-def _on_the_page(error: str) -> str:
-    """Write the options of the command line that an error names as the words on the page."""
-    return re.sub(r"--([a-z][a-z-]*)", lambda option: option[1].replace("-", " "), error)
 
 
 def application(lab: Path, stack: ExitStack, write_sweep: Callable[[StudyFolder], str]) -> Starlette:
@@ -301,7 +296,9 @@ def application(lab: Path, stack: ExitStack, write_sweep: Callable[[StudyFolder]
             try:
                 return await answer(request)
             except (BadInput, TrackingUnavailable) as error:
-                return JSONResponse({"error": _on_the_page(str(error))}, 400)
+                # Options of the command line that an error names are words on the page.
+                words = re.sub(r"--([a-z][a-z-]*)", lambda option: option[1].replace("-", " "), str(error))
+                return JSONResponse({"error": words}, 400)
 
         return answer_or_refuse
 
@@ -432,7 +429,7 @@ def _row(cell: Mapping[str, Any], total: int | None, states: Iterable[str], lowe
         *(str(cell.get(state) or "–") for state in states),
         measured(best, ".4f"),
     ]
-    mark = " class='best'" if best is not None and best == lowest else ""
+    mark = " class='best'" * (best is not None and best == lowest)
     return f"<tr{mark}>{_cells(values, 'td')}</tr>"
 
 
@@ -446,7 +443,7 @@ def _best(shown: Mapping[str, Any]) -> str:
         return "<p>no trial has ended yet</p>"
     values = {name: f"{value:.4g}" for name, value in best["sampled"].items() if isinstance(value, float)}
     searched = ", ".join(f"{name} {values.get(name, value)}" for name, value in best["sampled"].items())
-    how = f"with {escape(searched)}" if searched else ""
+    how = f"with {escape(searched)}" * bool(searched)
     return f"<p>best: {best['value']:.4f} by {escape(best['key'])} {how}</p>"
 
 

@@ -123,6 +123,6 @@ def check_value(value: Any, option: PanelOption, place: Location, problems: Prob
     """Check one value of an option."""
     if not option.allows(value):
         allowed = [*option.allowed, *(METRICS if option.measures else ())]
-        few = ", ".join(allowed) if len(allowed) < 8 else ""
+        few = ", ".join(allowed) * (len(allowed) < 8)
         name = [part for part in place if isinstance(part, str)][-1]
         problems.add(place, f"{name} cannot be {value!r}", few, nearest(str(value), allowed))

@@ -206,7 +206,7 @@ def render(
         trials=trials.entries and _script(trials.entries),
         about_trials=_script(trials.about),
         beside=beside,
-        plotly=quote(plotly) if has_figures else "",
+        plotly=quote(plotly) * has_figures,
         version=VERSION,
     )
 

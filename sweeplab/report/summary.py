@@ -93,7 +93,7 @@ def summarize(report: ReportData, metric: str = "best_val_loss") -> Summary:
     measure = MEASURED_ON[metric.removeprefix("best_").removeprefix("final_")]
     for row in bests:
         task = row["task"]
-        named = f"Best trial, {task}" if len(bests) > 1 else "Best trial"
+        named = "Best trial" + f", {task}" * (len(bests) > 1)
         counted = tasks[tasks["state"].isin(COUNTED)]
         evidence = chosen_best(int(row["seeds"]), int((counted["task"] == task).sum()))
         unit = loss_unit(row.filter(["objective"]))
@@ -197,7 +197,6 @@ def _no_loss(runs: DataFrame, folder: StudyFolder | None) -> str:
 
 
 def _cure(runs: DataFrame, folder: StudyFolder | None) -> str:
-    """Return the command that helps a study without a loss."""
     if folder is None:
         return ""
     if set(runs["state"]) == {RunState.DIVERGED} and "learning_rate" in runs:
@@ -255,11 +254,8 @@ def summarize_scaling(report: ReportData, panels: Sequence[Panel]) -> Summary:
     if tuned and n_cells > 1:
         cells += f", each by its best trial over {listed(tuned)}"
     asked = f"How does the loss depend on {listed(grid or ['its size'])}? Compared: {cells}."
-    answers, entries, then = (
-        [*summary.answers, *_trend(report, grid, metric)],
-        [*summary.entries],
-        summary.then,
-    )
+    answers = [*summary.answers, *_trend(report, grid, metric)]
+    entries, then = [*summary.entries], summary.then
     folder = report.folder(report.study)
     if law:
         answers.append(_law_in_words(law))
@@ -323,7 +319,6 @@ def _factor(best: DataFrame, name: str, grid: Sequence[str]) -> float:
 
 
 def _with_value(law: Mapping[str, Any], names: Set[str]) -> dict[str, Mapping[str, Any]]:
-    """Return those numbers of a law that are named and have a value."""
     every = law["parameters"] | law["derived"]
     return {name: one for name, one in every.items() if name in names and one["value"] is not None}
 
@@ -436,7 +431,7 @@ def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary
             f"{first} has the lowest loss: {lowest[first]:.4f} {report.loss_unit}, against {against}.",
             *answers,
         ]
-    folders = [] if report.confirmed else filter(None, map(report.folder, studies))
+    folders = filter(None, map(report.folder, studies))
     return Summary(
         listed(studies),
         [
@@ -446,7 +441,7 @@ def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary
         ],
         asked=f"Do the best losses of {listed(studies)} differ, and what was set differently?",
         answers=answers,
-        then=" && ".join(folder.command("study confirm") for folder in folders),
+        then=" && ".join(folder.command("study confirm") for folder in folders) * (not report.confirmed),
     )
 
 
@@ -510,7 +505,7 @@ def _extent(runs: DataFrame) -> str:
     seeds = runs.groupby(["cell", "trial"])["seed"].nunique()
     text = several(len(runs), "run")
     if seeds.max() > 1:
-        fewest = f"{seeds.min()} to " if seeds.min() < seeds.max() else ""
+        fewest = f"{seeds.min()} to " * bool(seeds.min() < seeds.max())
         text += f" ({several(len(seeds), 'trial')} of {fewest}{several(seeds.max(), 'seed')})"
     return f"{text} in {several(runs['cell'].nunique(), 'cell')}: {states_in_words(runs['state'])}"
 

@@ -1,4 +1,4 @@
-"""The cost of a sweep: what pruning saved and cost, where trials failed, and where compute and time went."""
+"""The cost of a sweep: what pruning saved and cost, where trials failed, when they ran, where compute and time went."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict
 from itertools import product
 from typing import Any
 
-from pandas import DataFrame, Series, concat
+from pandas import DataFrame, Series, concat, to_datetime
 
 from sweeplab.analysis.sweep import (
     ALPHA,
@@ -27,16 +27,7 @@ from sweeplab.formatting import duration, several, short, written
 from sweeplab.laws.intervals import LEVEL
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel, TablePanel
-from sweeplab.report.style import (
-    FAINT,
-    GOOD,
-    STATE_COLORS,
-    Axis,
-    Figure,
-    hovering,
-    name_rows,
-    spaced,
-)
+from sweeplab.report.style import FAINT, GOOD, STATE_COLORS, Axis, Figure, hovering, name_rows, spaced
 
 _SUMS = ("n_trials", "n_pruned", "flops_spent", "flops_saved", "seconds_spent", "seconds_saved")
 _METHOD = {
@@ -56,6 +47,7 @@ _AUDITED = {
     "value": "loss at the end",
     "best": "best loss of its cell",
 }
+_MOST_BARS = 200
 _NO_AUDIT = "What pruning cost: sweeplab report sweep NAME --audit-pruning N trains N of them to the end."
 
 
@@ -187,6 +179,55 @@ class RegionsPanel(TablePanel, name="regions", heading="Where trials diverged or
             shown=DataFrame(shown),
             notes=(f"{n_found or 'None'} of {len(ranges)} hyperparameters predict where trials go wrong.",),
             method=_TEST,
+        )
+
+
+class TimelinePanel(Panel, name="timeline", source="sweeps"):
+    """When each trial ran. `data`: study, cell, trial, state, begin and end (seconds since the first began)."""
+
+    @classmethod
+    def _of(cls, report: ReportData) -> Panel:
+        rows = []
+        for study in dict.fromkeys(report.runs["study"]) if len(report.runs) else ():
+            folder = report.folder(str(study))
+            for run in folder.runs() if folder else ():
+                start, end = run.read_start(), run.read_end()
+                if end and end.ended:
+                    place = {"study": study, "cell": run.cell, "trial": run.trial, "seed": run.seed}
+                    rows.append(place | {"state": str(end.state), "begin": start.started, "end": end.ended})
+        if not rows:
+            raise BadInput("no run has ended")
+        data = DataFrame(rows).sort_values("begin", ignore_index=True)
+        first = float(data["begin"].min())
+        notes = [f"From {to_datetime(first, unit='s'):%Y-%m-%d %H:%M} UTC."]
+        if len(data) > _MOST_BARS:
+            notes.append(f"Drawn: the first {_MOST_BARS} of {several(len(data), 'run')}.")
+        data = data.assign(begin=data["begin"] - first, end=data["end"] - first)
+        return cls(data=data, notes=tuple(notes), x=Axis("end", "seconds since the first run began"))
+
+    def _draw(self, figure: Figure) -> None:
+        data = self.data.head(_MOST_BARS)
+        for state, rows in data.groupby("state"):
+            figure.add_bar(
+                x=rows["end"] - rows["begin"],
+                base=rows["begin"],
+                y=rows.index,
+                orientation="h",
+                textposition="none",
+                name=state,
+                marker={"color": STATE_COLORS[str(state)]},
+                customdata=rows[["cell", "trial", "seed", "end"]],
+                hovertemplate="%{customdata[0]}, trial %{customdata[1]}, seed %{customdata[2]}"
+                "<br>%{base:.1f} to %{customdata[3]:.1f} s<extra></extra>",
+                meta={"trials": list(zip(rows["study"], rows["cell"], rows["trial"], strict=True))},
+            )
+        names = data["trial"].map("#{}".format)
+        if data["cell"].nunique() > 1:
+            names = data["cell"].map(spaced) + " " + names
+        name_rows(figure, [name * (len(data) <= 40) for name in names])
+        height = max(160, min(640, 110 + 16 * len(data)))
+        figure.update_layout(
+            xaxis=self.x.over(0.0, float(data["end"].max()) or 1.0), height=height, showlegend=True
         )
 
 

@@ -399,7 +399,7 @@ class LossMap(Panel):
             "colorbar": {"thickness": 12, "outlinewidth": 0},
             "showscale": crowded,
         }
-        number = {"texttemplate": "" if crowded else "%{z:.3f}", "textfont": {"size": 13}}
+        number = {"texttemplate": "%{z:.3f}" * (not crowded), "textfont": {"size": 13}}
         gaps = {"hoverongaps": False, "xgap": 3, "ygap": 3}
         figure.add_heatmap(z=table.to_numpy(), **places, **scale, **number, **hover, **gaps)
         plain = {"type": "category", "showgrid": False, "zeroline": False}

@@ -48,7 +48,8 @@ _COLUMNS = 3
 _FIFTHS = ("best fifth", "second", "third", "fourth", "worst fifth")
 _FEW_TICKS = 4
 _LONGEST = 12  # letters of a choice on an axis
-
+_PLACES = 30  # along each side of a map
+_FEWEST_ON_MAP = 5  # trials
 
 _Evaluator = Annotated[Evaluator, PanelOption(get_args(Evaluator))]
 _IMPORTANCES = {
@@ -365,6 +366,51 @@ class RankPanel(SpacePanel, name="rank", heading="Rank of the trials over pairs 
             figure.update_xaxes(**axis_of(first), **place)
             figure.update_yaxes(automargin=True, **axis_of(second), **place)
         figure.update_layout(legend={"traceorder": "reversed"})
+
+
+class ContourPanel(SpacePanel, name="contour", heading="Loss over pairs of hyperparameters"):
+    """The loss between the trials that ended, interpolated over each pair of hyperparameters."""
+
+    @classmethod
+    def _of(cls, report: ReportData, params: Params = ()) -> Panel:
+        data, y = drawn_trials(report)
+        ended = data[has_ended(data)]
+        if len(ended) < _FEWEST_ON_MAP:
+            raise BadInput(f"a map needs {_FEWEST_ON_MAP} trials that ended; there are {len(ended)}")
+        note = "Colors: interpolated between the trials, which are the dots; the worst tenth count as the next best."
+        return cls(data=ended, notes=(note,), dimensions=tuple(paired(report, params, "maps")), y=y)
+
+    def _draw(self, figure: Figure) -> None:
+        pairs, places = list(combinations(self.dimensions, 2)), np.linspace(0, 1, _PLACES)
+        data, rows = self.data[self.data["drawn"]], self.grid(figure, len(pairs), share_y=False)
+        losses = data[self.y.column].to_numpy(float)
+        losses = np.minimum(losses, np.quantile(losses, 0.9))
+        words, dot = data.astype(str), {"size": 4, "line": {"width": 1, "color": "white"}}
+        for place, (first, second) in zip(rows, pairs, strict=True):
+            x, y = (each.coordinates(data[each.name]) for each in (first, second))
+            known = x.notna() & y.notna()
+            # Inverse distances: unlike a triangulation they need no points around a place, nor two different values.
+            at = np.stack(np.meshgrid(places, places), -1)[..., None, :] - np.stack([x[known], y[known]], -1)
+            weights = 1 / ((at**2).sum(-1) ** 1.5 + 1e-4)
+            z = (weights * losses[known]).sum(-1) / weights.sum(-1)
+            figure.add_contour(
+                x=places,
+                y=places,
+                z=z.round(5),
+                coloraxis="coloraxis",
+                hoverinfo="skip",
+                line={"width": 0.5},
+                **place,
+            )
+            look = Look("trials", GREY)
+            hover = f"{hover_of(first, second)}<br>loss %{{loss}}"
+            look.points(
+                figure, words[known], x[known], y[known], hover, marker=dot, showlegend=False, **place
+            )
+            figure.update_xaxes(**axis_of(first) | {"range": [0, 1]}, **place)
+            figure.update_yaxes(automargin=True, **axis_of(second) | {"range": [0, 1]}, **place)
+        bar = {"title": {"text": "loss", "side": "top"}, "thickness": 12, "outlinewidth": 0}
+        figure.update_layout(coloraxis={"colorscale": "Cividis", "colorbar": bar})
 
 
 def paired(report: ReportData, params: Sequence[str], what: str) -> list[Dimension]:
