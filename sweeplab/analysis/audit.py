@@ -129,11 +129,6 @@ class AuditTable:
         """Return the names of the points marked in `touched`, [n]."""
         return tuple(name for name, here in zip(self.points.names, touched, strict=True) if here)
 
-    def check_has(self, name: str) -> None:
-        """Make sure that any run has a hyperparameter."""
-        if name not in self.runs or self.runs[name].isna().all():
-            raise BadInput(f"the runs do not say their {name}")
-
     def found(self, sentence: str, names: tuple[str, ...]) -> Answer:
         """Return a finding about some points, with the exponents without these points."""
         keep = np.array([name not in names for name in self.points.names])
@@ -381,14 +376,14 @@ class Tuned:
 
     def is_tuned(self, evidence: AuditTable) -> Answer:
         """Find points whose size tried only one value."""
-        evidence.check_has(self.name)
+        if self.name not in evidence.runs or evidence.runs[self.name].isna().all():
+            raise BadInput(f"the runs do not say their {self.name}")
         tried = self._tried(evidence)
         alone = [len(values) < 2 for values in tried]
         names = evidence.names(alone)
         if not names:
-            return Answer(
-                CLEAR, f"every size tried {several(min(map(len, tried)), 'value')} or more of {self.name}"
-            )
+            fewest = several(min(map(len, tried)), "value")
+            return Answer(CLEAR, f"every size tried {fewest} or more of {self.name}")
         values = sorted({each for values in tried for each in values}, key=_parts)
         if len(values) == 1:
             sentence = f"{self.name} is {_written(values[0])} in every run: {self.because}"

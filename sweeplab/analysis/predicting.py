@@ -362,7 +362,9 @@ def _held_out(spec: StudySpec, axis: str) -> tuple[str, list[dict[str, Any]]]:
     ratios = {
         name: (max(values) / min(values), name == "n_embd")
         for name, values in spec.grid.items()
-        if len(values) > 1 and not is_tuned(name) and all(_is_size(value) for value in values)
+        if len(values) > 1
+        and not is_tuned(name)
+        and all(type(value) in (int, float) and value > 0 for value in values)
     }
     if not ratios:
         what = f"the grid of study {spec.name} has no size with two values, of which one could be held out"
@@ -376,10 +378,6 @@ def _held_out(spec: StudySpec, axis: str) -> tuple[str, list[dict[str, Any]]]:
         kept = [max(values)] if name == axis else values
         sizes = [{**size, name: value} for size in sizes for value in kept]
     return axis, sizes
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
 def _small(spec: StudySpec, axis: str, parametrization: str) -> StudySpec:

@@ -26,7 +26,7 @@ from sweeplab.analysis import sealing
 from sweeplab.analysis.ledger import SCORED as SCORE_ENTRY
 from sweeplab.analysis.ledger import VERSION, LedgerEntry, append
 from sweeplab.analysis.sealing import Place, StartedRun
-from sweeplab.analysis.studies import Counting, file_points
+from sweeplab.analysis.studies import Counting, file_points, read_studies
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import counts, several
 from sweeplab.lab.listing import read_spec
@@ -127,9 +127,8 @@ class Runs:
             return Outcome(entry, REFUSED, f"made after: {when}, and {sealing.started_in_words(runs)}")
         unended, still, why = sum(run.ended is None for run in runs), "", points
         if unended:
-            still = (
-                f"{unended} of its {several(len(runs), 'run')} {'has' if unended == 1 else 'have'} not ended"
-            )
+            have = ("have", "has")[unended == 1]
+            still = f"{unended} of its {several(len(runs), 'run')} {have} not ended"
         if isinstance(points, Points):
             why, rows = "no loss at that size in its records", sealing.rows_at(points, entry.forecast["at"])
             if rows.size:
@@ -147,8 +146,6 @@ class Runs:
         return sealing.study_digest(read_spec(folder), folder.data.text_digest)
 
     def _reading(self, names: Sequence[str], counting: Counting) -> tuple[list[StartedRun], Points | str]:
-        from sweeplab.analysis.studies import read_studies
-
         key = repr((sorted(names), counting))
         if key not in self._read:
             folders = [StudyFolder(self._lab, name) for name in names]

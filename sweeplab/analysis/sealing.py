@@ -246,7 +246,9 @@ def size_targets(
             what = " and ".join(varying) or "size"
             left_out[cell.key] = f"its {what} is known only once a trial is sampled"
             continue
-        settings = _settings([each.as_dict() for each in drawn])
+        values, *others = (each.as_dict() for each in drawn)
+        common = [name for name in values if all(other[name] == values[name] for other in others)]
+        settings = {name: values[name] for name in common if name not in NOT_SETTINGS}
         new = Target(
             sizes[0], place, (cell.key,), len(space.seeds), settings=settings, text=plan.data.text_digest
         )
@@ -258,16 +260,6 @@ def size_targets(
         else:
             targets.append(new)
     return targets, left_out
-
-
-def _settings(drawn: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What all trials drawn from a cell have in common, without the seed and what depends on the machine."""
-    first, *others = drawn
-    return {
-        name: value
-        for name, value in first.items()
-        if name not in NOT_SETTINGS and all(other[name] == value for other in others)
-    }
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,8 @@ def with_tuning(
     design: StudyDesign | None = None,
 ) -> Points:
     """Return the points of runs with how they were tuned: what was searched at each size, and what is one for all."""
-    fixed = [name for name in FOLLOW_SIZE if name in runs and _is_one_for_all(runs[name])]
+    known = [name for name in FOLLOW_SIZE if name in runs and runs[name].notna().all()]
+    fixed = [name for name in known if runs[name].astype(str).nunique() == 1]
     tokens = numbers(runs, "batch_size") * numbers(runs, "block_size")
     if "betas" in fixed and not (tokens < _SMALL_BATCH).any():
         fixed.remove("betas")
@@ -112,10 +113,6 @@ def with_tuning(
         words += f"; {listed(fixed)} {('is', 'are')[len(fixed) > 1]} one for all sizes, and the best follow the size"
     record = record_of(lambda: tuned_runs(runs, "the study", design, conventions))
     return replace(points, tuned=tuned, tuned_why=words, record=record)
-
-
-def _is_one_for_all(column: pd.Series[Any]) -> bool:
-    return bool(column.notna().all() and column.astype(str).nunique() == 1)
 
 
 def select_trials(

@@ -53,28 +53,11 @@ MEASURED = dict.fromkeys((*BEST_MEASURES, *END_MEASURES), "float64")
 _KINDS = {"int": "Int64", "float": "float64", "bool": "boolean", "str": "string", "floats": "string"}
 HYPERPARAMETERS = {name: _KINDS[row.kind] for name, row in TABLE.items() if name not in COLUMNS}
 
+_PLACE = {"cell": "string", "trial": "Int64", "seed": "Int64", "iteration": "Int64", "train_tokens": "Int64"}
 # One row per line of a run's record; `run` counts the runs in their order.
-POINTS = {
-    "run": "int64",
-    "cell": "string",
-    "trial": "Int64",
-    "seed": "Int64",
-    "iteration": "Int64",
-    "train_tokens": "Int64",
-} | {
-    measure.name: "float64"
-    for measure in fields(CurvePoint)
-    if measure.name not in ("iteration", "train_tokens", "extra")
-}
-CURVES = {
-    "cell": "string",
-    "trial": "Int64",
-    "seed": "Int64",
-    "iteration": "Int64",
-    "train_tokens": "Int64",
-    "metric": "string",
-    "value": "float64",
-}  # one row per point
+POINTS = {"run": "int64"} | _PLACE
+POINTS |= {field.name: "float64" for field in fields(CurvePoint) if field.name not in (*_PLACE, "extra")}
+CURVES = _PLACE | {"metric": "string", "value": "float64"}  # one row per point
 
 # What a row takes from a run's end, under the same name.
 _ENDS = ("best_val_loss", "final_val_loss", "value", "train_tokens", "train_flops", "wall_seconds")
@@ -218,8 +201,7 @@ def validate(frame: pd.DataFrame) -> pd.DataFrame:
 
 def pairs_of(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a table for Python, with pairs such as betas as tuples instead of text."""
-    names = [name for name, row in TABLE.items() if row.kind == "floats" and name in frame]
-    texts = {name: frame[name].astype(object) for name in names}
+    texts = {name: frame[name].astype(object) for name in _PAIRS if name in frame}
     return frame.assign(
         **{name: column.map(ast.literal_eval, na_action="ignore") for name, column in texts.items()}
     )

@@ -161,7 +161,12 @@ def valley(parabolas: Sequence[Parabola], weights: Array, begin: Array, shared: 
     """
     log_c = np.array([math.log(each.budget.flops) for each in parabolas])
     center = float(log_c.mean())
-    rows = _rows(parabolas, log_c - center, weights)
+    where = [each.budget.rows[each.used] for each in parabolas]
+    place = np.repeat(np.arange(len(where)), [len(each) for each in where])
+    loss = np.concatenate([np.exp(each.budget.log_loss[each.used]) / each.level for each in parabolas])
+    log_n = np.concatenate([each.budget.log_n[each.used] for each in parabolas])
+    of_table = np.concatenate(where)
+    rows = _Rows(log_n, loss, (log_c - center)[place], place, of_table, weights[of_table])
     freedom = len(rows.log_n) - len(parabolas) - 5
     if freedom < 1:
         return None
@@ -175,15 +180,6 @@ def valley(parabolas: Sequence[Parabola], weights: Array, begin: Array, shared: 
     ratio = _variance_ratio(rows, theta, residual, jacobian, freedom)
     quantile = noise.quantile(len(parabolas) - 2 if ratio > 1 else None)
     return Line(center, float(theta[_AT]), float(theta[_SLOPE]), influences, noise, ratio, quantile)
-
-
-def _rows(parabolas: Sequence[Parabola], x: Array, weights: Array) -> _Rows:
-    where = [each.budget.rows[each.used] for each in parabolas]
-    place = np.repeat(np.arange(len(where)), [len(each) for each in where])
-    loss = np.concatenate([np.exp(each.budget.log_loss[each.used]) / each.level for each in parabolas])
-    log_n = np.concatenate([each.budget.log_n[each.used] for each in parabolas])
-    rows = np.concatenate(where)
-    return _Rows(log_n, loss, x[place], place, rows, weights[rows])
 
 
 def _solve(rows: _Rows, theta: Array) -> tuple[Array, Array, Array]:
@@ -272,9 +268,8 @@ def budgets_of(
         near = np.abs(log_c - at[nearest]) <= math.log(_FAR)
         groups = [(float(each), np.flatnonzero((nearest == k) & near)) for k, each in enumerate(at)]
         how = "each row belongs to the nearest budget that --budgets names"
-    budgets = _shifted_to_budgets(
-        [(at, rows) for at, rows in groups if n_sizes(log_n[rows]) >= SIZES], points
-    )
+    groups = [(at, rows) for at, rows in groups if n_sizes(log_n[rows]) >= SIZES]
+    budgets = _shifted_to_budgets(groups, points)
     if not budgets and not how.startswith("no "):
         how = f"no budget has rows of {SIZES} sizes"
     return budgets, how

@@ -124,10 +124,6 @@ class Number:
         """Return whether there is a number to show: identified or weak."""
         return self.verdict.identified
 
-    def none(self, why: str) -> Number:
-        """Return the number as not identified, for this reason."""
-        return replace(self, verdict=Verdict(NOT_IDENTIFIED, why))
-
     def of(
         self, value: float, low: float, high: float, lacking: Sequence[str] = (), at_most: str = ""
     ) -> Number:
@@ -138,13 +134,9 @@ class Number:
         verdict = by_width(self.kind, value, low, high)
         if lacking:
             verdict = Verdict(NOT_IDENTIFIED, "; ".join(lacking))
-        return replace(self, value=value, low=low, high=high, verdict=verdict).at_most_weak(at_most)
-
-    def at_most_weak(self, why: str) -> Number:
-        """Return it as weak for this reason, if there is one and it is identified."""
-        if not why or not self.identified:
-            return self
-        return replace(self, verdict=Verdict(WEAK, why))
+        elif at_most and verdict.identified:
+            verdict = Verdict(WEAK, at_most)
+        return replace(self, value=value, low=low, high=high, verdict=verdict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values, named as in `Estimate`; null if there is no number."""
@@ -161,7 +153,8 @@ def optimum_at(log_flops: float) -> dict[str, Number]:
 
 def no_optimum(why: str, log_flops: float) -> dict[str, Number]:
     """Return the numbers of an approach as not identified, for one reason."""
-    return {name: each.none(why) for name, each in optimum_at(log_flops).items()}
+    none = Verdict(NOT_IDENTIFIED, why)
+    return {name: replace(number, verdict=none) for name, number in optimum_at(log_flops).items()}
 
 
 def short_span(what: str, log_flops: Array) -> list[str]:

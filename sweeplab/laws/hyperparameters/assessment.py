@@ -134,10 +134,6 @@ class HyperparameterLaws:
     warnings: tuple[str, ...]
     prediction: Mapping[str, Any] = field(default_factory=dict)
 
-    def cell_name(self, c: int) -> str:
-        """Return a cell's name by its sizes."""
-        return _cell_name(self.runs, c)
-
     def as_dict(self) -> dict[str, Any]:
         """Return all as plain values."""
         runs, valley = self.runs, self.valley
@@ -293,7 +289,12 @@ def _laws(runs: Runs, optima: Optima, varying: Sequence[str], name: str, why: st
         correlation = float(np.corrcoef(runs.log_of(shapes[0]), runs.log_of(shapes[1]))[0, 1])
         if abs(correlation) < _APART:
             expected = _apart(runs, shapes + trained)
-    return sorted(fitted, key=lambda law: -law.line.score - _BETTER * _is_expected(law, expected))
+
+    def penalized(law: Law) -> float:
+        known = set(law.columns) <= {*expected, "tokens per parameter"}
+        return -law.line.score - _BETTER * (known and law.columns[-1:] == expected[-1:])
+
+    return sorted(fitted, key=penalized)
 
 
 def _apart(runs: Runs, columns: Sequence[str]) -> tuple[str, ...]:
@@ -306,10 +307,6 @@ def _apart(runs: Runs, columns: Sequence[str]) -> tuple[str, ...]:
         if not kept or left.std() >= ON_PATH:
             kept.append(column)
     return tuple(kept)
-
-
-def _is_expected(law: Law, expected: tuple[str, ...]) -> bool:
-    return set(law.columns) <= {*expected, "tokens per parameter"} and law.columns[-1:] == expected[-1:]
 
 
 def _law(runs: Runs, optima: Optima, columns: tuple[str, ...], name: str, why: str) -> Law | None:
@@ -503,14 +500,14 @@ def _flags(runs: Runs, optima: Optima, counts: NDArray[np.intp], steps: Array) -
     for side, end, place in ((-1, "smallest", "below"), (1, "largest", "above")):
         cells = np.flatnonzero(optima.side == side)
         if len(cells):
-            names = several_named([_cell_name(runs, int(c)) for c in cells])
+            names = several_named([runs.cell_name(int(c)) for c in cells])
             flags.append(
                 f"{several(len(cells), 'cell')} best at the {end} value tried: {names}; "
                 f"the optimum may lie {place}, and these cells give only a bound"
             )
     few = np.flatnonzero(counts < FEWEST_VALUES)
     if len(few):
-        names = several_named([_cell_name(runs, int(c)) for c in few])
+        names = several_named([runs.cell_name(int(c)) for c in few])
         flags.append(f"{several(len(few), 'cell')} with fewer than {FEWEST_VALUES} values: {names}")
     coarse = np.flatnonzero(np.exp(steps) > COARSEST * 1.001)
     if len(coarse):
@@ -520,10 +517,3 @@ def _flags(runs: Runs, optima: Optima, counts: NDArray[np.intp], steps: Array) -
             f"steps above {COARSEST} spoil exponents"
         )
     return flags
-
-
-def _cell_name(runs: Runs, c: int) -> str:
-    shown = [name for name in (*SHAPE, "params", "tokens") if name in runs.sizes]
-    if set(SHAPE) <= set(shown):
-        shown.remove("params") if "params" in shown else None
-    return ",".join(f"{name}={rounded(math.exp(float(runs.log_of(name)[c])))}" for name in shown)

@@ -102,9 +102,7 @@ def record_of(read: Callable[[], Runs]) -> Callable[[Points], TuningRecord | Non
         except (BadInput, KeyError):  # nothing was searched, or no number
             return None
         excess = excess_of_many(runs)
-        if excess is None:
-            return None
-        return (runs, excess)
+        return excess and (runs, excess)
 
     def record(points: Points) -> TuningRecord | None:
         both = known()
@@ -197,11 +195,12 @@ def excess_of(runs: Runs) -> Excess | None:
     if len(y) < _FEWEST * runs.n_cells or runs.n_cells > _MOST_CELLS or not np.isfinite(lowest).all():
         return None
     low, high = x.min(0), x.max(0)
-    sizes = runs.logs[:, np.ptp(runs.logs, axis=0) > 1e-9]
+    varied = np.ptp(runs.logs, axis=0) > 1e-9
+    sizes = runs.logs[:, varied]
     sizes = (sizes - sizes.mean(0)) / np.maximum(sizes.std(0), 1e-12)
     # Params follow depth and width: one of two descriptions of a size is enough.
     if sizes.shape[1] > 2:
-        sizes = sizes[:, [k for k in range(sizes.shape[1]) if _varied(runs)[k] != "params"]]
+        sizes = sizes[:, np.array(runs.sizes)[varied] != "params"]
     rank = np.empty(len(y), np.intp)
     order = np.lexsort((y, cell))
     rank[order] = np.arange(len(y)) - np.searchsorted(cell[order], cell[order])
@@ -220,7 +219,8 @@ def excess_of(runs: Runs) -> Excess | None:
     random = np.random.default_rng(0)
     grid = _grid(low, high)
     # The best of the values tried that a draw has, not the one that was chosen: which of two like ones won is luck.
-    shown = [_lowest(x[cell == c], y[cell == c]) for c in range(runs.n_cells)]
+    by_loss = np.argsort(y, kind="stable")
+    shown = [x[by_loss[cell[by_loss] == c][:_SHOWN]] for c in range(runs.n_cells)]
     most = max(map(len, shown))
     shown = [np.vstack([each, np.repeat(each[:1], most - len(each), 0)]) for each in shown]
     values = np.concatenate([np.vstack([each, grid]) for each in shown])
@@ -262,14 +262,6 @@ def _competing(cell: NDArray[np.intp], y: Array, n_cells: int) -> Array:
     lowest = np.full(n_cells, np.inf)
     np.minimum.at(lowest, cell, y)
     return np.bincount(cell[y < lowest[cell] + _NEAR], minlength=n_cells).astype(float)
-
-
-def _lowest(x: Array, y: Array) -> Array:
-    return x[np.argsort(y, kind="stable")[:_SHOWN]]
-
-
-def _varied(runs: Runs) -> list[str]:
-    return [name for name, column in zip(runs.sizes, runs.logs.T, strict=True) if np.ptp(column) > 1e-9]
 
 
 def _grid(low: Array, high: Array) -> Array:

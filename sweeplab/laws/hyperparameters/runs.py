@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.formatting import listed
+from sweeplab.formatting import listed, rounded
 from sweeplab.hyperparameters import TABLE
 from sweeplab.laws.columns import (
     ROLES,
@@ -72,6 +72,13 @@ class Runs:
         """Return the number of cells."""
         return len(self.logs)
 
+    def cell_name(self, c: int) -> str:
+        """Return a cell's name by its sizes."""
+        shown = [name for name in (*SHAPE, "params", "tokens") if name in self.sizes]
+        if set(SHAPE) <= set(shown):
+            shown = [name for name in shown if name != "params"]
+        return ",".join(f"{name}={rounded(math.exp(float(self.log_of(name)[c])))}" for name in shown)
+
     def over(self, names: Sequence[str]) -> Runs:
         """Return the runs with some of the searched values; the others count as noise, and `notes` says so."""
         left = [name for name in self.names if name not in names]
@@ -122,11 +129,8 @@ def parse_searched(text: str) -> tuple[dict[str, str], dict[str, str]]:
         if name not in TABLE or name in ROLES:
             if name not in ROLES and column:
                 allowed = (*ROLES, *OTHER_NAMES)
-                problems.append(
-                    Problem(
-                        f"--columns has no {name!r}", ", ".join(allowed), nearest(name, {*allowed, *TABLE})
-                    )
-                )
+                like = nearest(name, {*allowed, *TABLE})
+                problems.append(Problem(f"--columns has no {name!r}", ", ".join(allowed), like))
             roles.append(pair)
         elif name in searched:
             problems.append(Problem(f"--columns names {name!r} twice"))
@@ -151,13 +155,8 @@ def parse_at(text: str) -> dict[str, float]:
         except ValueError:
             target[name] = math.nan
         if name not in SIZES and name not in TABLE:
-            raise BadInput(
-                Problem(
-                    f"--at has no {name!r}",
-                    ", ".join((*SIZES, "N", "D", "a searched hyperparameter")),
-                    nearest(name, (*SIZES, *TABLE)),
-                )
-            )
+            allowed = ", ".join((*SIZES, "N", "D", "a searched hyperparameter"))
+            raise BadInput(Problem(f"--at has no {name!r}", allowed, nearest(name, (*SIZES, *TABLE))))
         if not 0 < target[name] < math.inf:
             raise BadInput(Problem(f"--at {pair!r}", "N=, D=, n_embd=, n_layer= and a positive number"))
     return target
@@ -245,10 +244,8 @@ def _columns(
     for name in TABLE:
         if name in named:
             if named[name] not in known:
-                problem = Problem(
-                    f"{source}: no column {named[name]!r}", ", ".join(known), nearest(named[name], known)
-                )
-                raise BadInput(problem)
+                what = f"{source}: no column {named[name]!r}"
+                raise BadInput(Problem(what, ", ".join(known), nearest(named[name], known)))
             chosen[name] = named[name]
         elif name in known and name not in taken:
             chosen[name] = name
@@ -273,12 +270,9 @@ def _numbers(frame: pd.DataFrame, column: str, name: str, source: str) -> Array:
     values = np.asarray(pd.to_numeric(texts, errors="coerce").to_numpy(float, na_value=np.nan), np.float64)
     bad = texts[np.isnan(values) & texts.notna().to_numpy()]
     if len(bad) and np.isfinite(values).any() and (name in SHAPE or len(bad) < len(texts) / 2):
-        word, more = str(frame.index.name or "row"), ""
-        if len(bad) > 1:
-            more = f" and {len(bad) - 1} more"
-        cell = f"{str(bad.iloc[0])[:60]!r} in {word} {bad.index[0]}{more}"
-        what = f"{source}: column {column!r} ({name}): {cell} is not a number"
-        raise BadInput(what)
+        more = f" and {len(bad) - 1} more" * (len(bad) > 1)
+        cell = f"{str(bad.iloc[0])[:60]!r} in {frame.index.name or 'row'} {bad.index[0]}{more}"
+        raise BadInput(f"{source}: column {column!r} ({name}): {cell} is not a number")
     return values
 
 
@@ -286,9 +280,7 @@ def _searched(
     values: Mapping[str, Array], names: Sequence[str], sizes: Sequence[str], keep: NDArray[np.bool_]
 ) -> tuple[list[str], tuple[str, ...]]:
     cell = _cells({name: np.log(values[name][keep]) for name in sizes})[1]
-    searched: list[str] = []
-    notes: list[str] = []
-    centered: dict[str, Array] = {}
+    searched, notes, centered = list[str](), list[str](), dict[str, Array]()
     for name in names:
         numbers = values[name][keep]
         is_positive = np.isfinite(numbers) & (numbers > 0)
@@ -310,9 +302,8 @@ def _searched(
         if follows:
             notes.append(f"{name} follows {follows[0]} in every cell, and is not fitted apart from it")
         elif len(searched) == _MOST_SEARCHED:
-            notes.append(
-                f"{name} was searched too; {_MOST_SEARCHED} are fitted at once, and --columns names which"
-            )
+            most = f"{_MOST_SEARCHED} are fitted at once"
+            notes.append(f"{name} was searched too; {most}, and --columns names which")
         else:
             searched.append(name)
             centered[name] = away

@@ -147,7 +147,7 @@ def _begun(x: Array, y: Array, cell: Ints, sizes: Array, window: float) -> _Stat
     used = y - lowest[cell] <= 1.5 * window
     weights = np.ones(len(y))
     for _ in range(3):
-        solved = _solve(x, y, cell, used, weights, state) if _enough(used, n_values) else None
+        solved = _solve(x, y, cell, used, weights, state)
         if solved is None:
             return None
         weights, state = solved.weights(x, y, cell, used), solved.state(sizes)
@@ -160,13 +160,10 @@ def _converged(
 ) -> Valley | None:
     if state is None:
         return None
-    weights, n_values = np.ones(len(y)), x.shape[1]
+    weights = np.ones(len(y))
     for _ in range(_ROUNDS):
         used = _near(x, cell, state, window)
-        if _enough(used, n_values, is_rich):
-            solved = _solve(x, y, cell, used, weights, state, is_rich)
-        else:
-            solved = None
+        solved = _solve(x, y, cell, used, weights, state, is_rich)
         if solved is None:
             return None
         weights, state = solved.weights(x, y, cell, used), solved.state(sizes)
@@ -180,11 +177,6 @@ def _near(x: Array, cell: Ints, state: _State, window: float) -> NDArray[np.bool
     z = x - state.optimum[cell]
     near = np.einsum("ij,jk,ik->i", z, state.bend, z) / 2 <= window
     return np.asarray(near & (np.abs(z) <= _FARTHEST).all(axis=1))
-
-
-def _enough(used: NDArray[np.bool_], n_values: int, is_rich: bool = False) -> bool:
-    n_shared = n_values * (n_values + 3) // 2 + is_rich * n_values**2
-    return int(used.sum()) >= n_shared + 3
 
 
 def _start(x: Array, y: Array, cell: Ints, sizes: Array, lowest: Array, window: float) -> Array:
@@ -273,7 +265,8 @@ class _Solved:
         # Where cells have hardly more rows than numbers, most residuals are nearly zero.
         noise = self.noise
         if 2 * self.freedom > n_used:
-            noise = _robust(residual[used]) * math.sqrt(n_used / self.freedom)
+            typical = 1.4826 * float(np.median(np.abs(residual[used])))
+            noise = max(typical, 1e-7) * math.sqrt(n_used / self.freedom)
         scale = np.full(len(y), noise)
         if self.freedom >= 40:
             scale *= np.exp(_noise_slope(residual[used] / noise, z[used], z))
@@ -352,8 +345,13 @@ def _solve(
     state: _State,
     is_rich: bool = False,
 ) -> _Solved | None:
-    """Return the weighted linear fit about the state's optima; each cell's block is eliminated."""
+    """Return the weighted linear fit about the state's optima; each cell's block is eliminated.
+
+    None if the rows that count are too few for what the cells share, or do not determine it.
+    """
     n_cells, n_values = state.optimum.shape
+    if used.sum() < n_values * (n_values + 3) // 2 + is_rich * n_values**2 + 3:
+        return None
     z = (x - state.optimum[cell])[used]
     losses, weight, rows_of = y[used], weights[used], cell[used]
     terms = _shared_terms(z, is_rich)
@@ -411,10 +409,6 @@ def _noise_slope(residual: Array, z: Array, at: Array) -> Array:
     ridge = np.diag([0.0, *[5.0] * z.shape[1]])
     slopes = np.linalg.solve(terms.T @ terms + ridge, terms.T @ logs)[1:]
     return np.clip(at @ slopes, -0.7, 0.7)
-
-
-def _robust(residual: Array) -> float:
-    return max(1.4826 * float(np.median(np.abs(residual))), 1e-7)
 
 
 def _positive(bend: Array) -> Array:

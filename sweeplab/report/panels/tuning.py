@@ -127,7 +127,7 @@ def _table(laws: HyperparameterLaws, name: str, size: str) -> DataFrame:
         {
             "hyperparameter": name,
             "what": "cell",
-            "cell": laws.cell_name(c),
+            "cell": laws.runs.cell_name(c),
             "x": float(sizes[c]),
             **{"best": cell.value, "low": cell.low, "high": cell.high, "edge": cell.as_dict()["edge"]},
         }
