@@ -463,23 +463,15 @@ def audit(
     `law` is the one whose exponents the effects of findings show. Without `studies` cures have no command; `asked` is
     how the user counts, which commands repeat.
     """
-    return {
-        "conventions": evidence.points.conventions,
-        "dropped": evidence.points.dropped,
-        **study_causes(
-            evidence.points,
-            evidence.runs,
-            evidence.table,
-            evidence.conventions,
-            evidence.designs,
-            studies,
-            asked,
-        ),
-        "findings": [
-            {"name": check.name, "question": check.question} | check.look(evidence).as_dict()
-            for check in CHECKS
-        ],
-    }
+    points, designs = evidence.points, evidence.designs
+    causes = study_causes(
+        points, evidence.runs, evidence.table, evidence.conventions, designs, studies, asked
+    )
+    findings = [
+        {"name": check.name, "question": check.question} | check.look(evidence).as_dict() for check in CHECKS
+    ]
+    about = {"conventions": points.conventions, "dropped": points.dropped}
+    return about | causes | {"findings": findings}
 
 
 def audit_file(path: Path, counting: Counting) -> dict[str, Any]:

@@ -195,7 +195,7 @@ def _more_seeds(
     for repeat in range(1, max(times)):
         parts: list[str] = []
         for cell in (cell for cell, count in zip(chosen, times, strict=True) if count > repeat):
-            one = " and ".join(f"{name} == {value!r}" for name, value in cell.items())
+            one = _is_cell(cell)
             if parts and len(f"{parts[-1]} or {one}") <= _LONGEST:
                 parts[-1] += f" or {one}"
             else:
@@ -203,6 +203,10 @@ def _more_seeds(
         for when in parts:
             entries += [{"seed": first + len(entries) + k, "when": when} for k in range(n_seeds)]
     return entries
+
+
+def _is_cell(cell: Mapping[str, Any]) -> str:
+    return " and ".join(f"{name} == {value!r}" for name, value in cell.items())
 
 
 def _plain(values: Iterable[Any]) -> list[Any]:
@@ -238,19 +242,13 @@ def study_causes(
     lengths = {name: design.train_tokens for name, design in designs.items()}
     tokens = table["study"].astype(str).map(lengths)
     passes = finite(table, "train_tokens").to_numpy(float) / tokens.to_numpy(float, na_value=np.nan)
-    causes = _diagnosed(
-        points,
-        trials,
-        passes,
-        len(runs) / points.n,
-        finite(table, "wall_seconds").to_numpy(float),
-    )
+    seconds = finite(table, "wall_seconds").to_numpy(float)
+    causes = _diagnosed(points, trials, passes, len(runs) / points.n, seconds)
     if studies and "causes" in causes:
         name, spec = next(iter(studies.specs.items()))
         cells = [{axis: row[axis] for axis in spec.grid if axis in row} for row in table.to_dict("records")]
-        add_commands(
-            causes, ",".join(studies.specs), asked or Counting(), partial(study_command, name, spec, cells)
-        )
+        command = partial(study_command, name, spec, cells)
+        add_commands(causes, ",".join(studies.specs), asked or Counting(), command)
     return causes
 
 
@@ -264,14 +262,9 @@ def file_causes(path: Path, counting: Counting) -> dict[str, Any]:
     word = str(frame.index.name or "row")
     rows = [str(name).removeprefix(f"{word} ") for name in points.names]
     used = frame.set_axis([str(at) for at in frame.index]).reindex(rows)
-    n_rows = points.n_rows if points.n_rows is not None else np.ones(points.n)
-    causes = _diagnosed(
-        points,
-        trials,
-        points.passes,
-        float(n_rows.mean()),
-        finite(used, "wall_seconds").to_numpy(float),
-    )
+    runs_each = 1.0 if points.n_rows is None else float(points.n_rows.mean())
+    seconds = finite(used, "wall_seconds").to_numpy(float)
+    causes = _diagnosed(points, trials, points.passes, runs_each, seconds)
     add_commands(causes, str(path), counting)
     return causes
 
@@ -366,9 +359,7 @@ def study_command(
         if len(change["rows"]) == len(cells):
             return seeds
         chosen = (cells[at] for at in change["rows"])
-        only = " or ".join(
-            " and ".join(f"{axis} == {value!r}" for axis, value in cell.items()) for cell in chosen
-        )
+        only = " or ".join(map(_is_cell, chosen))
         if not cells[0] or len(only) > _LONGEST:
             return None
         return f"{seeds} -o 'constraints={json.dumps([*spec.constraints, only])}'"

@@ -175,13 +175,6 @@ def _tried(sweep: Sweep, at: str) -> dict[str, CellTrials]:
     return {str(cell): CellTrials.of(own, "loss", int(drawn.get(cell, 0))) for cell, own in by_cell}
 
 
-def _of_best_trials(sweep: Sweep, at: str) -> DataFrame:
-    losses = _losses(sweep, at)
-    means = losses.groupby(TRIAL, sort=False)["loss"].mean().reset_index()
-    best = means.loc[means.groupby("cell", sort=False)["loss"].idxmin(), TRIAL]
-    return losses.merge(best, on=TRIAL)
-
-
 def _losses(sweep: Sweep, at: str) -> DataFrame:
     runs = sweep.runs.assign(loss=valued_losses(sweep.runs, MEASURES[at]))
     ended = sweep.trials.loc[has_ended(sweep.trials), TRIAL]
@@ -229,7 +222,10 @@ class Ranking:
 
 def rankings(sweep: Sweep, at: str = "best") -> list[Ranking]:
     """Return a ranking of the cells' best trials for each task of the study; `at` is best or final."""
-    kept = _of_best_trials(sweep, at)
+    losses = _losses(sweep, at)
+    means = losses.groupby(TRIAL, sort=False)["loss"].mean().reset_index()
+    best = means.loc[means.groupby("cell", sort=False)["loss"].idxmin(), TRIAL]
+    kept = losses.merge(best, on=TRIAL)
     if kept.empty:
         return []
     tried, is_searched = _tried(sweep, at), _is_searched(sweep)

@@ -110,7 +110,13 @@ def append(
                 content["sha256"] = _digest(content)
                 entries.append(_entry(content))
                 lines += canonical(content) + b"\n"
-            _write(path, lines)
+            is_new = not path.exists()
+            with opened(path, "ab") as file:
+                file.write(lines)
+                file.flush()
+                os.fsync(file.fileno())
+            if is_new:
+                sync_folder(path.parent)
             head = {"entries": len(entries), "sha256": entries[-1].sha256}
             write_whole(_head_file(path), canonical(head) + b"\n")
     except OSError as error:
@@ -188,16 +194,6 @@ def _refuse_torn(
     remove = f"truncate -s {path.stat().st_size - len(tail)} {path}"
     cut = f"is cut off after {several(len(tail), 'byte')}, as after a kill while it was written"
     raise BadInput(f"{line} {cut}; it was never sealed; to remove it: {remove}")
-
-
-def _write(path: Path, lines: bytes) -> None:
-    is_new = not path.exists()
-    with opened(path, "ab") as file:
-        file.write(lines)
-        file.flush()
-        os.fsync(file.fileno())
-    if is_new:
-        sync_folder(path.parent)
 
 
 def _head(path: Path) -> tuple[int, str] | None:

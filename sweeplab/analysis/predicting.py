@@ -166,17 +166,15 @@ def predict_size(
                 value = math.gcd(int(value), int(sized.fixed[entry.of]))
             reasons = [f"of the nearest cell, {best[0]['cell']}", predicted["why"] if predicted else why]
             values[name] = Value(value, why=": ".join(filter(None, reasons)))
-    law, loss, why_none = None, None, ""
-    regret = None
+    law, loss, regret, why_none = None, None, None, ""
     try:
         regret = _regret(laws, sized.search.keys(), named)
         law = assess(points, law_for(points, "auto"))
         loss = predict(law, target.at, target.seeds, regret or NO_REGRET)
     except BadInput as refused:
         law, why_none = None, refused.problems[0].what
-    spec = _one_cell(
-        folder, [*(f"{name}={yaml_text(value.value)}" for name, value in values.items()), *sizes]
-    )
+    changes = [f"{name}={yaml_text(value.value)}" for name, value in values.items()]
+    spec = _one_cell(folder, [*changes, *sizes])
     # The run belongs to the study that is written, which searches nothing.
     planned = make_plan(spec, folder.lab)
     (target, *_), _ = size_targets(spec, planned, counting)
@@ -190,8 +188,7 @@ def predict_size(
 def _regret(laws: Mapping[str, Any], searched: Set[str], named: Mapping[str, float]) -> Regret | None:
     """Return by how much values are expected to miss the best ones; None unless laws give all that have a law.
 
-    Raises:
-        BadInput: a named value has no law, or lies where its cost is not known.
+    A named value that has no law, or lies where its cost is not known, is refused.
     """
     asked = laws.get("asked") or {"off": 0.0, "why": ""}
     if asked["why"]:
@@ -215,17 +212,12 @@ def _voted(name: str, best: Sequence[Mapping[Any, Any]], wanted: Mapping[str, An
         held[text], votes[text] = row[name], votes.get(text, 0.0) + math.exp(-_distance(row, wanted))
     common = max(votes, key=lambda text: votes[text])
     count = sum(yaml_text(row[name]) == common for row in cells)
-    return Value(
-        held[common], why=f"best in {count} of {several(len(cells), 'cell')}, near ones counting most"
-    )
+    most = f"best in {count} of {several(len(cells), 'cell')}, near ones counting most"
+    return Value(held[common], why=most)
 
 
 def _one_cell(folder: StudyFolder, changes: Sequence[str]) -> StudySpec:
-    """Return the study with one cell and one trial, under a name that its sizes tell.
-
-    Raises:
-        BadInput: the changes are wrong, or leave more than one cell.
-    """
+    """Return the study with one cell and one trial, under a name that its sizes tell."""
     whole = read_spec(folder)
     _check_names(whole, [change for change in changes if change.startswith(_AT)])
     if len(whole.cells) > 1:
@@ -233,9 +225,8 @@ def _one_cell(folder: StudyFolder, changes: Sequence[str]) -> StudySpec:
     spec = read_study(folder.canonical_file, [*_ONE_TRIAL, *changes], folder.name)
     if varied := [name for name, values in spec.grid.items() if len(values) > 1]:
         tried = " and ".join(f"{name}={yaml_text(spec.grid[name][-1])}" for name in varied)
-        raise BadInput(
-            Problem(f"--at lacks {listed(varied)}, which the grid of {folder.name} has", f"{tried}, say")
-        )
+        what = f"--at lacks {listed(varied)}, which the grid of {folder.name} has"
+        raise BadInput(Problem(what, f"{tried}, say"))
     words = "-".join(f"{name}{yaml_text(spec.fixed[name])}" for name in whole.grid if name in spec.fixed)
     return spec.model_copy(update={"name": "-".join(filter(None, (folder.name, words)))})
 
@@ -412,7 +403,9 @@ def _at_size(small: StudySpec, lab: Path, size: Mapping[str, Any], ladder: float
         make_folder(file.parent)
         write_whole(file, json.dumps(_predicted(small.name, lab, size), indent=1).encode())
     made = json.loads(read_bytes(file))
-    rates = {made["predicted"], made["copied"], *_rungs(made["predicted"], ladder)}
+    n_rungs = math.floor(math.log(ladder, STEP) + 1e-9)
+    rungs = [made["predicted"] * STEP**power for power in range(-n_rungs, n_rungs + 1) if power]
+    rates = {made["predicted"], made["copied"], *(float(f"{rate:.4g}") for rate in rungs)}
     _complete(_at_rates(made["study"], sorted(rates)), run)
     return _trained(lab, small.name, made, rates)
 
@@ -442,11 +435,6 @@ def read_transferred(lab: Path, name: str) -> list[Transferred]:
     return results
 
 
-def _rungs(rate: float, ladder: float) -> list[float]:
-    n_rungs = math.floor(math.log(ladder, STEP) + 1e-9)
-    return [float(f"{rate * STEP**power:.4g}") for power in range(-n_rungs, n_rungs + 1) if power]
-
-
 def _at_rates(written: Mapping[str, Any], rates: Sequence[float]) -> StudySpec:
     return study_from({**written, "grid": {RATE: list(rates)}}, Problems(SourceMap()))
 
@@ -457,14 +445,12 @@ def _predicted(name: str, lab: Path, size: Mapping[str, Any]) -> dict[str, Any]:
     trials = trials_table(studies.runs)
     if any(all(row[each] == value for each, value in size.items()) for row in trials.to_dict("records")):
         words = ",".join(f"{each}={yaml_text(value)}" for each, value in size.items())
-        raise BadInput(
-            f"study {name} has trained {words} already: there is nothing to predict; --name takes another"
-        )
+        nothing = "there is nothing to predict; --name takes another"
+        raise BadInput(f"study {name} has trained {words} already: {nothing}")
     counting = Counting(studies.settled())
     points = studies.points(conventions=counting.conventions)
     sizes = [f"--at {each}={yaml_text(value)}" for each, value in size.items()]
     predicted = predict_size(StudyFolder(lab, name), studies, points, sizes, counting)
-    trials = trials_table(studies.runs)
     largest = max(trials[trials["best"]].to_dict("records"), key=lambda row: row["train_flops"])
     rate, copied = float(predicted.values[RATE].value), float(largest[RATE])
     written = predicted.spec.as_written()

@@ -110,9 +110,8 @@ def started_runs(folder: StudyFolder, counting: Counting) -> list[StartedRun]:
     sizes = sizes_of([{**start.values.as_dict(), **start.facts} for start, _ in runs], counting)
     started = []
     for (start, end), at in zip(runs, sizes, strict=True):
-        run = StartedRun(
-            start.key, at, datetime.fromtimestamp(start.started, UTC), values=start.values.as_dict()
-        )
+        begun = datetime.fromtimestamp(start.started, UTC)
+        run = StartedRun(start.key, at, begun, values=start.values.as_dict())
         if end:
             ended = datetime.fromtimestamp(start.started + end.wall_seconds, UTC)
             run = replace(run, ended=ended, state=end.state)

@@ -37,8 +37,7 @@ from sweeplab.laws.columns import (
     rows_where,
 )
 from sweeplab.laws.compute_optimal.approaches import FEWEST_POINTS, Curve, Curves
-from sweeplab.laws.hyperparameters.excess import record_of, searched_points
-from sweeplab.laws.hyperparameters.runs import Runs, runs_of_frame
+from sweeplab.laws.hyperparameters.runs import Runs, record_of, runs_of_frame, searched_points
 from sweeplab.laws.points import EACH, SHARED, UNKNOWN, Points, nominal, points_of
 from sweeplab.laws.reading import read_frame
 from sweeplab.records.runs import MEASURED_ON, RunState

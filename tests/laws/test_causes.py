@@ -27,8 +27,7 @@ from sweeplab.laws.causes import (
 )
 from sweeplab.laws.cures import diagnose
 from sweeplab.laws.fitting import fit
-from sweeplab.laws.hyperparameters.excess import excess_of
-from sweeplab.laws.hyperparameters.runs import runs_of_frame
+from sweeplab.laws.hyperparameters.runs import excess_of, runs_of_frame
 from sweeplab.laws.points import points_of_frame
 
 

@@ -15,7 +15,7 @@ from sweeplab.laws.doubts import doubts, tuning_of
 from sweeplab.laws.fitting import fit
 from sweeplab.laws.forecasts import predict
 from sweeplab.laws.forms import LAWS
-from sweeplab.laws.hyperparameters.excess import searched_points
+from sweeplab.laws.hyperparameters.runs import searched_points
 from sweeplab.laws.points import EACH, SHARED, UNKNOWN, Points, TuningRecord
 
 DESIGN = "30 points, 6 x 5"

@@ -182,11 +182,7 @@ def assess_hyperparameters(runs: Runs, timescale: bool = False) -> Hyperparamete
 
 
 def _with_minimum(runs: Runs, sizes: Array) -> tuple[Runs, Valley]:
-    """Return the fit over most of the searched values, and its runs: without those that show no minimum beside them.
-
-    Raises:
-        BadInput: none shows a minimum.
-    """
+    """Return the fit over most of the searched values, and its runs: without those that show no minimum beside them."""
     fits: list[tuple[tuple[Any, ...], Runs, Valley]] = []
     for n_values in range(len(runs.names), 0, -1):
         for names in combinations(runs.names, n_values):
@@ -321,18 +317,16 @@ def _law(runs: Runs, optima: Optima, columns: tuple[str, ...], name: str, why: s
     lacking = [why] * bool(why) + _gate(logs[interior], columns)
     doubts = [f"the optima bend in log {size} (p = {p:.2g})" for size, p in bent.items() if p < _BENT]
     if 2 * (~interior).sum() > interior.sum():
-        doubts.append(
-            f"the optimum of {several(int((~interior).sum()), 'cell')} lies at an end of the values tried"
-        )
+        outside = several(int((~interior).sum()), "cell")
+        doubts.append(f"the optimum of {outside} lies at an end of the values tried")
     return Law(columns, line, bent, tuple(lacking), "; ".join(doubts))
 
 
 def _gate(logs: Array, columns: Sequence[str]) -> list[str]:
     lacking = []
     if len(logs) < FEWEST_CELLS:
-        lacking.append(
-            f"{several(len(logs), 'cell')} with an optimum between their values, and {FEWEST_CELLS} are needed"
-        )
+        inside = f"{several(len(logs), 'cell')} with an optimum between their values"
+        lacking.append(f"{inside}, and {FEWEST_CELLS} are needed")
     for at, name in enumerate(columns):
         decades = float(np.ptp(logs[:, at])) / math.log(10)
         needed = _DECADES.get(name, 0.4)
@@ -356,9 +350,8 @@ def _numbers(laws: Sequence[Law], name: str) -> dict[str, Mapping[str, Any]]:
     for law in (laws[0], *sorted(laws[1:], key=lambda law: -len(law.columns))):
         for column, number in zip(law.columns, law.line.exponents(), strict=True):
             low, high = number.interval()
-            entry = law.verdict("exponent", number.mean, low, high).entry(
-                (number.mean, low, high), f"the best {name} grows as {column} to this power"
-            )
+            meaning = f"the best {name} grows as {column} to this power"
+            entry = law.verdict("exponent", number.mean, low, high).entry((number.mean, low, high), meaning)
             others = [other for other in law.columns if other != column]
             if law is not laws[0]:
                 entry["meaning"] += f", in a law of {listed([column, *others])}"

@@ -32,7 +32,10 @@ def with_prediction(laws: HyperparameterLaws, target: Mapping[str, float]) -> Hy
         logs_of_cells = runs.log_of(name)
         if name not in logs and np.ptp(logs_of_cells) < 1e-6:
             logs[name] = float(logs_of_cells[0])
-    _check_path(laws, logs)
+    path = path_of(_points_of_cells(laws))
+    if path and path.misses({name: math.exp(log) for name, log in logs.items()}):
+        # What is due to params and what to tokens cannot be told there.
+        raise BadInput(f"the laws hold along one path, {path.words}, and this size lies off it")
     if {"params", "tokens"} <= logs.keys():
         logs["tokens per parameter"] = logs["tokens"] - logs["params"]
     mixtures: dict[str, Mixture] = {}
@@ -46,11 +49,8 @@ def with_prediction(laws: HyperparameterLaws, target: Mapping[str, float]) -> Hy
         verdict: Verdict = law.verdict("ratio", mixture.mean, low, high)
         below, above = valley.reach(j, BAND)
         mixtures[name] = mixture
-        entries[name] = verdict.entry(
-            (math.exp(mixture.mean), math.exp(low), math.exp(high)), f"the best {name}"
-        ) | {
-            "law": list(law.columns),
-        }
+        shown = (math.exp(mixture.mean), math.exp(low), math.exp(high))
+        entries[name] = verdict.entry(shown, f"the best {name}") | {"law": list(law.columns)}
         if verdict.identified:
             entries[name]["band"] = [math.exp(mixture.mean - below), math.exp(mixture.mean + above)]
     if not entries:
@@ -63,7 +63,7 @@ def with_prediction(laws: HyperparameterLaws, target: Mapping[str, float]) -> Hy
     regret = float(np.trace(bend @ sigma)) / 2
     loss = _loss(laws, logs, regret)
     if TIMESCALE in entries and "learning_rate" in entries and "tokens" in logs:
-        entries["weight_decay"] = _weight_decay(entries, mixtures, logs, sigma, list(mixtures))
+        entries["weight_decay"] = _weight_decay(entries, mixtures, logs["tokens"], sigma)
     prediction = {
         "at": dict(target),
         "beyond": _beyond(laws, logs),
@@ -76,24 +76,13 @@ def with_prediction(laws: HyperparameterLaws, target: Mapping[str, float]) -> Hy
 
 
 def _law_for(laws: tuple[Law, ...], logs: Mapping[str, float], name: str) -> Law:
-    """Return the first law whose sizes the target gives.
-
-    Raises:
-        BadInput: there is none.
-    """
+    """Return the first law whose sizes the target gives, or refuse a target that no law has."""
     for law in laws:
         if all(column in logs for column in law.columns):
             return law
     lacks = [column for column in laws[0].columns if column not in logs]
     known = " or ".join(",".join(f"{column}=…" for column in law.columns) for law in laws)
     raise BadInput(Problem(f"--at lacks {listed(lacks)}, which the law of {name} needs", known))
-
-
-def _check_path(laws: HyperparameterLaws, logs: Mapping[str, float]) -> None:
-    """Refuse a size off the path on which all cells lie: what is due to params and what to tokens cannot be told."""
-    path = path_of(_points_of_cells(laws))
-    if path and path.misses({name: math.exp(log) for name, log in logs.items()}):
-        raise BadInput(f"the laws hold along one path, {path.words}, and this size lies off it")
 
 
 def _beyond(laws: HyperparameterLaws, logs: Mapping[str, float]) -> dict[str, float]:
@@ -108,34 +97,23 @@ def _beyond(laws: HyperparameterLaws, logs: Mapping[str, float]) -> dict[str, fl
 
 
 def _weight_decay(
-    entries: Mapping[str, Any],
-    mixtures: Mapping[str, Mixture],
-    logs: Mapping[str, float],
-    sigma: Any,
-    names: list[str],
+    entries: Mapping[str, Any], mixtures: Mapping[str, Mixture], log_tokens: float, sigma: Any
 ) -> dict[str, Any]:
     """Return the weight decay of the best timescale: batch_size / (learning_rate tau tokens)."""
-    signs = np.array(
-        [{TIMESCALE: -1.0, "learning_rate": -1.0, "batch_size": 1.0}.get(name, 0.0) for name in names]
-    )
-    mean = float(signs @ np.array([mixture.mean for mixture in mixtures.values()])) - logs["tokens"]
+    powers = {TIMESCALE: -1.0, "learning_rate": -1.0, "batch_size": 1.0}
+    signs = np.array([powers.get(name, 0.0) for name in mixtures])
+    mean = float(signs @ np.array([mixture.mean for mixture in mixtures.values()])) - log_tokens
     sd = 1.645 * math.sqrt(max(float(signs @ sigma @ signs), 0.0))
     verdict = Verdict(entries[TIMESCALE]["verdict"], entries[TIMESCALE]["why"])
     meaning = "batch_size / (learning_rate timescale tokens)"
     return verdict.entry((math.exp(mean), math.exp(mean - sd), math.exp(mean + sd)), meaning)
 
 
-def points_of_optima(laws: HyperparameterLaws) -> Points:
-    """Return the tuned loss of every cell as points of a law, weighted by its error, instead of the best of k runs."""
-    inside = np.all([[cell.side == 0 for cell in each.cells] for each in laws.searched.values()], axis=0)
-    return _points_of_cells(laws).only(inside)
-
-
 def _points_of_cells(laws: HyperparameterLaws) -> Points:
+    """Return the tuned loss of every cell as points of a law, weighted by its error, instead of the best of k runs."""
     runs, valley = laws.runs, laws.valley
-    columns: dict[str, Any] = {
-        name: np.exp(runs.log_of(name)) for name in ("params", "tokens") if name in runs.sizes
-    }
+    sizes = [name for name in ("params", "tokens") if name in runs.sizes]
+    columns: dict[str, Any] = {name: np.exp(runs.log_of(name)) for name in sizes}
     columns["loss"] = np.exp(valley.level)
     if {"params", "tokens"} <= columns.keys():
         columns["flops"] = 6 * columns["params"] * columns["tokens"]
@@ -144,14 +122,14 @@ def _points_of_cells(laws: HyperparameterLaws) -> Points:
 
 
 def _loss(laws: HyperparameterLaws, logs: Mapping[str, float], regret: float) -> dict[str, Any]:
-    points = points_of_optima(laws)
+    inside = np.all([[cell.side == 0 for cell in each.cells] for each in laws.searched.values()], axis=0)
+    points = _points_of_cells(laws).only(inside)
     varied = points.varied & {"params", "tokens"} if points.n else set()
     at = {name: math.exp(value) for name, value in logs.items() if name in ("params", "tokens")}
     try:
         if not varied or not varied <= at.keys():
-            raise BadInput(
-                f"a law of the loss needs {listed(sorted(varied or {'params'}))} of the size and of the cells"
-            )
+            needed = listed(sorted(varied or {"params"}))
+            raise BadInput(f"a law of the loss needs {needed} of the size and of the cells")
         law = law_for(points)
         predicted = forecast(assess(points, law, others=()), at)
     except BadInput as refused:
