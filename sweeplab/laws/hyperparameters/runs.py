@@ -414,7 +414,7 @@ def record_of(read: Callable[[], Runs]) -> Callable[[Points], TuningRecord | Non
         except (BadInput, KeyError):  # nothing was searched, or no number
             return None
         excess = excess_of_many(runs)
-        return excess and (runs, excess)
+        return None if excess is None else (runs, excess)
 
     def record(points: Points) -> TuningRecord | None:
         both = known()
