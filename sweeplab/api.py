@@ -336,11 +336,12 @@ class Study(Results):
         Raises:
             BadInput: no process runs the study.
         """
+        if self._is_run_here:
+            self._is_to_stop = True
+            return
         from sweeplab.sweep import steering
 
-        self._is_to_stop = self._is_run_here
-        if not self._is_run_here:
-            steering.stop(self.folder)
+        steering.stop(self.folder)
 
 
 def _print_trial(event: Event, progress: StudyProgress) -> None:
