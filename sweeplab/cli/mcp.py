@@ -47,11 +47,7 @@ class Reach:
     places: Sequence[Path]
 
     def check(self, text: str) -> None:
-        """Refuse a file, a study, or several with commas between them, that leads out of the places.
-
-        Raises:
-            BadInput: it does, also by `..` or a symbolic link.
-        """
+        """Refuse a file, a study, or several with commas between them, that leads out of the places, also by links."""
         for name in {text, *text.split(",")}:
             for path in (file_of(name), self.lab / "studies" / name):
                 self._check_path(path, name)
@@ -60,9 +56,6 @@ class Reach:
         """Refuse a study that reads or contacts what no person has named, or that is changed so.
 
         `values` are the options of the command that reads it: name, override, grid, search.
-
-        Raises:
-            BadInput: with what it names, or what is wrong in it.
         """
         from sweeplab import load_study
         from sweeplab.study.file.document import file_text, parse
@@ -84,11 +77,7 @@ class Reach:
         check_reach(load_study(file, lab=self.lab, name=values["name"], overrides=changes).spec, self.lab)
 
     def check_run(self, name: str) -> None:
-        """Refuse a study of the lab that reads or contacts what no person has named.
-
-        Raises:
-            BadInput: with what it names, or there is no such study.
-        """
+        """Refuse a study of the lab that reads or contacts what no person has named."""
         from sweeplab.sweep.planning import check_reach
 
         check_reach(read_spec(find_study(self.lab, name)), self.lab)

@@ -160,34 +160,36 @@ def trace(
     $ sweeplab model trace small --prompt "The print" --layer 0
     $ sweeplab model trace small --token 42 --position 3 --json
     """
-    from sweeplab.runs.models import model_of, opened, started
+    from sweeplab.runs import open_run
+    from sweeplab.runs.models import model_of, started
 
     if run and (preset or override):
         raise BadInput(conflict("RUN", "--preset" if preset else "-o"))
     if prompt is not None and not run:
         raise BadInput(Problem("--prompt needs a run, for its tokenizer", "RUN --prompt TEXT"))
     likeliest: list[dict[str, Any]] = []
+    if run:
+        opened, where = open_run(run, lab_folder(lab)), "its weights"
+        name, shape, weights = opened.run_id, opened.model.shape, opened.model.weights
+    else:
+        model, where = model_of(preset, override or ()), f"random weights, seed {seed}"
+        name, shape, weights = model.name, model.shape, started(model, seed)
     if prompt is not None:
-        from sweeplab.runs import open_run
         from sweeplab.runs.inspecting import traced_prompt
 
-        opened_run = open_run(str(run), lab_folder(lab))
-        name, shape = opened_run.run_id, opened_run.model.shape
-        steps, likeliest = traced_prompt(opened_run, prompt, position, values)
+        steps, likeliest = traced_prompt(opened, prompt, position, values)
         of: dict[str, Any] = {"prompt": prompt}
         read = repr(prompt)
         if position is not None:
             of["position"] = position
             read += f" at position {position}"
     else:
-        name, shape, weights = opened(run, lab) if run else started(model_of(preset, override or ()), seed)
         from sweeplab.model.tracing import trace_token
 
         traced = trace_token(shape, weights, token, position or 0, source_length, seed, values)
         steps = [each._asdict() for each in traced]
         of = {"token": token, "position": position or 0, "seed": seed}
         read = f"token {token} at position {of['position']}"
-    where = "its weights" if run else f"random weights, seed {seed}"
     if layer is not None:
         steps = [each for each in steps if f"blocks.{layer}." in each["name"]]
         if not steps:

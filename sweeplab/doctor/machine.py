@@ -354,7 +354,7 @@ def node_checks(lab: Path, engine: Engine, needed: Sequence[Needed]) -> Iterator
         cure = "mount it with locks (Lustre: flock; NFS: version 4): without them workers see no supervisor and stop"
         yield Check("disk", str(lab), "bad", named("nodes that do not see its locks", unlocked), cure)
     else:
-        what = "seen, with its locks," if has_locks else "seen"
+        what = "seen" + ", with its locks," * has_locks
         yield Check("disk", str(lab), "ok", f"shared: {what} from {several(len(rows), 'node')}")
     for column, server in enumerate(needed, 5):
         place = f"{server.host}:{server.port}"

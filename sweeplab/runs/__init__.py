@@ -31,11 +31,7 @@ def imported_folder(lab: Path, name: str) -> Path:
 
 
 def check_imported_name(lab: Path, name: str) -> None:
-    """Make sure that an imported run can be opened by a name.
-
-    Raises:
-        BadInput: the name is not allowed, or belongs to a study.
-    """
+    """Refuse a name by which an imported run could not be opened: one not allowed, or of a study."""
     if not is_name(name):
         raise BadInput(Problem(f"{name!r} cannot be a run's name", f"--name of {NAMES}"))
     if name in study_names(lab):

@@ -16,8 +16,6 @@ from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameters
 from sweeplab.lab.listing import file_of
 from sweeplab.model import accounting
 from sweeplab.model.shape import ModelShape
-from sweeplab.records.folders import lab_folder
-from sweeplab.runs import open_run
 from sweeplab.study.file.reading import preset, read_plain, read_study
 from sweeplab.study.inputs import placed_dataset
 from sweeplab.study.plan import sample_cell
@@ -69,10 +67,6 @@ class Sized:
         }
 
 
-# A model's name, its shape, and its weights by name.
-Weighed = tuple[str, ModelShape, Mapping[str, Any]]
-
-
 def model_of(name: str | None, overrides: Sequence[str] = ()) -> Sized:
     """Return the model of a preset, or of the table's defaults, with `name=value` overrides.
 
@@ -103,12 +97,8 @@ def models_of(file: Path, overrides: Sequence[str] = (), cell: str | None = None
     return [Sized(key, shape, _notes(spec.preset, shape)) for key, shape in shapes.items()]
 
 
-def started(model: Sized, seed: int) -> Weighed:
-    """Return a model with the weights that a run of this seed starts from.
-
-    Raises:
-        BadInput: the weights do not fit into memory.
-    """
+def started(model: Sized, seed: int) -> dict[str, Any]:
+    """Return the weights from which a run of this seed starts, or refuse where they do not fit into memory."""
     needed = BYTES * accounting.n_params(model.shape)
     free = free_memory_bytes("cpu")
     if needed > free:
@@ -116,17 +106,7 @@ def started(model: Sized, seed: int) -> Weighed:
         raise BadInput(f"{taken}, and {bytes_in_words(free)} are free")
     from sweeplab.model.tracing import random_weights
 
-    return model.name, model.shape, random_weights(model.shape, seed)
-
-
-def opened(run: str, lab: Path | None) -> Weighed:
-    """Return the model of a trained run.
-
-    Raises:
-        BadInput: there is no such run, or it kept no checkpoint.
-    """
-    loaded = open_run(run, lab_folder(lab))
-    return loaded.run_id, loaded.model.shape, loaded.model.weights
+    return random_weights(model.shape, seed)
 
 
 def _alone(name: str | None, overrides: Sequence[str] = ()) -> StudySpec:

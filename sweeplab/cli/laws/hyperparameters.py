@@ -119,7 +119,7 @@ def _print_searched(name: str, searched: Mapping[str, Any]) -> None:
             f"{cell_text(searched['factor_above'])} times the best {name}"
         )
     for constant in searched["constant"]:
-        drift = "drifts" if constant["drifts"] else "no drift is seen"
+        drift = ("no drift is seen", "drifts")[constant["drifts"]]
         say(
             f"over {constant['over']}: {drift} (a factor {cell_text(constant['factor'])}, "
             f"{interval(constant)}, from the smallest to the largest); "

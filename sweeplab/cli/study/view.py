@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -327,6 +327,16 @@ def _following(
         yield view.update
 
 
+@contextmanager
+def _interrupts(as_json: bool, quiet: bool) -> Iterator[tuple[Callable[[str], Any], Callable[[], int]]]:
+    """Yield how to follow a study by its name, and how often Ctrl-C came meanwhile."""
+    screen = console(stderr=True, quiet=quiet)
+    live = _is_live(screen) and not as_json
+    # A signal may interrupt a print, so a view shows its message at the next drawing.
+    with counted_interrupts(lambda text: None if live or quiet else write_line(text)) as interrupts:
+        yield lambda name: _following(name, screen, live, interrupts), interrupts
+
+
 def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
     """Run a study, confirm it if its file says so, and return the exit code.
 
@@ -336,12 +346,9 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
     that asked it to leave, it is queued again.
     """
     outlive_readers(study.folder.log)
-    screen = console(stderr=True, quiet=quiet)
-    live = _is_live(screen) and not as_json
-    # A signal may interrupt a print, so a view shows its message at the next drawing.
-    with counted_interrupts(lambda text: None if live or quiet else write_line(text)) as interrupts:
+    with _interrupts(as_json, quiet) as (follow, interrupts):
         with ExitStack() as shown:
-            update = shown.enter_context(_following(study.spec.name, screen, live, interrupts))
+            update = shown.enter_context(follow(study.spec.name))
 
             def end(folder: StudyFolder, status: str) -> None:
                 shown.close()
@@ -350,10 +357,11 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
 
             result = study.run(update, interrupts, on_end=end)
         if as_json:
-            report = str(result.report) if result.report else None
-            best = result.best if result.report else {}
             answer = {"study": result.folder.name, "status": result.status, "runs": result.folder.states()}
-            print_json({**answer, "best": best, "report": report, "errors": result.errors})
+            ended: dict[str, Any] = {"best": {}, "report": None}
+            if result.report:
+                ended = {"best": result.best, "report": str(result.report)}
+            print_json({**answer, **ended, "errors": result.errors})
         elif not quiet:
             if result.status == "interrupted":
                 # What was ordered while it ran is later than the options of this command.
@@ -385,12 +393,10 @@ def followed(
     from sweeplab.sweep.confirming import Interrupted
 
     outlive_readers()
-    screen = console(stderr=True, quiet=quiet)
-    live = _is_live(screen) and not as_json
-    with counted_interrupts(lambda text: None if live or quiet else write_line(text)) as interrupts:
+    with _interrupts(as_json, quiet) as (follow, interrupts):
 
         def run(other: Study) -> str:
-            with _following(other.spec.name, screen, live, interrupts) as update:
+            with follow(other.spec.name) as update:
                 return other.run(update, interrupts).status
 
         try:
