@@ -7,7 +7,7 @@ import graphlib
 import os
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -234,6 +234,12 @@ def test_variables_are_named_for_what_they_hold_and_a_statement_has_one_conditio
         node for node in ast.walk(tree) if isinstance(node, ast.stmt) and not isinstance(node, kinds)
     ]
     assert not [node.lineno for node in statements if conditions_of(node) > 1]
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    bodies = (ast.parse(file.read_text(encoding="utf-8")).body for file in MODULES.values())
+    names = Counter(node.name for body in bodies for node in body if isinstance(node, ast.ClassDef))
+    assert not [name for name, count in names.items() if count > 1]
 
 
 def test_no_file_is_too_long_to_read() -> None:

@@ -11,7 +11,7 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 from sweeplab.train.checkpoint import write_checkpoint
-from sweeplab.train.run import Run
+from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
 SIZES = {"n_layer": 1, "n_head": 2, "n_embd": 8, "block_size": 24, "batch_size": 2}
@@ -42,7 +42,7 @@ def run_in(
 def begun(values: Hyperparameters, train: Split, val: Split | None = None) -> Stack:
     """Return a stack of one, `run`, before its first evaluation; without `val` it is evaluated on `train`."""
     stack = Stack(values, train, train if val is None else val)
-    stack.admit(Run("run", values))
+    stack.admit(TrainingRun("run", values))
     return stack
 
 

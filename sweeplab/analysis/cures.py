@@ -30,7 +30,7 @@ from sweeplab.laws.causes import EPOCHS, NAMED, REST, SEEDS, SHAPE, TUNING, UNKN
 from sweeplab.laws.choosing import along_family
 from sweeplab.laws.columns import COUNTS, Array
 from sweeplab.laws.cures import diagnose
-from sweeplab.laws.hyperparameters.runs import Runs
+from sweeplab.laws.hyperparameters.runs import SearchedRuns
 from sweeplab.laws.next_runs import MOST, Candidates
 from sweeplab.laws.reading import read_frame
 
@@ -270,7 +270,7 @@ def file_causes(path: Path, counting: Counting) -> dict[str, Any]:
 
 
 def _diagnosed(
-    points: Points, trials: Runs | None, passes: Array | None, runs_each: float, seconds: Array
+    points: Points, trials: SearchedRuns | None, passes: Array | None, runs_each: float, seconds: Array
 ) -> dict[str, Any]:
     """The diagnosis as plain values with a sentence; `why` there is none if no law can be fitted."""
     try:

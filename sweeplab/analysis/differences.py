@@ -198,7 +198,7 @@ class RankedCell:
 
 
 @dataclass(frozen=True)
-class Ranking:
+class CellRanking:
     """The cells of one task, the best first, and the difference of every pair: the later minus the earlier.
 
     `evidence` is that of all differences; its verdict says whether any is significant.
@@ -220,7 +220,7 @@ class Ranking:
         )
 
 
-def rankings(sweep: Sweep, at: str = "best") -> list[Ranking]:
+def rankings(sweep: Sweep, at: str = "best") -> list[CellRanking]:
     """Return a ranking of the cells' best trials for each task of the study; `at` is best or final."""
     losses = _losses(sweep, at)
     means = losses.groupby(TRIAL, sort=False)["loss"].mean().reset_index()
@@ -241,7 +241,7 @@ def bits_per_byte(ranked: RankedCell) -> float:
     return ranked.loss * bits / nats
 
 
-def _ranking(task: str, runs: DataFrame, tried: Mapping[str, CellTrials], is_searched: bool) -> Ranking:
+def _ranking(task: str, runs: DataFrame, tried: Mapping[str, CellTrials], is_searched: bool) -> CellRanking:
     ranked = []
     for cell, cell_runs in runs.groupby("cell", sort=False):
         losses = cell_runs["loss"].to_numpy(float)
@@ -260,7 +260,7 @@ def _ranking(task: str, runs: DataFrame, tried: Mapping[str, CellTrials], is_sea
     groups = list(_groups(cells, differences))
     inside = [tuple(at for at, group in enumerate(groups) if cell in group) for cell in cells]
     placed = (replace(row, group=places) for row, places in zip(ranked, inside, strict=True))
-    return Ranking(task, tuple(placed), tuple(differences), compared.evidence)
+    return CellRanking(task, tuple(placed), tuple(differences), compared.evidence)
 
 
 def _groups(cells: Sequence[str], differences: Sequence[LossDifference]) -> Iterator[tuple[str, ...]]:

@@ -17,7 +17,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.analysis.ledger import FILE_NAME
-from sweeplab.analysis.sealing import NOT_SETTINGS, Source, Target, cell_targets, rows_at, seal, size_targets
+from sweeplab.analysis.sealing import (
+    NOT_SETTINGS,
+    PointSource,
+    Target,
+    cell_targets,
+    rows_at,
+    seal,
+    size_targets,
+)
 from sweeplab.analysis.studies import Counting, Studies, read_studies, tuned_runs
 from sweeplab.analysis.trials import VALUED, trials_table
 from sweeplab.errors import BadInput, Problem, nearest
@@ -459,7 +467,7 @@ def _predicted(name: str, lab: Path, size: Mapping[str, Any]) -> dict[str, Any]:
     if predicted.law:
         # The ledger scores the best rate of the ladder, so what the predicted one may cost is no part of this forecast.
         targets, _ = cell_targets(_at_rates(written, [rate]), lab, counting)
-        origin = Source((name,), False, counting)
+        origin = PointSource((name,), False, counting)
         try:
             sealed = seal(lab / FILE_NAME, origin, predicted.law, lab, targets).entries[-1].sha256
         except BadInput as refused:

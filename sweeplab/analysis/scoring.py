@@ -101,7 +101,7 @@ class Outcome:
         }
 
 
-class Runs:
+class LabRuns:
     """The runs of a lab's studies so far; each study is read once."""
 
     def __init__(self, lab: Path) -> None:
@@ -194,7 +194,7 @@ def outcomes(
         BadInput: the file cannot be read with the given columns or those of the forecast; an entry has an unknown
             format version.
     """
-    runs, scored = Runs(lab), []
+    runs, scored = LabRuns(lab), []
     tables: dict[str, Points] = {}
     for entry in entries:
         if entry.forecast.get("version") != VERSION:

@@ -262,7 +262,7 @@ def size_targets(
 
 
 @dataclass(frozen=True)
-class Source:
+class PointSource:
     """Where the points come from: the names of studies or of a file, and how it was counted."""
 
     names: tuple[str, ...]
@@ -281,7 +281,7 @@ class Sealed:
 
 def seal(
     ledger: Path,
-    source: Source,
+    source: PointSource,
     assessment: Assessment,
     lab: Path,
     wanted: Sequence[Target],
@@ -338,7 +338,7 @@ def _started(lab: Path, target: Target) -> list[StartedRun]:
     return runs
 
 
-def _refuse_known(target: Target, points: Points, source: Source, runs: Sequence[StartedRun]) -> None:
+def _refuse_known(target: Target, points: Points, source: PointSource, runs: Sequence[StartedRun]) -> None:
     started = [
         run
         for run in runs
@@ -352,7 +352,9 @@ def _refuse_known(target: Target, points: Points, source: Source, runs: Sequence
         raise BadInput(f"{source.names[0]} has its loss already, {loss:.4g}; a forecast must be made before")
 
 
-def _forecast(source: Source, assessment: Assessment, target: Target, predicted: Forecast) -> dict[str, Any]:
+def _forecast(
+    source: PointSource, assessment: Assessment, target: Target, predicted: Forecast
+) -> dict[str, Any]:
     points, fit = assessment.points, assessment.fit
     estimates = {estimate.quantity.name: estimate for estimate in assessment.estimates}
     largest = {role: float(points.columns[role].max()) for role in COUNTS if role in points.columns}

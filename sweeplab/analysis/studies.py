@@ -37,7 +37,7 @@ from sweeplab.laws.columns import (
     rows_where,
 )
 from sweeplab.laws.compute_optimal.approaches import FEWEST_POINTS, Curve, Curves
-from sweeplab.laws.hyperparameters.runs import Runs, record_of, runs_of_frame, searched_points
+from sweeplab.laws.hyperparameters.runs import SearchedRuns, record_of, runs_of_frame, searched_points
 from sweeplab.laws.points import EACH, SHARED, UNKNOWN, Points, nominal, points_of
 from sweeplab.laws.reading import read_frame
 from sweeplab.records.runs import MEASURED_ON, RunState
@@ -228,7 +228,7 @@ def tuned_runs(
     conventions: Conventions | None = None,
     columns: Mapping[str, str] | None = None,
     named: Mapping[str, str] | None = None,
-) -> Runs:
+) -> SearchedRuns:
     """Return the runs of studies that ended, with the values that their files search; a row per seed.
 
     Raises:
@@ -343,7 +343,7 @@ def file_runs(
     named: Mapping[str, str] | None = None,
     where: str = "",
     conventions: Conventions | None = None,
-) -> Runs:
+) -> SearchedRuns:
     """Return the runs of a file; one that `study export` wrote holds runs of studies, unless `columns` are named.
 
     Raises:

@@ -309,7 +309,7 @@ def saved(sweep: Sweep) -> list[Saved]:
 
 
 @dataclass(frozen=True)
-class Cost:
+class PruningCost:
     """The result of the audit of a study's pruning.
 
     `audited` has one row per audited trial: cell, trial, iteration (where it was pruned), value_then, value (at its
@@ -326,7 +326,7 @@ class Cost:
     high: float
 
 
-def cost(sweep: Sweep, audited: Sequence[Audited]) -> Cost:
+def cost(sweep: Sweep, audited: Sequence[Audited]) -> PruningCost:
     """Return the cost of the study's pruning by its audited trials."""
     best = sweep.ended.groupby("cell")["loss"].min()
     names = ["cell", "trial", "iteration", "value_then", "value"]
@@ -335,7 +335,7 @@ def cost(sweep: Sweep, audited: Sequence[Audited]) -> Cost:
     value, lowest = frame["value"].astype(float), frame["best"].astype(float)
     frame["is_better"] = (value < lowest) | (value.notna() & lowest.isna())
     n_pruned, n_better = int((sweep.trials["state"] == "pruned").sum()), int(frame["is_better"].sum())
-    return Cost(sweep.name, frame, n_pruned, n_better, *share_interval(n_better, len(frame)))
+    return PruningCost(sweep.name, frame, n_pruned, n_better, *share_interval(n_better, len(frame)))
 
 
 FOUND, NOT_FOUND = "crowds here", "spread evenly"

@@ -94,7 +94,7 @@ NAMES: dict[Callable[..., Any], str] = {
 DAILY = ("study run", "study list", "study show", "study best", "report scaling", "ui")
 
 
-class Commands(TyperGroup):
+class CommandGroup(TyperGroup):
     """A group that skips its own options when a command's name comes first.
 
     To read an option that was not given Typer imports pydantic, which takes longer than the rest of `--help`.
@@ -136,7 +136,7 @@ class Commands(TyperGroup):
         bare = copy.copy(self)
         if args and self.get_command(ctx, args[0]):
             bare.params, bare.add_help_option = [], False
-        return super(Commands, bare).parse_args(ctx, args)
+        return super(CommandGroup, bare).parse_args(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list of commands, at the top level the daily ones first."""
@@ -161,7 +161,7 @@ def group_of(help: str, commands: tuple[Callable[..., Any], ...]) -> typer.Typer
 
     Its help is plain text: Rich's help takes twice as long to print, and wraps long lines in boxes.
     """
-    group = typer.Typer(cls=Commands, help=help, rich_markup_mode=None, pretty_exceptions_enable=False)
+    group = typer.Typer(cls=CommandGroup, help=help, rich_markup_mode=None, pretty_exceptions_enable=False)
     group.callback()(lambda: None)
     for command in commands:
         wrapped = {"Answer": printed}.get(command.__annotations__["return"], lambda plain: plain)(command)

@@ -13,8 +13,8 @@ from sweeplab.doctor import machine
 from sweeplab.doctor.findings import (
     FAULTS,
     Check,
-    Finding,
     OpenedStudy,
+    RunFault,
     end_of,
     folder_findings,
     named,
@@ -207,8 +207,8 @@ def _agreement_checks(study: OpenedStudy) -> Iterator[Check]:
 def _checks(
     study: OpenedStudy,
     check: Callable[..., Check],
-    findings: Sequence[Finding],
-    name: Callable[[Finding], str],
+    findings: Sequence[RunFault],
+    name: Callable[[RunFault], str],
 ) -> Iterator[Check]:
     repair = study.folder.command("study repair")
     for key, fault in FAULTS.items():

@@ -144,7 +144,7 @@ BESIDE_TRIALS = {"temporary", "snapshot", "checkpoint", "no_checkpoint", "no_cur
 
 
 @dataclass(frozen=True)
-class Finding:
+class RunFault:
     """One fault of a run: its place, the file or folder, and details."""
 
     kind: str
@@ -164,7 +164,7 @@ class Finding:
         return f"{cell} #{number} seed {seed}{self.more}"
 
 
-def folder_findings(study: OpenedStudy) -> Iterator[Finding]:
+def folder_findings(study: OpenedStudy) -> Iterator[RunFault]:
     """Yield what is missing or cut off in run folders, or contradicts the storage."""
     known = study.runs  # read before the storage: a trial that a worker starts now gets its folder later
     spaces = {space.cell.key: space for space in study.store.spaces}
@@ -175,13 +175,13 @@ def folder_findings(study: OpenedStudy) -> Iterator[Finding]:
             state = trial.state.name
         faults = list(_faults(run, state, keeps))
         for kind, path in faults:
-            yield Finding(kind, place, path)
+            yield RunFault(kind, place, path)
         if {kind for kind, _ in faults} - BESIDE_TRIALS or place[0] not in spaces:
             continue
         if trial is None:
-            yield Finding("unknown", place, run.path)
+            yield RunFault("unknown", place, run.path)
         elif run.has_started and (details := _contradiction(trial, run, spaces[place[0]])):
-            yield Finding("differs", place, run.path, details)
+            yield RunFault("differs", place, run.path, details)
 
 
 def _faults(run: RunFolder, state: str, keeps: bool) -> Iterator[tuple[str, Path]]:
@@ -266,7 +266,7 @@ def _contradiction(trial: FrozenTrial, run: RunFolder, space: Space) -> str:
     return ""
 
 
-def tracking_findings(study: OpenedStudy) -> Iterator[Finding]:
+def tracking_findings(study: OpenedStudy) -> Iterator[RunFault]:
     """Yield the runs of ended trials that MLflow lacks.
 
     Raises:
@@ -279,6 +279,6 @@ def tracking_findings(study: OpenedStudy) -> Iterator[Finding]:
         if trial is None or not trial.state.is_finished() or not end_of(run):
             continue
         if not tracker.is_shipped(run.path):
-            yield Finding("unsent", place, run.path)
+            yield RunFault("unsent", place, run.path)
         elif run.tracked_id not in ids:
-            yield Finding("gone", place, run.path)
+            yield RunFault("gone", place, run.path)

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from sweeplab.doctor.findings import FAULTS, Finding, OpenedStudy, end_of, folder_findings, tracking_findings
+from sweeplab.doctor.findings import FAULTS, OpenedStudy, RunFault, end_of, folder_findings, tracking_findings
 from sweeplab.errors import BadInput
 from sweeplab.files import make_folder, sync_folder
 from sweeplab.formatting import several
@@ -33,14 +33,14 @@ OF_TRIALS = ("damaged", "cut_off", "lost", "unreported", "unknown", "differs")
 class Repaired:
     """What was repaired, or would be; what was left alone, with reasons; and the trials to be trained again."""
 
-    done: list[tuple[Finding, str]] = field(default_factory=list)
-    left: list[tuple[Finding | None, str]] = field(default_factory=list)
+    done: list[tuple[RunFault, str]] = field(default_factory=list)
+    left: list[tuple[RunFault | None, str]] = field(default_factory=list)
     to_train: list[Trial] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as plain data for JSON."""
 
-        def plain(finding: Finding | None, what: str) -> dict[str, Any]:
+        def plain(finding: RunFault | None, what: str) -> dict[str, Any]:
             if finding is None:
                 return {"what": what}
             names = dict(zip(("cell", "trial", "seed"), finding.place, strict=True))
@@ -93,7 +93,7 @@ class _Repair:
                 f"{self.folder.path / 'runs'} has no run folders, though {several(len(ended), 'trial')} ended; "
                 "put a copy of it back"
             )
-        by_trial: dict[Trial, list[Finding]] = {}
+        by_trial: dict[Trial, list[RunFault]] = {}
         for finding in findings:
             if finding.kind in OF_TRIALS:
                 by_trial.setdefault(finding.place[:2], []).append(finding)
@@ -106,12 +106,12 @@ class _Repair:
 
             Loop(self.study.spec, self.store, self._dataset(), self.folder).tell_ends(unreported)
 
-    def _record(self, finding: Finding) -> bool:
+    def _record(self, finding: RunFault) -> bool:
         """Record a repair; return whether to carry it out."""
         self.repaired.done.append((finding, FAULTS[finding.kind].repaired))
         return not self.dry_run
 
-    def _repair_file(self, finding: Finding) -> None:
+    def _repair_file(self, finding: RunFault) -> None:
         if not FAULTS[finding.kind].repaired:
             self.repaired.left.append((finding, FAULTS[finding.kind].cure))
         elif self.study.is_running:
@@ -123,7 +123,7 @@ class _Repair:
             make_folder(aside.parent)
             finding.path.rename(_free(aside))
 
-    def _repair_trial(self, place: Trial, findings: list[Finding]) -> bool:
+    def _repair_trial(self, place: Trial, findings: list[RunFault]) -> bool:
         """Repair one trial except for reports to the storage; return whether there is something to report."""
         cell, number = next(cell for cell in self.store.cells if cell.key == place[0]), place[1]
         runs = [self.folder.run(*place, seed) for seed in self.study.seeds(place)]

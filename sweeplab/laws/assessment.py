@@ -18,7 +18,7 @@ from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import listed, several, short
 from sweeplab.laws import forms, intervals, shape
 from sweeplab.laws.backtest import FormError, lean_of
-from sweeplab.laws.choosing import Choice, along_family, choice_of
+from sweeplab.laws.choosing import LawChoice, along_family, choice_of
 from sweeplab.laws.columns import COUNTS, SHAPE, as_number, pairs_of
 from sweeplab.laws.doubts import Outliers, Tuning, WhatIf, outliers_of, tuning_of
 from sweeplab.laws.evidence import Evidence
@@ -210,7 +210,7 @@ class Assessment:
     fit: Fit
     delta: str
     budget: float
-    choice: Choice
+    choice: LawChoice
     evidence: Evidence | None
     shared: Shared | None
     noise: Noise | None

@@ -299,7 +299,7 @@ class Lead:
 
 
 @dataclass(frozen=True)
-class Row:
+class LawRow:
     """A law's fit to all rows, whether its form is flagged, its back-test and its lead over the first law."""
 
     fit: Fit
@@ -324,7 +324,7 @@ class Comparison:
     """Laws side by side; `better` is the challenger that predicts better than the first by more than noise."""
 
     points: Points
-    rows: tuple[Row, ...]
+    rows: tuple[LawRow, ...]
     left_out: dict[str, str]
     cuts: Cuts
     better: str | None
@@ -364,7 +364,7 @@ def compare(
     leads = raced.leads
     say("testing the forms")
     rows = tuple(
-        Row(fitted, misfit(points, fitted), raced.tests[name], leads.get(name))
+        LawRow(fitted, misfit(points, fitted), raced.tests[name], leads.get(name))
         for name, fitted in raced.fits.items()
     )
     chances = {name: lead.chance * len(leads) for name, lead in leads.items() if lead.chance is not None}
@@ -518,7 +518,7 @@ def _simulated(points: Points, tested: Fit, test: Backtest, drawn: Array, truth:
     return np.asarray(np.mean(sizes, axis=0))
 
 
-def _sentences(rows: Sequence[Row], cuts: Cuts, better: str | None) -> list[str]:
+def _sentences(rows: Sequence[LawRow], cuts: Cuts, better: str | None) -> list[str]:
     first, *others = rows
     name, why = first.fit.law.name, cuts.why or first.backtest.why
     forms = [f"{row.fit.law.name}: {row.misfit.sentences[0]}" for row in rows]

@@ -28,7 +28,7 @@ _ALIKE = 0.1  # sd of log(n_embd / n_layer): one family
 
 
 @dataclass(frozen=True)
-class Choice:
+class LawChoice:
     """The law of a table, why, and the laws of shapes that it was compared with.
 
     `of_sizes` is the law without the shape; `doubt` is why what follows from N in such a law is weak at best, and
@@ -117,18 +117,18 @@ def law_of_counts(points: Points) -> Law:
 
 
 @lru_cache(maxsize=16)
-def choice_of(points: Points) -> Choice:
+def choice_of(points: Points) -> LawChoice:
     """Return the law of a table: of params where tokens follow them, and of the shape where it predicts better."""
     law, laws = law_of_counts(points), of_shapes(points)
     if "params" not in law.columns or not set(SHAPE) <= points.sizes.keys():
-        return Choice(law, law)
+        return LawChoice(law, law)
     if not laws:
         return _family(points, law)
     raced = race(points, [law, *laws])
     names = listed([other.name for other in laws])
     if raced.why:
         why = f"{names} cannot be compared with {law.name} by their predictions of larger runs: {raced.why}"
-        return Choice(law, law, (why,), f"the shapes are unlike, and {why}")
+        return LawChoice(law, law, (why,), f"the shapes are unlike, and {why}")
     chances = _chances(points, raced)
     chosen = _best(raced, chances)
     off = "off by, of the loss (residuals of all rows): " + listed(
@@ -140,7 +140,7 @@ def choice_of(points: Points) -> Choice:
         if seen:
             doubt = f"the rows are fitted better by {listed(seen)}: the exponent depends on the shape"
         why = f"{names} do not predict larger runs better than {law.name} by more than noise"
-        return Choice(law, law, (f"{why}; {off}",), doubt)
+        return LawChoice(law, law, (f"{why}; {off}",), doubt)
     by_lead, by_fit = chances[chosen]
     what = "such a lead" if by_lead <= by_fit else "such a fit"
     says = [
@@ -152,7 +152,7 @@ def choice_of(points: Points) -> Choice:
             against = race(points, [other, LAWS[chosen]])
             is_worse = _best(against, _chances(points, against)) == chosen
             says.append(f"{other.name} is {'' if is_worse else 'not '}distinguished from it")
-    return Choice(
+    return LawChoice(
         LAWS[chosen],
         law,
         tuple(says),
@@ -193,14 +193,14 @@ def family_of(layer: Array, embd: Array) -> str:
     return ""
 
 
-def _family(points: Points, law: Law) -> Choice:
+def _family(points: Points, law: Law) -> LawChoice:
     """The family of shapes along which a law of N holds, where the table has one; else why its exponent is in doubt."""
     layer, embd = (points.sizes[name] for name in SHAPE)
     if family := family_of(layer, embd):
-        return Choice(law, law, family=f"one family of shapes: {family} in all rows")
+        return LawChoice(law, law, family=f"one family of shapes: {family} in all rows")
     aspect = embd / layer
     ends = f"n_embd / n_layer is {short(float(aspect.min()))} to {short(float(aspect.max()))}"
     if design(points, SHAPE)[UNLIKE] < SPREAD:
-        return Choice(law, law, family=f"the line of shapes in the table: {ends}")
+        return LawChoice(law, law, family=f"the line of shapes in the table: {ends}")
     why = f"the shapes are unlike ({ends}), with too few values of n_layer or n_embd for a law of both"
-    return Choice(law, law, (why,), why)
+    return LawChoice(law, law, (why,), why)

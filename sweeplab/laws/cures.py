@@ -29,7 +29,7 @@ from sweeplab.laws.choosing import law_of_counts
 from sweeplab.laws.columns import SHAPE as DEPTH_WIDTH
 from sweeplab.laws.fitting import Fit, fit
 from sweeplab.laws.forms import Array
-from sweeplab.laws.hyperparameters.runs import Excess, Runs, cells_of, excess_of
+from sweeplab.laws.hyperparameters.runs import Excess, SearchedRuns, cells_of, excess_of
 from sweeplab.laws.intervals import noise_of, profiles, shared_of
 from sweeplab.laws.next_runs import next_runs, of_axes
 from sweeplab.laws.points import Points
@@ -337,7 +337,7 @@ def _plain_cure(cure: Cure, seconds_per_flop: float | None) -> dict[str, Any]:
 
 def diagnose(
     points: Points,
-    trials: Runs | None = None,
+    trials: SearchedRuns | None = None,
     passes: Array | None = None,
     runs_each: float = 1.0,
 ) -> Diagnosis:

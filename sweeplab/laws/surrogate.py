@@ -76,7 +76,7 @@ def _products(one: Floats, other: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Posterior:
     """The log losses expected at some points [m], and their covariance [m, m] without the noise of a run."""
 
     mean: Floats
@@ -128,10 +128,10 @@ class Surrogate:
         """Return each row's error if it is predicted from all others, in standard deviations [n]."""
         return np.asarray(self._weights / np.sqrt(np.diag(_inverse(self._lower))))
 
-    def predict(self, x: Floats) -> Prediction:
+    def predict(self, x: Floats) -> Posterior:
         """Return the expected log losses at points [m, d] and their covariance."""
         mean, explained = self._explained(x)
-        return Prediction(mean, _covariance(self.columns, self.scales, x, x) - explained.T @ explained)
+        return Posterior(mean, _covariance(self.columns, self.scales, x, x) - explained.T @ explained)
 
     def marginal(self, x: Floats) -> tuple[Floats, Floats]:
         """Return the expected log losses at points [m, d] and the standard deviation of each [m]."""

@@ -134,7 +134,7 @@ class Sampling:
         return torch.zeros_like(kept).scatter(-1, order, kept)
 
 
-class Sampler:
+class TokenSampler:
     """Draws tokens on the CPU with its own generator, so that a seed gives the same draws on any device."""
 
     def __init__(self, how: Sampling, seed: int = 0) -> None:
@@ -148,7 +148,7 @@ class Sampler:
         return int(torch.multinomial(probabilities, 1, generator=self._generator))
 
 
-def sample(next_: Next, sampler: Sampler, prompt: Prompt, max_new_tokens: int) -> Iterator[int]:
+def sample(next_: Next, sampler: TokenSampler, prompt: Prompt, max_new_tokens: int) -> Iterator[int]:
     """Yield tokens as they are drawn, until the prompt's end token, its room or max_new_tokens is reached."""
     tokens: list[int] = []
     while len(tokens) < min(max_new_tokens, prompt.room or max_new_tokens):
@@ -220,7 +220,7 @@ def hole_scores(
 
 
 def fill(
-    transformer: Transformer, weights: Weights, prompt: Prompt, n_tokens: int, sampler: Sampler
+    transformer: Transformer, weights: Weights, prompt: Prompt, n_tokens: int, sampler: TokenSampler
 ) -> Sequence[int]:
     """Return the prompt's tokens after an encoder has filled every hole, the most certain one first.
 

@@ -98,9 +98,9 @@ class Writer:
 
     def tokens(self) -> Iterator[int]:
         """Yield the generated tokens, one by one."""
-        from sweeplab.model.generation import Sampler, fill, sample
+        from sweeplab.model.generation import TokenSampler, fill, sample
 
-        sampler = Sampler(self.sampling, self.seed)
+        sampler = TokenSampler(self.sampling, self.seed)
         if not fills_holes(self.run):
             yield from sample(self._next(), sampler, self.prompt, self.max_new_tokens)
             return

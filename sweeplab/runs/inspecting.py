@@ -198,11 +198,11 @@ def scored(
     """
     import torch
 
-    from sweeplab.train.evaluating import Evaluation, LossInputs, values_at_start
+    from sweeplab.train.evaluating import Evaluator, LossInputs, values_at_start
 
     check_fits({split: dataset.scored(split)}, run.values)
     model, values = run.model, wholly(run.values) if whole else run.values
-    evaluation = Evaluation(
+    evaluation = Evaluator(
         model.transformer,
         model.transformer.losses,
         make_objective(dataset.scored(split), values, run.own_special),

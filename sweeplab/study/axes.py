@@ -23,7 +23,7 @@ Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Axis:
+class SearchAxis:
     """One value of a trial as columns: a number in one column, or a choice in one indicator for each value.
 
     A number's column is (transformed - middle) / half; `is_log` transforms it. A missing value is the middle.
@@ -55,7 +55,7 @@ class Axis:
 class Axes:
     """The axes of a table of trials, searched ones and those of the cells' sizes."""
 
-    def __init__(self, axes: Sequence[Axis]) -> None:
+    def __init__(self, axes: Sequence[SearchAxis]) -> None:
         self._axes = axes
         widths = [len(axis.choices) or 1 for axis in axes]
         is_searched = np.repeat([axis.is_searched for axis in axes], widths)
@@ -79,26 +79,26 @@ class Axes:
         return np.hstack([np.empty((len(sizes), 0)), *columns])
 
 
-def size_axes(cells: Sequence[Values]) -> Iterator[Axis]:
+def size_axes(cells: Sequence[Values]) -> Iterator[SearchAxis]:
     """Yield the axes of the values by which cells differ."""
     for name in dict.fromkeys(name for cell in cells for name in cell):
         yield from axes_of_values(name, [cell.get(name) for cell in cells], False)
 
 
-def axes_of_values(name: str, values: Sequence[Any], is_searched: bool) -> Iterator[Axis]:
+def axes_of_values(name: str, values: Sequence[Any], is_searched: bool) -> Iterator[SearchAxis]:
     """Yield the axis of a list of values: numbers stay numbers; none if there is only one value."""
     unlike = list(dict.fromkeys(values))
     if len(unlike) < 2:
         return
     if not all(map(is_number, unlike)):
-        yield Axis(name, is_searched, tuple(unlike))
+        yield SearchAxis(name, is_searched, tuple(unlike))
         return
     is_log = min(unlike) > 0
     numbers = np.log(unlike) if is_log else np.array(unlike, dtype=float)
     if is_searched:
-        yield Axis.of_numbers(name, min(unlike), max(unlike), True, is_log)
+        yield SearchAxis.of_numbers(name, min(unlike), max(unlike), True, is_log)
     else:
-        yield Axis(name, False, (), is_log, float(numbers.mean()), float(numbers.std()))
+        yield SearchAxis(name, False, (), is_log, float(numbers.mean()), float(numbers.std()))
 
 
 BETA = 10.0

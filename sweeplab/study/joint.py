@@ -29,13 +29,13 @@ from sweeplab.laws.surrogate import (
     MOST_FITTED,
     MOST_ROWS,
     Floats,
-    Prediction,
+    Posterior,
     Scales,
     Surrogate,
     condition,
     fit_scales,
 )
-from sweeplab.study.axes import BETA, Axes, Axis, Prior, axes_of_values, size_axes
+from sweeplab.study.axes import BETA, Axes, Prior, SearchAxis, axes_of_values, size_axes
 from sweeplab.study.search import Choices, Range, Sampled, Scalar
 from sweeplab.study.space import Space, nearest_cells, spread
 
@@ -79,7 +79,7 @@ def _stride(n_cells: int, n_axes: int) -> int:
     return max(range(n_cells, n_cells + N_STRIDES), key=nearest)
 
 
-class CellTrials(Protocol):
+class EndedTrials(Protocol):
     """The trials of a cell."""
 
     def ended(self) -> Sequence[FrozenTrial]:
@@ -114,7 +114,7 @@ def _searched(name: str) -> str:
     return name.partition("@")[0]
 
 
-def _searched_axes(spaces: Sequence[Space]) -> Iterator[Axis]:
+def _searched_axes(spaces: Sequence[Space]) -> Iterator[SearchAxis]:
     entries: dict[str, list[Sampled]] = {}
     for space in spaces:
         for name, entry in space.parameters.items():
@@ -123,7 +123,7 @@ def _searched_axes(spaces: Sequence[Space]) -> Iterator[Axis]:
         ranges = [entry for entry in all_cells if isinstance(entry, Range)]
         if ranges:
             low, high = min(entry.min for entry in ranges), max(entry.max for entry in ranges)
-            yield Axis.of_numbers(name, low, high, True, all(entry.log for entry in ranges))
+            yield SearchAxis.of_numbers(name, low, high, True, all(entry.log for entry in ranges))
         else:
             lists = [entry.values for entry in all_cells if isinstance(entry, Choices)]
             yield from axes_of_values(name, sum(lists, ()), True)
@@ -154,7 +154,7 @@ class JointModel:
     """
 
     spaces: Sequence[Space]
-    trials: Callable[[int], CellTrials]  # of the cell of an index
+    trials: Callable[[int], EndedTrials]  # of the cell of an index
     seed: int
     _fitted: tuple[list[tuple[int, int]], Scales] | None = field(default=None, init=False)
 
@@ -361,7 +361,7 @@ def expected_improvement(mean: Floats, sd: Floats, best: float) -> Floats:
     return np.asarray((best - mean) * ndtr(z) + sd * np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi))
 
 
-def knowledge_gradient(points: Prediction, noise_sd: Floats) -> Floats:
+def knowledge_gradient(points: Posterior, noise_sd: Floats) -> Floats:
     """Return how much a run at each point is expected to lower the lowest expected loss of all points [m].
 
     Frazier, Powell and Dayanik 2009 (The knowledge-gradient policy for correlated normal beliefs), with the expectation

@@ -41,7 +41,7 @@ from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.engines import SETTINGS
 from sweeplab.train.devices import free_memory_bytes, multiplies_bfloat16, processor
 from sweeplab.train.program import compiling_pays, program_file
-from sweeplab.train.run import Run, ShapeKey, row_flops, shape_key, state_bytes
+from sweeplab.train.run import ShapeKey, TrainingRun, row_flops, shape_key, state_bytes
 from sweeplab.version import VERSION
 
 # bfloat16 is chosen from this n_embd on. Steps in it took, of the time in float32, 0.75 to 1.05 on a Xeon with matrix
@@ -428,7 +428,7 @@ def _steps(values: Hyperparameters, train: Split, val: Split, way: Way) -> Calla
     like = _as_trained(values, way)
     stack = Stack(like, train, val, way.stack)
     for seed in range(way.stack):
-        stack.admit(Run(str(seed), like.replace(seed=seed)))
+        stack.admit(TrainingRun(str(seed), like.replace(seed=seed)))
     stack.advance()  # the first evaluation
 
     def train_steps(n_steps: int) -> None:

@@ -33,7 +33,7 @@ from sweeplab.study.space import Cell, Space, cells, spaces_of
 from sweeplab.study.spec import TABLE_SUFFIX, Algorithm, StudySpec
 from sweeplab.sweep import choosing
 from sweeplab.sweep.choosing import BenchRow, Product, Timed, Way, step_flops
-from sweeplab.sweep.progress import Interval, Remaining
+from sweeplab.sweep.progress import Remaining, TimeInterval
 from sweeplab.sweep.trials.warm_start import WarmStartSource, read_warm_starts
 from sweeplab.tracking import mirror_in_words
 from sweeplab.tracking.connection import artifact_location, database_file, planned_uri
@@ -271,9 +271,9 @@ class Outlook:
     to_change: list[str] = field(default_factory=list)
 
     @property
-    def left(self) -> Interval:
+    def left(self) -> TimeInterval:
         """Return the time that the rest takes."""
-        return Interval(self.low_seconds, self.seconds, self.high_seconds)
+        return TimeInterval(self.low_seconds, self.seconds, self.high_seconds)
 
 
 def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:

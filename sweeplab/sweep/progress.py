@@ -47,7 +47,7 @@ USUAL_FACTOR, MANY_TRIALS = 4.0, 100
 MOST_TRIALS = 300
 
 
-class Interval(NamedTuple):
+class TimeInterval(NamedTuple):
     """Seconds: the likeliest number, and those below and above which the truth is unlikely."""
 
     low: float
@@ -190,15 +190,15 @@ class Remaining:
                 if isinstance(event, TrialEnded):
                     self._shares.pop(place, None)
 
-    def left(self, now: float, counted: Mapping[str, int], elapsed: float = 0.0) -> Interval:
+    def left(self, now: float, counted: Mapping[str, int], elapsed: float = 0.0) -> TimeInterval:
         """Return how long the rest takes, given each cell's ended trials and the seconds of the time budget used up."""
         budget = self.plan.budget
         most = math.inf if budget.time is None else max(0.0, budget.time - elapsed)
         if budget.trials_per_cell is None and budget.flops is None:
-            return Interval(most, most, most)
+            return TimeInterval(most, most, most)
         waiting = self._waiting(counted)
         if not (waiting or self.live):
-            return Interval(0.0, 0.0, 0.0)
+            return TimeInterval(0.0, 0.0, 0.0)
         seconds, spread = self._laid_out(waiting, now)
         factor, start, waited = math.exp(DEVIATIONS * spread), 0.0, 0.0
         if not self._has_begun:
@@ -207,7 +207,7 @@ class Remaining:
         # A start that has taken long may take as long again.
         latest = start + max(start, waited) + 1.0
         interval = (start / 2 + seconds / factor, start + seconds, latest + seconds * factor)
-        return Interval(*(min(end, most) for end in interval))
+        return TimeInterval(*(min(end, most) for end in interval))
 
     @property
     def _cells(self) -> dict[str, CellPlan]:
@@ -441,7 +441,7 @@ class StudyProgress:
         return time.monotonic() - self.started
 
     @property
-    def left(self) -> Interval:
+    def left(self) -> TimeInterval:
         """Return how long the rest takes, at most the time budget's rest."""
         counted = {name: cell.counted for name, cell in self.cells.items()}
         return self.remaining.left(time.time(), counted, self.elapsed_before + self.seconds)

@@ -24,7 +24,7 @@ from sweeplab.sweep.trials.sharing import Claim
 from sweeplab.train.checkpoint import read_snapshot, remove_snapshots
 from sweeplab.train.devices import settle_devices
 from sweeplab.train.member import Record
-from sweeplab.train.run import METRICS, ModelMetric, Run, metric_value, train_flops, train_tokens
+from sweeplab.train.run import METRICS, ModelMetric, TrainingRun, metric_value, train_flops, train_tokens
 from sweeplab.train.stack import Stack
 
 WHOLE = ("whole_val_loss", "whole_bits_per_byte")
@@ -90,7 +90,7 @@ class SeedCurves:
 class Training:
     """One run of a trial, and the folder of its records."""
 
-    run: Run
+    run: TrainingRun
     folder: RunFolder
 
 
@@ -112,7 +112,7 @@ class TrialRuns:
         self._unwritten_gradients: dict[RunFolder, list[runs.GradientPoint]] = {}
         for folder, start in starts:
             folder.write_start(start)
-            self.trainings[start.key] = Training(Run(start.key, start.values), folder)
+            self.trainings[start.key] = Training(TrainingRun(start.key, start.values), folder)
         metric, values = spec.objective.metric, next(iter(self.trainings.values())).run.values
         self._asked_parts = values.grad_accum
         self._sign = -1.0 if spec.objective.goal == "maximize" else 1.0
@@ -189,7 +189,7 @@ class TrialRuns:
         """Let a run compute its batches in `n_parts` parts from now on; return the changed run."""
         training = self.trainings[key]
         values = training.run.values.replace(grad_accum=n_parts)
-        self.trainings[key] = replace(training, run=Run(key, values))
+        self.trainings[key] = replace(training, run=TrainingRun(key, values))
         return self.trainings[key]
 
     @property

@@ -17,7 +17,7 @@ import torch
 from sweeplab.processes import end_with_parent
 from sweeplab.train.evaluating import dense_losses
 from sweeplab.train.private import N_TRACED, compile_ahead
-from sweeplab.train.run import Run
+from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
 # Up to this block_size attention is traced as products and a softmax, because torch's kernel has a longer start-up.
@@ -31,7 +31,7 @@ def main(arguments: Path, step: Path, losses: Path) -> None:
     torch.set_num_threads(threads)
     stack = Stack(values.replace(compile=False), train, val, N_TRACED)
     for seed in range(N_TRACED):
-        stack.admit(Run(str(seed), values.replace(compile=False, seed=seed)))
+        stack.admit(TrainingRun(str(seed), values.replace(compile=False, seed=seed)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         math = values.block_size <= MAX_MATH_ATTENTION

@@ -26,7 +26,7 @@ from sweeplab.data.objectives import make_objective
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.blocks import Normed, Pass
 from sweeplab.model.shape import ModelShape, check_transformer
-from sweeplab.train.run import Run
+from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def coordinates(values: Hyperparameters, tokens: Split, n_steps: int) -> Iterato
         max_iters=n_steps,
     )  # fmt: skip
     stack = Stack(values, tokens, tokens)
-    stack.admit(Run("run", values))
+    stack.admit(TrainingRun("run", values))
     probe = make_objective(tokens, values).training(0, 0)
     batch = changed(probe, lambda part: torch.from_numpy(part[None]).to(values.device))
     while len(stack):

@@ -89,7 +89,7 @@ def compiled_losses(program: Program, transformer: Transformer) -> Callable[...,
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluator:
     """Evaluates all runs on the same targets of one split: about `n_tokens`, or all if it is None.
 
     `losses` computes the transformer's losses; it may be compiled.

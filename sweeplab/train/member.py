@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 from sweeplab.data.generators import generator_key
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.train.optimizers import Rates
-from sweeplab.train.run import Run, dropout_rates, train_tokens
+from sweeplab.train.run import TrainingRun, dropout_rates, train_tokens
 from sweeplab.train.schedule import decay_at, learning_rate, patience_begins
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Snapshot:
 
 
 @dataclass
-class Progress:
+class StoppingState:
     """The state of early stopping and of the plateau schedule; part of every snapshot.
 
     `first` is the loss at iteration 0. `reference` is the last loss that improved by min_delta, and `n_bad` counts the
@@ -132,7 +132,7 @@ class Member:
     objectives that read the start, are their values of both splits' sequences under the run's initial weights.
     """
 
-    run: Run
+    run: TrainingRun
     dropout_key: int
     dropout_rates: Mapping[str, float]
     iteration: int = 0
@@ -142,14 +142,14 @@ class Member:
     wall_seconds: float = 0.0
     point_seconds: float = 0.0
     points: list[Point] = field(default_factory=list)
-    progress: Progress = field(default_factory=Progress)
+    progress: StoppingState = field(default_factory=StoppingState)
     at_start: Sequence[Tensor] = ()
 
     @classmethod
-    def of(cls, run: Run, numbers: Mapping[str, Any], at_start: Sequence[Tensor] = ()) -> Member:
+    def of(cls, run: TrainingRun, numbers: Mapping[str, Any], at_start: Sequence[Tensor] = ()) -> Member:
         """Return a run that continues from a snapshot's numbers; without numbers it starts at iteration 0."""
         known = {name: value for name, value in numbers.items() if name != "grad_accum"}  # the caller's entry
-        progress = Progress(**known.pop("progress", {}))
+        progress = StoppingState(**known.pop("progress", {}))
         dropout_key = generator_key(run.values.seed, "dropout")
         return cls(run, dropout_key, dropout_rates(run.values), **known, progress=progress, at_start=at_start)
 

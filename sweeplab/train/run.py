@@ -37,7 +37,7 @@ COPIES = 9
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """A trial with one seed: a unique key, and the effective hyperparameters."""
 
     key: str

@@ -28,7 +28,7 @@ from sweeplab.hyperparameters import TRANSFORMER, Hyperparameters
 from sweeplab.model.blocks import element_hashes, mask_inputs
 from sweeplab.model.transformer import model_of
 from sweeplab.train.evaluating import (
-    Evaluation,
+    Evaluator,
     LossInputs,
     MeasuredModel,
     StartValues,
@@ -38,7 +38,7 @@ from sweeplab.train.evaluating import (
 from sweeplab.train.member import Member, Record, Snapshot
 from sweeplab.train.optimizers import OPTIMIZERS, adam_, fused_adam_rows_
 from sweeplab.train.program import compiles_whole, load_programs
-from sweeplab.train.run import Run, dropout_rates, is_at_end, shape_key
+from sweeplab.train.run import TrainingRun, dropout_rates, is_at_end, shape_key
 from sweeplab.train.schedule import rows_used
 from sweeplab.train.step import (
     EagerStep,
@@ -85,7 +85,7 @@ class Stack:
             losses = evaluated = _compiled(losses)
         if programs[1:]:
             evaluated = compiled_losses(programs[1], self.transformer)
-        self._evaluation = Evaluation(self.transformer, evaluated, val_objective, like.evaluated_tokens)
+        self._evaluation = Evaluator(self.transformer, evaluated, val_objective, like.evaluated_tokens)
         self._full_eval = replace(self._evaluation, n_tokens=wholly(like).evaluated_tokens)
         self._train_evals = [replace(self._evaluation, objective=self._objective)] if like.eval_train else []
         self._start_values = StartValues(
@@ -131,7 +131,7 @@ class Stack:
         return [member.run.key for member in self._members]
 
     def admit(
-        self, run: Run, snapshot: Snapshot | None = None, start: Mapping[str, Tensor] | None = None
+        self, run: TrainingRun, snapshot: Snapshot | None = None, start: Mapping[str, Tensor] | None = None
     ) -> None:
         """Add a run that starts from its seed, from weights by name (`start`), or from a snapshot.
 

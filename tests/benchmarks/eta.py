@@ -19,7 +19,7 @@ from benchmarks.setting import print_table, setting
 
 import sweeplab
 from sweeplab.lab.events import Event, TrialEnded
-from sweeplab.sweep.progress import Interval, StudyProgress
+from sweeplab.sweep.progress import StudyProgress, TimeInterval
 
 COMMON = """
 data: {corpus: python-docs, tokenizer: char}
@@ -57,7 +57,7 @@ def rounds_of(text: str, folder: Path) -> dict[str, tuple[float, bool]]:
     (folder / "eta.yaml").write_text(f"name: eta\n{COMMON}{text}")
     study = sweeplab.load_study(folder / "eta.yaml", lab=folder / "lab")
     ahead = study.look_ahead()
-    said: list[tuple[float, Interval]] = []
+    said: list[tuple[float, TimeInterval]] = []
     began, ended = time.time(), 0.0
 
     def listen(event: Event, progress: StudyProgress) -> None:

@@ -73,7 +73,7 @@ def worker(stacks, ready, go, losses) -> None:
     import torch
 
     from sweeplab.data.dataset import prepare
-    from sweeplab.train.run import Run
+    from sweeplab.train.run import TrainingRun
     from sweeplab.train.stack import Stack
 
     torch.set_num_threads(1)
@@ -83,7 +83,7 @@ def worker(stacks, ready, go, losses) -> None:
     while (runs := stacks.get()) is not None:
         stack = Stack(runs[0][0], data.train, data.val, len(runs))
         for index, (values, _) in enumerate(runs):
-            stack.admit(Run(str(index), values))
+            stack.admit(TrainingRun(str(index), values))
         while len(stack):
             for record in stack.advance():
                 if record.iteration >= runs[int(record.key)][1]:

@@ -26,7 +26,7 @@ from sweeplab.lab.events import TrialClaimed
 from sweeplab.study.file.reading import read_study
 from sweeplab.sweep.planning import bench_study
 from sweeplab.sweep.supervisor import run_study
-from sweeplab.train.run import Run
+from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
 COMMON = {
@@ -54,7 +54,7 @@ def gate(values, data) -> float:
     """Return the largest difference between the validation losses of a stack and of the plain loop."""
     ours = []
     stack = Stack(values, data.train, data.val)
-    stack.admit(Run("run", values))
+    stack.admit(TrainingRun("run", values))
     while len(stack):
         for record in stack.advance():
             ours.append(record.val_loss)

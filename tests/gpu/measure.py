@@ -18,7 +18,7 @@ import torch
 from benchmarks.setting import print_table, setting
 
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.train.run import Run, row_flops
+from sweeplab.train.run import TrainingRun, row_flops
 from sweeplab.train.stack import Stack
 
 SHAPES = {
@@ -35,7 +35,7 @@ def ready(values: Hyperparameters, n_runs: int) -> Stack:
     """Return a stack that has taken its first steps."""
     stack = Stack(values, TOKENS, TOKENS, n_runs)
     for seed in range(n_runs):
-        stack.admit(Run(str(seed), values.replace(seed=seed)))
+        stack.admit(TrainingRun(str(seed), values.replace(seed=seed)))
     stack.advance()
     steps(stack, 10)
     return stack

@@ -12,7 +12,7 @@ from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape
 from sweeplab.train.devices import settle_devices
 from sweeplab.train.optimizers import OPTIMIZERS, Rates
-from sweeplab.train.run import Run
+from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
 pytestmark = [
@@ -24,7 +24,7 @@ pytestmark = [
 def final_losses(values, data, n_runs: int) -> list[float]:
     stack = Stack(values, data.train, data.val, capacity=n_runs)
     for seed in range(n_runs):
-        stack.admit(Run(str(seed), values.replace(seed=seed)))
+        stack.admit(TrainingRun(str(seed), values.replace(seed=seed)))
     losses = {}
     while len(stack):
         for record in stack.advance():
@@ -94,7 +94,7 @@ def test_no_step_waits_for_the_gpu(changed: dict[str, object]) -> None:
     values = small(**changed, eval_interval=40, log_interval=40)
     stack = Stack(values, TOKENS, TOKENS, capacity=4)
     for seed in range(3):
-        stack.admit(Run(str(seed), values.replace(seed=seed)))
+        stack.admit(TrainingRun(str(seed), values.replace(seed=seed)))
     left = iter(range(5))
     stack.advance()
     stack.advance(lambda: next(left, None) is None)  # libraries are set up, buffers made

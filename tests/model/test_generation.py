@@ -17,8 +17,8 @@ from sweeplab.model.blocks import KVCache
 from sweeplab.model.generation import (
     Contrast,
     Reader,
-    Sampler,
     Sampling,
+    TokenSampler,
     beam_search,
     fill,
     hole_scores,
@@ -67,8 +67,8 @@ def test_with_a_cache_and_without_the_same_tokens(family: str, attention: str, o
             torch.testing.assert_close(
                 ours, theirs, rtol=1e-5, atol=1e-4, msg=lambda said, s=shape: f"{s}: {said}"
             )
-            found.append(Sampler(GREEDY)(theirs[0]))
-            assert Sampler(GREEDY)(ours[0]) == found[-1], shape
+            found.append(TokenSampler(GREEDY)(theirs[0]))
+            assert TokenSampler(GREEDY)(ours[0]) == found[-1], shape
         if shape.of_family.reads_source:
             assert kept._cache.length == n_new
         elif not POSITIONS[shape.positions].is_bounded:
@@ -165,16 +165,16 @@ def test_what_is_drawn_has_the_probabilities_of_a_plain_computation(how: Samplin
 
 def test_drawn_tokens_come_as_often_as_they_should_and_follow_the_seed() -> None:
     scores = torch.tensor([0.1, 0.5, 0.15, 0.25]).log()
-    sampler = Sampler(Sampling(top_k=3), seed=5)
+    sampler = TokenSampler(Sampling(top_k=3), seed=5)
     torch.manual_seed(1)
     drawn = [sampler(scores) for _ in range(4000)]
     shares = np.bincount(drawn, minlength=4) / 4000
     expected = np.array([0, 0.5, 0.15, 0.25]) / 0.9
     assert np.abs(shares - expected).max() < 4 * math.sqrt(0.25 / 4000)
     torch.manual_seed(2)
-    again, other = Sampler(Sampling(top_k=3), seed=5), Sampler(Sampling(top_k=3), seed=6)
+    again, other = TokenSampler(Sampling(top_k=3), seed=5), TokenSampler(Sampling(top_k=3), seed=6)
     assert [again(scores) for _ in range(4000)] == drawn != [other(scores) for _ in range(4000)]
-    assert Sampler(GREEDY)(torch.tensor([0.0, 1.0, 1.0])) == 1
+    assert TokenSampler(GREEDY)(torch.tensor([0.0, 1.0, 1.0])) == 1
 
 
 def test_a_text_ends_with_its_end_and_has_no_special_token_in_it() -> None:
@@ -183,7 +183,9 @@ def test_a_text_ends_with_its_end_and_has_no_special_token_in_it() -> None:
     prompt = Prompt([START], source=TEXT_SOURCE, markers=[END], end=END, room=7)
     lengths = set()
     for seed in range(40):
-        found = list(sample(Reader(model, weights, prompt, START), Sampler(Sampling(), seed), prompt, 99))
+        found = list(
+            sample(Reader(model, weights, prompt, START), TokenSampler(Sampling(), seed), prompt, 99)
+        )
         assert START not in found and END not in found[:-1]
         assert len(found) == 7 or found[-1] == END
         lengths.add(len(found))
@@ -225,7 +227,7 @@ def test_one_beam_is_greedy_until_another_text_would_score_higher() -> None:
     prompt = Prompt([4, 1])
     (beam,) = beam_search(Reader(model, weights, prompt, VOCABULARY), prompt, 1, 12)
     assert beam.tokens == list(
-        sample(Reader(model, weights, prompt, VOCABULARY), Sampler(GREEDY), prompt, 12)
+        sample(Reader(model, weights, prompt, VOCABULARY), TokenSampler(GREEDY), prompt, 12)
     )
 
 
@@ -260,6 +262,6 @@ def test_the_surest_hole_is_filled_first_and_the_others_read_it() -> None:
         expected[place] = int(chances[place].argmax())
         left.remove(place)
     prompt = Prompt(tokens, holes)
-    assert list(fill(model, weights, prompt, START, Sampler(GREEDY))) == expected
+    assert list(fill(model, weights, prompt, START, TokenSampler(GREEDY))) == expected
     scores = hole_scores(model, weights, prompt, START)
     assert scores.shape == (3, VOCABULARY) and scores[:, START:].isneginf().all()

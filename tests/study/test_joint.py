@@ -6,7 +6,7 @@ import pytest
 from optuna.trial import TrialState, create_trial
 from tiny_study import study_of_parts
 
-from sweeplab.laws.surrogate import Prediction
+from sweeplab.laws.surrogate import Posterior
 from sweeplab.study.axes import Prior
 from sweeplab.study.joint import Inputs, JointModel, knowledge_gradient
 from sweeplab.study.search import CONFIDENCES
@@ -188,7 +188,7 @@ def test_pruned_and_diverged_trials_are_learned_from():
 def test_the_knowledge_gradient_is_the_expected_drop_of_the_lowest_mean():
     draws = np.random.default_rng(0)
     root = draws.standard_normal((4, 4)) * 0.1
-    points = Prediction(np.array([1.0, 1.02, 0.99, 1.1]), root @ root.T)
+    points = Posterior(np.array([1.0, 1.02, 0.99, 1.1]), root @ root.T)
     noise = np.full(4, 0.05)
     gains = knowledge_gradient(points, noise)
     for at in range(4):

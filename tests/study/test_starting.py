@@ -29,7 +29,7 @@ from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.trials.store import Store
 from sweeplab.tracking.loading import load_checkpoint
 from sweeplab.train.checkpoint import read_checkpoint
-from sweeplab.train.run import Run
+from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -67,13 +67,13 @@ def test_every_seed_starts_there_and_snapshots_go_before_it(tiny, trained: Path)
     weights = start_weights(spec)(values)
     stack = Stack(values, data.train, data.val, 2)
     for seed in (0, 1):
-        stack.admit(Run(str(seed), values.replace(seed=seed)), start=weights)
+        stack.admit(TrainingRun(str(seed), values.replace(seed=seed)), start=weights)
     assert all(stack.weights(key)["token_embedding"].equal(weights["token_embedding"]) for key in "01")
     stack.advance()
     stack.advance()
     snapshot = stack.snapshot("1")
     other = Stack(values, data.train, data.val, 1)
-    other.admit(Run("1", values.replace(seed=1)), snapshot, weights)
+    other.admit(TrainingRun("1", values.replace(seed=1)), snapshot, weights)
     assert other.weights("1")["token_embedding"].equal(stack.weights("1")["token_embedding"])
 
 
@@ -195,7 +195,7 @@ def test_a_run_that_learns_something_else_draws_the_tokens_that_are_new(tiny, tr
     pairs = prepare("copy", "char", trained=prepare("python-docs", "char").tokenizer)
     stack = Stack(more, pairs.train, pairs.val, 2)
     for seed in (0, 1):
-        stack.admit(Run(str(seed), more.replace(seed=seed)), start=given)
+        stack.admit(TrainingRun(str(seed), more.replace(seed=seed)), start=given)
     first, second = (stack.weights(key)["token_embedding"] for key in "01")
     assert first[:size].equal(second[:size]) and first.isfinite().all()
     assert not first[size:].equal(second[size:]), "by each run's own seed"

@@ -15,7 +15,7 @@ from sweeplab.records.runs import RunState, TrialEnding
 from sweeplab.study.plan import Plan
 from sweeplab.study.spec import Budget, Engine
 from sweeplab.sweep.planning import make_plan
-from sweeplab.sweep.progress import Interval, Remaining
+from sweeplab.sweep.progress import Remaining, TimeInterval
 
 N_EVALUATIONS, RUNGS, FACTOR = 10, (2, 8), 4
 PER_CELL, STACK = 24, 4
@@ -37,7 +37,7 @@ class Look:
     """What is said at a time, what is true then, and whether an event came since the last look."""
 
     at: float
-    left: Interval
+    left: TimeInterval
     truth: float
     is_news: bool
 
@@ -138,5 +138,5 @@ def test_a_start_goes_on_with_the_clock_and_one_that_takes_long_may_take_as_long
 @pytest.mark.parametrize("seconds", [0.4, 7, 95, 388, 3599, 4 * 3600.0, 1e6])
 @pytest.mark.parametrize("width", [1.1, 3.0])
 def test_an_interval_is_short_in_words(seconds: float, width: float) -> None:
-    words = Interval(seconds / width, seconds, seconds * width).in_words
+    words = TimeInterval(seconds / width, seconds, seconds * width).in_words
     assert len(words) <= 22 and words.count(" ") in (1, 2)

@@ -16,7 +16,7 @@ from sweeplab.study.search import Choices
 from sweeplab.study.spec import Budget, Engine, ObjectiveSpec, Pruner
 from sweeplab.sweep.loop import Loop
 from sweeplab.tracking.loading import LoadedRun, load_checkpoint
-from sweeplab.train.run import Run
+from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -169,7 +169,7 @@ def test_scoring_changes_no_bit_of_what_goes_on(tiny, dataset) -> None:
     for scores in (False, True):
         stack = Stack(values, dataset.train, dataset.val, 3)
         for seed in range(3):
-            stack.admit(Run(str(seed), values.replace(seed=seed)))
+            stack.admit(TrainingRun(str(seed), values.replace(seed=seed)))
         stack.advance()
         if scores:
             several = stack.whole_losses(["2", "0"], best=True)

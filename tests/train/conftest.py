@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.train.run import Run
+from sweeplab.train.run import TrainingRun
 
 VOCABULARY = 65
 SHAPES = {
@@ -44,7 +44,7 @@ def values_of():
 def unlike(values_of):
     """Return four runs of one shape that differ in all that may differ inside a stack."""
 
-    def four(shape: str, **changed) -> list[Run]:
+    def four(shape: str, **changed) -> list[TrainingRun]:
         differing = [
             {
                 "learning_rate": 1e-3,
@@ -64,7 +64,7 @@ def unlike(values_of):
             {"learning_rate": 2e-3, "scheduler_type": "linear", "warmup_iters": 17, "grad_clip": 0.3},
         ]
         return [
-            Run(f"run{seed}", values_of(shape, seed=seed, **each, **changed))
+            TrainingRun(f"run{seed}", values_of(shape, seed=seed, **each, **changed))
             for seed, each in enumerate(differing)
         ]
 

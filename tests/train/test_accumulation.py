@@ -7,7 +7,7 @@ from trained import begun
 
 from sweeplab.data.batches import changed
 from sweeplab.model.blocks import Dropout
-from sweeplab.train.run import Run, shape_key
+from sweeplab.train.run import TrainingRun, shape_key
 from sweeplab.train.schedule import rows_seen
 from sweeplab.train.stack import Stack
 
@@ -84,7 +84,7 @@ def test_parts_have_dropout_masks_of_their_own(values_of, tokens) -> None:
 @pytest.mark.slow
 def test_in_parts_a_stack_of_four_equals_four_of_one(unlike, tokens) -> None:
     runs = unlike("P", grad_accum=2, max_iters=20, eval_interval=10, ema=0.9)
-    runs[1] = Run("run1", runs[1].values.replace(batch_warmup_iters=13, ema=0.99))
+    runs[1] = TrainingRun("run1", runs[1].values.replace(batch_warmup_iters=13, ema=0.99))
     together = Stack(runs[0].values, tokens, tokens, capacity=4)
     for run in runs:
         together.admit(run)

@@ -24,7 +24,7 @@ from sweeplab.train.checkpoint import (
     write_snapshot,
 )
 from sweeplab.train.member import Snapshot
-from sweeplab.train.run import Run
+from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
 # Each writer is forked from one process that has imported torch, which takes a hundred times as long as a checkpoint.
@@ -232,7 +232,7 @@ def test_a_snapshot_written_beside_the_training_is_of_the_moment_it_was_taken(
     values_of, tokens, tmp_path: Path
 ) -> None:
     stack, writer = Stack(values_of(), tokens, tokens), SnapshotWriter()
-    stack.admit(Run("run", values_of()))
+    stack.admit(TrainingRun("run", values_of()))
     stack.advance()
     steps = iter([False] * 12 + [True])
     stack.advance(lambda: next(steps))

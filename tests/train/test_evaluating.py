@@ -13,7 +13,7 @@ from sweeplab.data.objectives import make_objective, n_special
 from sweeplab.data.objectives.base import spread
 from sweeplab.model.transformer import Transformer
 from sweeplab.train.evaluating import N_MASKED_SEQUENCES
-from sweeplab.train.run import Run
+from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
 MASK = 65
@@ -49,7 +49,7 @@ def test_pseudo_perplexity_is_a_plain_loops(of_encoder, tokens) -> None:
     values = of_encoder()
     stack = Stack(values, tokens, tokens, 2)
     for seed in range(2):
-        stack.admit(Run(str(seed), values.replace(seed=seed)))
+        stack.admit(TrainingRun(str(seed), values.replace(seed=seed)))
     for record in stack.advance():
         weights = {name: weight[None] for name, weight in stack.weights(record.key).items()}
         losses = []
@@ -87,7 +87,7 @@ def test_experts_use_is_the_worst_layers(values_of, tokens) -> None:
     values = values_of(n_expert=4, n_expert_active=2)
     stack = Stack(values, tokens, tokens, 2)
     for seed in range(2):
-        stack.admit(Run(str(seed), values.replace(seed=seed)))
+        stack.admit(TrainingRun(str(seed), values.replace(seed=seed)))
     # One run sends all that its last layer reads to the same two experts.
     views = stack.transformer.layout.views(stack._rows["weights"])
     views["blocks.1.feed_forward_norm.gain"][1].zero_()

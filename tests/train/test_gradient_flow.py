@@ -10,7 +10,7 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape
 from sweeplab.train.member import Point
-from sweeplab.train.run import Run
+from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 from sweeplab.train.step import TrainStep
 
@@ -31,7 +31,7 @@ def trained(keys: str, tracks: bool, values: Hyperparameters | None = None, cut:
     values = values or values_of()
     stack = Stack(values, TOKENS, TOKENS, len(keys), tracks)
     for key in keys:
-        stack.admit(Run(key, values.replace(seed=int(key), learning_rate=1e-2 * (1 + int(key)))))
+        stack.admit(TrainingRun(key, values.replace(seed=int(key), learning_rate=1e-2 * (1 + int(key)))))
     points: list[Point] = []
     losses = []
     n_steps = 0
@@ -46,7 +46,7 @@ def trained(keys: str, tracks: bool, values: Hyperparameters | None = None, cut:
         if not records:
             snapshot = stack.snapshot("0")
             stack = Stack(values, TOKENS, TOKENS, 1, tracks)
-            stack.admit(Run("0", values.replace(seed=0)), snapshot)
+            stack.admit(TrainingRun("0", values.replace(seed=0)), snapshot)
         for record in records:
             if record.key == "0":
                 points += record.points
@@ -62,7 +62,7 @@ def trained(keys: str, tracks: bool, values: Hyperparameters | None = None, cut:
 def test_they_are_the_norms_of_plain_gradients_and_differences(changed: dict) -> None:
     values = values_of(log_interval=1, max_iters=3, dropout=0.0, grad_clip=0.1, **changed)
     stack = Stack(values, TOKENS, TOKENS, 1, tracks_gradients=True)
-    stack.admit(Run("0", values))
+    stack.admit(TrainingRun("0", values))
     stack.advance()
 
     def weights() -> dict[str, torch.Tensor]:

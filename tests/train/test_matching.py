@@ -13,7 +13,7 @@ from sweeplab.data.objectives.pairs import PairsObjective
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 from sweeplab.train.evaluating import exact_matches
-from sweeplab.train.run import Run
+from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
 N_SYMBOLS = 12
@@ -97,9 +97,9 @@ def test_an_evaluation_weighs_every_target_alike_and_counts_what_is_found_whole(
 
 
 def test_a_stack_of_pairs_equals_its_runs_alone(of_pairs, pairs: Pairs) -> None:
-    runs = [Run(str(seed), of_pairs(seed=seed, learning_rate=1e-3 * (seed + 1))) for seed in range(3)]
+    runs = [TrainingRun(str(seed), of_pairs(seed=seed, learning_rate=1e-3 * (seed + 1))) for seed in range(3)]
 
-    def trained(members: list[Run]) -> dict:
+    def trained(members: list[TrainingRun]) -> dict:
         stack, found = Stack(members[0].values, pairs, pairs, len(members)), {}
         for run in members:
             stack.admit(run)

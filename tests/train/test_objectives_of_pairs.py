@@ -21,7 +21,7 @@ from sweeplab.data.objectives.pairs import source_lengths
 from sweeplab.data.prompts import BOS, EOS, PAD, label
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE, Hyperparameters
-from sweeplab.train.run import Run
+from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -132,7 +132,7 @@ def values_of(data: Dataset, name: str, family: str = "", **changed: Any) -> Hyp
 def start_of(data: Dataset, values: Hyperparameters) -> dict[str, torch.Tensor]:
     """Return weights that say something: four times as large as random ones."""
     stack = Stack(values, data.train, data.val)
-    stack.admit(Run("start", values.replace(seed=9)))
+    stack.admit(TrainingRun("start", values.replace(seed=9)))
     return {name: 4 * weight for name, weight in stack.weights("start").items()}
 
 
@@ -169,7 +169,7 @@ def evaluated(
     other = {"beta": 0.9} if values.objective == "preference" else {}
     for key in keys:
         own = values if key == "0" else values.replace(seed=int(key), learning_rate=1e3, **other)
-        stack.admit(Run(key, own), start=start)
+        stack.admit(TrainingRun(key, own), start=start)
     while "0" in stack.keys:
         for record in stack.advance():
             if record.key == "0":
@@ -178,7 +178,7 @@ def evaluated(
                 stack.release(record.key)
         if cut and len(found) == 2 and "0" in stack.keys:
             snapshot, stack = stack.snapshot("0"), Stack(values, data.train, data.val, 2)
-            stack.admit(Run("0", values), snapshot, start)
+            stack.admit(TrainingRun("0", values), snapshot, start)
     return found
 
 
@@ -224,7 +224,7 @@ def test_a_step_as_it_is_compiled_has_the_losses_of_an_eager_one(
     stack = Stack(values, data[name].train, data[name].val, 2)
     for seed, start in enumerate((start_of(data[name], values), None)):
         own = {"beta": 0.1 + seed} if name == "preference" else {}
-        stack.admit(Run(str(seed), values.replace(seed=seed, **own)), start=start)
+        stack.admit(TrainingRun(str(seed), values.replace(seed=seed, **own)), start=start)
     stack.advance()
     step, inputs = stack.traced()
     (losses,) = step(*(tensor.clone() for tensor in inputs))
@@ -241,7 +241,7 @@ def test_parts_of_a_batch_are_the_batch_at_once(data: dict[str, Dataset], name: 
     for n_parts in (1, 4):
         values = values_of(data[name], name, grad_accum=n_parts, max_iters=20, eval_interval=20)
         stack = Stack(values, data[name].train, data[name].val)
-        stack.admit(Run("run", values), start=start_of(data[name], values))
+        stack.admit(TrainingRun("run", values), start=start_of(data[name], values))
         losses.append([stack.advance()[0].val_loss for _ in range(2)])
     # Labels' losses are near zero after some steps, where the order of sums shows.
     rel = {"classification": 1e-4}.get(name, 1e-5)
@@ -354,7 +354,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_formula(data: dict[str, Data
     )
     values = values.replace(lr_decay=False, warmup_iters=0, learning_rate=0.5, beta=0.3, log_interval=1)
     start, stack = start_of(own, values), Stack(values, own.train, own.val)
-    stack.admit(Run("run", values), start=start)
+    stack.admit(TrainingRun("run", values), start=start)
     stack.advance()
     objective = make_objective(own.train, values)
     for step in range(3):
@@ -376,7 +376,7 @@ def test_the_measures_of_preferences_are_those_of_the_formula(data: dict[str, Da
     own = data["preference"]
     values = values_of(own, "preference", max_iters=60, eval_interval=20)
     start, stack = start_of(own, values), Stack(values, own.train, own.val)
-    stack.admit(Run("run", values), start=start)
+    stack.admit(TrainingRun("run", values), start=start)
     (first,), (record,) = stack.advance(), stack.advance()
     assert first.val_loss == pytest.approx(math.log(2), abs=1e-6)
     assert first.measures["reward_margin"] == pytest.approx(0.0, abs=1e-6)
@@ -402,7 +402,7 @@ def test_label_smoothing_takes_a_share_of_preferences_for_wrong(data: dict[str, 
     own, more = data["preference"], {"label_smoothing": 0.1, "learning_rate": 1e-2, "lr_decay": False}
     values = values_of(own, "preference", log_interval=1, **more)
     start, stack = start_of(own, values), Stack(values, own.train, own.val)
-    stack.admit(Run("run", values), start=start)
+    stack.admit(TrainingRun("run", values), start=start)
     for _ in range(4):
         stack.step()
     _, margins = plainly(stack, stack.weights("run"), start, stack._objective.training(0, 4), values.beta)
@@ -424,7 +424,7 @@ def test_what_the_start_says_is_computed_once_for_all_runs_of_a_stack(
     monkeypatch.setattr(module, "values_at_start", lambda *given: computed.append(1) or plain(*given))
     stack = Stack(values, own.train, own.val, 3)
     for seed in range(3):
-        stack.admit(Run(str(seed), values.replace(seed=seed)), start=start)
+        stack.admit(TrainingRun(str(seed), values.replace(seed=seed)), start=start)
     assert len(computed) == 2, "of the training and of the validation split"
 
 
@@ -515,7 +515,7 @@ def test_the_measures_of_names_are_those_of_a_plain_count(data: dict[str, Datase
     own = data[name]
     values = values_of(own, name, eval_full=True)
     stack = Stack(values, own.train, own.val, 1)
-    stack.admit(Run("0", values.replace(seed=3)))
+    stack.admit(TrainingRun("0", values.replace(seed=3)))
     (record,) = stack.advance()
     weights = {name: each[None] for name, each in stack.weights("0").items()}
     wanted, found, losses = [], [], []
@@ -565,7 +565,7 @@ def test_loss_and_measures_of_scores_are_those_of_torch_and_scipy(data: dict[str
     own = data["similarity"]
     values = values_of(own, "similarity", eval_full=True)
     stack = Stack(values, own.train, own.val, 1)
-    stack.admit(Run("0", values.replace(seed=3)))
+    stack.admit(TrainingRun("0", values.replace(seed=3)))
     (record,) = stack.advance()
     weights = {name: each[None] for name, each in stack.weights("0").items()}
     found, wanted = [], []

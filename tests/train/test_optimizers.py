@@ -17,7 +17,7 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.model.layout import BLOCK, Layout
 from sweeplab.model.shape import ModelShape
 from sweeplab.train.optimizers import OPTIMIZERS, Muon, Rates, adam_, fused_adam_rows_
-from sweeplab.train.run import Run
+from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
 # Odd sizes: what a vectorised loop leaves over at its end differs from row to row.
@@ -358,7 +358,7 @@ def test_resumed_in_another_row_of_another_stack_equals_uninterrupted(name: str,
     first.release("run0")  # run2 moves up into its row
     second = Stack(runs[3].values, tokens, tokens, capacity=2)
     second.admit(runs[3])
-    second.admit(Run("run2", runs[2].values), first.snapshot("run2"))
+    second.admit(TrainingRun("run2", runs[2].values), first.snapshot("run2"))
     assert_same(finish(second)["run2"], expected)
 
 

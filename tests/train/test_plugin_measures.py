@@ -17,7 +17,7 @@ from sweeplab.data.objectives import make_objective, n_special
 from sweeplab.data.prompts import BOS, EOS
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.train.run import Run
+from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -46,7 +46,9 @@ def trained(
     values = values.replace(vocab_size=data.tokenizer.vocab_size + n_special(values))
     stack, found = Stack(values, data.train, data.val, capacity), []
     for key in range(capacity):
-        stack.admit(Run(str(key), values.replace(seed=key, learning_rate=(key + 1) * values.learning_rate)))
+        stack.admit(
+            TrainingRun(str(key), values.replace(seed=key, learning_rate=(key + 1) * values.learning_rate))
+        )
     while len(found) < 1 + values.max_iters // values.eval_interval:
         found += [(record.val_loss, record.measures) for record in stack.advance() if record.key == "0"]
     return values, found, stack

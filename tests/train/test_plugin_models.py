@@ -9,7 +9,7 @@ from sweeplab.model.accounting import forward_flops, n_params, n_params_non_embe
 from sweeplab.model.shape import MODELS, ModelShape
 from sweeplab.model.transformer import model_of
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
-from sweeplab.train.run import Run, shape_key
+from sweeplab.train.run import TrainingRun, shape_key
 from sweeplab.train.stack import Stack
 
 
@@ -18,10 +18,10 @@ def run_of(values_of):
     """Return a run of nanoGPT's shape, with changes."""
     usual = {"model": "nanogpt", "mlp_ratio": 4, "gate": "gelu", "max_iters": 20, "eval_interval": 10}
     with plugged.imported():
-        yield lambda **changed: Run("all/0/0", values_of(**usual | changed))
+        yield lambda **changed: TrainingRun("all/0/0", values_of(**usual | changed))
 
 
-def trained(run: Run, tokens, until: int = 20, snapshot=None) -> Stack:
+def trained(run: TrainingRun, tokens, until: int = 20, snapshot=None) -> Stack:
     stack = Stack(run.values, tokens, tokens[:5000])
     stack.admit(run, snapshot)
     while stack.snapshot(run.key).numbers["evaluated"] < until and stack.advance():
@@ -49,14 +49,14 @@ def test_it_continues_with_the_same_bits(run_of, tokens, tmp_path, changed) -> N
     write_snapshot(tmp_path, trained(run, tokens, until=10).snapshot(run.key))
     again = trained(run, tokens, snapshot=read_snapshot(tmp_path)).weights(run.key)
     assert all(torch.equal(whole[name], again[name]) for name in whole)
-    other = trained(Run("all/0/1", run.values.replace(seed=1)), tokens).weights("all/0/1")
+    other = trained(TrainingRun("all/0/1", run.values.replace(seed=1)), tokens).weights("all/0/1")
     assert not torch.equal(whole["wpe.weight"], other["wpe.weight"])
 
 
 def test_dropout_draws_in_training_alone(run_of, tokens) -> None:
     values = run_of(dropout=0.5).values
     stack = Stack(values, tokens, tokens[:5000])
-    stack.admit(Run("a", values))
+    stack.admit(TrainingRun("a", values))
     state = torch.get_rng_state()
     first = stack.advance()[0]
     assert first.val_loss == pytest.approx(4.17, abs=0.1) and torch.equal(state, torch.get_rng_state())

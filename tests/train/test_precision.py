@@ -10,14 +10,14 @@ from sweeplab.data.objectives import n_special
 from sweeplab.errors import BadInput
 from sweeplab.train import devices, step
 from sweeplab.train.devices import cuda_count, settle_devices
-from sweeplab.train.run import Run
+from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
 
 def losses(values, tokens) -> list[float]:
     stack = Stack(values, tokens, tokens, capacity=2)
     for seed in (0, 1):
-        stack.admit(Run(str(seed), values.replace(seed=seed)))
+        stack.admit(TrainingRun(str(seed), values.replace(seed=seed)))
     found = []
     while len(stack):
         for record in stack.advance():
@@ -84,7 +84,7 @@ def test_bfloat16_ranks_learning_rates_as_float32_does(values_of, tokens) -> Non
         for rate in rates:
             stack = Stack(like, tokens, tokens, capacity=seeds[rate])
             for seed in range(seeds[rate]):
-                stack.admit(Run(str(seed), like.replace(learning_rate=rate, seed=seed)))
+                stack.admit(TrainingRun(str(seed), like.replace(learning_rate=rate, seed=seed)))
             stack.advance()
             found.setdefault(dtype, {})[rate] = [each.val_loss for each in stack.advance()]
     single, half = found["float32"], found["bfloat16"]
@@ -142,7 +142,7 @@ def test_a_gradient_that_is_not_finite_is_no_step_and_no_neighbors_matter(
     def trained(seeds: list[int], large: int) -> dict[int, tuple[list[float], torch.Tensor]]:
         stack = Stack(values, tokens, tokens, capacity=len(seeds))
         for seed in seeds:
-            stack.admit(Run(str(seed), values.replace(seed=seed)))
+            stack.admit(TrainingRun(str(seed), values.replace(seed=seed)))
             if seed == large:
                 stack._rows["scale"][len(stack) - 1, 0] = 2.0**40
         before = {seed: stack.snapshot(str(seed)) for seed in seeds}

@@ -7,7 +7,7 @@ from train.test_stack import train_in_stacks_of
 from sweeplab.processes import VARIABLE
 from sweeplab.train import private
 from sweeplab.train.program import compiles_whole
-from sweeplab.train.run import Run
+from sweeplab.train.run import TrainingRun
 
 
 def test_adams_step_has_the_same_bits_through_torchs_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +40,7 @@ def test_a_compiler_that_lacks_a_part_is_not_used(unlike, monkeypatch: pytest.Mo
 def test_without_programs_the_losses_are_compiled(unlike, tokens, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "1")
     runs = unlike("P", compile=True, max_iters=24, eval_interval=12)
-    plain = [Run(run.key, run.values.replace(compile=False)) for run in runs]
+    plain = [TrainingRun(run.key, run.values.replace(compile=False)) for run in runs]
     curves, compiled = (train_in_stacks_of(4, each, tokens)[0] for each in (plain, runs))
     for key, points in curves.items():
         for (at, loss, _), (also_at, also, _) in zip(points, compiled[key], strict=True):

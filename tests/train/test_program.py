@@ -21,7 +21,7 @@ from sweeplab.errors import BadInput
 from sweeplab.files import cache_folder
 from sweeplab.train import program
 from sweeplab.train.program import COMPILED_FROM_STEPS, compiling_pays, program_file
-from sweeplab.train.run import Run
+from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
 SHORT = {"max_iters": 24, "eval_interval": 12, "ema": 0.9, "label_smoothing": 0.1}
@@ -36,7 +36,7 @@ def test_a_compiled_stack_equals_stacks_of_one_and_trains_as_operations_do(mark,
     assert step.exists() and program._losses_file(step).exists()
     for capacity in (1, 3):
         assert_same(together, train_in_stacks_of(capacity, runs, tokens), [run.key for run in runs])
-    plain = [Run(run.key, run.values.replace(compile=False)) for run in runs]
+    plain = [TrainingRun(run.key, run.values.replace(compile=False)) for run in runs]
     for key, points in train_in_stacks_of(4, plain, tokens)[0].items():
         for (at, loss, losses), (also_at, also, also_losses) in zip(points, together[0][key], strict=True):
             assert at == also_at
@@ -53,7 +53,7 @@ def test_a_compiled_run_goes_on_beside_one_that_diverges(mark, unlike, tokens) -
     first.advance()
     first.advance()
     other = Stack(runs[0].values, tokens, tokens, capacity=2)
-    other.admit(Run("broken", runs[1].values.replace(learning_rate=1e6, grad_clip=None)))
+    other.admit(TrainingRun("broken", runs[1].values.replace(learning_rate=1e6, grad_clip=None)))
     other.admit(runs[2], first.snapshot("run2"))
     resumed = train(other)[1]["run2"]
     assert all(torch.equal(row, resumed[name]) for name, row in whole.items())

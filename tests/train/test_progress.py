@@ -1,7 +1,7 @@
 import math
 
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.train.member import Progress
+from sweeplab.train.member import StoppingState
 
 VALUES = Hyperparameters.of({
     "max_iters": 1000, "patience": 3, "min_delta": 0.1, "lr_decay": True,
@@ -10,7 +10,7 @@ VALUES = Hyperparameters.of({
 
 
 def states(losses, **changed):
-    progress = Progress()
+    progress = StoppingState()
     values = VALUES.replace(**changed)
     found = [progress.evaluated(loss, index * 100, values) for index, loss in enumerate(losses)]
     return found, progress

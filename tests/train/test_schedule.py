@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeplab.hyperparameters import TABLE, Hyperparameters
-from sweeplab.train.member import Member, Progress
-from sweeplab.train.run import Run
+from sweeplab.train.member import Member, StoppingState
+from sweeplab.train.run import TrainingRun
 from sweeplab.train.schedule import SCHEDULES, learning_rate, rows_seen, rows_used
 
 VALUES = Hyperparameters.of({
@@ -57,7 +57,7 @@ def test_plateau_is_torchs(threshold: float, patience: int, factor: float) -> No
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(
         optimizer, factor=factor, patience=patience, threshold=threshold, min_lr=values.min_lr
     )
-    progress, noise = Progress(), np.random.default_rng(0).normal(0.0, 0.05, 50)
+    progress, noise = StoppingState(), np.random.default_rng(0).normal(0.0, 0.05, 50)
     rates = set()
     for index, each in enumerate(noise):
         loss = 2.0 + 2.0 / (1 + index) + float(each)
@@ -150,6 +150,6 @@ def test_rows_used_divide_the_batch_and_add_up(size, warmup, iteration) -> None:
 
 def test_what_a_loss_takes_is_not_mistaken_for_what_the_optimizer_takes(values_of) -> None:
     values = values_of(learning_rate=1e-2, warmup_iters=4)
-    numbers = Member.of(Run("run", values), {}).step_numbers(["learning_rate"])
+    numbers = Member.of(TrainingRun("run", values), {}).step_numbers(["learning_rate"])
     assert numbers["learning_rate"] == learning_rate(values, 0) == 2e-3
     assert numbers["loss.learning_rate"] == 1e-2

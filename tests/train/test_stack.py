@@ -13,7 +13,7 @@ from trained import begun
 from sweeplab.data.batches import Batch
 from sweeplab.sweep.engines import SETTINGS
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
-from sweeplab.train.run import Run, shape_key
+from sweeplab.train.run import TrainingRun, shape_key
 from sweeplab.train.stack import Stack
 
 SHORT = {"max_iters": 24, "eval_interval": 12}
@@ -41,7 +41,7 @@ def assert_same(one, other, keys) -> None:
             assert torch.equal(row, other[1][key][name]), (key, name)
 
 
-def train_in_stacks_of(capacity: int, runs: list[Run], tokens: np.ndarray):
+def train_in_stacks_of(capacity: int, runs: list[TrainingRun], tokens: np.ndarray):
     """Train runs on one thread, `capacity` of them at a time; return what each run did."""
     torch.set_num_threads(1)
     losses, weights = {}, {}
@@ -87,7 +87,9 @@ ROUTED = {
 @pytest.mark.parametrize("changed", [MODERN, ROUTED], ids=["modern", "routed"])
 def test_a_stack_of_other_parts_equals_stacks_of_one(changed, unlike, tokens) -> None:
     runs = [
-        Run(run.key, run.values.replace(label_smoothing=0.02 * (index + 1), router_balance=0.01 * index))
+        TrainingRun(
+            run.key, run.values.replace(label_smoothing=0.02 * (index + 1), router_balance=0.01 * index)
+        )
         for index, run in enumerate(unlike("P", **SHORT, **changed))
     ]
     together, alone = (train_in_stacks_of(capacity, runs, tokens) for capacity in (4, 1))
@@ -136,7 +138,7 @@ def test_a_diverging_neighbor_changes_no_bit(fault, unlike, tokens) -> None:
             values = run.values
             if broken and index == 1 and fault == "learning rate":
                 values = values.replace(learning_rate=1e6)
-            stack.admit(Run(run.key, values))
+            stack.admit(TrainingRun(run.key, values))
         if broken and fault == "weight":
             stack._rows["weights"][1, 100] = float("nan")
         found[broken] = train(stack)
@@ -146,8 +148,8 @@ def test_a_diverging_neighbor_changes_no_bit(fault, unlike, tokens) -> None:
 
 def test_a_diverged_run_says_so_and_its_stack_goes_on(values_of, tokens) -> None:
     stack = Stack(values_of(), tokens, tokens, capacity=2)
-    stack.admit(Run("good", values_of(seed=1)))
-    stack.admit(Run("bad", values_of(seed=2, learning_rate=1e6, grad_clip=None)))
+    stack.admit(TrainingRun("good", values_of(seed=1)))
+    stack.admit(TrainingRun("bad", values_of(seed=2, learning_rate=1e6, grad_clip=None)))
     states = {}
     while len(stack):
         for record in stack.advance():
@@ -186,7 +188,7 @@ def test_another_seed_is_another_run(values_of, tokens) -> None:
     found = []
     for seed in (0, 1):
         stack = Stack(values_of(), tokens, tokens)
-        stack.admit(Run("run", values_of(seed=seed)))
+        stack.admit(TrainingRun("run", values_of(seed=seed)))
         found.append(train(stack)[0]["run"])
     assert found[0][0][1] != found[1][0][1]  # initial weights
     assert found[0][-1][1] != found[1][-1][1]
@@ -255,7 +257,7 @@ def test_pausing_loses_no_point_of_the_curve(values_of, tokens) -> None:
     steps = iter([False] * 12 + [True])
     assert stack.advance(lambda: next(steps)) == []
     other = Stack(values_of(), tokens, tokens)
-    other.admit(Run("run", values_of()), stack.snapshot("run"))
+    other.admit(TrainingRun("run", values_of()), stack.snapshot("run"))
     (record,) = other.advance()
     assert [point["iteration"] for point in record.points] == [5, 10, 15, 20, 25]
 
@@ -291,10 +293,10 @@ def test_evaluation_on_the_whole_split_is_its_mean(values_of, tokens) -> None:
 def test_refuses_what_does_not_fit(values_of, tokens) -> None:
     stack = Stack(values_of(), tokens, tokens)
     with pytest.raises(ValueError, match="cannot admit"):
-        stack.admit(Run("wide", values_of(n_embd=64)))
-    stack.admit(Run("one", values_of()))
+        stack.admit(TrainingRun("wide", values_of(n_embd=64)))
+    stack.admit(TrainingRun("one", values_of()))
     with pytest.raises(ValueError, match="cannot admit"):
-        stack.admit(Run("two", values_of()))
+        stack.admit(TrainingRun("two", values_of()))
 
 
 def test_having_dropout_at_all_is_part_of_the_shape(values_of) -> None:

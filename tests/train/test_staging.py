@@ -9,7 +9,7 @@ from train.test_stack import train
 
 from sweeplab.train import step
 from sweeplab.train.optimizers import OPTIMIZERS
-from sweeplab.train.run import Run
+from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 from sweeplab.train.step import StagedStep, bucket
 
@@ -54,7 +54,7 @@ def test_staged_steps_train_what_the_others_do(changed, unlike, tokens, monkeypa
     """
     monkeypatch.setattr(step, "INITIAL_SCALE", 2.0**24)
     runs = [
-        Run(run.key, run.values.replace(max_iters=12 * (1 + index // 2)))
+        TrainingRun(run.key, run.values.replace(max_iters=12 * (1 + index // 2)))
         for index, run in enumerate(unlike("P", **SHORT, **changed))
     ]
     found = []

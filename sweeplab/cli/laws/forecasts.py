@@ -99,7 +99,7 @@ def forecast(
     else:
         asked, left_out = [sealing.point_target(points, sizes, place)], {}
     path = _file(ledger, lab)
-    origin = sealing.Source(tuple(read.specs) if read else (source,), not read, counting)
+    origin = sealing.PointSource(tuple(read.specs) if read else (source,), not read, counting)
     sealed = sealing.seal(path, origin, assess(points, form, delta), lab_folder(lab), asked, left_out)
     entries = [
         {"number": entry.number, "sealed": entry.sealed.isoformat(), "sha256": entry.sha256, **entry.forecast}

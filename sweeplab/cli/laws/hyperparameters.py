@@ -12,7 +12,7 @@ from sweeplab.cli.printing import Answer, cell_text, interval, print_rows, say, 
 from sweeplab.formatting import several
 
 if TYPE_CHECKING:
-    from sweeplab.laws.hyperparameters.runs import Runs
+    from sweeplab.laws.hyperparameters.runs import SearchedRuns
 
 _MOST_CELLS = 40
 
@@ -55,7 +55,9 @@ def hyperparameter_laws(
     return laws.as_dict(), _print_laws
 
 
-def _read(source: str, columns: str | None, count: str | None, lab: Path | None, where: str | None) -> Runs:
+def _read(
+    source: str, columns: str | None, count: str | None, lab: Path | None, where: str | None
+) -> SearchedRuns:
     from sweeplab.analysis.studies import file_runs, tuned_runs
     from sweeplab.laws.columns import Conventions, parse_conventions
     from sweeplab.laws.hyperparameters.runs import parse_searched

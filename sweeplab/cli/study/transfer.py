@@ -77,7 +77,7 @@ def predict(
             )
         if predicted.law is None:
             raise BadInput(f"there is no loss to seal: {predicted.why_none}")
-        origin = sealing.Source((folder.name,), False, counting)
+        origin = sealing.PointSource((folder.name,), False, counting)
         path = lab_folder(lab) / FILE_NAME
         entries = sealing.seal(path, origin, predicted.law, folder.lab, [predicted.target]).entries
         answer |= {"ledger": str(path), "sealed": entries[-1].sha256}

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import several
 from sweeplab.laws.compute_optimal import lines
-from sweeplab.laws.compute_optimal.lines import N_AT, Line, Number, RowNoise, n_sizes
+from sweeplab.laws.compute_optimal.lines import N_AT, ComputeLine, Number, RowNoise, n_sizes
 from sweeplab.laws.forms import D_OPT, N_OPT, Array
 from sweeplab.laws.intervals import Shared, student
 from sweeplab.laws.points import Points
@@ -153,7 +153,9 @@ class _Rows:
         return loss, np.stack([moved, moved * self.x, loss, loss * self.x, k * u**3 / 6], 1)
 
 
-def valley(parabolas: Sequence[Parabola], weights: Array, begin: Array, shared: Shared | None) -> Line | None:
+def valley(
+    parabolas: Sequence[Parabola], weights: Array, begin: Array, shared: Shared | None
+) -> ComputeLine | None:
     """Return the line through the minima of some budgets; None if too few rows are left to estimate the noise.
 
     `begin` [B] are log N of the starting minima; `weights` [n] those of the table's rows. The line's `variance_ratio`
@@ -179,7 +181,7 @@ def valley(parabolas: Sequence[Parabola], weights: Array, begin: Array, shared: 
     noise = RowNoise(squares / freedom / weights, freedom, shared)
     ratio = _variance_ratio(rows, theta, residual, jacobian, freedom)
     quantile = noise.quantile(len(parabolas) - 2 if ratio > 1 else None)
-    return Line(center, float(theta[_AT]), float(theta[_SLOPE]), influences, noise, ratio, quantile)
+    return ComputeLine(center, float(theta[_AT]), float(theta[_SLOPE]), influences, noise, ratio, quantile)
 
 
 def _solve(rows: _Rows, theta: Array) -> tuple[Array, Array, Array]:
@@ -365,7 +367,7 @@ class IsoFlop:
     minima: tuple[Minimum, ...]
     sigma: float
     numbers: dict[str, Number]
-    line: Line | None
+    line: ComputeLine | None
     warnings: tuple[str, ...]
     noise: RowNoise | None = None
 
@@ -473,7 +475,7 @@ def _minimum(points: Points, curve: Parabola, sigma: float, quantile: float) -> 
 
 def _numbers(
     points: Points, minima: Sequence[Minimum], wide: Sequence[Parabola], shared: Shared | None, at: float
-) -> tuple[Line | None, dict[str, Number], list[str]]:
+) -> tuple[ComputeLine | None, dict[str, Number], list[str]]:
     """The line through the minima, its numbers, and warnings.
 
     `wide` are the parabolas of all budgets within the first of FACTORS; the line allows for their skew.
@@ -514,7 +516,7 @@ def _numbers(
 
 def _line(
     points: Points, minima: Sequence[Minimum], wide: Sequence[Parabola], shared: Shared | None
-) -> tuple[Line | None, list[int]]:
+) -> tuple[ComputeLine | None, list[int]]:
     """The line and the budgets it is fitted to: those within whose sizes it passes.
 
     The common line decides which budgets are in, not the noisy minimum of each.

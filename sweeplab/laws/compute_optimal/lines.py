@@ -48,7 +48,7 @@ class RowNoise:
 
 
 @dataclass(frozen=True)
-class Line:
+class ComputeLine:
     """log y = at + slope (log C - center), by least squares.
 
     `influences` [2, n] are those of `at` and `slope`. `variance_ratio` is the variance of the minima about the line

@@ -22,7 +22,7 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed, rounded, several, several_named
 from sweeplab.laws.assessment import NOT_IDENTIFIED, WEAK, Verdict, by_width
 from sweeplab.laws.hyperparameters.line import LEVEL, Line, Mixture, Optima, average, bends, fit_line
-from sweeplab.laws.hyperparameters.runs import SHAPE, Runs
+from sweeplab.laws.hyperparameters.runs import SHAPE, SearchedRuns
 from sweeplab.laws.hyperparameters.valley import MISFIT, Array, Valley, fit_valley
 from sweeplab.laws.points import DECADES, ON_PATH, SPREAD
 
@@ -61,7 +61,7 @@ class CellOptimum:
 
 
 @dataclass(frozen=True)
-class Law:
+class HyperparameterLaw:
     """The law of one searched value in some sizes: the fit, and what speaks against it."""
 
     columns: tuple[str, ...]
@@ -90,7 +90,7 @@ class Searched:
 
     name: str
     cells: tuple[CellOptimum, ...]
-    laws: tuple[Law, ...]  # the chosen one first
+    laws: tuple[HyperparameterLaw, ...]  # the chosen one first
     numbers: Mapping[str, Mapping[str, Any]]
     flat: tuple[float, float]  # factors below and above the optimum at which the loss is FLAT worse
     transfer: tuple[Mapping[str, Any], ...]
@@ -127,7 +127,7 @@ class Searched:
 class HyperparameterLaws:
     """The optima of every cell and the law of every searched value."""
 
-    runs: Runs
+    runs: SearchedRuns
     valley: Valley
     searched: Mapping[str, Searched]
     correlation: Array  # of the cells' distances from the lines, [J, J]
@@ -163,7 +163,7 @@ class HyperparameterLaws:
         }
 
 
-def assess_hyperparameters(runs: Runs, timescale: bool = False) -> HyperparameterLaws:
+def assess_hyperparameters(runs: SearchedRuns, timescale: bool = False) -> HyperparameterLaws:
     """Fit the optima of all cells and the laws of the searched values.
 
     With `timescale`, weight decay is fitted as the training timescale B / (lr lambda D).
@@ -181,9 +181,9 @@ def assess_hyperparameters(runs: Runs, timescale: bool = False) -> Hyperparamete
     return HyperparameterLaws(runs, valley, searched, _correlation(runs, optima, searched), runs.notes)
 
 
-def _with_minimum(runs: Runs, sizes: Array) -> tuple[Runs, Valley]:
+def _with_minimum(runs: SearchedRuns, sizes: Array) -> tuple[SearchedRuns, Valley]:
     """Return the fit over most of the searched values, and its runs: without those that show no minimum beside them."""
-    fits: list[tuple[tuple[Any, ...], Runs, Valley]] = []
+    fits: list[tuple[tuple[Any, ...], SearchedRuns, Valley]] = []
     for n_values in range(len(runs.names), 0, -1):
         for names in combinations(runs.names, n_values):
             some = runs.over(names)
@@ -200,7 +200,7 @@ def _with_minimum(runs: Runs, sizes: Array) -> tuple[Runs, Valley]:
     raise BadInput(Problem(what, "several values of each in a cell, some on each side of the best"))
 
 
-def _is_seen(runs: Runs, valley: Valley, j: int) -> bool:
+def _is_seen(runs: SearchedRuns, valley: Valley, j: int) -> bool:
     """Return whether the loss has a minimum over value j, or falls toward one end of three values or more."""
     if valley.bend[j, j] > 2 * valley.bend_error[j]:
         return True
@@ -208,7 +208,7 @@ def _is_seen(runs: Runs, valley: Valley, j: int) -> bool:
     return bool(np.median(runs.steps(j)[0]) >= 3 and max((side < 0).mean(), (side > 0).mean()) > 0.5)
 
 
-def _with_timescale(runs: Runs) -> Runs:
+def _with_timescale(runs: SearchedRuns) -> SearchedRuns:
     needed = ("learning_rate", "batch_size", "weight_decay")
     lacks = [name for name in needed[::2] if name not in runs.names]
     lacks += [name for name in ("tokens",) if name not in runs.sizes]
@@ -229,7 +229,7 @@ def _with_timescale(runs: Runs) -> Runs:
     return replace(runs, x=x, names=names, said=words)
 
 
-def _optima(runs: Runs, valley: Valley, j: int) -> Optima:
+def _optima(runs: SearchedRuns, valley: Valley, j: int) -> Optima:
     """Return the optima of one value; those at or beyond the ends of their cell's values are censored.
 
     An optimum within half a step of an end is at that end if the lowest loss, the mean of seeds, is there.
@@ -243,7 +243,7 @@ def _optima(runs: Runs, valley: Valley, j: int) -> Optima:
     return Optima(values, valley.covariance[:, j, :, j], side, np.where(below, low, high))
 
 
-def _searched(runs: Runs, valley: Valley, optima: Optima, j: int, varying: Sequence[str]) -> Searched:
+def _searched(runs: SearchedRuns, valley: Valley, optima: Optima, j: int, varying: Sequence[str]) -> Searched:
     name = runs.names[j]
     counts, steps = runs.steps(j)
     reach = valley.reach(j, FLAT) if valley.bend[j, j] > 0 else (math.inf, math.inf)
@@ -261,7 +261,7 @@ def _searched(runs: Runs, valley: Valley, optima: Optima, j: int, varying: Seque
     return Searched(name, tuple(shown), tuple(laws), numbers, flat, tuple(transfer), tuple(flags), why)
 
 
-def _why_no_minimum(runs: Runs, j: int) -> str:
+def _why_no_minimum(runs: SearchedRuns, j: int) -> str:
     name, (low, high), best = runs.names[j], runs.ends(j), runs.best(j)
     for ends, where in ((low, "lowest"), (high, "highest")):
         n_there = int((np.abs(best - ends) < 1e-3).sum())
@@ -270,7 +270,9 @@ def _why_no_minimum(runs: Runs, j: int) -> str:
     return f"the loss hardly depends on {name}: its curvature is not above its error"
 
 
-def _laws(runs: Runs, optima: Optima, varying: Sequence[str], name: str, why: str) -> list[Law]:
+def _laws(
+    runs: SearchedRuns, optima: Optima, varying: Sequence[str], name: str, why: str
+) -> list[HyperparameterLaw]:
     by_size = tuple(size for size in varying if size not in SHAPE)
     shapes = tuple(size for size in varying if size in SHAPE)
     trained = tuple(size for size in by_size if size == "tokens")
@@ -286,14 +288,14 @@ def _laws(runs: Runs, optima: Optima, varying: Sequence[str], name: str, why: st
         if abs(correlation) < _APART:
             expected = _apart(runs, shapes + trained)
 
-    def penalized(law: Law) -> float:
+    def penalized(law: HyperparameterLaw) -> float:
         known = set(law.columns) <= {*expected, "tokens per parameter"}
         return -law.line.score - _BETTER * (known and law.columns[-1:] == expected[-1:])
 
     return sorted(fitted, key=penalized)
 
 
-def _apart(runs: Runs, columns: Sequence[str]) -> tuple[str, ...]:
+def _apart(runs: SearchedRuns, columns: Sequence[str]) -> tuple[str, ...]:
     """Return the columns without those that follow from the ones before them, as tokens do on a path from the sizes."""
     kept: list[str] = []
     for column in columns:
@@ -305,7 +307,9 @@ def _apart(runs: Runs, columns: Sequence[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def _law(runs: Runs, optima: Optima, columns: tuple[str, ...], name: str, why: str) -> Law | None:
+def _law(
+    runs: SearchedRuns, optima: Optima, columns: tuple[str, ...], name: str, why: str
+) -> HyperparameterLaw | None:
     logs = np.column_stack([runs.log_of(size) for size in columns])
     if name == TIMESCALE and {"params", "tokens"} <= set(columns):
         logs = (runs.log_of("tokens") - runs.log_of("params"))[:, None]
@@ -319,7 +323,7 @@ def _law(runs: Runs, optima: Optima, columns: tuple[str, ...], name: str, why: s
     if 2 * (~interior).sum() > interior.sum():
         outside = several(int((~interior).sum()), "cell")
         doubts.append(f"the optimum of {outside} lies at an end of the values tried")
-    return Law(columns, line, bent, tuple(lacking), "; ".join(doubts))
+    return HyperparameterLaw(columns, line, bent, tuple(lacking), "; ".join(doubts))
 
 
 def _gate(logs: Array, columns: Sequence[str]) -> list[str]:
@@ -344,7 +348,7 @@ def _gate(logs: Array, columns: Sequence[str]) -> list[str]:
     return lacking
 
 
-def _numbers(laws: Sequence[Law], name: str) -> dict[str, Mapping[str, Any]]:
+def _numbers(laws: Sequence[HyperparameterLaw], name: str) -> dict[str, Mapping[str, Any]]:
     entries: dict[str, Mapping[str, Any]] = {}
     # A law of width alone says nothing on depth; the law of both does.
     for law in (laws[0], *sorted(laws[1:], key=lambda law: -len(law.columns))):
@@ -365,7 +369,7 @@ def _numbers(laws: Sequence[Law], name: str) -> dict[str, Mapping[str, Any]]:
     return entries
 
 
-def _transfer(valley: Valley, laws: Sequence[Law], j: int) -> list[Mapping[str, Any]]:
+def _transfer(valley: Valley, laws: Sequence[HyperparameterLaw], j: int) -> list[Mapping[str, Any]]:
     """Return whether the best value of the smallest model does for the largest: an equivalence test.
 
     It does if, with 95% confidence, keeping it costs less than 0.1% of the loss; and it does not if it costs more with
@@ -413,7 +417,13 @@ def _transfer(valley: Valley, laws: Sequence[Law], j: int) -> list[Mapping[str, 
 
 
 def _cell(
-    runs: Runs, valley: Valley, optima: Optima, laws: Sequence[Law], j: int, c: int, n_values: int
+    runs: SearchedRuns,
+    valley: Valley,
+    optima: Optima,
+    laws: Sequence[HyperparameterLaw],
+    j: int,
+    c: int,
+    n_values: int,
 ) -> CellOptimum:
     """Return the optimum of a cell: with the law's help if there is a law, else from the pooled fit alone."""
     side = int(optima.side[c])
@@ -426,7 +436,7 @@ def _cell(
     return CellOptimum(math.exp(value), math.exp(low), math.exp(high), alone, side, n_values)
 
 
-def _alone(runs: Runs, valley: Valley, j: int, c: int) -> tuple[float, float, float] | None:
+def _alone(runs: SearchedRuns, valley: Valley, j: int, c: int) -> tuple[float, float, float] | None:
     """Return the optimum by a cell's own rows, with its interval; None if they are few.
 
     It is of a quadratic in the logs with a curvature of its own, and all cells' skew.
@@ -471,7 +481,9 @@ def _alone(runs: Runs, valley: Valley, j: int, c: int) -> tuple[float, float, fl
     return math.exp(value), math.exp(value - half), math.exp(value + half)
 
 
-def _correlation(runs: Runs, optima: Sequence[Optima], searched_values: Mapping[str, Searched]) -> Array:
+def _correlation(
+    runs: SearchedRuns, optima: Sequence[Optima], searched_values: Mapping[str, Searched]
+) -> Array:
     """Return the correlation between values of the distances of cells from their laws, shrunk to none for few cells."""
     n_values = len(optima)
     away = np.zeros((runs.n_cells, n_values))
@@ -487,7 +499,7 @@ def _correlation(runs: Runs, optima: Sequence[Optima], searched_values: Mapping[
     return np.asarray(shrunk)
 
 
-def _flags(runs: Runs, optima: Optima, counts: NDArray[np.intp], steps: Array) -> list[str]:
+def _flags(runs: SearchedRuns, optima: Optima, counts: NDArray[np.intp], steps: Array) -> list[str]:
     """Return what is known to spoil exponents: optima at an end, few values, coarse grids."""
     flags = []
     for side, end, place in ((-1, "smallest", "below"), (1, "largest", "above")):

@@ -13,7 +13,7 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed, short
 from sweeplab.laws.assessment import Verdict, assess, law_for
 from sweeplab.laws.forecasts import predict as forecast
-from sweeplab.laws.hyperparameters.assessment import BAND, TIMESCALE, HyperparameterLaws, Law
+from sweeplab.laws.hyperparameters.assessment import BAND, TIMESCALE, HyperparameterLaw, HyperparameterLaws
 from sweeplab.laws.hyperparameters.line import Mixture
 from sweeplab.laws.hyperparameters.runs import SIZES
 from sweeplab.laws.points import EACH, Points, path_of
@@ -75,7 +75,7 @@ def with_prediction(laws: HyperparameterLaws, target: Mapping[str, float]) -> Hy
     return replace(laws, prediction=prediction)
 
 
-def _law_for(laws: tuple[Law, ...], logs: Mapping[str, float], name: str) -> Law:
+def _law_for(laws: tuple[HyperparameterLaw, ...], logs: Mapping[str, float], name: str) -> HyperparameterLaw:
     """Return the first law whose sizes the target gives, or refuse a target that no law has."""
     for law in laws:
         if all(column in logs for column in law.columns):

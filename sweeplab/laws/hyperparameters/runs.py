@@ -62,7 +62,7 @@ _FOLLOWS = 0.999  # the correlation within cells of a value that is computed fro
 
 
 @dataclass(frozen=True)
-class Runs:
+class SearchedRuns:
     """Runs with logs: searched values [n, J], losses [n], and the sizes of cells [C, k]; `cell` [n] is each run's.
 
     `said` describes the columns, `dropped` counts rows that are left out, and `notes` says what was not searched.
@@ -92,7 +92,7 @@ class Runs:
             shown = [name for name in shown if name != "params"]
         return ",".join(f"{name}={rounded(math.exp(float(self.log_of(name)[c])))}" for name in shown)
 
-    def over(self, names: Sequence[str]) -> Runs:
+    def over(self, names: Sequence[str]) -> SearchedRuns:
         """Return the runs with some of the searched values; the others count as noise, and `notes` says so."""
         left = [name for name in self.names if name not in names]
         notes = [f"no minimum is seen over {listed(left)}: its values count as noise"] if left else []
@@ -182,7 +182,7 @@ def runs_of_frame(
     named: Mapping[str, str] | None = None,
     where: str = "",
     only: Sequence[str] | None = None,
-) -> Runs:
+) -> SearchedRuns:
     """Return the runs of a table; columns that `columns` (roles) and `named` do not name are found by their names.
 
     `only` names the hyperparameters that were searched, where a study says so.
@@ -222,7 +222,7 @@ def runs_of_frame(
     dropped["with a searched value that is not positive"] = int((is_run & ~positive).sum())
     keep = is_run & positive
     logs, cell = _cells({name: np.log(values[name][keep]) for name in sizes})
-    return Runs(
+    return SearchedRuns(
         names=tuple(searched),
         sizes=tuple(sizes),
         x=np.column_stack([np.log(values[name][keep]) for name in searched]),
@@ -391,7 +391,7 @@ class Excess:
         return np.asarray(self.draws.mean(0))
 
 
-def cells_of(points: Points, runs: Runs) -> NDArray[np.intp]:
+def cells_of(points: Points, runs: SearchedRuns) -> NDArray[np.intp]:
     """Return the cell of each point's trials, by its sizes, [n]."""
     columns = points.columns | points.shape
     names = [name for name in runs.sizes if name in columns]
@@ -404,11 +404,11 @@ def cells_of(points: Points, runs: Runs) -> NDArray[np.intp]:
     return np.asarray(far.argmin(1), np.intp)
 
 
-def record_of(read: Callable[[], Runs]) -> Callable[[Points], TuningRecord | None]:
+def record_of(read: Callable[[], SearchedRuns]) -> Callable[[Points], TuningRecord | None]:
     """Return what the runs that `read` returns say about the tuning of points, when it is asked for."""
 
     @cache
-    def known() -> tuple[Runs, Excess] | None:
+    def known() -> tuple[SearchedRuns, Excess] | None:
         try:
             runs = read()
         except (BadInput, KeyError):  # nothing was searched, or no number
@@ -464,7 +464,7 @@ def searched_points(
     return replace(points, record=record_of(lambda: runs_of_frame(frame, source, columns, where=where)))
 
 
-def _cure(runs: Runs, excess: Excess) -> str:
+def _cure(runs: SearchedRuns, excess: Excess) -> str:
     if excess.edge:
         j, side = excess.edge
         beyond = f"{('below', 'above')[side]} {short(float(excess.tried[j, side]))}"
@@ -474,7 +474,7 @@ def _cure(runs: Runs, excess: Excess) -> str:
     return f"run more trials in every cell, first where the excess is largest: at {size} {worst}"
 
 
-def excess_of_many(runs: Runs) -> Excess | None:
+def excess_of_many(runs: SearchedRuns) -> Excess | None:
     """Return the tuning excess like `excess_of`, of any number of cells.
 
     Of more than it takes, some are drawn, and each draw of the others is a parabola in the logs of the sizes of these.
@@ -499,7 +499,7 @@ def excess_of_many(runs: Runs) -> Excess | None:
     return replace(excess, draws=draws, again=again, level=level, n_trials=_competing(cell, y, runs.n_cells))
 
 
-def excess_of(runs: Runs) -> Excess | None:
+def excess_of(runs: SearchedRuns) -> Excess | None:
     """Return the tuning excess of each cell of a table of runs; None if its trials are too few to tell."""
     cell, x, y = _trials(runs)
     lowest = np.full(runs.n_cells, np.inf)
@@ -561,7 +561,7 @@ def excess_of(runs: Runs) -> Excess | None:
     )
 
 
-def _trials(runs: Runs) -> tuple[NDArray[np.intp], Array, Array]:
+def _trials(runs: SearchedRuns) -> tuple[NDArray[np.intp], Array, Array]:
     """The cell, the searched values and the log loss of each trial, the mean of its seeds."""
     keys = np.column_stack([runs.cell, runs.x.round(6)])
     trials, place = np.unique(keys, axis=0, return_inverse=True)

@@ -10,7 +10,7 @@ from typing import Any
 from pandas import DataFrame
 
 from sweeplab.analysis import differences as losses
-from sweeplab.analysis.differences import ALL_CELLS, CellConfirmed, LossDifference, Ranking
+from sweeplab.analysis.differences import ALL_CELLS, CellConfirmed, CellRanking, LossDifference
 from sweeplab.analysis.sweep import Sweep, saved
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, measured, sentence, several, several_named, short
@@ -237,7 +237,7 @@ def _in_words(difference: LossDifference, unit: str) -> str:
     return f"{_pair(difference)}{difference.verdict}, {interval}; {difference.evidence.basis}."
 
 
-def _reference(ranking: Ranking) -> str:
+def _reference(ranking: CellRanking) -> str:
     """Name the cell that others are compared with: the base, or else the best."""
     cells = [each.cell for each in ranking.cells]
     if BASE in cells:
@@ -245,12 +245,14 @@ def _reference(ranking: Ranking) -> str:
     return cells[0]
 
 
-def _from_reference(ranking: Ranking) -> list[LossDifference]:
+def _from_reference(ranking: CellRanking) -> list[LossDifference]:
     reference = _reference(ranking)
     return [ranking.between(reference, each.cell) for each in ranking.cells if each.cell != reference]
 
 
-def _choice(study: str, choice: losses.RankedCell, ranking: Ranking, report: ReportData) -> dict[str, Any]:
+def _choice(
+    study: str, choice: losses.RankedCell, ranking: CellRanking, report: ReportData
+) -> dict[str, Any]:
     reference = _reference(ranking)
     compared: dict[str, Any] = {"difference": 0.0, "low": math.nan, "high": math.nan, "verdict": ""}
     if choice.cell != reference:
@@ -302,7 +304,7 @@ def _shown_choice(row: dict[str, Any], varying: Sequence[str]) -> dict[str, Any]
     return shown
 
 
-def _ranked(study: str, ranking: Ranking, varying: Sequence[str]) -> list[str]:
+def _ranked(study: str, ranking: CellRanking, varying: Sequence[str]) -> list[str]:
     """Say which cell is best, which do not differ from it, and which are better or worse than the base."""
     ours = ", ".join({"study": study, "task": ranking.task}[name] for name in varying)
     of = f"{sentence(ours)[:-1]}: " if ours else ""
@@ -325,7 +327,7 @@ def _ranked(study: str, ranking: Ranking, varying: Sequence[str]) -> list[str]:
     return [of + text, *_against_base(ranking), sentence(evidence)]
 
 
-def _against_base(ranking: Ranking) -> list[str]:
+def _against_base(ranking: CellRanking) -> list[str]:
     if ranking.cells[0].cell == _reference(ranking):
         return []
     sides: dict[str, list[str]] = {"better": [], "worse": [], "no significant difference": []}
@@ -338,7 +340,7 @@ def _against_base(ranking: Ranking) -> list[str]:
     return [f"Against {BASE}, {'; '.join(parts)}."]
 
 
-def _unlike_tasks(rankings: Sequence[Ranking]) -> str:
+def _unlike_tasks(rankings: Sequence[CellRanking]) -> str:
     tasks = "; ".join(f"{each.task} ({several(len(each.cells), 'cell')})" for each in rankings)
     return (
         f"Losses of {several(len(rankings), 'task')}, ranked separately: {tasks}. Losses of different tasks cannot be "

@@ -53,7 +53,7 @@ def lines_of(report: ReportData, assessment: Assessment, x: str) -> dict[str, tu
     return report.once(("lines", assessment.fit.law.name, assessment.delta, x), work)
 
 
-class Lines(NamedTuple):
+class LawLines(NamedTuple):
     """The points' groups by name, the group of each point, and the lines: name, lowest and highest x, the loss.
 
     `moved` says that points have to be moved to the value that their line holds fixed.
@@ -65,7 +65,7 @@ class Lines(NamedTuple):
     moved: bool = False
 
 
-def lines_by(assessment: Assessment, x: str) -> Lines:
+def lines_by(assessment: Assessment, x: str) -> LawLines:
     """Group the points and the lines of a law over one column."""
     columns, law, center = columns_of(assessment.points), assessment.fit.law, assessment.fit.center
     if law.reads_shape:
@@ -75,13 +75,13 @@ def lines_by(assessment: Assessment, x: str) -> Lines:
         per_param_token = assessment.points.flops_per_param_token
         names, belongs, _ = _groups("params", columns["params"])
         line = (_OPTIMAL, *ends, lambda at: optimum_of(law, center, at, per_param_token)[-1])
-        return Lines(names, belongs, [line])
+        return LawLines(names, belongs, [line])
     if x not in law.columns:
         raise BadInput(f"{law.name} does not use {x}")
     if law.columns == (x,):
         line = (law.name, *ends, lambda at: loss_at(law, center, {x: at}))
         named = "less the tuning excess" if assessment.tuning.record else "measured"
-        return Lines([named], np.zeros(assessment.points.n, np.intp), [line])
+        return LawLines([named], np.zeros(assessment.points.n, np.intp), [line])
     label, values, other_at = _held(columns, x)
     names, belongs, levels = _groups(label, values)
     lines = []
@@ -92,7 +92,7 @@ def lines_by(assessment: Assessment, x: str) -> Lines:
             return loss_at(law, center, {x: value, _OTHER[x]: other_at(value, level)})
 
         lines.append((name, float(within.min()), float(within.max()), at))
-    return Lines(names, belongs, lines, moved=len(levels) < len(_distinct(values)))
+    return LawLines(names, belongs, lines, moved=len(levels) < len(_distinct(values)))
 
 
 def columns_of(points: Points) -> dict[str, Array]:
@@ -103,7 +103,7 @@ def columns_of(points: Points) -> dict[str, Array]:
     return columns
 
 
-def _lines_of_shapes(assessment: Assessment, x: str) -> Lines:
+def _lines_of_shapes(assessment: Assessment, x: str) -> LawLines:
     """Lines of a law of the shape: at one n_layer, one n_embd or one size, and at the largest number of tokens.
 
     Over the aspect ratio there is one, at the mean log size.
@@ -128,7 +128,7 @@ def _lines_of_shapes(assessment: Assessment, x: str) -> Lines:
 
         lines.append((name, float(mine[x].min()), float(mine[x].max()), at))
     moved = x == ASPECT or "tokens" in law.columns or len(levels) < len(_distinct(columns[_HELD[x]]))
-    return Lines(names, belongs, lines, moved)
+    return LawLines(names, belongs, lines, moved)
 
 
 def _shape_along(x: str, plane: Plane, mine: Mapping[str, Array]) -> Callable[[float], tuple[float, float]]:
@@ -156,7 +156,7 @@ def _shape_along(x: str, plane: Plane, mine: Mapping[str, Array]) -> Callable[[f
     }[x]
 
 
-def at_lines(assessment: Assessment, groups: Lines, x: str) -> Array:
+def at_lines(assessment: Assessment, groups: LawLines, x: str) -> Array:
     """Compute the loss of each point that the law is fitted to, at the value that its line holds fixed, [n]."""
     if not groups.moved:
         return assessment.tuning.points.columns["loss"]

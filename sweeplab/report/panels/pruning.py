@@ -13,7 +13,7 @@ from sweeplab.analysis.sweep import (
     ALPHA,
     FOUND,
     PHASES,
-    Cost,
+    PruningCost,
     Saved,
     cost,
     occupancy,
@@ -245,7 +245,7 @@ def _saved_in_words(total: Mapping[str, Any]) -> str:
     )
 
 
-def _cost_in_words(cost: Cost) -> str:
+def _cost_in_words(cost: PruningCost) -> str:
     n, cells = len(cost.audited), "its cell" if cost.n_better == 1 else "their cells"
     return (
         f"{cost.study}: of {several(n, 'pruned trial')} trained to the end, {cost.n_better} would have become the "
@@ -254,7 +254,7 @@ def _cost_in_words(cost: Cost) -> str:
     )
 
 
-def _audited(costs: Sequence[Cost]) -> DataFrame:
+def _audited(costs: Sequence[PruningCost]) -> DataFrame:
     table = concat([found.audited.assign(study=found.study) for found in costs], ignore_index=True)
     lost = table["value"].isna()
     names = [*["study"] * (len(costs) > 1), *_AUDITED]
@@ -263,7 +263,7 @@ def _audited(costs: Sequence[Cost]) -> DataFrame:
     return table[names].rename(columns=_AUDITED).assign(**{"would be": would_be})
 
 
-def _plain(cost: Cost) -> dict[str, object]:
+def _plain(cost: PruningCost) -> dict[str, object]:
     counted = {"study": cost.study, "audited": len(cost.audited), "would_be_best": cost.n_better}
     share = {"share_low": cost.low, "share_high": cost.high, "pruned": cost.n_pruned}
     return {**counted, **share, "trials": cost.audited.to_dict("records")}

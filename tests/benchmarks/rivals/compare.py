@@ -38,7 +38,7 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.study.file.reading import read_study
 from sweeplab.sweep.choosing import BenchRow
 from sweeplab.sweep.planning import bench_study
-from sweeplab.train.run import Run
+from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
 # The largest difference of a validation loss that float32 sums in another order bring about.
@@ -70,7 +70,7 @@ def bare_stacks(
     for at in range(0, len(rates), n):
         stack = Stack(values, split, split, n)
         for rate in rates[at : at + n]:
-            stack.admit(Run(str(rate), values.replace(learning_rate=rate)))
+            stack.admit(TrainingRun(str(rate), values.replace(learning_rate=rate)))
         stack.advance()  # which evaluates at iteration 0
         if not at:
             go()
