@@ -144,7 +144,7 @@ class Study(Results):
         how = "not run yet"
         if self.folder.has_started:
             row = study_row(self.folder)
-            of = f"{row['done']} of " * (row["planned"] is not None)
+            of = f"{row['done']} of " if row["planned"] is not None else ""
             how = f"{row['state']}, {of}{several(row['planned'] or row['done'], 'trial')}"
             if row["best_value"] is not None:
                 how += f", best {row['best_value']:.4f}"

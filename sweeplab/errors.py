@@ -52,8 +52,10 @@ class Problem:
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
-        text = ": ".join(filter(None, [place, self.what])) + f"; allowed: {self.allowed}" * bool(self.allowed)
-        text += f"; did you mean {self.nearest!r}?" * bool(self.nearest)
+        text = ": ".join(filter(None, [place, self.what])) + (
+            f"; allowed: {self.allowed}" if self.allowed else ""
+        )
+        text += f"; did you mean {self.nearest!r}?" if self.nearest else ""
         return " ".join(text.splitlines())  # a name or a library's message may have several lines
 
 

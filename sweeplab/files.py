@@ -340,7 +340,7 @@ def full_disk(error: BaseException, labs: Sequence[Path]) -> str | None:
         if number is not None:
             if not place.is_absolute():  # the name of a stream
                 return None
-            free = f", {bytes_in_words(free_bytes(place))} free" * (number == errno.ENOSPC)
+            free = f", {bytes_in_words(free_bytes(place))} free" if number == errno.ENOSPC else ""
             return f"{place}: {_FULL[number]}{free}; {to_delete(lab)}"
     return None
 

@@ -139,7 +139,7 @@ def listed(names: Sequence[str]) -> str:
 def several_named(names: Sequence[str], most: int = 3) -> str:
     """Write the first of several names, and how many more there are."""
     more = len(names) - most
-    return ", ".join(names[:most]) + f" and {more:,} more" * (more > 0)
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def sentence(text: str) -> str:

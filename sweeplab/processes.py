@@ -41,4 +41,4 @@ VARIABLE = "SWEEPLAB_PUBLIC_ONLY"
 
 def switched_off() -> str:
     """Return that the user has switched the private ways off; empty where they may be taken."""
-    return f"{VARIABLE} is set" * (os.environ.get(VARIABLE, "") not in ("", "0"))
+    return f"{VARIABLE} is set" if os.environ.get(VARIABLE, "") not in ("", "0") else ""

@@ -473,7 +473,7 @@ class Studies:
             what, hint = "text", ""
             if here["text_digest"] == there["text_digest"]:
                 what = "tokens"
-                hint = f"; of one text, {otherwise}" * ("best_bits_per_byte" in self.runs)
+                hint = f"; of one text, {otherwise}" if "best_bits_per_byte" in self.runs else ""
             differ = f"studies {first} and {name} were trained on different {what}"
             raise BadInput(f"{differ}: losses in {unit_of(self.runs)} cannot be compared{hint}")
 

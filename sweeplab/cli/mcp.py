@@ -125,7 +125,7 @@ def run_detached(
     study = load_study(file, lab=lab, name=name, overrides=options.overrides(override, grid, search))
     settings = {"override": override, "grid": grid, "search": search}
     words = [f"--{option}={text}" for option, texts in settings.items() for text in texts or ()]
-    words += [f"--name={study.spec.name}"] * (name is not None)
+    words += [f"--name={study.spec.name}"] if name is not None else []
     return start_detached(study, ["study", "run", "--quiet", f"--lab={study.lab}", *words, "--", str(file)])
 
 

@@ -309,11 +309,11 @@ def _print_data(spec: StudySpec, read: dict[str, Any]) -> None:
     print_rows(read["tokenizers"], text=("tokenizer",))
     sizes = ", ".join(f"{name} {count:,}" for name, count in read["splits"].items())
     say(f"\nsplits, in tokens of {spec.data.tokenizer}: {sizes}")
-    left_out = f"; {several(read['n_duplicates'], 'near-duplicate')} left out" * bool(read["n_duplicates"])
+    left_out = f"; {several(read['n_duplicates'], 'near-duplicate')} left out" if read["n_duplicates"] else ""
     say(f"{read['val_overlap']:.1%} of val and {read['test_overlap']:.1%} of test occur in train{left_out}\n")
     for sample in read["samples"]:
         line = on_one_line(sample)
-        say(line[:100] + "…" * (len(line) > 100))
+        say(line[:100] + ("…" if len(line) > 100 else ""))
     say_warnings(read["warnings"])
 
 
@@ -381,8 +381,8 @@ def _print_table(rows: list[Hyperparameter]) -> None:
             table.add_row()
         table.add_row(Text(CATEGORIES[category], "bold"))
         for row in members:
-            default = f", default {yaml_text(row.default)}" * (row.default != row.sample)
-            unit = f" ({row.unit})" * (row.unit not in row.meaning.lower())
+            default = f", default {yaml_text(row.default)}" if row.default != row.sample else ""
+            unit = f" ({row.unit})" if row.unit not in row.meaning.lower() else ""
             cells = (f"{_python(row.sample)}{default}", range_in_words(row.suggested), f"{row.meaning}{unit}")
             table.add_row(f"  {row.name}", *cells)
     console().print(table)

@@ -60,7 +60,7 @@ def settings(incomplete: str) -> list[tuple[str, str]]:
     name, equals, _ = incomplete.partition("=")
     row = TABLE.get(canonical(name))
     if equals and row:
-        known = [*row.choices, *["true", "false"] * (row.kind == "bool")]
+        known = [*row.choices, *(["true", "false"] if row.kind == "bool" else [])]
         known += [AUTO] * row.automatic + ["null"] * row.optional
         offered = {f"{name}={value}": row.meaning for value in known}
     else:
@@ -200,7 +200,7 @@ def overrides(
 ) -> list[str]:
     """Return all changes that a command line makes to a study file, as overrides."""
     # The engine comes first: it removes the keys of other engines, and overrides may set its own.
-    changes = [f"--engine {engine}"] * bool(engine) + [*(override or ())]
+    changes = ([f"--engine {engine}"] if engine else []) + [*(override or ())]
     changes += [f"--grid {word}" for word in grid or ()]
     return changes + [f"--search {word}" for word in search or ()]
 

@@ -287,7 +287,7 @@ def with_interval(number: Mapping[str, Any]) -> str:
 def workers_in_words(plan: Plan) -> str:
     """Say how many workers a study gets, what each has, and where they run."""
     workers = plan.workers
-    threads = several(workers[0].threads, "thread") + " each" * (len(workers) > 1)
+    threads = several(workers[0].threads, "thread") + (" each" if len(workers) > 1 else "")
     gpus = sorted({worker.gpu for worker in workers if worker.gpu is not None})
     where = f"GPU {', '.join(map(str, gpus))}" if gpus else plan.device
     return f"{several(len(workers), 'worker')} ({threads}) on {where}, {plan.dtype}"

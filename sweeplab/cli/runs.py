@@ -126,7 +126,7 @@ def _print_predictions(rows: Sequence[dict[str, Any]]) -> None:
         row = {name: value for name, value in answer.items() if isinstance(value, float | str)}
         text = str(row.pop("text", ""))
         if text:
-            row["text"] = text[:LONGEST_SHOWN] + "…" * (len(text) > LONGEST_SHOWN)
+            row["text"] = text[:LONGEST_SHOWN] + ("…" if len(text) > LONGEST_SHOWN else "")
         numbers.append(row)
     print_rows(numbers, text=("word", "label", "text"))
 
@@ -249,7 +249,7 @@ def _print_steps(steps: dict[str, list[list[float]]]) -> None:
     }
     for name, rows in steps.items():
         print(headings.get(name, name))
-        of_keys = "k" * (name in ("products", "scores", "weights"))
+        of_keys = "k" if name in ("products", "scores", "weights") else ""
         columns = [f"{of_keys}{at}" for at in range(1, 1 + len(rows[0]))]
         letter = "k" if name in ("keys", "values") else "q"
         table = [

@@ -263,7 +263,7 @@ def _tokenizer_key(tokenizer: str, vocab_size: int | None) -> str:
                 f"tokenizer {tokenizer} takes no vocab_size: the text determines its tokens"
             )
         name = f"{tokenizer}-{vocab_size}"
-    return name + f"@{kind.version}" * bool(kind.version)
+    return name + (f"@{kind.version}" if kind.version else "")
 
 
 def _named(table: dict[str, T], what: str, name: str) -> T:

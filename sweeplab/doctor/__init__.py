@@ -171,7 +171,7 @@ def _run_folder_checks(study: OpenedStudy) -> Iterator[Check]:
     if not findings:
         n_unfinished = sum(trial.state.name == "RUNNING" for trial in study.trials.values())
         doing = ("waiting to be continued", "running")[study.is_running]
-        rest = f", of which {doing}: {n_unfinished}" * (n_unfinished > 0)
+        rest = f", of which {doing}: {n_unfinished}" if n_unfinished > 0 else ""
         yield check("ok", f"whole: {len(study.runs)}{rest}")
 
 

@@ -102,7 +102,7 @@ class OpenedStudy:
     @property
     def run_again(self) -> str:
         """Return the command that continues the study as it was last run; it adds no trial to a full budget."""
-        options = ["--allow-plugins"] * bool(self.spec.plugins)
+        options = ["--allow-plugins"] if self.spec.plugins else []
         return self.folder.command("study resume", *options)
 
 
@@ -155,7 +155,7 @@ class RunFault:
     @property
     def more(self) -> str:
         """Return the details as they stand behind a name."""
-        return f" ({self.details})" * bool(self.details)
+        return f" ({self.details})" if self.details else ""
 
     @property
     def name(self) -> str:

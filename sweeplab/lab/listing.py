@@ -228,7 +228,7 @@ def tracking_uri_of(folder: StudyFolder) -> str | None:
 def find_metric(folder: StudyFolder) -> str:
     """Return the metric that a study minimizes: with a minus where its file maximizes it."""
     objective = folder.read(folder.canonical_file)["objective"]
-    sign = "-" * (objective.get("goal") == "maximize")
+    sign = "-" if objective.get("goal") == "maximize" else ""
     return f"{sign}{objective['metric']}"
 
 

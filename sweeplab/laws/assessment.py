@@ -397,7 +397,7 @@ def assess(
         verdict = judge(quantity, interval, fitted, lacking, next(reasons, ""))
         if verdict.identified:
             numbers.append((quantity, ends))
-            doubted += [quantity.name] * bool(of_tuning)
+            doubted += [quantity.name] if of_tuning else []
         values = {name: quantity.at(other.theta) for name, other in beside.items()}
         estimate = Estimate(quantity, interval, verdict, values, mistuned=mistuned)
         if refits:

@@ -252,7 +252,7 @@ def tells_passes(name: str) -> bool:
 def first_of(names: Iterable[Any], most: int) -> str:
     """List the first names; an ellipsis stands for more."""
     texts = list(map(str, names))
-    return ", ".join(texts[:most]) + " …" * (len(texts) > most)
+    return ", ".join(texts[:most]) + (" …" if len(texts) > most else "")
 
 
 def _called(name: str) -> str:

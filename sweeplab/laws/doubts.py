@@ -306,7 +306,7 @@ class Tuning:
         words = {EACH: "each point by itself", SHARED: "one setting for all sizes", UNKNOWN: "not known"}
         known = ", ".join(filter(None, [words[self.how], self.raw.tuned_why]))
         if self.record is None:
-            return known + "; their tuning excess is not known" * (self.how == EACH)
+            return known + ("; their tuning excess is not known" if self.how == EACH else "")
         low, mean, high = (np.expm1(each) for each in self.ends)
         excess = f"{known}; the tuning excess of a point is {mean:.2%} of the loss ({low:.2%} to {high:.2%})"
         if not self.record.luck.any():

@@ -414,7 +414,7 @@ def misfit(points: Points, fitted: Fit) -> Misfit:
     there = {each.status for each in kinds}
     # The status of the whole form: `not seen` needs a kind that could have been seen.
     status = next((each for each in (FLAGGED, NOT_SEEN) if each in there), UNSEEABLE)
-    judged = [tested] * bool(tested) + [list(everything)] * (status == FLAGGED)
+    judged = ([tested] if tested else []) + [list(everything)] * (status == FLAGGED)
     p_values = [draws.p_value(each, float(space.shares()[each].max())) for each in judged]
     sentences = (*_sentences(fitted.law.name, kinds, lacking), *beside.sentences)
     return Misfit(

@@ -323,7 +323,8 @@ class PluggedModel(Transformer):
         if seed is None:
             yield
             return
-        with torch.random.fork_rng([self._device] * (self._device.type == "cuda")):
+        devices = [self._device] if self._device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
             torch.manual_seed(seed)
             yield
 

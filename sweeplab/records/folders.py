@@ -546,7 +546,7 @@ _BETWEEN = re.compile(r",(?=[^=,]+=)")
 
 def some_of(names: Collection[str]) -> str:
     """Write names in a line, at most ten."""
-    return ", ".join([*list(names)[:MOST_NAMED], *["…"] * (len(names) > MOST_NAMED)])
+    return ", ".join([*list(names)[:MOST_NAMED], *(["…"] if len(names) > MOST_NAMED else [])])
 
 
 def named_cell(study: str, cells: Collection[str], text: str) -> str:

@@ -270,7 +270,7 @@ def live_page(
         app = Private(application(lab, stack, write_sweep), address)
         config = uvicorn.Config(app, log_level="critical", access_log=False, timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
-        query = f"?study={name}" * bool(name)
+        query = f"?study={name}" if name else ""
         yield Live(f"{address}/{query}", lambda: server.run(sockets=[listening]))
 
 
@@ -429,7 +429,7 @@ def _row(cell: Mapping[str, Any], total: int | None, states: Iterable[str], lowe
         *(str(cell.get(state) or "–") for state in states),
         measured(best, ".4f"),
     ]
-    mark = " class='best'" * (best is not None and best == lowest)
+    mark = " class='best'" if best is not None and best == lowest else ""
     return f"<tr{mark}>{_cells(values, 'td')}</tr>"
 
 
@@ -443,7 +443,7 @@ def _best(shown: Mapping[str, Any]) -> str:
         return "<p>no trial has ended yet</p>"
     values = {name: f"{value:.4g}" for name, value in best["sampled"].items() if isinstance(value, float)}
     searched = ", ".join(f"{name} {values.get(name, value)}" for name, value in best["sampled"].items())
-    how = f"with {escape(searched)}" * bool(searched)
+    how = f"with {escape(searched)}" if searched else ""
     return f"<p>best: {best['value']:.4f} by {escape(best['key'])} {how}</p>"
 
 

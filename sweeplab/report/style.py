@@ -140,7 +140,7 @@ def wrap_titles(figure: Figure, letter: float = 13) -> None:
         room = int((figure.layout.height - margin.t - margin.b) * (high - low) / (_LETTER * letter))
         if len(text) > room:
             words, bracket, unit = text.partition(" (")
-            lines = [*wrap(words, max(room, 8)), *[f"({unit}"] * bool(bracket)]
+            lines = [*wrap(words, max(room, 8)), *([f"({unit}"] if bracket else [])]
             axis.update(title={"text": "<br>".join(lines), "font": {"size": letter}}, automargin=True)
 
 

@@ -93,7 +93,7 @@ def summarize(report: ReportData, metric: str = "best_val_loss") -> Summary:
     measure = MEASURED_ON[metric.removeprefix("best_").removeprefix("final_")]
     for row in bests:
         task = row["task"]
-        named = "Best trial" + f", {task}" * (len(bests) > 1)
+        named = "Best trial" + (f", {task}" if len(bests) > 1 else "")
         counted = tasks[tasks["state"].isin(COUNTED)]
         evidence = chosen_best(int(row["seeds"]), int((counted["task"] == task).sum()))
         unit = loss_unit(row.filter(["objective"]))
@@ -505,7 +505,7 @@ def _extent(runs: DataFrame) -> str:
     seeds = runs.groupby(["cell", "trial"])["seed"].nunique()
     text = several(len(runs), "run")
     if seeds.max() > 1:
-        fewest = f"{seeds.min()} to " * bool(seeds.min() < seeds.max())
+        fewest = f"{seeds.min()} to " if seeds.min() < seeds.max() else ""
         text += f" ({several(len(seeds), 'trial')} of {fewest}{several(seeds.max(), 'seed')})"
     return f"{text} in {several(runs['cell'].nunique(), 'cell')}: {states_in_words(runs['state'])}"
 

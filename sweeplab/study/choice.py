@@ -203,12 +203,12 @@ class Choice:
             for zone in self.unstable
         ]
         if self.expected is None:
-            return [f"chosen by the lowest value seen: {self.why}"] * (self.n_trials > 1) + zones
+            return ([f"chosen by the lowest value seen: {self.why}"] if self.n_trials > 1 else []) + zones
         one = self.expected
         sentences = [f"chosen by the expected value, {one.value:.4f} ({one.low:.4f} to {one.high:.4f})"]
         if self.rivals:
             has_one_cell = {cell for cell, _ in self.rivals} == {self.place[0]}
-            names = [f"{cell}/" * (not has_one_cell) + str(number) for cell, number in self.rivals]
+            names = [(f"{cell}/" if not has_one_cell else "") + str(number) for cell, number in self.rivals]
             sentences.append(
                 f"not distinguishable from trial {several_named(names)}: the spread between "
                 f"seeds is {one.spread:.1%}; {command} trains them on more seeds"
@@ -325,7 +325,11 @@ def _too_little(trials: Sequence[Tried], axes: Axes) -> str:
         return "values of 0 and below have no surrogate"
     if not axes.columns.is_searched.any():
         return "nothing searched varies"
-    return f"{several(n_runs, 'run')} are too few for a surrogate, which needs {needed}" * (n_runs < needed)
+    return (
+        f"{several(n_runs, 'run')} are too few for a surrogate, which needs {needed}"
+        if n_runs < needed
+        else ""
+    )
 
 
 def _thinned(lowest_first: Sequence[Tried]) -> Sequence[Tried]:

@@ -201,7 +201,7 @@ class Plan:
             size = several(cell.n_params, "parameter")
             lines.append(f"  {cell.cell}: {size}, {cell.train_flops:.2e} FLOPs a run")
         more = len(self.cells) - MOST_SHOWN
-        lines += [f"  and {several(more, 'more cell')}"] * (more > 0)
+        lines += [f"  and {several(more, 'more cell')}"] if more > 0 else []
         return "\n".join([*lines, *(f"  warning: {each}" for each in self.warnings)]) + ">"
 
     @property

@@ -28,7 +28,7 @@ MOST_NAMED = 20
 
 def reaches_in_words(reaches: Sequence[str]) -> str:
     """Describe what a study file uses outside its own folder and the lab; empty if nothing."""
-    return f"outside of its folder and the lab: {several_named(reaches)}" * bool(reaches)
+    return f"outside of its folder and the lab: {several_named(reaches)}" if reaches else ""
 
 
 def dotted(path: Location) -> str:
@@ -122,7 +122,7 @@ class Problems:
         allowed = ", ".join(known)
         if len(known) > MOST_NAMED:
             command = {"key": "schema"}.get(kind, "hyperparameters")
-            allowed = f"`sweeplab {command}` lists them" * (not near)
+            allowed = f"`sweeplab {command}` lists them" if not near else ""
         self.add(path, f"{dotted(path[:-1])}: unknown {kind} {shown(name)}", allowed, near, at_key=True)
 
 

@@ -84,7 +84,7 @@ class Range(Entry):
             near = self.stored_at(round((value - self.min) / self._step)) if self._step else value
             if math.isclose(near, value, rel_tol=1e-9):
                 return near
-        steps = f" in steps of {self._step or 0:g}" * bool(self._step)
+        steps = f" in steps of {self._step or 0:g}" if self._step else ""
         raise ValueError(f"{self.min:g} to {self.max:g}{steps}")
 
     def stored_at(self, index: int) -> float:

@@ -180,7 +180,7 @@ class Space:
 
     def _label(self, name: str, entry: Divisors, of: Any) -> str:
         """Return Optuna's name of a parameter: Optuna refuses choices that change, so each list has its own name."""
-        return name + f"@{entry.of}={of}" * (entry.of in self._varying)
+        return name + (f"@{entry.of}={of}" if entry.of in self._varying else "")
 
     def _possible(self, name: str) -> list[Any] | None:
         """Return every value that a hyperparameter can have in this cell; None if there are too many to list."""
@@ -190,7 +190,7 @@ class Space:
         if not 0 < sum(each.count or math.inf for each in parameters) <= MOST_LISTED:
             return None
         values = [each.decoded(stored) for each in parameters for stored in stored_values(each)]
-        return list(dict.fromkeys([*values, *[self.given[name]] * (name in self._conditional)]))
+        return list(dict.fromkeys([*values, *([self.given[name]] if name in self._conditional else [])]))
 
     @property
     def has_conditions(self) -> bool:
@@ -486,9 +486,9 @@ def unmet(
     known = defaults() | spec.fixed | spec.grid | spec.changed
     names = sorted(rule.names & known.keys() - spec.search.keys())
     values = ", ".join(f"{name} is {shown(known[name])}" for name in names if known[name] != AUTO)
-    reached = rule.reached(trials, " drawn" * (what != "cell"))
-    text = f"no {what} meets {rule.text!r}{_without_value(why)}" + f" where {values}" * bool(values)
-    text += f"; {reached}" * bool(reached)
+    reached = rule.reached(trials, (" drawn" if what != "cell" else ""))
+    text = f"no {what} meets {rule.text!r}{_without_value(why)}" + (f" where {values}" if values else "")
+    text += f"; {reached}" if reached else ""
     return spec.problem(rule.path, text, _possible_there(spec, rule, sizes))
 
 
@@ -514,7 +514,7 @@ def _possible_there(spec: StudySpec, rule: Rule, sizes: Sizes) -> str:
     if len(options) > MOST_LISTED:
         return ""
     fit = [shown(each) for each in options if space(each).impossible() is None]
-    return f"{name} {' | '.join(fit)}" * (0 < len(fit) <= FEW)
+    return f"{name} {' | '.join(fit)}" if 0 < len(fit) <= FEW else ""
 
 
 def nearest_cells(cell: Cell, others: Iterable[Cell]) -> list[Cell]:

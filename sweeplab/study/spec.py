@@ -248,7 +248,7 @@ class ObjectiveSpec(Section):
     @property
     def label(self) -> str:
         """Return what a trial's value is, of which less is better: minus the metric if that is maximized."""
-        return "-" * (self.goal == "maximize") + self.metric
+        return ("-" if self.goal == "maximize" else "") + self.metric
 
 
 class Budget(Section):

@@ -183,5 +183,5 @@ def _in_words(command: Command) -> str:
         case "enqueue" | "retry":
             values = ", ".join(f"{name} {yaml_text(each)}" for name, each in value.get("values", {}).items())
             trials = several_named([f"trial {number} in cell {cell}" for cell, number in value["trials"]])
-            return f"{command.kind} {trials}" + f", with {values}" * bool(values)
+            return f"{command.kind} {trials}" + (f", with {values}" if values else "")
     return f"{command.kind} {yaml_text(value)}"

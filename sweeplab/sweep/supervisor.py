@@ -131,7 +131,9 @@ class WorkerPool:
         if code not in (REFUSED, UNSEEN) and self._deaths.count(death) < MOST_ALIKE:
             self._start([index])
             return
-        n_alike = f"{MOST_ALIKE} workers in a row died the same way; " * (code not in (REFUSED, UNSEEN))
+        n_alike = (
+            f"{MOST_ALIKE} workers in a row died the same way; " if code not in (REFUSED, UNSEEN) else ""
+        )
         self.failures.append(f"{n_alike}worker {index} ended with {death} (see {self._engine.log(index)})")
 
     def leave(self) -> None:

@@ -136,7 +136,7 @@ def _print_prediction(prediction: Mapping[str, Any]) -> None:
     asked = ", ".join(f"{name}={cell_text(value)}" for name, value in prediction["at"].items())
     beyond = {name: factor for name, factor in prediction["beyond"].items() if factor > 1.001}
     away = ", ".join(f"{factor:.3g} times outside of {name}" for name, factor in beyond.items())
-    say(f"\nat {asked}" + f" ({away})" * bool(away), "bold")
+    say(f"\nat {asked}" + (f" ({away})" if away else ""), "bold")
     rows = [
         {
             "": name,

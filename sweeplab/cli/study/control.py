@@ -140,7 +140,7 @@ def repair(
     from sweeplab.lab.moving import finish_renaming
 
     folder = find_study(lab, name)
-    lines = [f"renamed to {name}"] * (not dry_run and finish_renaming(folder))
+    lines = [f"renamed to {name}"] if not dry_run and finish_renaming(folder) else []
     repaired = repair_study(folder, dry_run, allow_plugins)
     lines += [f"{each.name}: {FAULTS[each.kind].what}: {what}" for each, what in repaired.done]
     lines += [f"left alone: {f'{each.name}: ' if each else ''}{what}" for each, what in repaired.left]

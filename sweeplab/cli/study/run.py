@@ -121,7 +121,7 @@ def _print_plan(plan: Plan, ahead: Outlook, orders: Sequence[str]) -> None:
         f"{data.train_tokens:,} training, {data.val_tokens:,} validation and {several(data.test_tokens, 'test token')}"
     )
     console().print(Text.assemble((plan.name, "bold"), sizes), soft_wrap=True)
-    left_out = f"; {data.n_duplicates} near-duplicate documents left out" * bool(data.n_duplicates)
+    left_out = f"; {data.n_duplicates} near-duplicate documents left out" if data.n_duplicates else ""
     say(
         f"{data.val_overlap:.1%} of validation and {data.test_overlap:.1%} of test text "
         f"also occur in the training split{left_out}",
@@ -172,7 +172,7 @@ def _print_plan(plan: Plan, ahead: Outlook, orders: Sequence[str]) -> None:
     say(f"sampler {plan.sampler}{shared}, pruner {plan.pruner}")
     phases = {(cell.startup_trials, tuple(cell.rungs), cell.n_points): cell for cell in plan.cells}
     for cell in phases.values():
-        where = f" in {cell.cell}" * (len(phases) > 1)
+        where = f" in {cell.cell}" if len(phases) > 1 else ""
         if cell.startup_trials:
             first, rest = cell.startup_trials, "the others"
             if plan.budget.trials_per_cell is not None:
@@ -190,7 +190,7 @@ def _print_plan(plan: Plan, ahead: Outlook, orders: Sequence[str]) -> None:
         ends.append(duration(plan.budget.time))
     if plan.budget.flops is not None:
         ends.append(f"{plan.budget.flops:.3g} FLOPs")
-    say(f"ends after {' or '.join(ends)}" + f"; done already: {ahead.done}{to_go}" * bool(ahead.done))
+    say(f"ends after {' or '.join(ends)}" + (f"; done already: {ahead.done}{to_go}" if ahead.done else ""))
     for words in orders:
         say(words)
     say(f"takes {ahead.left.in_words} more, by {ahead.timed_by}" if ahead.seconds else "takes no more time")

@@ -90,7 +90,7 @@ def predict(
 
 def _print_prediction(answer: Mapping[str, Any]) -> None:
     away = ", ".join(f"{size} by a factor of {factor:.3g}" for size, factor in answer["beyond"].items())
-    place = f", beyond the sizes of {answer['study']}: {away}" * bool(away)
+    place = f", beyond the sizes of {answer['study']}: {away}" if away else ""
     if answer["is_row"]:
         place = f", one of the sizes of {answer['study']}"
     say(f"{answer['name']} {answer['cell'].removeprefix('all ')}{place}", "bold")
@@ -190,7 +190,7 @@ def _print_transferred(answer: Mapping[str, Any]) -> None:
             for rung in size["losses"]
         ]
         print_rows(rows, text=("",))
-        ends = f" ({interval(predicted)})" * (predicted["low"] is not None)
+        ends = f" ({interval(predicted)})" if predicted["low"] is not None else ""
         say(
             f"predicted learning rate {cell_text(size['predicted'])}{ends}, {predicted['verdict']}: costs "
             f"{_share(size['cost'])} of the loss against the best of the ladder; copying {size['copied_from']} costs "

@@ -139,7 +139,7 @@ class View:
         if self._progress.live or self._ready:
             return LEAVING.get(state, "")
         paused = f"paused: sweeplab study resume {self._name} continues it"
-        words = {"pause": paused, "run": "starting the workers" * (not self._exited)}
+        words = {"pause": paused, "run": ("starting the workers" if not self._exited else "")}
         return words.get(state) or "updating tracking and writing the report"
 
 
@@ -184,7 +184,7 @@ def _trials_done(progress: StudyProgress) -> str:
     text = several(progress.plan.trials or progress.counted, "trial")
     if progress.plan.trials:
         text = f"{progress.counted} of {text}"
-    return text + f" ({progress.done_before} before)" * bool(progress.done_before)
+    return text + (f" ({progress.done_before} before)" if progress.done_before else "")
 
 
 def _line(*parts: tuple[str, str]) -> Text:
@@ -197,7 +197,7 @@ def _totals(progress: StudyProgress, width: int) -> Iterator[Table | Text]:
     bar = ProgressBar(
         total=total or 1, completed=progress.counted, width=max(4, min(40, width - len(done) - 1))
     )
-    row.add_row(*[bar] * bool(total), _line((done, "")))
+    row.add_row(*([bar] if total else []), _line((done, "")))
     yield row
     yield _line((", ".join([*pace(progress), f"{duration(round(progress.seconds))} so far"]), ""))
     yield _line((counts(dict(sorted(progress.states.items()))) or "no trial has ended yet", "dim"))
@@ -266,7 +266,7 @@ def _dimensions(plans: Sequence[CellPlan], room: int) -> dict[str, int]:
 def _running(
     progress: StudyProgress, plan: CellPlan, live: list[events.TrialEvent], room: int, spare: int
 ) -> str:
-    end = f"/{plan.max_iters}" * bool(plan.max_iters)
+    end = f"/{plan.max_iters}" if plan.max_iters else ""
     at, texts = [], []
     for event in sorted(live, key=lambda event: event.trial):
         text = "starting"

@@ -91,13 +91,13 @@ class Texts:
     @property
     def val_bytes(self) -> int:
         """Return the bytes in UTF-8 of the text to predict in the validation split; for pairs, of the targets."""
-        step = 1 + self.of_pairs
-        return sum(len(text.encode()) for text in self.val[step - 1 :: step])
+        texts = self.val[1::2] if self.of_pairs else self.val
+        return sum(len(text.encode()) for text in texts)
 
     @property
     def overlaps(self) -> list[float]:
         """Return the shares of the windows of validation and test that occur in training; for pairs, of the sources."""
-        step = 1 + self.of_pairs
+        step = 2 if self.of_pairs else 1
         return overlaps(*(split[::step] for split in (self.train, self.val, self.test)))
 
 

@@ -40,7 +40,7 @@ class Form:
     @property
     def n_special(self) -> int:
         """Return the number of special tokens of an input: `bos`, and a mask for `eos` if it is not causal."""
-        return 2 - self.is_causal
+        return 1 if self.is_causal else 2
 
 
 FORMS: Mapping[str, Form] = {
@@ -72,12 +72,13 @@ class PairsObjective(Objective):
     @classmethod
     def task(cls, values: Hyperparameters) -> str:
         """Describe the task: a target is predicted token by token, or all at once with a known length."""
-        return super().task(values) + ", all of it at once" * (not FORMS[values.family].is_causal)
+        return super().task(values) + (", all of it at once" if not FORMS[values.family].is_causal else "")
 
     @classmethod
     def lengths(cls, values: Hyperparameters) -> tuple[int, int]:
         """Return upper bounds of T and S: block_size for both, or S = 0 if source and target are one sequence."""
-        return values.block_size, values.block_size * (not FORMS[values.family].is_one_sequence)
+        block_size = values.block_size
+        return block_size, 0 if FORMS[values.family].is_one_sequence else block_size
 
     @classmethod
     def n_targets(cls, split: Pairs) -> int:
@@ -189,7 +190,8 @@ class PairsObjective(Objective):
 
 def _room(values: Hyperparameters) -> int:
     """Return the most tokens of a text that fit into block_size."""
-    return values.block_size - 2 * (values.family != "encoder_decoder")
+    n_added = 0 if values.family == "encoder_decoder" else 2  # special tokens around the text
+    return values.block_size - n_added
 
 
 class Classification(Objective):

@@ -198,7 +198,7 @@ def _no_bpe(definition: Definition) -> str:
     present = [key for key in odd if model.get(key)]
     if not present and not BYTES.keys() <= model["vocab"].keys():
         present = ["not all bytes"]
-    return f"its BPE has {', '.join(present)}" * bool(present)
+    return f"its BPE has {', '.join(present)}" if present else ""
 
 
 def is_file_of_tokenizer(name: str) -> bool:

@@ -318,7 +318,7 @@ def _law(
     if line is None:
         return None
     bent, interior = bends(optima, logs, columns), optima.side == 0
-    lacking = [why] * bool(why) + _gate(logs[interior], columns)
+    lacking = ([why] if why else []) + _gate(logs[interior], columns)
     doubts = [f"the optima bend in log {size} (p = {p:.2g})" for size, p in bent.items() if p < _BENT]
     if 2 * (~interior).sum() > interior.sum():
         outside = several(int((~interior).sum()), "cell")

@@ -283,7 +283,7 @@ def _numbers(frame: pd.DataFrame, column: str, name: str, source: str) -> Array:
     values = np.asarray(pd.to_numeric(texts, errors="coerce").to_numpy(float, na_value=np.nan), np.float64)
     bad = texts[np.isnan(values) & texts.notna().to_numpy()]
     if len(bad) and np.isfinite(values).any() and (name in SHAPE or len(bad) < len(texts) / 2):
-        more = f" and {len(bad) - 1} more" * (len(bad) > 1)
+        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
         cell = f"{str(bad.iloc[0])[:60]!r} in {frame.index.name or 'row'} {bad.index[0]}{more}"
         raise BadInput(f"{source}: column {column!r} ({name}): {cell} is not a number")
     return values

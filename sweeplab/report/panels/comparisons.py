@@ -385,7 +385,7 @@ class ConfirmedPanel(Panel, name="confirmed", heading="Confirmed on fresh seeds"
         verdicts = [cell.evidence for _, cell in confirmed if cell.evidence]
         n = sum(evidence.verdict == DIFFERENT for evidence in verdicts)
         others = f"{n} of {several(len(verdicts), 'other cell')}"
-        do = "differ" + "s" * (len(verdicts) == 1)
+        do = "differ" + ("s" if len(verdicts) == 1 else "")
         notes = [f"{each.basis}: {others} {do} from the search's best cell" for each in verdicts[:1]]
         return cls(
             data=DataFrame(rows).assign(line=lines),

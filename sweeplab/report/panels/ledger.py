@@ -200,7 +200,7 @@ def _effect(effect: Mapping[str, Any]) -> str:
         return f"{effect['change']}: no exponents: {effect['why']}"
     changes = (
         f"{name} {_number(both['before'])} → {_number(both['after'])}"
-        + (", each outside the interval of the other" * bool(both["differs"]))
+        + (", each outside the interval of the other" if both["differs"] else "")
         for name, both in effect["exponents"].items()
     )
     return f"{effect['change']}: {', '.join(changes)}"

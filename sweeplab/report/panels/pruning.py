@@ -146,7 +146,7 @@ class ComputePanel(Panel, name="compute", heading="Where compute and time went",
                     marker={"color": color, "pattern": hatch},
                     hovertemplate=f"{state}, {phase}: %{{x:.1%}}<extra></extra>",
                 )
-        heads = [f"{study}, " * (len(studies) > 1) for study in studies]
+        heads = [(f"{study}, " if len(studies) > 1 else "") for study in studies]
         name_rows(figure, [f"{head}{what}" for head in heads for what in ("FLOPs", "run time")])
         x, height = self.x.over(0.0, 1.0) | {"tickformat": ".0%"}, 130 + 60 * len(studies)
         figure.update_layout(xaxis=x, barmode="stack", height=height, showlegend=True)
@@ -166,7 +166,7 @@ class RegionsPanel(TablePanel, name="regions", heading="Where trials diverged or
                 raise BadInput(f"{seen}: too few, or too many, to compare ranges")
             raise BadInput("no trial diverged or failed")
         n_found = sum(each.verdict == FOUND for each in ranges)
-        names = [*["study"] * (len(sweeps) > 1), "state", "hyperparameter", "range"]
+        names = [*(["study"] if len(sweeps) > 1 else []), "state", "hyperparameter", "range"]
         shown = [
             {name: getattr(region, name) for name in names}
             | {"inside": f"{region.inside} of {region.n_inside}"}
@@ -257,7 +257,7 @@ def _cost_in_words(cost: PruningCost) -> str:
 def _audited(costs: Sequence[PruningCost]) -> DataFrame:
     table = concat([found.audited.assign(study=found.study) for found in costs], ignore_index=True)
     lost = table["value"].isna()
-    names = [*["study"] * (len(costs) > 1), *_AUDITED]
+    names = [*(["study"] if len(costs) > 1 else []), *_AUDITED]
     ending = Series("not the best", index=table.index).mask(lost, "diverged")
     would_be = ending.mask(table["is_better"].astype(bool), "the best")
     return table[names].rename(columns=_AUDITED).assign(**{"would be": would_be})

@@ -189,7 +189,7 @@ class SamplePanel(TablePanel, name="sample", heading="What the best run writes")
             asked = {name: sample[name] for name in ("temperature", "top_k", "top_p", "seed")}
             how = ", ".join(f"{name} {rounded(each)}" for name, each in asked.items() if each is not None)
             notes.append(f"Run {sample['run']}, {where}: its prompt is gray; with {how}.")
-            head = [(False, f"{sample['run']}\n\n")] * (len(samples) > 1)
+            head = [(False, f"{sample['run']}\n\n")] if len(samples) > 1 else []
             texts.append([*head, *parts(sample["prompt"], sample["text"])])
         text = [*texts[0], *(piece for pieces in texts[1:] for piece in [(False, "\n\n\n"), *pieces])]
         return cls(data=DataFrame(samples), notes=tuple(notes), text=tuple(text))
@@ -399,7 +399,7 @@ class LossMap(Panel):
             "colorbar": {"thickness": 12, "outlinewidth": 0},
             "showscale": crowded,
         }
-        number = {"texttemplate": "%{z:.3f}" * (not crowded), "textfont": {"size": 13}}
+        number = {"texttemplate": ("%{z:.3f}" if not crowded else ""), "textfont": {"size": 13}}
         gaps = {"hoverongaps": False, "xgap": 3, "ygap": 3}
         figure.add_heatmap(z=table.to_numpy(), **places, **scale, **number, **hover, **gaps)
         plain = {"type": "category", "showgrid": False, "zeroline": False}

@@ -110,7 +110,7 @@ def _retell(error: Any, problems: Problems) -> None:
         part = next(_models(StudySpec.model_fields[str(path[0])].annotation))
         problems.unknown(path, list(part.model_fields), "key")
     elif isinstance(refusal, Refusal):
-        more = f": {shown(value)}" * (not refusal.is_secret)
+        more = f": {shown(value)}" if not refusal.is_secret else ""
         problems.add(path, f"{dotted(path)} {refusal.what}{more}", refusal.allowed, refusal.nearest)
     elif kind == "literal_error":
         choices = re.findall(r"'(.*?)'", error["ctx"]["expected"])

@@ -136,7 +136,7 @@ def parse_tables(text: str) -> MarkdownTables:
         else:
             what = f"unknown hyperparameter {plain(name)!r} ({plain(written) or 'no value'})"
             near = nearest(key, TABLE)
-            notices = [what + f"; did you mean {near!r}?" * bool(near)]
+            notices = [what + (f"; did you mean {near!r}?" if near else "")]
         tables.notices.extend(_printable(f"line {line}: {notice}") for notice in notices)
     return tables
 

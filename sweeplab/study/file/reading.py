@@ -111,7 +111,7 @@ def _read(
 ) -> StudySpec:
     if isinstance(document, dict):
         _rename(document, problems)
-        options = [*overrides, *[f"--name {name}"] * (name is not None)]
+        options = [*overrides, *([f"--name {name}"] if name is not None else [])]
         of_plugins = [option for option in options if option.startswith("plugins")]
         _lay_all_over(document, of_plugins, problems)
         before = len(problems.found)
@@ -248,7 +248,7 @@ def _lay_all_over(document: dict[str, Any], options: Sequence[str], problems: Pr
     """Apply overrides to the document in turn; one that removes what an earlier one has set is a problem."""
     laid: dict[Location, tuple[str, Any]] = {}
     for option in options:
-        words = without_passwords("-o " * (not option.startswith("--")) + option)
+        words = without_passwords(("-o " if not option.startswith("--") else "") + option)
         for override in overrides_of(option):
             path = _lay_over(document, override, problems, words)
             lost = [place for place, (_, value) in laid.items() if not _holds(document, place, value)]

@@ -57,7 +57,7 @@ def study_schema() -> Schema:
 def _rows(rows: Iterable[Hyperparameter], write: Callable[[Hyperparameter], Schema]) -> Schema:
     written = {}
     for row in rows:
-        unit = f" [{row.unit}]" * bool(row.unit)
+        unit = f" [{row.unit}]" if row.unit else ""
         text = f"{row.meaning}{unit}. {CATEGORIES[row.category]}; {row.allowed}; default {shown(row.default)}"
         written[row.name] = {"description": text, **write(row)}
     return _keys(written)
@@ -122,7 +122,7 @@ def _search(row: Hyperparameter) -> Schema:
         forms["min"] = ("min", "max")
     if row.kind == "int":
         forms["divides"] = ("divides",)
-    allowed: list[Schema] = [{"const": SUGGESTED}] * (row.suggested is not None)
+    allowed: list[Schema] = [{"const": SUGGESTED}] if row.suggested is not None else []
     mappings = (_keys({key: keys[key] for key in FORMS[form]}, needed) for form, needed in forms.items())
     return {"anyOf": [*allowed, _values(row), *mappings]}
 

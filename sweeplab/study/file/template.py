@@ -110,7 +110,7 @@ def range_in_words(suggested: Mapping[str, Any] | Iterable[Any] | None) -> str:
     text = f"{yaml_text(suggested['min'])} to {yaml_text(suggested['max'])}"
     if "divides" in suggested:
         text = f"those from {text} that divide {suggested['divides']}"
-    text += ", log" * bool(suggested.get("log"))
+    text += ", log" if suggested.get("log") else ""
     if "step" in suggested:
         text += f", step {yaml_text(suggested['step'])}"
     if "when" in suggested:
@@ -186,7 +186,7 @@ def _first(
         with suppress(ValueError, TypeError):  # out of range, or null or auto
             entry.stored(values[row.name])
             first[row.name] = values[row.name]
-    return f"first_trial: {yaml_text(first)}  # of each cell; the sampler chooses the rest\n" * bool(first)
+    return f"first_trial: {yaml_text(first)}  # of each cell; the sampler chooses the rest\n" if first else ""
 
 
 def _searched(
@@ -201,13 +201,13 @@ def _searched(
         if row.name in known:
             words += f" (given: {yaml_text(known[row.name])})"
         lines.append((f"{row.name}: {entry}", f"{words}; {_meaning(row)}"))
-    return f"\nsearch:\n{_aligned(lines)}" * bool(lines)
+    return f"\nsearch:\n{_aligned(lines)}" if lines else ""
 
 
 def _meaning(row: Hyperparameter) -> str:
-    text = row.meaning + f" ({row.unit})" * bool(row.unit and row.unit not in row.meaning.lower())
-    text += f": {' | '.join(row.choices)}" * (len(row.choices) > 1)
-    return text + "; auto: the best for this machine" * (row.category == "precision")
+    text = row.meaning + (f" ({row.unit})" if row.unit and row.unit not in row.meaning.lower() else "")
+    text += f": {' | '.join(row.choices)}" if len(row.choices) > 1 else ""
+    return text + ("; auto: the best for this machine" if row.category == "precision" else "")
 
 
 def _aligned(lines: Sequence[tuple[str, str]]) -> str:

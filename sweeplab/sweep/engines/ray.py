@@ -69,7 +69,7 @@ def why_public() -> str:
             getattr(import_module(module), name)
         except (ImportError, AttributeError):
             lacking.append(f"{module}.{name}")
-    return f"this version of Ray has no {', '.join(lacking)}" * bool(lacking)
+    return f"this version of Ray has no {', '.join(lacking)}" if lacking else ""
 
 
 def connect(address: str) -> Any:

@@ -219,4 +219,4 @@ def _unlike_tables() -> str:
         return f"Optuna has other tables: {type(error).__name__}: {error}"
     of_tables = tables.COLUMNS.items()
     unlike = [table.name for table, names in of_tables if {*table.columns.keys()} != {*names.split()}]
-    return f"Optuna has other columns in: {', '.join(unlike)}" * bool(unlike)
+    return f"Optuna has other columns in: {', '.join(unlike)}" if unlike else ""

@@ -114,7 +114,7 @@ class Availability:
         if "disk is full" in why:  # SQLite's words for it
             why = os.strerror(errno.ENOSPC)
         holders = self.holders() if of == DATABASE else ""
-        why += f": {holders}" * bool(holders)
+        why += f": {holders}" if holders else ""
         reason = f"the storage of study {self.name} does not answer: {why}"
         self._lost.add(of)
         if self._lost_since is None:

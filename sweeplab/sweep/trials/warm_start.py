@@ -124,7 +124,7 @@ def _fitted(name: str, trials: Iterable[FinishedTrial], spaces: Sequence[Space])
 
 
 def _places(places: Sequence[str]) -> str:
-    some = ", ".join(places[:_MOST_PLACES]) + ", …" * (len(places) > _MOST_PLACES)
+    some = ", ".join(places[:_MOST_PLACES]) + (", …" if len(places) > _MOST_PLACES else "")
     return f"{len(places)} ({some})" if len(places) > 1 else some
 
 
