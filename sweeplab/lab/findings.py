@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from statistics import fmean, median
 from typing import Any, Literal
@@ -48,6 +48,10 @@ class Finding:
     def in_words(self) -> str:
         """Return the finding and the change in one line."""
         return f"{self.what}; {self.change}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values, also where commands print JSON."""
+        return asdict(self)
 
 
 def find_limits(trials: StudyTrials, cell: str | None = None) -> list[Finding]:

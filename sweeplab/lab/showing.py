@@ -158,7 +158,7 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
         "workers": [worker.as_dict() for worker in folder.workers],
         "disagreement": disagreement,
         "best": best and _best_run(best, ranked, only),
-        "findings": [asdict(finding) for finding in find_limits(ranked, only)],
+        "findings": [finding.as_dict() for finding in find_limits(ranked, only)],
         "failures": [
             # Of a traceback the last line.
             {"key": run_key(*place, seed), "error": (ending.error or "").strip().rpartition("\n")[2]}
