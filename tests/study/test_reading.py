@@ -164,6 +164,10 @@ def test_scalars_are_yaml_1_2(write):
             "search: {dropout: {min: 0, max: 0.1, prior: 0.1, confidence: §hgih}}",
             "low . medium . high; did you mean 'high'",
         ),
+        (
+            "search: {dropout: {min: 0, max: 0.1, prior: 0.1, confidence: §[high]}}",
+            "low . medium . high; did you mean 'high'",
+        ),
         ("search: {dropout: {min: 0, max: 0.1, confidence: §high}}", "a confidence, but no prior"),
         ("search: {activation: {choices: [relu, gelu], §prior: relu}}", 'unknown key "prior"'),
         ("search: {activation: §{min: 1, max: 2}}", "activation takes no range"),

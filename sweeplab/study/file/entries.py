@@ -217,7 +217,7 @@ class Written:
                 what = f"{self} has a confidence, but no prior"
                 self._at("confidence").wrong("a prior beside it", what=what)
             return None
-        if "confidence" in self.value and self.value["confidence"] not in CONFIDENCES:
+        if "confidence" in self.value and str(self.value["confidence"]) not in CONFIDENCES:
             near = nearest(str(self.value["confidence"]), CONFIDENCES)
             self._at("confidence").wrong(" | ".join(CONFIDENCES), near)
         prior = self._at("prior")
