@@ -2,7 +2,7 @@
 
 A private part is faster than what its library offers publicly, and may change with any version. Each library has one
 file for them, with a public way behind the same calls: Optuna `sweep/trials/tables.py`, torch `train/private.py`, Ray
-`sweep/engines/ray.py`. A file's `why_public` says why its public way is taken.
+`sweep/engines/private.py`. A file's `why_public` says why its public way is taken.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ ONLY_IN = {
 }
 MOST_FILES, LONGEST = 22, 600
 # The files that may use private parts of libraries, one for each library: each has a public way behind its calls.
-PRIVATE_PARTS = {"sweep.trials.tables", "train.private", "sweep.engines.ray"}
+PRIVATE_PARTS = {"sweep.trials.tables", "train.private", "sweep.engines.private"}
 # Names with an underscore that are public (of named tuples, of `os`), or of a class of the package in another file.
 NOT_PRIVATE = {"_asdict", "_replace", "_make", "_exit", "_source_map"}
 

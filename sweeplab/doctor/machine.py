@@ -28,7 +28,8 @@ from sweeplab.lab.storage import storage_address
 from sweeplab.processes import VARIABLE, switched_off
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.spec import Engine, StudySpec
-from sweeplab.sweep.engines.ray import CLOSES, connect, exposure, run_on_nodes, shortage, why_public
+from sweeplab.sweep.engines.private import why_public
+from sweeplab.sweep.engines.ray import CLOSES, connect, exposure, run_on_nodes, shortage
 from sweeplab.sweep.engines.slurm import SlurmEngine, SlurmFailure, ask, place_options
 from sweeplab.tracking.connection import SERVERS, database_file, files_elsewhere, tracking_uri
 from sweeplab.tracking.environment import device

@@ -3,13 +3,10 @@
 Ray places each actor on a node with enough free threads and GPU share; an actor without a place waits, and goes first
 to a node that joins. A worker is a separate process, so that its libraries get their environment and signals reach it.
 The actor holds the worker's input open: when the actor is gone, or this process, the worker saves its runs and exits.
-
-All that is used of Ray's private parts stands here, each with a public way, which is taken where `why_public` says so.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -23,7 +20,6 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, suppress
-from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,10 +30,11 @@ from sweeplab.files import read_bytes, read_own, write_whole
 from sweeplab.hyperparameters import AUTO
 from sweeplab.lab.events import StudyNotice, WorkerExited
 from sweeplab.permissions import RAY, check_address, name_address
-from sweeplab.processes import python, python_environment, switched_off
+from sweeplab.processes import python, python_environment
 from sweeplab.records.folders import WorkerPlace
 from sweeplab.study.spec import Engine
 from sweeplab.sweep.engines import BEGIN, LEAVE, LEFT, UNSEEN, WorkerEngine, begin, tell
+from sweeplab.sweep.engines.private import adds_no_nodes, keep_quiet, open_question
 
 INSTALL = "pip install 'sweeplab[ray]'"
 OLDEST = "2.59"  # the first that starts its clusters with a token by default
@@ -52,24 +49,6 @@ ANSWER_SECONDS = 5.0
 END_SECONDS = 5.0
 # The exit code given to a worker that Ray could not start.
 FAILED = 1
-PRIVATE_PARTS = (
-    ("ray._raylet", "GcsClient"),
-    ("ray._private.worker", "print_to_stdstream"),
-    ("ray.experimental.internal_kv", "_internal_kv_get"),
-)
-
-
-def why_public() -> str:
-    """Return why Ray's public ways are taken; empty where private ones are."""
-    if switched_off():
-        return switched_off()
-    lacking = []
-    for module, name in PRIVATE_PARTS:
-        try:
-            getattr(import_module(module), name)
-        except (ImportError, AttributeError):
-            lacking.append(f"{module}.{name}")
-    return f"this version of Ray has no {', '.join(lacking)}" if lacking else ""
 
 
 def connect(address: str) -> Any:
@@ -107,10 +86,7 @@ def connect(address: str) -> Any:
             if not marker:
                 why = str(error).strip().partition("\n")[0].partition(". ")[0]
             raise BadInput(f"the engine ray: no cluster answers at {at}: {why}; {cure}") from error
-    # Ray prints what happens to nodes on standard output, which commands use for their results. The public way is its
-    # variable RAY_SCHEDULER_EVENTS, which has to be 0 before Ray is imported.
-    if not why_public():
-        ray._private.worker.print_to_stdstream = lambda *_, **__: None
+    keep_quiet(ray)
     return ray
 
 
@@ -141,12 +117,7 @@ def exposure(ray: Any) -> str:
     Raises:
         BadInput: it asks for none, and this process does: then no worker can report to it.
     """
-    # It is asked without a token in a process of its own, as Ray reads the mode once. The program fails with an
-    # AuthenticationError if the cluster asks for one. The public way joins the cluster, which takes seconds.
-    program = "import sys, ray._raylet; ray._raylet.GcsClient(address=sys.argv[1])"
-    if why_public():
-        program = "import sys, ray; ray.init(sys.argv[1], log_to_driver=False)"
-    words = python("-c", program, ray.get_runtime_context().gcs_address)
+    words = python("-c", open_question(), ray.get_runtime_context().gcs_address)
     openly = python_environment(RAY_AUTH_MODE="disabled")
     asked = subprocess.run(words, env=openly, capture_output=True, text=True, check=False)
     if "AuthenticationError" in asked.stderr:
@@ -172,23 +143,9 @@ def shortage(ray: Any, spec: Engine) -> str:
     have = "; ".join(f"{count} with {what}" for what, count in has.items())
     takes = ", ".join(f"{what}: {count:g}" for what, count in asked.items())
     what = f"no node has what a worker takes, {takes} (nodes: {have})"
-    if _adds_no_nodes():
+    if adds_no_nodes():
         raise BadInput(f"the engine ray: {what}; set engine.threads, engine.gpus_per_worker, or add a node")
     return f"{what}; workers wait for a node that the cluster adds"
-
-
-def _adds_no_nodes() -> bool:
-    """Return whether the cluster is known to add no nodes by itself; publicly that is not known.
-
-    Such a cluster names the types of nodes after their ids. Before its first report it may be of either kind.
-    """
-    if why_public():
-        return False
-    from ray.experimental.internal_kv import _internal_kv_get
-
-    report = json.loads(_internal_kv_get("__autoscaling_status") or "{}").get("autoscaler_report") or {}
-    types = report.get("node_type_mapping") or {}
-    return bool(types) and all(name == f"node_{node}" for node, name in types.items())
 
 
 def run_on_nodes(address: str, script: str, seconds: float) -> list[str]:
