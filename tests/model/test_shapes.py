@@ -25,7 +25,7 @@ from itertools import islice
 from model.cases import batch_of, legal_shapes, losses_and_gradients, rows_of, run_of
 from sweeplab.data.batches import changed
 from sweeplab.data.prompts import Prompt
-from sweeplab.model.generation import Contrast, Reader, Sampler, Sampling, beam_search, fill, sample
+from sweeplab.model.generation import Contrast, Reader, TokenSampler, Sampling, beam_search, fill, sample
 from sweeplab.model.shape import FAMILIES
 from sweeplab.model.tracing import random_weights, trace_token
 from sweeplab.model.transformer import Transformer
@@ -36,7 +36,7 @@ for family in FAMILIES:
         router = (torch.ones(3), torch.ones(3)) if shape.n_expert > 1 else None
         losses_and_gradients(model, rows_of(model, 3), batch_of(shape, 3), smoothing=torch.ones(3) / 9, router=router)
         trace_token(shape, random_weights(shape, 0), 1, 2)
-        weights, draw = model.layout.views(rows_of(model, 1)), Sampler(Sampling(0.9, 4, 0.9))
+        weights, draw = model.layout.views(rows_of(model, 1)), TokenSampler(Sampling(0.9, 4, 0.9))
         source = [1, 2, 3] if family == "encoder_decoder" else None
         prompt = Prompt([1, 2, 3], [1] if family == "encoder" else (), source, end=5)
         if family == "encoder":
@@ -52,7 +52,7 @@ import numpy as np
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.train.coordinates import coordinates
 from sweeplab.train.evaluating import losses_at
-from sweeplab.train.run import Run
+from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
 tokens = np.arange(900, dtype=np.uint16) % 23
@@ -66,9 +66,9 @@ for number, optimizer in enumerate(TABLE["optimizer"].choices):
     values = small.replace(optimizer=optimizer, n_expert=n_expert, objective=objective, family=family)
     stack = Stack(values, tokens, tokens, 2)
     for seed in range(2):
-        stack.admit(Run(str(seed), values.replace(seed=seed)))
+        stack.admit(TrainingRun(str(seed), values.replace(seed=seed)))
     stack.advance()
-    stack.admit(Run("2", values), stack.snapshot("1")) if stack.release("1") else stack.advance()
+    stack.admit(TrainingRun("2", values), stack.snapshot("1")) if stack.release("1") else stack.advance()
 weights = {name: weight[None] for name, weight in stack.weights("0").items()}
 losses_at(stack.transformer, weights, tokens, values, 1)
 list(coordinates(small.replace(parametrization="mup"), tokens, 1))

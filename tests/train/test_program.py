@@ -138,11 +138,11 @@ def test_the_compilers_of_a_killed_worker_end_with_it(values_of, tokens, monkeyp
 TRAIN = """
 import pickle, sys
 from pathlib import Path
-from sweeplab.train.run import Run
+from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 values, train, val = pickle.loads(Path(sys.argv[1]).read_bytes())
 stack = Stack(values, train, val)
-stack.admit(Run("0", values))
+stack.admit(TrainingRun("0", values))
 stack.advance()
 stack.advance()
 """

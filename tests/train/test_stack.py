@@ -200,7 +200,7 @@ from pathlib import Path
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.sweep.engines import SETTINGS
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
-from sweeplab.train.run import Run
+from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 import json
 torch.set_num_threads(1)
@@ -208,8 +208,8 @@ folder = Path(sys.argv[1])
 runs = [Hyperparameters.of(each) for each in json.loads(sys.argv[2])]
 tokens = np.load(folder / "tokens.npy")
 stack = Stack(runs[0], tokens, tokens, capacity=3)
-stack.admit(Run("other", runs[1]))
-stack.admit(Run("resumed", runs[0]), read_snapshot(folder / "middle"))
+stack.admit(TrainingRun("other", runs[1]))
+stack.admit(TrainingRun("resumed", runs[0]), read_snapshot(folder / "middle"))
 while "resumed" in stack.keys:
     for record in stack.advance():
         if record.state != "running":
