@@ -31,7 +31,7 @@ from sweeplab.analysis.trials import VALUED, trials_table
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import make_folder, read_bytes, write_whole
 from sweeplab.formatting import listed, several, yaml_text
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import TABLE, is_number
 from sweeplab.lab.listing import read_spec
 from sweeplab.laws.assessment import Assessment, assess, law_for
 from sweeplab.laws.forecasts import NO_REGRET, Forecast, Regret, predict
@@ -143,7 +143,7 @@ def predict_size(
     target = targets[0]
     searched = read_spec(folder).search
     named = {name: sized.fixed[name] for name in searched.keys() - sized.search.keys() - set(_OF_SIZE)}
-    named = {name: value for name, value in named.items() if type(value) in (int, float) and value > 0}
+    named = {name: value for name, value in named.items() if is_number(value) and value > 0}
     logs = {name: math.log(value) for name, value in (sized.fixed | dict(target.at)).items() if name in SIZES}
     laws, why = dict[str, Any](), ""
     try:
@@ -361,9 +361,7 @@ def _held_out(spec: StudySpec, axis: str) -> tuple[str, list[dict[str, Any]]]:
     ratios = {
         name: (max(values) / min(values), name == "n_embd")
         for name, values in spec.grid.items()
-        if len(values) > 1
-        and not is_tuned(name)
-        and all(type(value) in (int, float) and value > 0 for value in values)
+        if len(values) > 1 and not is_tuned(name) and all(is_number(value) and value > 0 for value in values)
     }
     if not ratios:
         what = f"the grid of study {spec.name} has no size with two values, of which one could be held out"

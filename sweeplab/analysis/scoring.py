@@ -127,7 +127,7 @@ class LabRuns:
             return Outcome(entry, REFUSED, f"made after: {when}, and {sealing.started_in_words(runs)}")
         unended, still, why = sum(run.ended is None for run in runs), "", points
         if unended:
-            have = ("have", "has")[unended == 1]
+            have = "has" if unended == 1 else "have"
             still = f"{unended} of its {several(len(runs), 'run')} {have} not ended"
         if isinstance(points, Points):
             why, rows = "no loss at that size in its records", sealing.rows_at(points, entry.forecast["at"])

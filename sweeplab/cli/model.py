@@ -297,7 +297,7 @@ def data(
 
 
 def _print_data(spec: StudySpec, read: dict[str, Any]) -> None:
-    unit = {"text": "document"}.get(read["kind"], "pair")
+    unit = "document" if read["kind"] == "text" else "pair"
     counts = {unit: read["n_documents"], "character": read["n_characters"]}
     words = [several(count, noun) for noun, count in counts.items() if count]
     say(f"{spec.data.corpus}: {', '.join(words) or 'tokens'}")

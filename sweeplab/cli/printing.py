@@ -188,7 +188,7 @@ def _console_class() -> type[Console]:
 
 def console(stderr: bool = False, quiet: bool = False) -> Console:
     """Return a console, without markup; lines to a pipe, which has no width, are not wrapped."""
-    stream, width = (sys.stdout, sys.stderr)[stderr], None
+    stream, width = sys.stderr if stderr else sys.stdout, None
     if not stderr and not stream.isatty():
         width = WIDE
     file = getattr(stream, "terminal", stream)
@@ -249,7 +249,7 @@ def print_rows(
         for key, width in part.items():
             is_fixed = is_narrow and (key == first or key not in text)
             column = Column(_heading(key, width), overflow="fold", width=width if is_fixed else None)
-            column.justify = ("right", "left")[key in text]
+            column.justify = "left" if key in text else "right"
             columns.append(column)
         table = Table(*columns, box=None, header_style="bold", pad_edge=False)
         for row in rows:

@@ -121,7 +121,7 @@ class Problems:
         near = nearest(name, [*known, *elsewhere])
         allowed = ", ".join(known)
         if len(known) > MOST_NAMED:
-            command = {"key": "schema"}.get(kind, "hyperparameters")
+            command = "schema" if kind == "key" else "hyperparameters"
             allowed = f"`sweeplab {command}` lists them" if not near else ""
         self.add(path, f"{dotted(path[:-1])}: unknown {kind} {shown(name)}", allowed, near, at_key=True)
 

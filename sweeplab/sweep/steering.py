@@ -269,7 +269,7 @@ def _by_option(problem: Problem) -> Problem:
 def _said(value: Any) -> str:
     if isinstance(value, float):
         return duration(value)
-    return str({None: "none"}.get(value, value))
+    return "none" if value is None else str(value)
 
 
 def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:

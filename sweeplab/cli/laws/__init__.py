@@ -108,7 +108,7 @@ def read_source(
         path = Path(source)
         points = counting.of_file(path).of_new_text()
         if points.n > _MANY:
-            word = {".parquet": "row"}.get(path.suffix, "line")
+            word = "row" if path.suffix == ".parquet" else "line"
             thinned = f"--where '{word} % {points.n // _ENOUGH} == 0' takes {_ENOUGH:,} of them"
             hint = f"{several(points.n, 'row')} are read; fitting them takes a while; {thinned}"
             print(hint, file=sys.stderr, flush=True)

@@ -420,7 +420,7 @@ def publish(
     from sweeplab.lab.describing import publish as register
 
     model = register(find_study(lab, name), cell, as_name)
-    begun = ("is registered already", "registered")[model.is_new]
+    begun = "registered" if model.is_new else "is registered already"
     return asdict(model), lambda _: say(
         f"{model.name} version {model.version} {begun}, alias best, in {model.place}\n"
         f'mlflow.set_tracking_uri("{model.place}")\n'

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -235,7 +235,8 @@ def _table(
         del widths["params"]
     table = Table(box=None, header_style="bold", pad_edge=False, width=width)
     for heading, column in widths.items():
-        table.add_column(heading, justify=("right", "left")[heading == "cell"], width=column, no_wrap=True)
+        justify: Literal["left", "right"] = "left" if heading == "cell" else "right"
+        table.add_column(heading, justify=justify, width=column, no_wrap=True)
     table.add_column("running", no_wrap=True, ratio=1)
     room = width - sum(column + 2 for column in widths.values())
     for plan in shown:

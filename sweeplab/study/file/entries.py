@@ -243,10 +243,9 @@ class Written:
         return ends if len(ends) == 2 else []
 
     def _step(self, low: float, high: float, log: bool) -> float | None:
-        step, kind = self.value, {"int": int}.get(self.row.kind, float)
-        number = {int: "a whole number", float: "a number"}[kind]
-        if not is_number(step) or not 0 < step < math.inf or (kind is int and step % 1):
-            self.wrong(f"{number} above 0")
+        step, is_whole = self.value, self.row.kind == "int"
+        if not is_number(step) or not 0 < step < math.inf or (is_whole and step % 1):
+            self.wrong("a whole number above 0" if is_whole else "a number above 0")
             return None
         if log:
             what = f"{dotted(self.path[:-1])} is logarithmic and has a step"
@@ -262,7 +261,7 @@ class Written:
             what = f"{self}: max {high:g} is not a whole number of steps above min {low:g}"
             self.wrong(f"such as max {near}" if near else "no step, or one that ends at max", what=what)
         else:
-            return kind(step)
+            return int(step) if is_whole else float(step)
         return None
 
 

@@ -76,7 +76,7 @@ def _one_of(meanings: Mapping[str, str]) -> Schema:
 
 def _number(row: Hyperparameter) -> Schema:
     bounds = {key: getattr(row, bound) for bound, key in _BOUNDS.items() if getattr(row, bound) is not None}
-    return {"type": {"int": "integer"}.get(row.kind, "number"), **bounds}
+    return {"type": "integer" if row.kind == "int" else "number", **bounds}
 
 
 def _value(row: Hyperparameter) -> Schema:
