@@ -68,6 +68,9 @@ def rows(package: Texts, tests: Texts) -> Iterator[tuple[str, str]]:
     nodes = Counter(type(node) for text in package.values() for node in ast.walk(ast.parse(text)))
     for name, kind in EXPRESSIONS.items():
         yield f"{name} per 1,000 lines", f"{1000 * nodes[kind] / total:.1f}"
+    bodies = (ast.parse(text).body for text in package.values())
+    classes = Counter(node.name for body in bodies for node in body if isinstance(node, ast.ClassDef))
+    yield "names that several classes have", str(sum(count > 1 for count in classes.values()))
     yield "lines per file, median", f"{median(lines.values()):.0f}"
     yield (
         "files of under 40 lines",
