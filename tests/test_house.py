@@ -40,7 +40,7 @@ ORDER = (
 ONLY_IN = {
     "mlflow": {"tracking"},
     "wandb": {"tracking"},
-    "optuna": {"study", "lab", "sweep", "doctor", "analysis"},
+    "optuna": {"study", "lab", "sweep", "doctor", "analysis", "report"},
     "plotly": {"report", "api"},
     "typer": {"cli"},
     "mcp": {"cli"},

@@ -81,7 +81,7 @@ def test_a_study_and_a_cell_have_one_color_on_every_panel() -> None:
         for kind in ("optimization_history", "edf", "param_importances", "slice", "learning_curves"):
             panel = make_panel(PanelSpec(kind, {}), report)
             for trace in panel.figure().data if not panel.missing else ():
-                name = str(trace.name).removesuffix(" (best)").replace(", ", ",")
+                name = str(trace.name).removesuffix(" (best)").replace(", ", ",").rpartition(" of ")[2]
                 color = trace.line.color or trace.marker.color
                 if name in known and color:
                     used[name].add(color)
