@@ -392,14 +392,12 @@ def write_report(
     form: str = "html",
     single_file: bool = False,
     panel: str = "",
-    width: str = "",
-    font: float | None = None,
 ) -> list[Path]:
     """Write a page about studies from their records, and return the files to open.
 
     `page` is scaling or sweep (one study), or compare (several). By default a study's pages go to its own folder, a
     comparison to `reports` in the lab. `form` is html, or png, svg or pdf for one picture per figure, of one
-    `panel` if it is named, as wide as `width` (`3.25in`), with letters of `font` points. Pages share one
+    `panel` if it is named. Pages share one
     plotly.js, in `reports` in the lab or in `folder`; a `single_file` embeds it, as does the copy that tracking keeps.
 
     Raises:
@@ -408,11 +406,10 @@ def write_report(
     """
     from sweeplab.report.data import CURVES
     from sweeplab.report.page import with_plotly
-    from sweeplab.report.writer import Picture, write_page
+    from sweeplab.report.writer import write_page
 
-    if form == "html" and (panel or width or font):
-        raise BadInput("--panel, --width and --font are for pictures: add --format svg, pdf or png")
-    picture = None if form == "html" else Picture(form, panel, width, font)
+    if form == "html" and panel:
+        raise BadInput("--panel is for pictures: add --format svg, pdf or png")
     report = report_data(lab, names)
     assert report.studied is not None
     one = StudyFolder(lab, names[0]) if len(names) == 1 else None
@@ -424,7 +421,7 @@ def write_report(
     if page == "scaling":  # its curves.csv holds all of them
         for metric in CURVES:
             report.curves(metric)
-    written = write_page(page, report, report.studied.runs, folder, dashboard, picture, shared)
+    written = write_page(page, report, report.studied.runs, folder, dashboard, form, panel, shared)
     if one and one.tracked_file.exists():
         with suppress(BadInput, TrackingUnavailable):  # the page is written; tracking gets the next one
             tracker = open_tracker(lab, one.name, tracking_uri_of(one))

@@ -31,8 +31,6 @@ SingleFile = Annotated[
 ]
 
 OnePanel = Annotated[str, option("NAME", "With --format: only this panel, by its name in dashboards/.")]
-Width = Annotated[str, option("LENGTH", "With --format: how wide a picture is, such as 3.25in or 8cm.")]
-Font = Annotated[float | None, option("POINTS", "With --format: the size of its letters.", min=1, max=100)]
 
 Port = Annotated[int | None, typer.Option(min=1, max=65535, help="The port to use.  [default: a free one]")]
 OpenPage = Annotated[
@@ -49,8 +47,6 @@ def scaling(
     dashboard: Dashboard = None,
     form: Format = "html",
     panel: OnePanel = "",
-    width: Width = "",
-    font: Font = None,
     single_file: SingleFile = False,
     lab: options.Lab = None,
 ) -> Answer:
@@ -61,10 +57,10 @@ def scaling(
 
     \b
     $ sweeplab report scaling small
-    $ sweeplab report scaling small --format pdf --panel law --width 3.25in
+    $ sweeplab report scaling small --format pdf --panel law
     """
     study = options.named_study(name, lab).name
-    return _write("scaling", [study], lab, None, dashboard, form, single_file, panel, width, font)
+    return _write("scaling", [study], lab, None, dashboard, form, single_file, panel)
 
 
 def sweep(
@@ -76,8 +72,6 @@ def sweep(
     dashboard: Dashboard = None,
     form: Format = "html",
     panel: OnePanel = "",
-    width: Width = "",
-    font: Font = None,
     single_file: SingleFile = False,
     lab: options.Lab = None,
 ) -> Answer:
@@ -95,7 +89,7 @@ def sweep(
         from sweeplab.sweep.pruned import audit_pruning as audit
 
         audit(folder, audit_pruning, lambda text: typer.echo(text, err=True), allow_plugins)
-    return _write("sweep", [folder.name], lab, None, dashboard, form, single_file, panel, width, font)
+    return _write("sweep", [folder.name], lab, None, dashboard, form, single_file, panel)
 
 
 def compare_studies(
@@ -106,8 +100,6 @@ def compare_studies(
     dashboard: Dashboard = None,
     form: Format = "html",
     panel: OnePanel = "",
-    width: Width = "",
-    font: Font = None,
     single_file: SingleFile = False,
     lab: options.Lab = None,
 ) -> Answer:
@@ -121,7 +113,7 @@ def compare_studies(
     """
     if len(names) < 2:
         raise BadInput("a comparison needs two studies or more")
-    return _write("compare", names, lab, output, dashboard, form, single_file, panel, width, font)
+    return _write("compare", names, lab, output, dashboard, form, single_file, panel)
 
 
 def _write(page: str, names: list[str], lab: options.Lab, *settings: Any) -> Answer:

@@ -30,6 +30,7 @@ FAINT = "rgba(128,128,128,0.45)"
 SHADE = "rgba(128,128,128,0.13)"
 _FEW_COLORS = 5  # more are told apart by their dashes too
 _LETTER = 0.6  # the width of a letter over its size
+_FONT_SIZE = 13  # pixels of a letter of a title
 MOST_LINES = 12  # in a legend; if there are more, it names only the best
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
@@ -132,16 +133,16 @@ def by_look(
         yield known.get(look.name, look), data[data[column].astype(str) == look.name]
 
 
-def wrap_titles(figure: Figure, letter: float = 13) -> None:
+def wrap_titles(figure: Figure) -> None:
     """Set vertical titles that are longer than their axis in several lines, the unit in its own."""
     for axis in figure.select_yaxes():
         text, (low, high) = (axis.title.text or "").replace("<br>", " "), axis.domain or (0.0, 1.0)
         margin = figure.layout.margin
-        room = int((figure.layout.height - margin.t - margin.b) * (high - low) / (_LETTER * letter))
+        room = int((figure.layout.height - margin.t - margin.b) * (high - low) / (_LETTER * _FONT_SIZE))
         if len(text) > room:
             words, bracket, unit = text.partition(" (")
             lines = [*wrap(words, max(room, 8)), *([f"({unit}"] if bracket else [])]
-            axis.update(title={"text": "<br>".join(lines), "font": {"size": letter}}, automargin=True)
+            axis.update(title={"text": "<br>".join(lines), "font": {"size": _FONT_SIZE}}, automargin=True)
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from pandas import DataFrame, concat
 
@@ -23,46 +21,11 @@ from sweeplab.laws.assessment import Assessment
 from sweeplab.report.data import ReportData
 from sweeplab.report.page import page_trials, render, with_plotly
 from sweeplab.report.panels.base import PANELS, Panel, make_panel, panel_spec, read_dashboard
-from sweeplab.report.style import Figure, wrap_titles
 from sweeplab.report.summary import SUMMARIES, Summary, summarize_table
 
-
-@dataclass(frozen=True)
-class Picture:
-    """How figures are drawn as files: `form` png, svg or pdf; `panel` one panel by its name, or all that are drawn.
-
-    `width` has a unit: 3.25in, 8cm, 240pt, 312px; `font` is the size of letters in points.
-    """
-
-    form: str
-    panel: str = ""
-    width: str = ""
-    font: float | None = None
-
-    @property
-    def pixels(self) -> float | None:
-        """Return the width in CSS pixels; None for that of the page.
-
-        Raises:
-            BadInput: it is none.
-        """
-        if not self.width:
-            return None
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(in|cm|mm|pt|px)", self.width)
-        pixels = float(match[1]) * _UNITS[match[2]] if match else 0.0
-        if not 50 <= pixels <= 10_000:
-            raise BadInput(
-                Problem(f"--width {self.width}", "a length of 0.6in to 100in, such as 3.25in, 8cm or 240pt")
-            )
-        return pixels
-
-
-_UNITS = {"in": 96.0, "cm": 96 / 2.54, "mm": 9.6 / 2.54, "pt": 96 / 72, "px": 1.0}
-_FONT = 13  # pixels of a letter on the page
 # The width of an image in CSS pixels, and its pixels per CSS pixel where it has pixels.
 WIDTHS = {"full": 1000, "half": 560}
 SCALES = {"png": 2}
-_NARROW = 500
 INK, RULE = "#1c1f24", "#e3e6ea"
 
 
@@ -72,13 +35,15 @@ def write_page(
     runs: DataFrame,
     folder: Path,
     dashboard: Path | None = None,
-    picture: Picture | None = None,
+    form: str = "html",
+    panel: str = "",
     shared: Path | None = None,
 ) -> list[Path]:
     """Write PAGE.html, PAGE.csv (`runs`), PAGE.json and, where a panel shows them, PAGE-curves.csv.
 
-    plotly.js is written to the folder `shared`, once for all pages, or into the page if `shared` is None. With a
-    `picture` figures are written as files instead. Returns the files to be opened.
+    plotly.js is written to the folder `shared`, once for all pages, or into the page if `shared` is None. With the
+    `form` png, svg or pdf figures are written as files instead, of one `panel` if it is named. Returns the files to be
+    opened.
 
     Raises:
         BadInput: the dashboard has unknown panels, options or values, or images cannot be made (nothing is written);
@@ -87,18 +52,15 @@ def write_page(
     from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
     asked = read_dashboard(dashboard, page)
-    if picture and find_spec("kaleido") is None:
-        raise BadInput(
-            f"--format {picture.form} needs Kaleido: pip install 'sweeplab[images]'; html needs nothing"
-        )
+    is_page = form == "html"
+    if not is_page and find_spec("kaleido") is None:
+        raise BadInput(f"--format {form} needs Kaleido: pip install 'sweeplab[images]'; html needs nothing")
     specs = asked.panels
-    if picture and picture.panel:
-        specs = tuple(spec for spec in specs if spec.panel == picture.panel) or (
-            panel_spec(picture.panel, {}),
-        )
+    if panel:
+        specs = tuple(spec for spec in specs if spec.panel == panel) or (panel_spec(panel, {}),)
     panels = [make_panel(spec, report) for spec in specs]
-    if picture:
-        return _write_images(panels, folder, page, picture)
+    if not is_page:
+        return _write_images(panels, folder, page, form)
     summary = SUMMARIES[page](report, panels)
     tables = {f"{page}.csv": (runs, "one row per run")}
     curves = report.curves_read
@@ -160,7 +122,7 @@ def _write_files(folder: Path, contents: Mapping[str, str]) -> None:
             write_whole(folder / name, text.encode())
 
 
-def _write_images(panels: Sequence[Panel], folder: Path, page: str, picture: Picture) -> list[Path]:
+def _write_images(panels: Sequence[Panel], folder: Path, page: str, form: str) -> list[Path]:
     """Write each figure as FOLDER/PAGE-NUMBER-TITLE.FORM, on white, by Plotly's Kaleido, and return the files.
 
     Raises:
@@ -175,20 +137,18 @@ def _write_images(panels: Sequence[Panel], folder: Path, page: str, picture: Pic
             figure.update_layout(paper_bgcolor="white", plot_bgcolor="white", font={"color": INK})
             figure.update_xaxes(gridcolor=RULE)
             figure.update_yaxes(gridcolor=RULE)
-            widths.append(picture.pixels or WIDTHS[panel.width])
-            if picture.width or picture.font:
-                _fit(figure, WIDTHS[panel.width], widths[-1], picture.font)
+            widths.append(WIDTHS[panel.width])
             figures.append(figure)
             title = "-".join(re.findall(r"[^\W_]+", panel.title.lower()))
-            files.append(folder / f"{page}-{number}-{title}.{picture.form}")
+            files.append(folder / f"{page}-{number}-{title}.{form}")
     if not figures:
         raise BadInput(f"no panel has a figure: {panels[0].missing or 'all are tables'}")
     heights = [figure.layout.height for figure in figures]
     try:
         with TemporaryDirectory() as drawn, _written_to(folder):
             images = [Path(drawn, file.name) for file in files]
-            sizes = {"width": widths, "height": heights, "scale": SCALES.get(picture.form, 1)}
-            write_images(fig=figures, file=images, format=picture.form, **sizes)
+            sizes = {"width": widths, "height": heights, "scale": SCALES.get(form, 1)}
+            write_images(fig=figures, file=images, format=form, **sizes)
             for file, image in zip(files, images, strict=True):
                 write_whole(file, image.read_bytes())
     except Exception as error:
@@ -197,40 +157,6 @@ def _write_images(panels: Sequence[Panel], folder: Path, page: str, picture: Pic
             raise BadInput("Kaleido finds no Chrome or Chromium: plotly_get_chrome installs one") from error
         raise
     return files
-
-
-def _fit(figure: Figure, usual: float, width: float, points: float | None) -> None:
-    """Make a figure as wide as asked for, with letters of a size in points, and its legend below if it is narrow."""
-    letter = points * 96 / 72 if points else _FONT
-    scale = letter / _FONT
-    margin = {side: round(room * scale) for side, room in figure.layout.margin.to_plotly_json().items()}
-    height = round(figure.layout.height * min(1.0, max(width / usual, 0.6 * width / figure.layout.height)))
-    axes = {"title": {"font": {"size": letter}}, "tickfont": {"size": letter}}
-    figure.update_xaxes(**axes)
-    figure.update_yaxes(**axes)
-    figure.update_annotations(font={"size": letter})
-    legend: dict[str, Any] = {"font": {"size": letter}}
-    if width < _NARROW:
-        legend |= {
-            "orientation": "h",
-            "x": 0,
-            "xanchor": "left",
-            "yref": "container",
-            "y": 0,
-            "yanchor": "bottom",
-        }
-        names = {trace.name for trace in figure.data if trace.showlegend is not False and trace.name}
-        if figure.layout.showlegend is not False:
-            lines = math.ceil(
-                sum(len(name) * 0.6 * letter + 50 for name in names) / (width - 2 * margin["l"])
-            )
-            margin["b"] += round(1.8 * letter * lines)
-            height += round(1.8 * letter * lines)
-        for axis in figure.select_xaxes(lambda axis: len(axis.tickvals or ()) > 4):
-            step = math.ceil(len(axis.tickvals) / 4)
-            axis.update(tickvals=axis.tickvals[::step], ticktext=(axis.ticktext or axis.tickvals)[::step])
-    figure.update_layout(font={"size": letter}, legend=legend, margin=margin, height=height)
-    wrap_titles(figure, letter)
 
 
 @contextmanager

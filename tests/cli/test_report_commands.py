@@ -75,24 +75,13 @@ def test_each_figure_is_a_picture_where_that_is_asked_for(cli, finished, form: s
 
 
 @pytest.mark.browser
-def test_a_figure_for_a_paper_has_the_width_and_the_letters_that_are_asked_for(cli, finished) -> None:
+def test_one_figure_is_written_by_its_name(cli, finished) -> None:
     pytest.importorskip("kaleido", reason="kaleido, of the extra images, is not installed")
-    asked = ("report", "scaling", "tiny", "--lab", finished.lab, "--panel", "learning_curves", "--font", "8")
-    (pdf,) = cli(*asked, "--format", "pdf", "--width", "3.25in").out.splitlines()
-    (box,) = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", Path(pdf).read_bytes())
-    assert float(box[0]) == pytest.approx(3.25 * 72, abs=1)
-    (svg,) = cli(*asked, "--format", "svg", "--width", "8cm").out.splitlines()
-    text = Path(svg).read_text(encoding="utf-8")
-    width = float(re.search(r'<svg[^>]* width="([\d.]+)"', text)[1])
-    assert width == pytest.approx(8 / 2.54 * 96, abs=1)
-    sizes = {float(size) for size in re.findall(r"font-size: ([\d.]+)px", text)}
-    assert sizes and max(abs(size - 8 * 96 / 72) for size in sizes) < 0.1, sizes
-    for more, why in (
-        (("--format", "svg", "--width", "3"), "allowed: a length of 0.6in to 100in"),
-        (("--width", "3in"), "add --format svg, pdf or png"),
-    ):
-        said = cli(*asked, *more)
-        assert said.code == 2 and why in said.err
+    asked = ("report", "scaling", "tiny", "--lab", finished.lab, "--panel", "learning_curves")
+    (svg,) = cli(*asked, "--format", "svg").out.splitlines()
+    assert "learning-curves" in svg and "<svg" in Path(svg).read_text(encoding="utf-8")
+    said = cli(*asked)
+    assert said.code == 2 and "add --format svg, pdf or png" in said.err
 
 
 @pytest.mark.skipif(find_spec("kaleido") is not None, reason="Kaleido is installed")
