@@ -1,18 +1,15 @@
 """A study's trials as a sweep: their values, their rank in their cell, and their search space; and its cost.
 
-The cost is where compute and time went, what pruning saved, and where in the space trials failed. Many ranges are
-tested there, so the smallest of their p-values is small by chance: each is multiplied by the number of ranges
-(Bonferroni).
+The cost is where compute and time went, and what pruning saved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pandas import DataFrame, Series
 
 from sweeplab.analysis.trials import (
@@ -336,75 +333,3 @@ def cost(sweep: Sweep, audited: Sequence[Audited]) -> PruningCost:
     frame["is_better"] = (value < lowest) | (value.notna() & lowest.isna())
     n_pruned, n_better = int((sweep.trials["state"] == "pruned").sum()), int(frame["is_better"].sum())
     return PruningCost(sweep.name, frame, n_pruned, n_better, *share_interval(n_better, len(frame)))
-
-
-FOUND, NOT_FOUND = "crowds here", "spread evenly"
-# Ranges with a smaller p-value are significant.
-ALPHA = 0.05
-CUTS = np.linspace(0, 1, 11)[1:-1]
-
-
-@dataclass(frozen=True)
-class Region:
-    """The range of one hyperparameter where trials of a state are most overrepresented.
-
-    `inside` of the `n_inside` trials in it ended in this state, `outside` of the `n_outside` others. `p` is the p-value
-    of the one-sided Fisher's exact test times the number of ranges; `verdict` says whether it is significant.
-    """
-
-    study: str
-    state: str
-    hyperparameter: str
-    range: str
-    inside: int
-    n_inside: int
-    outside: int
-    n_outside: int
-    p: float
-    verdict: str
-
-
-def regions(sweep: Sweep) -> list[Region]:
-    """Return the range of each hyperparameter in which trials diverged or failed most; smallest p first."""
-    ended = sweep.trials[sweep.trials["state"].isin({*WORST_FIRST} - {"running", "waiting"})]
-    both = {each.name: each for each in (*sweep.dimensions, *sweep.grid)}
-    worst = []
-    for state in LOST:
-        hit = ended["state"] == state
-        if not hit.any() or hit.all():
-            continue
-        ranges = [(name, *part) for name, dimension in both.items() for part in _parts(dimension, ended)]
-        chances = _p_values(hit, [inside for *_, inside in ranges]) * len(ranges)
-        tested = [(float(p), *part) for p, part in zip(chances, ranges, strict=True)]
-        for name in dict.fromkeys(name for name, *_ in ranges):
-            p, _, words, inside = min((part for part in tested if part[1] == name), key=lambda part: part[0])
-            within = (int((hit & inside).sum()), int(inside.sum()))
-            outside = (int((hit & ~inside).sum()), int((~inside).sum()))
-            verdict = FOUND if p < ALPHA else NOT_FOUND
-            worst.append(Region(sweep.name, state, name, words, *within, *outside, min(1.0, p), verdict))
-    return sorted(worst, key=lambda region: (LOST.index(region.state), region.p))
-
-
-def _parts(dimension: Dimension, trials: DataFrame) -> Iterator[tuple[str, Series]]:
-    """Yield the ranges to test, in words, and the trials in each: each choice, or either side of a cut."""
-    column = trials[dimension.name]
-    if dimension.choices:
-        for choice in dimension.choices:
-            yield choice, column.astype(str) == choice
-        return
-    places = dimension.coordinates(column)
-    # Cuts at deciles of the trials: an adaptive sampler leaves much of a range nearly empty.
-    for cut in np.unique(np.quantile(places.dropna(), CUTS)) if places.notna().any() else ():
-        value = f"{dimension.value_at(float(cut)):.3g}"
-        yield f"above {value}", places > cut
-        yield f"up to {value}", places <= cut
-
-
-def _p_values(hit: Series, insides: Sequence[Series]) -> NDArray[np.float64]:
-    from scipy.stats import hypergeom
-
-    n, is_hit = len(hit), hit.to_numpy(bool)
-    among = np.array([inside.to_numpy(bool) for inside in insides]).reshape(-1, n)
-    n_inside = among.sum(1)
-    chances = hypergeom.sf((among & is_hit).sum(1) - 1, n, int(is_hit.sum()), n_inside)
-    return np.where((n_inside == 0) | (n_inside == n), 1.0, chances)

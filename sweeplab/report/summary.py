@@ -386,10 +386,7 @@ def _what_mattered(report: ReportData, sweep: Sweep) -> list[str]:
     ranked.sort(key=lambda share: -share.importance)
     matters = [each for each in ranked if each.verdict != WITHIN_CHANCE]
     others = [each.hyperparameter for each in ranked if each.verdict == WITHIN_CHANCE]
-    shares = [
-        f"{share.hyperparameter} {share.importance:.0%} ({share.low:.0%} to {share.high:.0%})"
-        for share in matters or ranked[:1]
-    ]
+    shares = [f"{share.hyperparameter} {share.importance:.0%}" for share in matters or ranked[:1]]
     if not matters:
         trials = several(ranked[0].n_trials, "trial")
         return [

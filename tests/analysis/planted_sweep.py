@@ -96,11 +96,6 @@ def too_fast(values: Values, random: np.random.Generator) -> str:
     return "diverged" if random.random() < chance else "complete"
 
 
-def anywhere(values: Values, random: np.random.Generator) -> str:
-    """Let one trial in ten diverge, whatever it draws."""
-    return "diverged" if random.random() < 0.1 else "complete"
-
-
 def slow_ones_pruned(values: Values, random: np.random.Generator) -> str:
     """Prune what has a low learning rate."""
     return "pruned" if values["learning_rate"] < 1e-3 else "complete"

@@ -113,7 +113,7 @@ def few_repeats() -> None:
     """Refit and shuffle a few times only: it is not tested here how precise the numbers are."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report_data, "N_REFITS", 4)
-        patch.setattr(importance, "N_REPEATS", {"ped-anova": 3, "fanova": 3})
+        patch.setattr(importance, "N_SHUFFLES", {"ped-anova": 3, "fanova": 3})
         yield
 
 

@@ -54,7 +54,6 @@ def two() -> ReportData:
 
 # What planted studies have nothing of.
 MISSING = {
-    "regions": "no trial diverged or failed",
     "confirmed": "nothing is confirmed",
     "timeline": "no run has ended",  # planted runs have no folders
 }
@@ -170,16 +169,11 @@ def test_why_no_single_cell_can_be_told_is_said_once() -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_without_pruning_or_divergence_says_so() -> None:
+def test_a_sweep_without_pruning_or_values_says_so() -> None:
     runs = plant_sweep(12)
     material = ReportData.of_study(runs, speeds(runs))
     assert make_panel(PanelSpec("pruning"), material).missing == "no trial was pruned"
-    assert make_panel(PanelSpec("regions"), material).missing == "no trial diverged or failed"
     lost = ReportData.of_study(runs.assign(state="failed"), speeds(runs))
-    assert (
-        f"{len(runs)} of {len(runs)} runs diverged or failed"
-        in make_panel(PanelSpec("regions"), lost).missing
-    )
     why = make_panel(PanelSpec("best_values"), lost).missing
     assert why.startswith("no run of") and why.endswith("has ended with a loss")
     few = ReportData.of_study(runs.groupby("cell").head(1), speeds(runs))

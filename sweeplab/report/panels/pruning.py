@@ -1,4 +1,4 @@
-"""The cost of a sweep: what pruning saved and cost, where trials failed, when they ran, where compute and time went."""
+"""The cost of a sweep: what pruning saved and cost, when trials ran, where compute and time went."""
 
 from __future__ import annotations
 
@@ -10,23 +10,19 @@ from typing import Any
 from pandas import DataFrame, Series, concat, to_datetime
 
 from sweeplab.analysis.sweep import (
-    ALPHA,
-    FOUND,
     PHASES,
     PruningCost,
     Saved,
     cost,
     occupancy,
-    regions,
     saved,
     spent,
 )
-from sweeplab.analysis.trials import LOST
 from sweeplab.errors import BadInput
-from sweeplab.formatting import duration, several, short, written
+from sweeplab.formatting import duration, several, short
 from sweeplab.laws.intervals import LEVEL
 from sweeplab.report.data import ReportData, states_in_words
-from sweeplab.report.panels.base import Panel, TablePanel
+from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import FAINT, GOOD, STATE_COLORS, Axis, Figure, hovering, name_rows, spaced
 
 _SUMS = ("n_trials", "n_pruned", "flops_spent", "flops_saved", "seconds_spent", "seconds_saved")
@@ -34,10 +30,6 @@ _METHOD = {
     "Saved": "The FLOPs that each pruned trial would still have needed, and their seconds at the trial's own speed.",
     "Cost": "A sample of the pruned trials is trained to the end, outside the study and its budget. The share of all "
     f"pruned trials has a {LEVEL:.0%} interval (Clopper and Pearson).",
-}
-_TEST = {
-    "Test": "One-sided Fisher's exact test of the range (bounded by a decile of the trials) or choice where they are "
-    f"most frequent. p is multiplied by the number of ranges tested (Bonferroni); significant below {ALPHA}.",
 }
 _AUDITED = {
     "cell": "cell",
@@ -150,36 +142,6 @@ class ComputePanel(Panel, name="compute", heading="Where compute and time went",
         name_rows(figure, [f"{head}{what}" for head in heads for what in ("FLOPs", "run time")])
         x, height = self.x.over(0.0, 1.0) | {"tickformat": ".0%"}, 130 + 60 * len(studies)
         figure.update_layout(xaxis=x, barmode="stack", height=height, showlegend=True)
-
-
-class RegionsPanel(TablePanel, name="regions", heading="Where trials diverged or failed", source="sweeps"):
-    """The ranges in which trials diverged or failed more often than elsewhere."""
-
-    @classmethod
-    def _of(cls, report: ReportData) -> Panel:
-        sweeps = report.sweeps
-        ranges = [each for sweep in sweeps for each in regions(sweep)]
-        if not ranges:
-            lost = int(report.runs["state"].isin(LOST).sum())
-            if lost:
-                seen = f"{lost} of {several(len(report.runs), 'run')} diverged or failed"
-                raise BadInput(f"{seen}: too few, or too many, to compare ranges")
-            raise BadInput("no trial diverged or failed")
-        n_found = sum(each.verdict == FOUND for each in ranges)
-        names = [*(["study"] if len(sweeps) > 1 else []), "state", "hyperparameter", "range"]
-        shown = [
-            {name: getattr(region, name) for name in names}
-            | {"inside": f"{region.inside} of {region.n_inside}"}
-            | {"outside": f"{region.outside} of {region.n_outside}"}
-            | {"p": written(region.p), "verdict": region.verdict}
-            for region in ranges
-        ]
-        return cls(
-            data=DataFrame([asdict(each) | {"verdict": each.verdict} for each in ranges]),
-            shown=DataFrame(shown),
-            notes=(f"{n_found or 'None'} of {len(ranges)} hyperparameters predict where trials go wrong.",),
-            method=_TEST,
-        )
 
 
 class TimelinePanel(Panel, name="timeline", source="sweeps"):

@@ -20,7 +20,7 @@ from optuna.trial import TrialState
 from pandas import DataFrame
 
 from sweeplab.analysis import importance
-from sweeplab.analysis.importance import EVALUATORS, FEWEST_TRIALS, LEVEL, OVER_ALL, WITHIN, Evaluator
+from sweeplab.analysis.importance import EVALUATORS, FEWEST_TRIALS, OVER_ALL, WITHIN, Evaluator
 from sweeplab.analysis.sweep import Dimension, Sweep, has_ended
 from sweeplab.analysis.trials import LOST
 from sweeplab.errors import BadInput
@@ -41,7 +41,6 @@ _Evaluator = Annotated[Evaluator, PanelOption(get_args(Evaluator))]
 _IMPORTANCES = {
     "Within cells": "Trials of all cells, ranked within their cell, so that the cells' sizes do not matter.",
     "Over all": "The losses themselves, of trials that ended; the grid's sizes are compared with what was tuned.",
-    "Spread": "The delete-half jackknife: importances of halves of the trials, drawn without replacement.",
     "Chance": "Importances after the losses were shuffled among the trials.",
 }
 
@@ -121,7 +120,7 @@ class EdfPanel(OptunaPanel, name="edf", heading="Empirical distribution function
 class ImportancePanel(
     Panel, name="param_importances", heading="Importance of the hyperparameters", source="sweeps"
 ):
-    """Importances with their spread. `data`: study, scope, hyperparameter, importance, low, high, chance, verdict.
+    """Importances beside chance. `data`: study, scope, hyperparameter, importance, chance, n_trials, verdict.
 
     `scopes` are those drawn in front, by (study, scope), with their names.
     """
@@ -139,9 +138,7 @@ class ImportancePanel(
         in_front = {key: name for sweep in sweeps for key, name in _scopes(sweep, len(sweeps) > 1).items()}
         # Of a scope with too few trials there are no importances.
         scopes = {key: name for key, name in in_front.items() if key in known}
-        notes = [
-            f"Bars: {LEVEL:.0%} intervals. Ticks: exceeded by {1 - importance.CHANCE:.0%} of shuffles of the losses."
-        ]
+        notes = [f"Ticks: exceeded by {1 - importance.CHANCE:.0%} of shuffles of the losses."]
         n_cells = len(known - scopes.keys())
         if len(sweeps) == 1 and n_cells:
             notes.append(f"Faint: {several(n_cells, 'cell')} with {FEWEST_TRIALS} trials or more.")
@@ -177,8 +174,7 @@ class ImportancePanel(
             y_of = rows["hyperparameter"].map(places) * 1.0 + (at - (scopes - 1) / 2) * gap
             tick = {"symbol": "line-ns-open", "size": 13, "line": {"width": 1.5}}
             look.points(figure, rows, rows["chance"].clip(upper=1.0), y_of, marker=tick, showlegend=False)
-            spread = style.bars(rows, "importance")
-            look.points(figure, rows, "importance", y_of, hover, marker={"size": 9}, error_x=spread)
+            look.points(figure, rows, "importance", y_of, hover, marker={"size": 9})
         name_rows(figure, names)
         x, height = self.x.over(-0.02, 1.02), 110 + max(34, 20 * scopes) * len(names)
         figure.update_layout(xaxis=x, height=height, showlegend=scopes > 1)
