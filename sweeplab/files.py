@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import fcntl
+import grp
 import os
 import platform
+import pwd
 import re
 import secrets
 import shutil
 import stat
+import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,19 +25,61 @@ from typing import BinaryIO, Literal
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.formatting import bytes_in_words
 
+PRIVATE = 0o700  # the mode of a folder that nobody else may enter
+_NOBODY = 65534  # as whom a container shows the owner of the machine's folders
+CACHE = "SWEEPLAB_CACHE"  # the environment variable that names another cache
 
-def cache_folder() -> Path:
-    """Return `$SWEEPLAB_CACHE`, or sweeplab's folder in the user's cache."""
-    if named := os.environ.get("SWEEPLAB_CACHE"):
-        return Path(named).expanduser().absolute()
+
+def cache_folder(part: str = "") -> Path:
+    """Return `$SWEEPLAB_CACHE`, or sweeplab's folder in the user's cache, or a folder in it.
+
+    What lies there is believed, and some of it is loaded as code. So where another user may have written it, a folder
+    that nobody else may enter takes its place, in this process and those that it starts, and a line says so.
+    """
     from platformdirs import user_cache_path
 
-    return user_cache_path("sweeplab")
+    usual = user_cache_path("sweeplab")
+    named = Path(os.environ.get(CACHE) or usual).expanduser().absolute()
+    why = unsafe(named, part)
+    if not why:
+        return named / part
+    if named == usual or unsafe(usual, part):
+        usual = Path(tempfile.mkdtemp(prefix="sweeplab-"))
+        atexit.register(shutil.rmtree, usual, ignore_errors=True)
+    os.environ[CACHE] = str(usual)
+    print(f"the cache {named} is not read: {why}; {usual} is used", file=sys.stderr)
+    return usual / part
 
 
-def private_cache(name: str) -> Path:
-    """Return a folder of the cache that this user alone may enter, and make it where there is none."""
-    return make_folder(cache_folder() / name, 0o700)
+@cache
+def unsafe(folder: Path, part: str = "") -> str:
+    """Say who else may have written what is in a folder, or could put another in its place; empty if nobody.
+
+    The folder is made if there is none. Root, and the group that has a user's own name, are no others.
+    """
+    with suppress(OSError):
+        make_folder(make_folder(folder, PRIVATE) / part, PRIVATE)
+    place = existing(folder / part).resolve()
+    for above in place.parents:
+        state = above.stat()
+        if state.st_uid not in (os.getuid(), 0, _NOBODY):
+            return f"{above} belongs to another user"
+        if _others_write(state) and not state.st_mode & stat.S_ISVTX:
+            return f"others may write {above}"
+    for inside in (place, *(place.rglob("*") if part else place.iterdir())):
+        state = inside.lstat()
+        if state.st_uid not in (os.getuid(), 0):
+            return f"{inside} belongs to another user"
+        if _others_write(state) and not stat.S_ISLNK(state.st_mode):
+            return f"others may write {inside}"
+    return ""
+
+
+def _others_write(state: os.stat_result) -> bool:
+    with suppress(KeyError):  # a number without a name
+        if grp.getgrgid(state.st_gid).gr_name == pwd.getpwuid(os.getuid()).pw_name:
+            return bool(state.st_mode & stat.S_IWOTH)
+    return bool(state.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 # The labs that this process uses: they may come from somebody else, with links in the places of their folders.

@@ -11,6 +11,7 @@ import hmac
 import os
 import re
 import secrets
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.files import make_folder, read_bytes, write_new
+from sweeplab.files import PRIVATE, make_folder, read_bytes, unsafe, write_new
 from sweeplab.formatting import listed, without_password
 
 
@@ -161,7 +162,17 @@ def _folder() -> Path | None:
     from platformdirs import user_state_path
 
     folder = user_state_path("sweeplab")
-    return folder if folder.is_absolute() else None
+    if not folder.is_absolute():
+        return None
+    if why := unsafe(folder, "allowed"):
+        _say_once(f"{folder} is not read, so that nothing is allowed by it: {why}")
+        return None
+    return folder
+
+
+@cache
+def _say_once(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def _file_of(parts: Iterable[str]) -> Path | None:
@@ -181,8 +192,7 @@ def allow(*parts: str) -> None:
     if file is None or file.exists():
         return
     with suppress(OSError):  # a home that cannot be written: the user is asked again
-        for folder in (file.parent.parent, file.parent):
-            make_folder(folder, 0o700)
+        make_folder(file.parent, PRIVATE)
         write_new(file, "\n".join([*parts, ""]).encode())
 
 
@@ -194,7 +204,7 @@ def _key() -> bytes:
         return new
     file = folder / "key"
     with suppress(OSError):
-        make_folder(folder, 0o700)
+        make_folder(folder, PRIVATE)
         with suppress(FileExistsError):
             created = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
             os.write(created, new)

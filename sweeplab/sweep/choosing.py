@@ -29,7 +29,7 @@ import numpy as np
 
 from sweeplab.data.batches import Split
 from sweeplab.data.dataset import Dataset
-from sweeplab.files import cache_folder, make_folder, read_bytes, write_whole
+from sweeplab.files import cache_folder, read_bytes, write_whole
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import AUTO, TRANSFORMER, Hyperparameters
 from sweeplab.model.accounting import has_large_product, n_params
@@ -320,7 +320,6 @@ def measured(jobs: Sequence[Timed], val: Split, again: bool = False) -> list[flo
         alike = [job for job in unknown if together(job) == group]
         for job, seconds in zip(alike, _side_by_side(alike, val), strict=True):
             file = _cache_file(job.values, job.way)
-            make_folder(file.parent)
             write_whole(file, json.dumps({"seconds": seconds, **asdict(job.way)}).encode())
     return [known_seconds(job.values, job.way) or math.nan for job in jobs]
 
@@ -336,7 +335,7 @@ def known_seconds(values: Hyperparameters, way: Way | Product) -> float | None:
 def _cache_file(values: Hyperparameters, way: Way | Product) -> Path:
     shape = shape_key(_as_trained(values, way)) if isinstance(way, Way) else ()
     what = (shape, asdict(way), processor(), VERSION, version("torch"))
-    return cache_folder() / "steps" / f"{hashlib.sha256(repr(what).encode()).hexdigest()[:32]}.json"
+    return cache_folder("steps") / f"{hashlib.sha256(repr(what).encode()).hexdigest()[:32]}.json"
 
 
 def _as_trained(values: Hyperparameters, way: Way) -> Hyperparameters:

@@ -25,7 +25,7 @@ from sweeplab.data.batches import Split
 from sweeplab.data.objectives import objective_of
 from sweeplab.data.objectives.base import rows_together
 from sweeplab.errors import BadInput
-from sweeplab.files import cache_folder, make_folder, private_cache, write_whole
+from sweeplab.files import cache_folder, write_whole
 from sweeplab.hyperparameters import TRANSFORMER, Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
@@ -85,7 +85,7 @@ def program_file(values: Hyperparameters, threads: int) -> Path:
     shape = shape_key(values.replace(**_NO_EVALUATION))
     evaluated = rows_together(values.block_size)
     key = (shape, evaluated, threads, processor(), _sources(), version("torch"))
-    return cache_folder() / "programs" / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.so"
+    return cache_folder("programs") / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.so"
 
 
 def load_programs(
@@ -116,7 +116,6 @@ def _compile(file: Path, args: tuple[Hyperparameters, Split, Split, int], pause:
 
     if compiler() is None:
         raise BadInput(f"there is no C++ compiler for compile: true on a CPU; {COMPILER_CURE}")
-    make_folder(file.parent)
     with ExitStack() as stack:
         lock = FileLock(file.with_suffix(".lock"))
         while not lock.is_locked:
@@ -133,7 +132,7 @@ def _compile(file: Path, args: tuple[Hyperparameters, Split, Split, int], pause:
         arguments.write_bytes(pickle.dumps(args))
         # Inductor's other files are not needed once the library exists, but for its compiled headers: these it keeps
         # in the folder for temporary files, where another user could have put some.
-        variables = python_environment(TORCHINDUCTOR_CACHE_DIR=folder, TMPDIR=str(private_cache("inductor")))
+        variables = python_environment(TORCHINDUCTOR_CACHE_DIR=folder, TMPDIR=str(cache_folder("inductor")))
         command = python("-m", _COMPILING, arguments, step, losses)
         with output.open("w") as log:
             streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": log, "stderr": log}

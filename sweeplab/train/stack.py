@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from torch import Tensor
 from sweeplab.data.batches import Batch, Split, changed, stacked
 from sweeplab.data.generators import generator_key
 from sweeplab.data.objectives import make_objective, wholly
-from sweeplab.files import private_cache
+from sweeplab.files import cache_folder, unsafe
 from sweeplab.hyperparameters import TRANSFORMER, Hyperparameters
 from sweeplab.model.blocks import element_hashes, mask_inputs
 from sweeplab.model.transformer import model_of
@@ -50,6 +51,9 @@ from sweeplab.train.step import (
     TrainStep,
     precision_of,
 )
+
+# Where torch.compile keeps its programs.
+_INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 
 
 class Stack:
@@ -314,7 +318,9 @@ class Stack:
 
 def _compiled(losses: Callable[..., Tensor]) -> Callable[..., Tensor]:
     # By default programs, and always compiled headers, are in a folder in /tmp that another user may have made.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(private_cache("inductor")))
+    named = os.environ.get(_INDUCTOR)
+    if named is None or unsafe(Path(named).absolute(), "."):
+        os.environ[_INDUCTOR] = str(cache_folder("inductor"))
     options: dict[str, Any] = {"cpp_cache_precompile_headers": False}
     torch.compiler.reset()  # programs of earlier shapes count towards a common limit
     return torch.compile(losses, options=options)
