@@ -44,24 +44,27 @@ def requirements() -> list[Requirement]:
     ]
 
 
-@pytest.mark.parametrize("advisory", ADVISORIES, ids=lambda row: f"{row['package']} {row['id']}")
-def test_no_version_with_a_known_hole_is_admitted(advisory: dict[str, str]) -> None:
+def is_admitted(advisory: dict[str, str]) -> bool:
+    """Return whether a version with this hole may be installed, and what it concerns is used."""
     named = [each for each in requirements() if canonicalize_name(each.name) == advisory["package"]]
-    assert named, "nothing needs the package"
-    for each in named:
-        floors = [one.version for one in each.specifier if one.operator == ">="]
-        assert len(floors) == 1, f"{each} has no floor"
-        at_least = Requirement(f"{each.name}>={advisory['fixed']}").specifier
-        if name := advisory["only_in"]:
-            sources = [file.read_text("utf-8") for file in (REPOSITORY / "sweeplab").rglob("*.py")]
-            assert sources and not any(name in source for source in sources)
-        else:
-            assert at_least.contains(floors[0]), f"{each} admits {advisory['id']}"
+    assert named, f"nothing needs {advisory['package']}"
+    if name := advisory["only_in"]:
+        sources = [file.read_text("utf-8") for file in (REPOSITORY / "sweeplab").rglob("*.py")]
+        return any(name in source for source in sources)
+    fixed = Requirement(f"{advisory['package']}>={advisory['fixed']}").specifier
+    floors = [[one.version for one in each.specifier if one.operator == ">="] for each in named]
+    return not all(len(floor) == 1 and fixed.contains(floor[0]) for floor in floors)
 
 
-@pytest.mark.parametrize("requirement", {str(each): each for each in requirements()}.values(), ids=str)
-def test_what_is_installed_is_admitted(requirement: Requirement) -> None:
-    assert requirement.specifier.contains(version(requirement.name), prereleases=True)
+def test_no_version_with_a_known_hole_is_admitted() -> None:
+    assert not [f"{row['package']} {row['id']}" for row in ADVISORIES if is_admitted(row)]
+
+
+def test_what_is_installed_is_admitted() -> None:
+    installed = {each: version(each.name) for each in requirements()}
+    assert not [
+        f"{each}: {found}" for each, found in installed.items() if not each.specifier.contains(found, True)
+    ]
 
 
 def test_every_package_is_installed() -> None:
