@@ -36,7 +36,6 @@ from sweeplab.laws.columns import (
     read_columns,
     rows_where,
 )
-from sweeplab.laws.compute_optimal.approaches import FEWEST_POINTS, Curve, Curves
 from sweeplab.laws.hyperparameters.runs import SearchedRuns, record_of, runs_of_frame, searched_points
 from sweeplab.laws.points import EACH, SHARED, UNKNOWN, Points, nominal, points_of
 from sweeplab.laws.reading import read_frame
@@ -280,37 +279,6 @@ def _pooled(runs: pd.DataFrame, design: StudyDesign | None = None) -> dict[str, 
     return nominal(runs.drop_duplicates("cell")[grid_of(runs, design)])
 
 
-def curves_of_study(
-    runs: pd.DataFrame, curves: pd.DataFrame, conventions: Conventions | None = None
-) -> Curves:
-    """Return the validation curve of each trial that is a point of a study, the mean of its seeds, in nats.
-
-    FLOPs are proportional to iterations; the evaluation before the first iteration is left out.
-    """
-    if runs["study"].nunique() > 1:
-        return Curves((), "unknown", "no curves: they are compared within one study only; name one")
-    chosen = replace(conventions or Conventions(), loss="nats")
-    kept = select_trials(runs, None, chosen)[0].runs
-    total = kept.get("flops", 6 * kept["params"] * kept["tokens"])
-    kept = kept.assign(flops_an_iteration=total / kept["iterations"], cell=kept["cell"].astype(str))
-    key = ["cell", "trial", "seed"]
-    rows = curves[(curves["metric"] == "val_loss") & (curves["iteration"] > 0) & (curves["value"] > 0)]
-    rows = rows.assign(cell=rows["cell"].astype(str))
-    points = rows.merge(kept[[*key, "point", "params", "flops_an_iteration"]], on=key)
-    points["flops"] = points["flops_an_iteration"] * points["iteration"]
-    means = points.groupby(["point", "iteration"], sort=True)[["params", "flops", "value"]].mean()
-    by_run, schedule = [], "constant"
-    for name, one in means.groupby(level="point", sort=False):
-        n, flops, loss = (one[column].to_numpy(float) for column in ("params", "flops", "value"))
-        if len(one) >= FEWEST_POINTS:
-            by_run.append(Curve(str(name), float(n[0]), np.log(flops), np.log(loss)))
-    if kept["lr_decay"].astype("boolean").fillna(True).any():
-        schedule = "decays"
-    if not by_run:
-        return Curves((), schedule, f"no curves: no run was evaluated {FEWEST_POINTS} times")
-    return Curves(tuple(by_run), schedule)
-
-
 def file_points(
     path: Path,
     columns: Mapping[str, str] | None = None,
@@ -437,15 +405,6 @@ class Studies:
             return tables[0]
         named = zip(self.specs, tables, strict=True)
         return pd.concat([table.assign(study=name) for name, table in named], ignore_index=True)
-
-    def loss_curves(self, lab: Path, conventions: Conventions) -> Curves:
-        """Return the validation curves of a single study; several studies have no curves in common."""
-        import pandas as pd
-
-        table = pd.DataFrame()
-        if len(self.specs) == 1:
-            table = self.curves(lab, "val_loss")
-        return curves_of_study(self.runs, table, conventions)
 
     def check_comparable(self) -> None:
         """Raise unless the studies' losses may be compared.

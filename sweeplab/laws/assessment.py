@@ -16,12 +16,11 @@ import numpy as np
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import listed, several, short
-from sweeplab.laws import forms, intervals, shape
+from sweeplab.laws import forms, intervals
 from sweeplab.laws.backtest import FormError, lean_of
-from sweeplab.laws.choosing import LawChoice, along_family, choice_of
-from sweeplab.laws.columns import COUNTS, SHAPE, as_number, pairs_of
+from sweeplab.laws.choosing import LawChoice, along_family, choice_of, law_of_counts
+from sweeplab.laws.columns import COUNTS, as_number, pairs_of
 from sweeplab.laws.doubts import Outliers, Tuning, WhatIf, outliers_of, tuning_of
-from sweeplab.laws.evidence import Evidence
 from sweeplab.laws.fitting import LEAST_SQUARES, LITERATURE, Fit, fit
 from sweeplab.laws.forms import LAWS, Law, Quantity
 from sweeplab.laws.intervals import Interval, Noise, Refits, Shared, noise_of
@@ -45,7 +44,6 @@ class Tolerance:
 
 TOLERANCES = {
     "exponent": Tolerance(0.12, 0.3, False),
-    "width exponent": Tolerance(0.24, 0.6, False),  # N grows as the square of n_embd
     "power": Tolerance(0.3, 1.0, False),
     "scale": Tolerance(3.0, 10.0, True),
     "ratio": Tolerance(3.0, 10.0, True),
@@ -201,17 +199,13 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Assessment:
-    """The assessment of one law on one table; `doubt` says why every number is weak at best, if that is so.
-
-    `evidence` is that of a study's trials for the numbers of a law of shapes at equal parameters.
-    """
+    """The assessment of one law on one table; `doubt` says why every number is weak at best, if that is so."""
 
     points: Points
     fit: Fit
     delta: str
     budget: float
     choice: LawChoice
-    evidence: Evidence | None
     shared: Shared | None
     noise: Noise | None
     grouped_by: str
@@ -276,20 +270,15 @@ def find_law(name: str) -> Law:
     return LAWS[name]
 
 
-def law_for(points: Points, name: str = "auto", of_sizes: bool = False) -> Law:
-    """Return a law by its name; `auto` is that of the sizes that vary, or of the shape where that predicts better.
-
-    With `of_sizes` it is one of N, D or C, for runs whose shape is not known.
+def law_for(points: Points, name: str = "auto") -> Law:
+    """Return a law by its name; `auto` is that of the sizes that vary.
 
     Raises:
         BadInput: there is no such law.
     """
     if name != "auto":
         return find_law(name)
-    choice = choice_of(points)
-    if of_sizes:
-        return choice.of_sizes
-    return choice.law
+    return law_of_counts(points)
 
 
 def parse_delta(text: str) -> float | None:
@@ -307,8 +296,8 @@ def parse_target(text: str) -> dict[str, float]:
     target = {}
     for pair, name, number in pairs_of(text):
         target[name] = as_number(number)
-        if name not in (*COUNTS, *SHAPE) or not 0 < target[name] < math.inf:
-            allowed = "params=, tokens=, flops=, n_layer= or n_embd= and a positive number"
+        if name not in COUNTS or not 0 < target[name] < math.inf:
+            allowed = "params=, tokens= or flops= and a positive number"
             raise BadInput(Problem(f"--at {pair!r}", allowed))
     return target
 
@@ -366,10 +355,7 @@ def assess(
         quantities += forms.optimum_of(law, fitted.center, budget, k)
         log_n = forms.log_optimum(law, fitted.theta, fitted.center, budget, k)
         ratios["ratio"] = math.log(budget / k) - 2 * log_n
-    evidence = shape.evidence_of(points) if law.reads_shape else None
-    if law.reads_shape:
-        quantities += shape.quantities_of(points, law, (target or {}).get("params"))
-    if target and not (law.reads_shape and target.keys() <= {"params"}):
+    if target:
         missing = [name for name in law.columns if name not in target]
         if missing:
             raise BadInput(f"the loss at a target needs {' and '.join(missing)} too; {law.name} uses it")
@@ -391,9 +377,8 @@ def assess(
             of_outliers = outliers.doubt(quantity, interval)
         interval = tuning.widened(interval, spread)
         lacking = gate(quantity, points, fitted, ratios.get(quantity.kind))
-        of_shape = shape.doubt_of(evidence) if quantity.name in shape.AT_EQUAL_PARAMS else ""
         of_size = choice.doubt_of(law) if "params" in quantity.needs else ""
-        reasons = filter(None, [doubt, of_shape, of_size, of_tuning, of_outliers])
+        reasons = filter(None, [doubt, of_size, of_tuning, of_outliers])
         verdict = judge(quantity, interval, fitted, lacking, next(reasons, ""))
         if verdict.identified:
             numbers.append((quantity, ends))
@@ -414,7 +399,6 @@ def assess(
         delta=delta,
         budget=budget,
         choice=choice,
-        evidence=evidence,
         shared=shared,
         noise=noise,
         grouped_by=grouped_by,

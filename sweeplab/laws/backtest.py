@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, several
-from sweeplab.laws.columns import SHAPE
 from sweeplab.laws.doubts import Tuning, tuning_of
 from sweeplab.laws.fitting import LEAST_SQUARES, Fit, Rows, fit, solve
 from sweeplab.laws.forms import LAWS, Array, Law, Quantity, log_compute
@@ -41,7 +40,7 @@ from sweeplab.laws.intervals import (
     student,
 )
 from sweeplab.laws.misfit import Misfit, misfit, projected
-from sweeplab.laws.points import SPREAD, UNLIKE, Points, design, path_of
+from sweeplab.laws.points import Points, path_of
 
 N_CUTS = 4
 SPARE = 2  # more rows below a cut than the largest law has parameters
@@ -433,18 +432,7 @@ def suited(points: Points) -> list[Law]:
         suited = [law for law in suited if len(law.columns) == 1]
     elif {"params", "tokens"} <= there:
         suited = [law for law in suited if law.columns[0] == "flops" or law.columns[1:]]
-    return [*suited, *of_shapes(points)]
-
-
-def of_shapes(points: Points) -> list[Law]:
-    """Return the laws of depth and width that suit a table; none unless its shapes are unlike."""
-    if points.n < 2 or not set(SHAPE) <= points.sizes.keys() or design(points, SHAPE)[UNLIKE] < SPREAD:
-        return []
-    tokens = {"tokens"} & points.varied if not path_of(points) else set[str]()
-    laws = [law for law in LAWS.values() if set(law.columns) == {*SHAPE, *tokens}]
-    return [
-        law for law in laws if all(_distinct(points.sizes[name]) >= law.fewest_values(name) for name in SHAPE)
-    ]
+    return suited
 
 
 def _leads(
@@ -482,21 +470,6 @@ def _drawn(points: Points, first: Fit, noise: float, seed: int = 0) -> Array:
     else:
         errors /= np.sqrt(points.weights)
     return np.asarray(np.log(first.predict(points.sizes)) + noise * noise_of(first).relative * errors)
-
-
-def fit_chance(points: Points, first: Fit, other: Fit) -> float:
-    """Return in what share of tables drawn from the first law the other fits so much better, in least squares."""
-    drawn = _drawn(points, first, math.sqrt(min(first.variance, other.variance)))
-    means, gains = first.predict(points.sizes), []
-    for tested in (first, other):
-        start = fit(points.with_loss(np.exp(np.log(means))), tested.law, LEAST_SQUARES).theta
-        weights = np.broadcast_to(points.weights, drawn.shape)
-        tables = Rows(tested.rows.logs, drawn, weights, LEAST_SQUARES)
-        refits = solve(tested.law, np.tile(start, (len(drawn), 1)), tables, tol=_TOLERANCE)
-        gains.append(np.append(refits.objective, fit(points, tested.law, LEAST_SQUARES).objective))
-    least = np.finfo(float).tiny  # of a table without noise
-    *by_noise, seen = np.log(np.maximum(gains[0], least) / np.maximum(gains[1], least))
-    return float((1 + (np.array(by_noise) >= seen).sum()) / (1 + len(by_noise)))
 
 
 def _simulated(points: Points, tested: Fit, test: Backtest, drawn: Array, truth: Fit) -> Array:

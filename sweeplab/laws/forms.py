@@ -5,9 +5,7 @@ are the parameters and tokens of lowest loss for a budget C = k N D, with k = 6 
 
 Every form here is a sum of powers, joined with a power of its own:
 
-    L^(1/g) = sum over k of t_k^(1/g),   t_k = scale_k / X_k^exponent_k,   X one of N, D, C, n_embd, n_layer
-
-(E has no X; a term of both n_embd and n_layer has an exponent for each.)
+    L^(1/g) = sum over k of t_k^(1/g),   t_k = scale_k / X_k^exponent_k,   X one of N, D, C (E has no X)
 
 Here g = 1 in most. In logs this is g * logsumexp(log t_k / g), and log t_k is linear in the log of the scale and
 in the exponents: so one formula gives the values, one the derivatives and one the starts of all forms.
@@ -29,8 +27,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.laws.columns import SHAPE
-
 Array = NDArray[np.float64]
 Measure = Callable[[Array], tuple[Array, Array]]  # vectors [S, p] to values [S] and gradients [S, p]
 
@@ -38,7 +34,6 @@ EXPONENT_BOUNDS = (0.005, 3.0)
 POWER_BOUNDS = (0.2, 5.0)
 SCALE_REACH = 25.0  # a term of exp(-25) of the loss is negligible
 N_OPT, D_OPT, RATIO = "N_opt exponent", "D_opt exponent", "tokens per parameter"
-_GROWS = {"n_embd": 2.0}  # N grows as n_layer and as the square of n_embd
 MEANINGS = {N_OPT: "N_opt grows as C to this power", D_OPT: "D_opt grows as C to this power"}
 
 
@@ -56,8 +51,6 @@ def _power(scale: str, exponent: str, column: str) -> PowerTerm:
 
 E, N = PowerTerm("E"), _power("A", "alpha", "params")
 D, C = _power("B", "beta", "tokens"), _power("A", "alpha", "flops")
-BOTH = PowerTerm("A", (("a", "n_embd"), ("b", "n_layer")))
-WIDTH, DEPTH, T = _power("A", "a", "n_embd"), _power("B", "b", "n_layer"), _power("T", "t", "tokens")
 
 
 @dataclass(frozen=True)
@@ -96,11 +89,6 @@ class Law:
     def scales(self) -> tuple[str, ...]:
         """Return the parameters that a vector holds as logs."""
         return tuple(term.scale for term in self.terms)
-
-    @property
-    def reads_shape(self) -> bool:
-        """Return whether the form uses n_layer and n_embd."""
-        return {*SHAPE} <= {*self.columns}
 
     def fewest_values(self, column: str) -> int:
         """Return how many distinct values of a column the form needs: three for a scale, an exponent and E."""
@@ -162,8 +150,6 @@ class Law:
 
 _CHINCHILLA = "Hoffmann et al. 2022, Training compute-optimal large language models, equation 2"
 _KAPLAN = "Kaplan et al. 2020, Scaling laws for neural language models"
-_SHAPES = "a power of width and one of depth in place of that of N"
-_TOKENS = "chinchilla with the shape in place of N"
 LAWS: dict[str, Law] = {
     law.name: law
     for law in (
@@ -194,23 +180,13 @@ LAWS: dict[str, Law] = {
         Law("power-n", "L = E + A/N^alpha", f"{_KAPLAN}, with E", "E is fitted, theirs is 0", (E, N)),
         Law("power-d", "L = E + B/D^beta", f"{_KAPLAN}, with E", "E is fitted, theirs is 0", (E, D)),
         Law("power-c", "L = E + A/C^alpha", f"{_KAPLAN}, with E", "E is fitted, theirs is 0", (E, C)),
-        Law("shape", "L = E + A/(n_embd^a * n_layer^b)", _SHAPES, "none", (E, BOTH)),
-        Law("width-depth", "L = E + A/n_embd^a + B/n_layer^b", _SHAPES, "none", (E, WIDTH, DEPTH)),
-        Law("shape-d", "L = E + A/(n_embd^a * n_layer^b) + T/D^t", _SHAPES, _TOKENS, (E, BOTH, T)),
-        Law(
-            "width-depth-d",
-            "L = E + A/n_embd^a + B/n_layer^b + T/D^t",
-            _SHAPES,
-            _TOKENS,
-            (E, WIDTH, DEPTH, T),
-        ),
     )
 }
 
 
 def log_compute(logs: Mapping[str, Array]) -> Array:
     """Return the log of compute, up to a constant, of the logs of the columns that a law uses."""
-    return np.asarray(sum(_GROWS.get(name, 1.0) * column for name, column in logs.items()))
+    return np.asarray(sum(logs.values()))
 
 
 @dataclass(frozen=True)
@@ -261,8 +237,7 @@ def parameters_of(law: Law, center: Mapping[str, float]) -> list[Quantity]:
         elif is_log:
             words = ("scale", f"the scale of the {columns} term")
         elif terms:
-            kind = "width exponent" if needs == ("n_embd",) else "exponent"
-            words = (kind, f"the exponent of {columns}")
+            words = ("exponent", f"the exponent of {columns}")
         else:
             words = ("power", "the power that joins the terms; 1 is a plain sum")
         quantities.append(Quantity(name, *words, _linear(slope), needs, is_log, derived=False))

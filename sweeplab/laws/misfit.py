@@ -40,7 +40,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.formatting import several
-from sweeplab.laws.columns import SHAPE
 from sweeplab.laws.doubts import Pattern, doubts, patterns, robust_line
 from sweeplab.laws.fitting import Fit, fit
 from sweeplab.laws.forms import Array, log_optimum
@@ -130,7 +129,7 @@ def space_of(
 
 
 @dataclass(frozen=True)
-class Draws:
+class NoiseDraws:
     """Residuals simulated under the right form: their lengths in each direction [V, S, k], and squared norms [V, S].
 
     There are V kinds of errors that the rows may have. What is called strong is so for all of them.
@@ -152,7 +151,7 @@ class Draws:
         return np.asarray((self.lengths[:, :, list(chosen)] ** 2).max(2) / self.squares)
 
 
-def draw(space: Projection) -> Draws:
+def draw(space: Projection) -> NoiseDraws:
     """Simulate residuals under noise alone: normal, projected and clipped like the real ones."""
     lengths, squares = [], []
     for factor in space.factors:
@@ -160,7 +159,7 @@ def draw(space: Projection) -> Draws:
         unit = math.sqrt(space.freedom / max(float(both[1].mean()), 1e-300))
         lengths.append(both[0] * unit)
         squares.append(both[1] * unit**2)
-    return Draws(np.array(lengths), np.array(squares))
+    return NoiseDraws(np.array(lengths), np.array(squares))
 
 
 def _drawn(space: Projection, factor: Array | None) -> tuple[Array, Array]:
@@ -183,7 +182,7 @@ def _drawn(space: Projection, factor: Array | None) -> tuple[Array, Array]:
 
 
 def power(
-    space: Projection, draws: Draws, at: int, effect: float, chosen: Sequence[int], limit: float
+    space: Projection, draws: NoiseDraws, at: int, effect: float, chosen: Sequence[int], limit: float
 ) -> float:
     """Return how often a chosen direction exceeds the limit if direction `at` changes the forecast by `effect`."""
     if not space.directions[:, at].any():
@@ -272,8 +271,6 @@ def departures(points: Points, fit: Fit) -> tuple[list[Departure], dict[str, flo
     # The first suspect for such a law is the column that it does not use; on a path no trend with it can be told.
     if not set(fit.law.columns) >= _BOTH:
         parts = [parts[1]] if path_of(points) else [_unused_columns(fit, logs), parts[1]]
-    if fit.law.reads_shape:
-        parts = [_bends(fit, logs, shares)]
     return [departure for part in parts for departure in part], where, jacobian[:, -1]
 
 
@@ -327,10 +324,8 @@ def _target(points: Points, fit: Fit) -> dict[str, float]:
     columns = {name: column for name, column in points.sizes.items() if name != "loss"}
     most = {name: float(column.max()) for name, column in columns.items()}
     if not columns.keys() >= _BOTH or not set(fit.law.columns) >= _BOTH:
-        # Without both, tokens and parameters are assumed to grow alike: each as the square root of compute. N grows as
-        # n_embd^2 n_layer.
-        powers = dict.fromkeys(SHAPE, 1 / 6)
-        further = {name: value * BEYOND ** powers.get(name, 0.5) for name, value in most.items()}
+        # Without both, tokens and parameters are assumed to grow alike: each as the square root of compute.
+        further = {name: value * math.sqrt(BEYOND) for name, value in most.items()}
         return further | {name: most[name] * BEYOND for name in most if name == "flops"}
     k = points.flops_per_param_token
     budget = BEYOND * float(columns["flops"].max())
@@ -447,7 +442,7 @@ def _lacking(points: Points, fit: Fit, space: Projection) -> str:
     return ""
 
 
-def _tested(directions: Sequence[Departure], space: Projection, draws: Draws) -> list[int]:
+def _tested(directions: Sequence[Departure], space: Projection, draws: NoiseDraws) -> list[int]:
     """The directions to try, the typical ones of each kind first: no more than half of what the law leaves.
 
     The first is always tested: by a misfit in its own direction the noise seems larger, and its power smaller.
@@ -459,7 +454,7 @@ def _tested(directions: Sequence[Departure], space: Projection, draws: Draws) ->
     return [*there[:1], *seen][: max(1, space.freedom // 2)]
 
 
-def _power(space: Projection, draws: Draws, at: int, tested: Sequence[int]) -> float:
+def _power(space: Projection, draws: NoiseDraws, at: int, tested: Sequence[int]) -> float:
     share = min(float(space.shares()[at]), 1.0)
     noise = space.noise * math.sqrt(max(1 - share, 0.0) * space.freedom / max(space.freedom - 1, 1))
     threshold = draws.threshold(tested, FALSE_ALARM)
@@ -469,7 +464,7 @@ def _power(space: Projection, draws: Draws, at: int, tested: Sequence[int]) -> f
 def _kinds(
     directions: Sequence[Departure],
     space: Projection,
-    draws: Draws,
+    draws: NoiseDraws,
     tested: Sequence[int],
     thresholds: Array,
     effect_of: Callable[[Departure, float], float],

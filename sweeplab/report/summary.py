@@ -259,9 +259,6 @@ def summarize_scaling(report: ReportData, panels: Sequence[Panel]) -> Summary:
     folder = report.folder(report.study)
     if law:
         answers.append(_law_in_words(law))
-        if _with_value(law, _ANSWERS):
-            audits = [panel.result["sentence"] for panel in panels if panel.result.get("causes")]
-            answers += map(sentence, audits)
         entries += summarize_law(law)
     elif n_cells == 1 and summary.best:
         answers.append("There is one cell, so no size is compared: its trials are on the page of the sweep.")

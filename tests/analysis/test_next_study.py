@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeplab.analysis.cures import (
+from sweeplab.analysis.next_study import (
     candidate_study,
     cell_candidates,
     next_study_text,

@@ -28,7 +28,6 @@ READ = (
     "study best alpha --cell n_layer=1 --trial 0 --yaml",
     "study diff alpha gamma --json",
     "study diff alpha beta --json",
-    "laws audit alpha --json",
     "model params alpha.yaml --json",
     "model params --preset t5-small -o vocab_size=100 --json",
     "model trace alpha --values 1 --json",

@@ -19,7 +19,6 @@ LINES = (
     f"laws fit ray.csv {COLUMNS} --law power-n --json",
     f"laws compare runs.csv {COLUMNS} --laws chinchilla,power-c --json",
     f"laws isoflop runs.csv {COLUMNS} --budgets 4 --tuned each --json",
-    "laws shape shapes.csv --columns params=N,loss=val --json",
     f"laws next runs.csv {COLUMNS} --law kaplan --flops 4e18 --quantity beta --most-runs 4"
     " --candidates params=1e6:1e8:4,ratio=2:200:4 --json",
     f"laws forecast runs.csv {COLUMNS} --params 2e8 --tokens 4e9 --tuned each --json",
@@ -31,7 +30,7 @@ LINES = (
 
 @pytest.fixture
 def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in an empty folder with a good table, one that tells nothing, and one of shapes."""
+    """Work in an empty folder with a good table, and one that tells nothing."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SWEEPLAB_LAB", raising=False)
     sizes, ratios = np.geomspace(1e6, 1e8, 5), np.array((2, 10, 50, 200))
@@ -41,12 +40,6 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     later = 1.8 + 480 / 2e8**0.35 + 2085 / 4e9**0.37
     _write("later.csv", "N,D,val", np.r_[n, 2e8], np.r_[d, 4e9], np.r_[loss, later])
     _write("ray.csv", "N,D,val", sizes, 20 * sizes, loss[2::4])
-    layers, widths = np.repeat((1.0, 2, 4, 8), 3), np.tile((32.0, 64, 128), 4)
-    n = 12 * layers * widths**2
-    shaped = (
-        (1 + 20 / n**0.2) * (widths / layers) ** 0.02 * np.exp(np.random.default_rng(1).normal(0, 1e-3, 12))
-    )
-    _write("shapes.csv", "N,val,n_layer,n_embd", n, shaped, layers, widths)
     return tmp_path
 
 

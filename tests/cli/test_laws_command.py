@@ -125,7 +125,6 @@ def test_a_terminal_shows_how_far_a_long_fit_is(folder: Path, good: Path, comman
         "fit",
         "forecast --params 1e9 --tokens 1e11",
         "compare",
-        "isoflop --budgets 5",
         "next --flops 1e14",
     ],
 )
@@ -153,8 +152,8 @@ def test_what_speaks_against_a_file_is_said_wherever_it_is_fitted(command: str, 
 @pytest.mark.parametrize(
     ("command", "numbers"),
     [
-        *(("fit", "parameters"), ("compare", "laws"), ("isoflop --budgets 4", "roads")),
-        *(("next --flops 1e14", "runs"), ("shape", "parameters")),
+        *(("fit", "parameters"), ("compare", "laws"), ("isoflop --budgets 4", "budgets")),
+        ("next --flops 1e14", "runs"),
     ],
 )
 def test_rows_are_chosen_by_an_expression(command: str, numbers: str, cli, folder: Path, good: Path) -> None:
@@ -174,8 +173,8 @@ def test_a_large_table_comes_with_a_hint_to_thin_it(cli, folder: Path) -> None:
     n = np.geomspace(1e6, 1e9, 20_001)
     np.savetxt("large.csv", np.c_[n, 2 + 400 / n**0.3], delimiter=",", header="N,loss", comments="")
     hint = "20,001 rows are read; fitting them takes a while; --where 'line % 4 == 0' takes 5,000 of them"
-    assert hint in cli("laws", "shape", "large.csv").err
-    assert "rows are read" not in cli("laws", "shape", "large.csv", "--where", "line % 4 == 0").err
+    assert hint in cli("laws", "isoflop", "large.csv").err
+    assert "rows are read" not in cli("laws", "isoflop", "large.csv", "--where", "line % 4 == 0").err
 
 
 def test_laws_are_compared_on_a_good_table(cli, good: Path) -> None:

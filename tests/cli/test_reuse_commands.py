@@ -177,7 +177,7 @@ def test_none_is_best_of_cells_that_find_unlike_things(cli, folder: Path) -> Non
     assert {each["run"] for each in samples} == {"tiny/family=decoder/0-0", "tiny/family=encoder/0-0"}
     page = (folder / "lab/studies/tiny/report/sweep.html").read_text()
     assert all(each["run"] in page for each in samples)
-    said = cli("laws", "shape", "tiny")
+    said = cli("laws", "fit", "tiny")
     assert said.code == 2 and "losses of different tasks cannot be compared: the next token" in said.err
 
 

@@ -1,11 +1,10 @@
-"""Tables whose compute-optimal size is known: sizes around N_opt at equal FLOPs, and curves of many sizes."""
+"""Tables whose compute-optimal size is known: sizes around N_opt at equal FLOPs."""
 
 from __future__ import annotations
 
 import numpy as np
 from laws.planted_laws import HELD_OUT, TRUTHS, losses
 
-from sweeplab.laws.compute_optimal.approaches import Curve, Curves
 from sweeplab.laws.points import EACH, Points
 
 
@@ -32,17 +31,6 @@ def plant_isoflop(truth: str, noise: float, random, budgets=None, n_sizes=7, dec
     d = flops / (6 * n)
     loss = losses(TRUTHS[truth], n, d) * np.exp(noise * random.standard_normal(len(n)))
     return Points({"params": n, "tokens": d, "flops": flops, "loss": loss}, np.ones(len(n)), tuned=EACH)
-
-
-def plant_curves(truth: str, noise: float, random, n_sizes=8, schedule="constant", n_points=40) -> Curves:
-    """Return a curve a size that follows the law at every token: what a constant learning rate would give."""
-    runs = []
-    for n in np.geomspace(1e6, 1e8, n_sizes):
-        d = n * np.geomspace(0.5, 300, n_points)
-        error = noise * random.standard_normal(n_points)
-        loss = losses(TRUTHS[truth], np.full(n_points, n), d) * np.exp(error)
-        runs.append(Curve(f"{n:.3g}", float(n), np.log(6 * n * d), np.log(loss)))
-    return Curves(tuple(runs), schedule)
 
 
 # Budgets, sizes, the factor of N that they span, and where their middle lies, as a share of that span, from the

@@ -195,7 +195,7 @@ def test_the_loss_at_a_point_is_learned_near_it(pilot: Points) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("law", [name for name, law in LAWS.items() if not law.reads_shape])
+@pytest.mark.parametrize("law", LAWS)
 def test_every_law_has_next_runs(law: str) -> None:
     points = plant("steep", GOOD["12 points, 4 x 3"], 0.005, np.random.default_rng(2))
     found = fit(points, LAWS[law])

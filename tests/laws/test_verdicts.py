@@ -127,9 +127,7 @@ def test_intervals_allow_for_errors_that_a_size_shares() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [name for name in LAWS if name != "chinchilla" and not LAWS[name].reads_shape]
-)
+@pytest.mark.parametrize("name", [name for name in LAWS if name != "chinchilla"])
 def test_intervals_of_every_law_cover(name: str) -> None:
     law, random, held = LAWS[name], np.random.default_rng(23), dict.fromkeys(LAWS[name].parameters, 0)
     for k in range(30):
@@ -238,7 +236,6 @@ def test_an_optimum_far_from_every_row_is_not_identified() -> None:
     [
         each if each in ("chinchilla", "power-n") else pytest.param(each, marks=pytest.mark.slow)
         for each in LAWS
-        if not LAWS[each].reads_shape  # these have tests of their own
     ],
 )
 def test_every_law_can_be_assessed_and_written(law: str) -> None:

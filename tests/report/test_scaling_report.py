@@ -159,13 +159,6 @@ def test_the_package_reads_the_dashboards_that_a_user_copies(name: str) -> None:
     assert default_dashboard(name) == REPOSITORY / "dashboards" / f"{name}.yaml"
 
 
-def test_a_dashboard_may_call_a_panel_by_its_earlier_name(tmp_path: Path) -> None:
-    mine = tmp_path / "mine.yaml"
-    mine.write_text("panels: [{panel: roads, law: tied}]\n")
-    (found,) = read_dashboard(mine).panels
-    assert (found.panel, found.options) == ("compute_optimal", {"law": "tied"})
-
-
 def test_dashboards_explain_every_panel_and_their_own_above_all() -> None:
     explained = {}
     for name in PAGES:
@@ -178,7 +171,7 @@ def test_dashboards_explain_every_panel_and_their_own_above_all() -> None:
 def test_a_page_refuses_panels_of_another_and_names_its_own(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text("panels: [{panel: differences}]\n")
-    with pytest.raises(BadInput, match=r"unknown panel 'differences'; allowed: audit, .* slice"):
+    with pytest.raises(BadInput, match=r"unknown panel 'differences'; allowed: backtest, .* slice"):
         read_dashboard(mine, "sweep")
     mine.write_text("panels: [{panel: loss, x: n_params}]\n")
     with pytest.raises(
@@ -206,7 +199,7 @@ def test_a_dashboard_of_ones_own(tmp_path: Path, planted) -> None:
     [
         (
             "panels:\n  - panel: los\n",
-            ["2:12: unknown panel 'los'; allowed: audit, ", "did you mean 'loss'?"],
+            ["2:12: unknown panel 'los'; allowed: backtest, ", "did you mean 'loss'?"],
         ),
         ("panels:\n  - panel: heatmap\n", ["did you mean 'heat_map'?"]),
         ("panels:\n  - panel: loss\n", ["2:5: loss needs x: …; allowed: any hyperparameter, n_params, "]),

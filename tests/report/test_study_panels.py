@@ -1,4 +1,4 @@
-"""Panels of a study's own book-keeping: its audit, its forecasts, and a study too small for a law."""
+"""Panels of a study's own book-keeping: its forecasts, and a study too small for a law."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from report.scaling_page import write_scaling
 
 from sweeplab.analysis.ledger import FILE_NAME, LedgerEntry, append
 from sweeplab.analysis.scoring import OPEN, REFUSED, SCORED, Outcome, score
-from sweeplab.formatting import sentence
-from sweeplab.laws.causes import CAUSES
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelSpec
 from sweeplab.report.panels.base import make_panel
@@ -95,18 +93,6 @@ def test_a_ledger_is_read_from_the_lab(tmp_path: Path, plant) -> None:
 
 
 @pytest.mark.slow
-def test_the_audit_lists_the_causes_and_then_the_settings_that_are_not_clear(plant, typed) -> None:
-    panel = make_panel(PanelSpec("audit"), ReportData.of_study(*typed(plant(["complete", "pruned"]))))
-    assert not panel.missing, panel.missing
-    names, states = panel.data["check"].tolist(), panel.data["finding"].tolist()
-    assert set(names[: len(CAUSES)]) == set(CAUSES) and "clear" not in states
-    settings = states[len(CAUSES) :]
-    assert settings == sorted(settings, key=lambda state: state != "found")
-    assert "embeddings" in names and panel.data["what"].str.match("[A-Z0-9]").all()
-    assert panel.notes[0] == sentence(panel.result["sentence"]) and panel.result["n_points"] == 6
-
-
-@pytest.mark.slow
 def test_a_study_of_one_token_count_has_the_law_of_its_sizes(tmp_path: Path, plant) -> None:
     runs, curves = plant(["complete", "complete"], layers=(1, 2, 3, 4, 6), widths=(32, 64, 128, 256))
     noise = np.random.default_rng(0).normal(0, 0.002, len(runs))
@@ -123,11 +109,6 @@ def test_a_study_of_one_token_count_has_the_law_of_its_sizes(tmp_path: Path, pla
     change = "every run has 307k training tokens; grid: {max_iters: [150, 300, 600]} in the study varies it"
     assert sum(each["missing"] == change for each in panels) == 3
     text = page.read_text()
-    audited = next(each["result"] for each in panels if each["kind"] == "AuditPanel")
-    assert (
-        sentence(audited["sentence"])
-        in json.loads(page.with_suffix(".json").read_text())["summary"]["Answer"]
-    )
     assert text.count(f"{change[0].upper()}{change[1:]}.") == 1
     assert "power-n, with its 90% band" in text[: text.index('id="panel-2"')]
 

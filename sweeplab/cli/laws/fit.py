@@ -1,4 +1,4 @@
-"""`sweeplab laws fit`, `compare`, `isoflop`, `shape` and `audit`: numbers with verdicts, and what speaks against."""
+"""`sweeplab laws fit`, `compare` and `isoflop`: numbers with verdicts, and what speaks against."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from sweeplab.cli.laws import (
-    NUMBER_TEXT,
     Budget,
     Columns,
     Count,
@@ -15,19 +14,13 @@ from sweeplab.cli.laws import (
     Source,
     Tuned,
     Where,
-    counting_of,
-    is_file,
     names_in,
-    number_row,
     print_numbers,
     read_source,
-    say_reasons,
-    studies_from,
 )
 from sweeplab.cli.options import Lab, option
-from sweeplab.cli.printing import Answer, cell_text, print_rows, progress, say, say_warnings, with_interval
-from sweeplab.formatting import listed, several, several_named
-from sweeplab.records.folders import lab_folder
+from sweeplab.cli.printing import Answer, cell_text, print_rows, progress, say, say_warnings
+from sweeplab.formatting import several
 
 
 def fit(
@@ -39,16 +32,13 @@ def fit(
         str,
         option(
             "LAW",
-            "One of auto, chinchilla, tied, kaplan, joint, power-n, power-d, power-c, or of n_embd and n_layer: shape, "
-            "width-depth, shape-d, width-depth-d. auto is the law of the sizes that vary, power-n where tokens follow "
-            "params, and one of the shape where it predicts larger runs better.",
+            "One of auto, chinchilla, tied, kaplan, joint, power-n, power-d, power-c. auto is that of the sizes that "
+            "vary, power-n where tokens follow params.",
         ),
     ] = "auto",
     delta: Delta = "auto",
     flops: Budget = None,
-    at: Annotated[
-        str | None, option("ROLE=NUMBER,…", "Also give the loss at params=…,tokens=…,n_layer=…,n_embd=….")
-    ] = None,
+    at: Annotated[str | None, option("ROLE=NUMBER,…", "Also give the loss at params=…,tokens=….")] = None,
     tuned: Tuned = None,
     bootstrap: Annotated[int, option("REFITS", "Number of bootstrap refits.", min=0)] = 0,
     report: Annotated[Path | None, option("PAGE.html", "Write a page of the law, with figures.")] = None,
@@ -189,93 +179,41 @@ def isoflop(
             "[default: the budgets that rows share]",
         ),
     ] = None,
-    law: Annotated[str, option("LAW", "Law of N and D for the parametric approach.")] = "chinchilla",
     flops: Budget = None,
     tuned: Tuned = None,
     lab: Lab = None,
 ) -> Answer:
-    """Find the compute-optimal size, by three approaches.
+    """Find the compute-optimal size, by parabolas at equal compute.
 
-    It compares parabolas at equal compute, the envelope of training curves and a fitted law. A minimum
-    counts only with rows on both sides of it.
+    A minimum counts only with rows on both sides of it.
 
     \b
     $ sweeplab laws isoflop runs.csv --columns params=N,tokens=D,loss=loss
     $ sweeplab laws isoflop small --budgets 6 --json
     """
-    from sweeplab.laws.compute_optimal.approaches import approaches
+    from sweeplab.laws.assessment import checked_budget
+    from sweeplab.laws.compute_optimal.isoflop import isoflop as find_minima
     from sweeplab.laws.compute_optimal.isoflop import parse_budgets
+    from sweeplab.laws.doubts import tuning_of
 
     asked = parse_budgets(budgets) if budgets else None
-    points, counting, studies = read_source(source, columns, count, lab, where, tuned)
-    # A file has its curves in its groups.
-    curves = studies.loss_curves(lab_folder(lab), counting.conventions) if studies else None
-    return approaches(points, curves, law, asked, flops).as_dict(), _print_approaches
+    tuning = tuning_of(read_source(source, columns, count, lab, where, tuned).points)
+    points = tuning.points
+    budget = checked_budget(flops, points)
+    isoflops = find_minima(points, asked, budget, doubt=tuning.doubt)
+    about = {"n_points": points.n, "budget_flops": budget, "conventions": points.conventions}
+    return about | isoflops.as_dict(), _print_minima
 
 
-def _print_approaches(answer: dict[str, Any]) -> None:
-    say(
-        f"{several(answer['n_points'], 'row')}; N_opt at {answer['budget_flops']:.3g} FLOPs; {answer['isoflop']['how']}"
-    )
+def _print_minima(answer: dict[str, Any]) -> None:
+    say(f"{several(answer['n_points'], 'row')}; N_opt at {answer['budget_flops']:.3g} FLOPs; {answer['how']}")
     _say_conventions(answer)
-    rows = [
-        {"approach": approach} | number_row(name, entry) | {"meaning": None}
-        for approach, numbers in answer["roads"].items()
-        for name, entry in numbers.items()
-    ]
-    print_rows(rows, text=("approach", *NUMBER_TEXT))
-    if answer["isoflop"]["budgets"]:
+    if answer["budgets"]:
         keys = ("flops", "n_rows", "n_opt", "n_opt_low", "n_opt_high", "d_opt", "loss", "why_none")
+        print_rows(answer["budgets"], text=("why_none",), keys=keys)
         say()
-        print_rows(answer["isoflop"]["budgets"], text=("why_none",), keys=keys)
-    say()
-    for approach, numbers in answer["roads"].items():
-        say_reasons(numbers, f"{approach}: ")
-    for disagreement in answer["disagreements"]:
-        say(disagreement["says"])
+    print_numbers(answer["numbers"])
     say_warnings(answer["warnings"])
-
-
-def shape(
-    source: Source,
-    columns: Columns = None,
-    count: Count = None,
-    where: Where = None,
-    params: Annotated[
-        float | None,
-        option("N", "Size to give the best shape for.  [default: the middle of the table's]", min=1),
-    ] = None,
-    tuned: Tuned = None,
-    lab: Lab = None,
-) -> Answer:
-    """Find the best depth and width at a size.
-
-    It fits the law of n_layer and n_embd that predicts larger runs best, and lists the shapes that no other
-    beats. Columns n_layer and n_embd of a file may have other names, which --columns gives.
-
-    \b
-    $ sweeplab laws shape small --params 1e6
-    $ sweeplab laws shape runs.csv --columns params=N,n_layer=depth,n_embd=width
-    """
-    from sweeplab.laws.shapes import shapes_of
-
-    points = read_source(source, columns, count, lab, where, tuned).points
-    with progress() as update:
-        return shapes_of(points, params, update).as_dict(), _print_shape
-
-
-def _print_shape(answer: dict[str, Any]) -> None:
-    if answer["law"]:
-        _print_assessment(answer)
-    else:
-        say(f"{several(answer['n_points'], 'point')} of {several(answer['n_shapes'], 'shape')}")
-        _say_conventions(answer)
-    say("\nshapes that no other beats with as many tokens and no more parameters:")
-    keys = ("n_layer", "n_embd", "aspect_ratio", "params", "tokens", "loss")
-    print_rows(answer["frontier"], text=(), keys=keys)
-    say()
-    for sentence in answer["says"]:
-        say(sentence)
 
 
 def _say_dropped(answer: Mapping[str, Any]) -> None:
@@ -285,93 +223,3 @@ def _say_dropped(answer: Mapping[str, Any]) -> None:
 
 def _say_conventions(answer: Mapping[str, Any]) -> None:
     say("; ".join(f"{name}: {what}" for name, what in answer["conventions"].items()) + "\n")
-
-
-def audit(
-    source: Source,
-    columns: Columns = None,
-    count: Count = None,
-    where: Where = None,
-    tuned: Tuned = None,
-    lab: Lab = None,
-) -> Answer:
-    """Find what keeps a law's numbers from being identified.
-
-    It splits the residual into seeds, shape, tuning, tokens and epochs, and the form's bend, each with its
-    cheapest cure. Of a study it also checks settings that shift the exponents.
-
-    \b
-    $ sweeplab laws audit small
-    $ sweeplab laws audit runs.csv --columns params=N,tokens=D,loss=loss
-    $ sweeplab laws audit small --count params=non-embedding,flops=6nd --json
-    """
-    from sweeplab.analysis.audit import audit as audit_study
-    from sweeplab.analysis.audit import audit_file, gather
-
-    counting = counting_of(columns, count, where, tuned)
-    if is_file(source):
-        return audit_file(Path(source), counting), _print_audit
-    studied = studies_from(source, lab).only(counting.where)
-    settled = studied.settled(counting.conventions)
-    evidence = gather(studied.runs, studied.designs, settled, counting.tuned)
-    return audit_study(evidence, studied, counting), _print_audit
-
-
-def _print_audit(audited: dict[str, Any]) -> None:
-    say(f"{several(audited['n_points'], 'point')}; {audited['law'] or 'no law'}")
-    say(audited["sentence"], "bold")
-    if audited["fitted"] not in ("", audited["law"]):
-        say(
-            f"laws fit takes {audited['fitted']}, which says what shapes do: a number that it identifies needs no cure"
-        )
-    if audited["causes"]:
-        say()
-        print_rows([_cause_row(cause) for cause in audited["causes"]], text=("cause", "cure"))
-        say()
-    for cause in audited["causes"]:
-        if cause["cure"] and cause["cure"]["command"]:
-            say(f"{cause['name']}: {cause['cure']['command']}")
-    for cause in audited["causes"]:
-        if cause["why"]:
-            say(f"{cause['name']} cannot be split: {cause['why']}")
-    _print_settings(audited)
-
-
-def _cause_row(cause: Mapping[str, Any]) -> dict[str, Any]:
-    from sweeplab.analysis.cures import time_of
-
-    cure = cause["cure"]
-    row = {"cause": cause["name"], **{name: _percent(cause[name], ".0") for name in ("share", "low", "high")}}
-    row |= {"of the loss": _percent(cause["size"]) if cause["share"] is not None else None}
-    if cure is None:
-        return row | dict.fromkeys(("", "cure", "takes", "half width then"))
-    then = cell_text(cure["half_width"])
-    return row | {"": cause["state"], "cure": cure["words"], "takes": time_of(cure), "half width then": then}
-
-
-def _print_settings(audited: dict[str, Any]) -> None:
-    clear = [each["name"] for each in audited["findings"] if each["state"] == "clear"]
-    for finding in audited["findings"]:
-        if finding["name"] in clear:
-            continue
-        style, points, where = {"found": "yellow"}.get(finding["state"]), finding["points"], ""
-        if points and len(points) == audited["n_points"] > 1:
-            where = " (all points)"
-        elif points:
-            where = f" ({several_named(points, 8)})"
-        say(f"\n{finding['name']}: {finding['state']}: {finding['sentence']}{where}", style)
-        for effect in finding["effects"]:
-            for name, both in effect["exponents"].items():
-                if both["before"]["value"] is both["after"]["value"] is None:
-                    continue
-                mark = ", outside of its interval" if both["differs"] else ""
-                change = f"{_exponent(both['before'])} becomes {_exponent(both['after'])}{mark}"
-                say(f"  {effect['change']}: {name} {change}")
-    if clear:
-        say(f"\nsettings that are clear: {listed(clear)}")
-
-
-def _exponent(exponent: dict[str, Any]) -> str:
-    if exponent["value"] is None:
-        return str(exponent["verdict"])
-    return with_interval(exponent)

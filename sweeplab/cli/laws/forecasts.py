@@ -85,7 +85,7 @@ def forecast(
     if len(options) > 1 and not sizes.keys() >= {name.removeprefix("--") for name in options}:
         raise BadInput(conflict(options[0], options[1]))
     points, counting, read = read_source(source, columns, count, lab, where, tuned)
-    form, place = law_for(points, law, of_sizes=True), None
+    form, place = law_for(points, law), None
     if read:
         text = {name: data["text_digest"] for name, data in read.data.items()}
         digests = {name: sealing.study_digest(spec, text[name]) for name, spec in read.specs.items()}
@@ -330,7 +330,7 @@ def next_runs(
     $ sweeplab laws next runs.csv --flops 1e18 --quantity beta
     $ sweeplab laws next scaling --flops 1e16 --output next.yaml
     """
-    from sweeplab.analysis.cures import next_study_text
+    from sweeplab.analysis.next_study import next_study_text
     from sweeplab.files import write_whole
     from sweeplab.laws.assessment import law_for, parse_target
     from sweeplab.laws.choosing import along_family
@@ -344,7 +344,7 @@ def next_runs(
     target = parse_target(at) if at else None
     rules = Rules(flops, most_runs, most_each, most_share, misfit=misfit)
     points, counting, _ = read_source(source, columns, count, lab, where, tuned)
-    form = law_for(points, law, of_sizes=True)
+    form = law_for(points, law)
     if "params" in form.columns:
         points = along_family(points)
     spec, choice = _candidates(source, points, candidates, flops, counting, lab)
@@ -368,7 +368,7 @@ def next_runs(
 def _candidates(
     source: str, points: Points, asked: str | None, flops: float, counting: Counting, lab: Path | None
 ) -> tuple[StudySpec | None, Candidates]:
-    from sweeplab.analysis.cures import study_candidates
+    from sweeplab.analysis.next_study import study_candidates
     from sweeplab.laws.next_runs import of_axes, of_file, of_points, parse_axes
 
     file = Path(asked) if asked and is_file(asked) else None

@@ -388,11 +388,13 @@ def isoflop(
     asked: int | tuple[float, ...] | None = None,
     budget: float | None = None,
     shared: Shared | None = None,
+    doubt: str = "",
 ) -> IsoFlop:
     """Return the compute-optimal size by parabolas at equal FLOPs.
 
     `asked` is the result of `parse_budgets`; when None, rows with equal FLOPs form budgets. `budget` is the compute at
-    which to give N_opt (the largest of the table when None); `shared` are the errors shared within groups of rows.
+    which to give N_opt (the largest of the table when None); `shared` are the errors shared within groups of rows;
+    `doubt` is why every number is weak at best.
     """
     check(points)
     groups, how = budgets_of(points, asked)
@@ -414,7 +416,7 @@ def isoflop(
     sigma = math.sqrt(sum(each.squares for each in parabolas) / freedom)
     minima = tuple(_minimum(points, each, sigma, student(freedom)) for each in parabolas)
     wide = [parabola(points, each, FACTORS[0]) for each in groups]
-    line, numbers, warnings = _numbers(points, minima, wide, shared, at)
+    line, numbers, warnings = _numbers(points, minima, wide, shared, at, doubt)
     noise = line.noise if line else RowNoise(sigma**2 / points.weights, freedom, shared)
     if skewed:
         skew = "a cubic fits better, so minima may be off to one side; sizes nearer to them would help"
@@ -474,7 +476,12 @@ def _minimum(points: Points, curve: Parabola, sigma: float, quantile: float) -> 
 
 
 def _numbers(
-    points: Points, minima: Sequence[Minimum], wide: Sequence[Parabola], shared: Shared | None, at: float
+    points: Points,
+    minima: Sequence[Minimum],
+    wide: Sequence[Parabola],
+    shared: Shared | None,
+    at: float,
+    doubt: str,
 ) -> tuple[ComputeLine | None, dict[str, Number], list[str]]:
     """The line through the minima, its numbers, and warnings.
 
@@ -496,7 +503,7 @@ def _numbers(
     blank = lines.optimum_at(at)
 
     def number(name: str, value: float, half: float, influence: Array) -> Number:
-        return replace(blank[name].of(value, value - half, value + half, lacking), influence=influence)
+        return replace(blank[name].of(value, value - half, value + half, lacking, doubt), influence=influence)
 
     if line.variance_ratio > 1:
         warnings.append("the minima do not lie on a line: they deviate from it by more than noise")

@@ -30,8 +30,6 @@ PAGES: dict[str, tuple[Source, ...]] = {
     "sweep": ("runs", "points", "sweeps"),
     "compare": ("sweeps", "studies"),
 }
-# Panels that had another name in earlier dashboards.
-_RENAMED = {"roads": "compute_optimal"}
 
 
 @typing.dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -170,9 +168,6 @@ def read_dashboard(path: Path | None = None, page: str = "scaling") -> Dashboard
     def check(document: Mapping[str, Any], problems: Problems) -> None:
         panels = document.get("panels")
         if isinstance(panels, list) and panels:
-            for item in panels:
-                if isinstance(item, dict) and str(item.get("panel")) in _RENAMED:
-                    item["panel"] = _RENAMED[item["panel"]]
             check_items(panels, "panel", kinds, problems)
         else:
             problems.add(("panels",), "there is no list of panels", "- panel: " + " | ".join(kinds))

@@ -16,19 +16,18 @@ from sweeplab.hyperparameters import AUTO
 from sweeplab.laws.assessment import DELTAS, IDENTIFIED, Assessment
 from sweeplab.laws.backtest import SHARE_ABOVE, SHARE_BELOW, Comparison, compare
 from sweeplab.laws.choosing import compared
-from sweeplab.laws.columns import SHAPE
 from sweeplab.laws.forms import LAWS
 from sweeplab.laws.intervals import LEVEL, correlations
 from sweeplab.report.data import ROLES, ReportData
 from sweeplab.report.options import PanelOption
 from sweeplab.report.panels.base import Panel, TablePanel
-from sweeplab.report.panels.lines import at_lines, columns_of, ended, less_excess, lines_by, lines_of
+from sweeplab.report.panels.lines import at_lines, ended, less_excess, lines_by, lines_of
 from sweeplab.report.style import GREY, SHADE, SYMBOLS, Axis, Figure, Look, by_look, looks, ticks_of
 
 Law = Annotated[str, PanelOption((AUTO, *LAWS))]
 Delta = Annotated[str, PanelOption(tuple(DELTAS))]
 ROLES_OF_SIZE = ("params", "tokens", "flops")
-Size = Annotated[str, PanelOption((*ROLES_OF_SIZE, *SHAPE))]
+Size = Annotated[str, PanelOption(ROLES_OF_SIZE)]
 _Sizes = Annotated[Sequence[str], PanelOption(ROLES_OF_SIZE, many=True)]
 _Laws = Annotated[Sequence[str], PanelOption(tuple(LAWS), many=True)]
 Entries = Mapping[str, Mapping[str, Any]]
@@ -337,7 +336,7 @@ class LinesPanel(Panel):
 
     @classmethod
     def _over(cls, report: ReportData, assessment: Assessment, x: str, **more: Any) -> Panel:
-        columns = columns_of(assessment.points)
+        columns = assessment.points.sizes
         if x not in columns:
             raise BadInput(f"the table has no {x}")
         groups = lines_by(assessment, x)

@@ -1,22 +1,20 @@
-"""Forecasts sealed before their runs, their outcomes and calibration, and the audit of a study's conventions."""
+"""Forecasts sealed before their runs, their outcomes and calibration."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from pandas import DataFrame
 
-from sweeplab.analysis.audit import CLEAR, FOUND, audit, gather
-from sweeplab.analysis.cures import time_of
 from sweeplab.analysis.ledger import FILE_NAME, read_chain
 from sweeplab.analysis.scoring import REFUSED, SCORED, VOID, Outcome, calibrate, of_study, outcomes
 from sweeplab.errors import BadInput
-from sweeplab.formatting import counts, listed, rounded, sentence, several, several_named, span
+from sweeplab.formatting import counts, rounded, several
 from sweeplab.report.data import ReportData
-from sweeplab.report.panels.base import Panel, TablePanel
+from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import BAD, FAINT, GOOD, GREY, Axis, Figure, Look, bars
 
 HELD, MISSED = "held", "missed"
@@ -135,78 +133,3 @@ def _state(outcome: Outcome) -> str:
     if outcome.score.covered:
         return HELD
     return MISSED
-
-
-class AuditPanel(TablePanel, name="audit"):
-    """The causes in the law's residual with their cures, and the settings that may shift its exponents."""
-
-    @classmethod
-    def _of(cls, report: ReportData) -> Panel:
-        audited = report.once("audit", lambda: _audited(report))
-        settings = [each for each in audited["findings"] if each["state"] != CLEAR]
-        settings.sort(key=lambda finding: bool(finding["state"] != FOUND))
-        clear = [each["name"] for each in audited["findings"] if each["state"] == CLEAR]
-        causes = [_cause(each) | {"points": ""} for each in audited["causes"]]
-        return cls(
-            title="What keeps the law from being identified",
-            data=DataFrame(
-                [*causes, *(_finding(each) | {"points": "; ".join(each["points"])} for each in settings)]
-            ),
-            shown=DataFrame(
-                [
-                    *causes,
-                    *(_finding(each) | {"points": several_named(each["points"], 4)} for each in settings),
-                ]
-            ),
-            notes=(
-                sentence(audited["sentence"]),
-                *([f"Settings that are clear: {listed(clear)}."] if clear else ()),
-            ),
-            method=audited["conventions"],
-            result=audited,
-        )
-
-
-def _audited(report: ReportData) -> dict[str, Any]:
-    report.check_runs()
-    if report.studied is None:
-        return audit(gather(report.runs))
-    studied, conventions = report.studied, report.studied.settled()
-    return audit(gather(studied.runs, studied.designs, conventions), studied)
-
-
-def _cause(cause: Mapping[str, Any]) -> dict[str, str]:
-    what, cure = cause["why"], cause["cure"]
-    if cause["share"] is not None:
-        what = f"{cause['share']:.0%} of the residual ({cause['low']:.0%} to {cause['high']:.0%})"
-    effect = ""
-    if cure:
-        effect = "; ".join(filter(None, [f"{cure['words']}: {time_of(cure)}", cure.get("command")]))
-    return {"check": cause["name"], "finding": cause["state"], "what": sentence(what), "effect": effect}
-
-
-def _finding(finding: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        "check": finding["name"],
-        "finding": finding["state"],
-        "what": f"{finding['question']} {sentence(finding['sentence'])}",
-        "effect": "; ".join(_effect(each) for each in finding["effects"]),
-    }
-
-
-def _effect(effect: Mapping[str, Any]) -> str:
-    """Say what a change does to each exponent; an exponent without a value shows its verdict."""
-    if effect["why"]:
-        return f"{effect['change']}: no exponents: {effect['why']}"
-    changes = (
-        f"{name} {_number(both['before'])} → {_number(both['after'])}"
-        + (", each outside the interval of the other" if both["differs"] else "")
-        for name, both in effect["exponents"].items()
-    )
-    return f"{effect['change']}: {', '.join(changes)}"
-
-
-def _number(entry: Mapping[str, Any]) -> str:
-    if entry["value"] is None:
-        return str(entry["verdict"])
-    return f"{rounded(entry['value'])} ({span(entry['low'], entry['high'])})"

@@ -14,25 +14,14 @@ from pandas import DataFrame
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, short
 from sweeplab.laws.assessment import NOT_IDENTIFIED, Assessment, gate, judge
-from sweeplab.laws.columns import SHAPE
 from sweeplab.laws.forms import Array, Quantity, loss_at, optimum_of
 from sweeplab.laws.intervals import Interval, profiles
-from sweeplab.laws.points import Points
-from sweeplab.laws.shape import Plane, plane_of
-from sweeplab.report.data import ASPECT, ReportData
+from sweeplab.report.data import ReportData
 
-BEYOND_SHAPES = 2.0
 BEYOND = 10.0  # a line is extended beyond the points by at most this factor, while it is identified
 MOST_LINES = 7
 _SOME_LINES = 4  # if no column has few values
 _OTHER = {"params": "tokens", "tokens": "params"}
-_HELD = {  # by a line of a law of the shape, over x
-    "params": "n_layer",
-    "n_embd": "n_layer",
-    "n_layer": "n_embd",
-    "tokens": "params",
-    ASPECT: "params",
-}
 _OPTIMAL = "compute-optimal"
 _KNOTS = 4  # where the band is computed within the points; its width is interpolated in between
 _MORE_KNOTS = 3
@@ -43,8 +32,7 @@ def lines_of(report: ReportData, assessment: Assessment, x: str) -> dict[str, tu
     """Return a law's lines over a column by their names, each as `band` returns it."""
 
     def work() -> dict[str, tuple[DataFrame, str]]:
-        beyond = {"n_layer": BEYOND_SHAPES, "n_embd": BEYOND_SHAPES, ASPECT: 1.0}.get(x, BEYOND)
-        limit = beyond * float(columns_of(assessment.points)[x].max())
+        limit = BEYOND * float(assessment.points.columns[x].max())
         return {
             name: band(assessment, at, low, high, limit)
             for name, low, high, at in lines_by(assessment, x).lines
@@ -67,9 +55,7 @@ class LawLines(NamedTuple):
 
 def lines_by(assessment: Assessment, x: str) -> LawLines:
     """Group the points and the lines of a law over one column."""
-    columns, law, center = columns_of(assessment.points), assessment.fit.law, assessment.fit.center
-    if law.reads_shape:
-        return _lines_of_shapes(assessment, x)
+    columns, law, center = assessment.points.sizes, assessment.fit.law, assessment.fit.center
     ends = (float(columns[x].min()), float(columns[x].max()))
     if x == "flops" and {"params", "tokens"} <= set(law.columns):
         per_param_token = assessment.points.flops_per_param_token
@@ -95,72 +81,11 @@ def lines_by(assessment: Assessment, x: str) -> LawLines:
     return LawLines(names, belongs, lines, moved=len(levels) < len(_distinct(values)))
 
 
-def columns_of(points: Points) -> dict[str, Array]:
-    """The columns over which a line may be drawn."""
-    columns = points.sizes
-    if set(SHAPE) <= columns.keys():
-        columns[ASPECT] = columns["n_embd"] / columns["n_layer"]
-    return columns
-
-
-def _lines_of_shapes(assessment: Assessment, x: str) -> LawLines:
-    """Lines of a law of the shape: at one n_layer, one n_embd or one size, and at the largest number of tokens.
-
-    Over the aspect ratio there is one, at the mean log size.
-    """
-    columns, law, center = columns_of(assessment.points), assessment.fit.law, assessment.fit.center
-    if x not in _HELD or (x == "tokens" and x not in law.columns):
-        raise BadInput(f"{law.name} does not use {x}")
-    plane, most = plane_of(assessment.points), {name: float(columns[name].max()) for name in columns}
-    names, belongs, levels = _groups(_HELD[x], columns[_HELD[x]])
-    if x == ASPECT:
-        names, belongs = [f"N = {short(math.exp(plane.means['params']))}"], np.zeros_like(belongs)
-    lines = []
-    for group, name in enumerate(names):
-        mine = {column: values[belongs == group] for column, values in columns.items()}
-        shape = _shape_along(x, plane, mine)
-
-        def at(value: float, shape: Callable[[float], tuple[float, float]] = shape) -> Quantity:
-            target = most | dict(zip(SHAPE, shape(value), strict=True)) | {"tokens": most.get("tokens", 1.0)}
-            if x == "tokens":
-                target |= {"tokens": value}
-            return loss_at(law, center, target)
-
-        lines.append((name, float(mine[x].min()), float(mine[x].max()), at))
-    moved = x == ASPECT or "tokens" in law.columns or len(levels) < len(_distinct(columns[_HELD[x]]))
-    return LawLines(names, belongs, lines, moved)
-
-
-def _shape_along(x: str, plane: Plane, mine: Mapping[str, Array]) -> Callable[[float], tuple[float, float]]:
-    """The n_layer and n_embd at a value of x along the line of one group of points."""
-    layer, embd = (float(np.exp(np.log(mine[name]).mean())) for name in SHAPE)
-    order = np.argsort(mine["params"])
-    log_n, log_embd = np.log(mine["params"][order]), np.log(mine["n_embd"][order])
-
-    def over_params(value: float) -> tuple[float, float]:  # beyond the depth's own sizes by the growth of N
-        n = math.log(value)
-        inside = float(np.clip(n, log_n[0], log_n[-1]))
-        return layer, math.exp(float(np.interp(inside, log_n, log_embd)) + (n - inside) / plane.q)
-
-    def over_aspect(value: float) -> tuple[float, float]:  # at the mean log size
-        grown = plane.p * plane.means["n_layer"] + plane.q * (plane.means["n_embd"] - math.log(value))
-        deep = math.exp(grown / (plane.p + plane.q))
-        return deep, value * deep
-
-    return {
-        "params": over_params,
-        ASPECT: over_aspect,
-        "n_embd": lambda value: (layer, value),
-        "n_layer": lambda value: (value, embd),
-        "tokens": lambda value: (layer, embd),
-    }[x]
-
-
 def at_lines(assessment: Assessment, groups: LawLines, x: str) -> Array:
     """Compute the loss of each point that the law is fitted to, at the value that its line holds fixed, [n]."""
     if not groups.moved:
         return assessment.tuning.points.columns["loss"]
-    fit, column = assessment.fit, columns_of(assessment.points)[x]
+    fit, column = assessment.fit, assessment.points.sizes[x]
     at_line = [
         groups.lines[group][3](float(value)).measure(fit.theta[None])[0][0]
         for group, value in zip(groups.belongs, column, strict=True)

@@ -35,7 +35,7 @@ from sweeplab.report import style
 from sweeplab.report.data import CURVES, FACTS, LOSSES, PROGRESS, ReportData, states_in_words, title_of
 from sweeplab.report.options import Log, PanelOption, Params
 from sweeplab.report.panels.base import Panel, TablePanel
-from sweeplab.report.panels.lines import at_lines, columns_of, less_excess, lines_by, lines_of
+from sweeplab.report.panels.lines import at_lines, less_excess, lines_by, lines_of
 from sweeplab.report.style import (
     DASHES,
     GREY,
@@ -363,15 +363,15 @@ def _law_of_size(report: ReportData, x: str, metric: str) -> DataFrame | None:
     Rows that are `fitted` are the losses that the law is fitted to, where these are not as measured.
     """
     role = {report.params_column: "params"}.get(x, x)
-    if role in ("params", *SHAPE) and metric == report.law_metric:
+    if role == "params" and metric == report.law_metric:
         with suppress(BadInput):
             law = (assessment := report.assessment(AUTO)).fit.law
-            if not {"tokens", "flops"} & {*law.columns} and (law.reads_shape or role == "params"):
+            if not {"tokens", "flops"} & {*law.columns}:
                 lines = lines_of(report, assessment, role).items()
                 drawn = concat([rows.assign(line=name) for name, (rows, _) in lines], ignore_index=True)
                 drawn = drawn[drawn["what"] == "law"]
                 if less_excess(assessment):
-                    values = {"x": columns_of(assessment.points)[role]}
+                    values = {"x": assessment.points.sizes[role]}
                     values["value"] = at_lines(assessment, lines_by(assessment, role), role)
                     drawn = concat([drawn, DataFrame(values).assign(what="fitted", line="")])
                 return drawn.assign(law=law.name)
