@@ -49,11 +49,16 @@ def make_study(
     Raises:
         BadInput: lists every problem in the values.
     """
+    from functools import partial
+
     from sweeplab.api import Study
     from sweeplab.records.folders import lab_folder
+    from sweeplab.runs import find_checkpoint
     from sweeplab.study.file.reading import read_plain
 
-    return Study(read_plain({"name": name} | parts, allow_plugins=allow_plugins), lab_folder(lab))
+    folder = lab_folder(lab)
+    find_run = partial(find_checkpoint, lab=folder)
+    return Study(read_plain({"name": name} | parts, (), allow_plugins, find_run), folder)
 
 
 def load_study(
@@ -80,6 +85,7 @@ def load_study(
     """
     from collections.abc import Mapping
     from contextlib import nullcontext
+    from functools import partial
 
     from sweeplab.api import Study
     from sweeplab.errors import options_as_arguments
@@ -88,22 +94,23 @@ def load_study(
     from sweeplab.lab.listing import study_source
     from sweeplab.permissions import name_address
     from sweeplab.records.folders import StudyFolder, lab_folder
+    from sweeplab.runs import find_checkpoint
     from sweeplab.study.file.reading import read_plain, read_study
 
     folder = lab_folder(lab)
+    find_run = partial(find_checkpoint, lab=folder)
     changes = {**hyperparameters, **(overrides if isinstance(overrides, Mapping) else {})}
     overrides = [] if isinstance(overrides, Mapping) else [*overrides]
     overrides += [f"{place}={yaml_text(value)}" for place, value in changes.items()]
     # A list has the command line's words, and so have the refusals of one.
     with options_as_arguments() if changes else nullcontext():
         if isinstance(path, Mapping):
-            return Study(
-                read_plain({**path, "name": name or path.get("name")}, overrides, allow_plugins), folder
-            )
+            parts = {**path, "name": name or path.get("name")}
+            return Study(read_plain(parts, overrides, allow_plugins, find_run), folder)
         file = study_source(path, folder)
-        spec = read_study(file, overrides, name, allow_plugins)
+        spec = read_study(file, overrides, name, allow_plugins, find_run=find_run)
         if ordered := standing(StudyFolder(folder, spec.name), spec):
-            spec = read_study(file, overrides, name, allow_plugins, ordered)
+            spec = read_study(file, overrides, name, allow_plugins, ordered, find_run)
     for place, _, address in spec.addresses:
         if spec.is_overridden(place):
             name_address(address)

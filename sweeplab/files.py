@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.errors import BadInput, Problem, TrackingUnavailable
 from sweeplab.formatting import bytes_in_words
 
 PRIVATE = 0o700  # the mode of a folder that nobody else may enter
@@ -84,6 +84,33 @@ def _others_write(state: os.stat_result) -> bool:
 
 # The labs that this process uses: they may come from somebody else, with links in the places of their folders.
 _labs: set[Path] = set()
+
+
+# An address, which is no path; `hf:/x` is what a path makes of `hf://x`.
+_ADDRESS = re.compile(r"(?:hf|https?|ftp|s3|gs)://?")
+_HUB = re.compile(
+    r"(?:hf://?|https?://?(?:www\.)?(?:huggingface\.co|hf\.co)/)(datasets/)?"
+    r"([\w.-]+(?:/(?!(?:resolve|blob|tree)/)[\w.-]+)?)"
+)
+
+
+def downloading(place: str) -> str:
+    """Return how a user downloads what an address names, and where it belongs; empty for a path."""
+    if not _ADDRESS.match(place):
+        return ""
+    hub = _HUB.match(place)
+    if not hub:
+        return "a path: download the file first, and give the path where you put it"
+    name, kind = hub[2], " --repo-type dataset" if hub[1] else ""
+    folder = name.rpartition("/")[2]
+    return f"a path: `hf download {name}{kind} --local-dir {folder}` puts it into the folder {folder}"
+
+
+def check_is_path(place: str) -> None:
+    """Refuse an address where a file or folder is meant."""
+    allowed = downloading(place)
+    if allowed:
+        raise BadInput(Problem(f"{place} is an address, and nothing is downloaded", allowed))
 
 
 def keep_inside(lab: Path) -> None:

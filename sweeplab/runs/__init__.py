@@ -79,6 +79,20 @@ def open_run(text: str, lab: Path, uri: str | None = None, allow_plugins: bool =
         raise BadInput(f"run {name} cannot be opened: {why}") from error
 
 
+def find_checkpoint(name: str, lab: Path) -> Path | None:
+    """Return the checkpoint of a run of a study, or of an imported run, by its name; None where there is none.
+
+    Raises:
+        BadInput: the study has no such run, or the run kept no checkpoint.
+    """
+    if re.split("[/@]", name)[0] in study_names(lab):
+        return _of_study(name, lab)[0]
+    imported = imported_folder(lab, name)
+    if is_name(name) and _is_file(imported / "model.json"):
+        return imported
+    return None
+
+
 def _sent_as(run_id: str, lab: Path) -> Iterator[RunFolder]:
     for name in study_names(lab):
         for run in StudyFolder(lab, name).runs():

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -239,6 +240,20 @@ class Start:
         return [*ordinary, *(old.ids.get(name) for name in new.names)]
 
 
+MOST_NAMED = 6  # checkpoints
+
+
+def no_start(folder: Path) -> tuple[str, str]:
+    """Say that a folder has no checkpoint, and which checkpoints there are below it."""
+    patterns = ("*/model.json", "*/*/model.json", "*/*/*/model.json")
+    below = (file.parent for pattern in patterns for file in sorted(folder.glob(pattern)))
+    named = " | ".join(str(each) for each in islice(below, MOST_NAMED))
+    return (
+        f"init_from: there is no checkpoint in {folder}",
+        named or "a run's name, or a folder with model.json",
+    )
+
+
 def open_start(folder: Path) -> Start:
     """Return the run in a folder; raise one of NO_CHECKPOINT if it is missing, damaged or not a run."""
     if not (described := folder / "model.json").is_file():  # reading a pipe would block
@@ -269,8 +284,7 @@ def read_start(spec: StudySpec) -> Start | None:
     except DamagedCheckpoint as error:
         raise BadInput(spec.problem(("init_from",), f"init_from: {error}")) from error
     except NO_CHECKPOINT as error:
-        what = f"init_from: there is no checkpoint in {folder}"
-        raise BadInput(spec.problem(("init_from",), what, "a folder with model.json")) from error
+        raise BadInput(spec.problem(("init_from",), *no_start(folder))) from error
     name = start.tokenizer.name
     if name != spec.data.tokenizer:
         what = f"the run in {folder} has tokenizer {name}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,8 +14,8 @@ from pydantic import Field, TypeAdapter
 
 from sweeplab.data.task import TASK, have_one_task
 from sweeplab.errors import BadInput
-from sweeplab.formatting import bytes_in_words, several
-from sweeplab.hyperparameters import TABLE, TRANSFORMER, Hyperparameters
+from sweeplab.formatting import bytes_in_words, several, several_named
+from sweeplab.hyperparameters import AUTO, TABLE, TRANSFORMER, Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import DataDescription
@@ -33,7 +33,14 @@ from sweeplab.study.problems import reaches_in_words
 from sweeplab.study.rules import facts
 from sweeplab.study.space import MOST_LISTED, Space, unmet
 from sweeplab.study.spec import NOWHERE, Budget, Engine, StudySpec
-from sweeplab.train.devices import cuda_count, free_memory_bytes, memory_bytes, n_cores, settle_devices
+from sweeplab.train.devices import (
+    cuda_count,
+    free_memory_bytes,
+    memory_bytes,
+    multiplies_bfloat16,
+    n_cores,
+    settle_devices,
+)
 from sweeplab.train.run import row_flops, state_bytes, train_memory_bytes
 from sweeplab.train.schedule import patience_begins
 
@@ -52,6 +59,10 @@ CUDA_MOST = 256
 MOST_FOLDED = 65_535
 MEMORY_SHARE = 0.5
 MOST_SHOWN = 12
+# Measured on two cores of an EPYC without such units.
+SLOW_16_BITS = (
+    "16 bits are slower (3.5 times as measured) on a processor without units for them, as this one is"
+)
 # The memory that a plan assumes for remote machines; each worker checks its own once it runs.
 MEMORY_ELSEWHERE = 64 * 2**30
 # The most remote workers that are requested by default; on ray those that find no room wait for nodes that join.
@@ -203,6 +214,22 @@ class Plan:
         more = len(self.cells) - MOST_SHOWN
         lines += [f"  and {several(more, 'more cell')}"] if more > 0 else []
         return "\n".join([*lines, *(f"  warning: {each}" for each in self.warnings)]) + ">"
+
+    def precisions(self) -> list[str]:
+        """Say in which precision the cells train, and why: a line for each precision."""
+        cells = defaultdict[str, list[str]](list)
+        for cell in self.cells:
+            asked = cell.values.get("dtype", AUTO)
+            cells[self.dtype if asked == AUTO else asked].append(cell.cell)
+        lines = []
+        for dtype, names in cells.items():
+            line = f"every cell trains in {dtype}: {self.dtype_by}"
+            if len(cells) > 1:
+                line = f"{several_named(names)} in {dtype}: as the study says"
+            if dtype != "float32" and self.device == "cpu" and not multiplies_bfloat16():
+                line += f"; {SLOW_16_BITS}"
+            lines.append(line)
+        return lines
 
     @property
     def reach_in_words(self) -> str:

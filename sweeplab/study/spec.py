@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, field_validator, mo
 from sweeplab import plugins
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.expressions import ALLOWED, Expression, in_table_names
+from sweeplab.files import downloading
 from sweeplab.formatting import duration
 from sweeplab.hyperparameters import AUTO, TABLE, defaults
 from sweeplab.permissions import RAY, TRACKING, WANDB, Kind, mirror_address
@@ -52,6 +53,13 @@ def _seed_number(written: Any) -> Any:
         raise Refusal("is not a valid seed", TABLE["seed"].allowed) from None
 
 
+def _local(place: str) -> str:
+    allowed = downloading(place)
+    if allowed:
+        raise Refusal("is an address, and nothing is downloaded", allowed)
+    return place
+
+
 def _expression(written: Any) -> Expression:
     if isinstance(written, Expression):
         return written
@@ -66,6 +74,7 @@ Seconds = Annotated[
     Positive, BeforeValidator(_seconds, Positive | Annotated[str, Field(pattern="^[0-9.dhms]+$")])
 ]
 _COUNT = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_COUNTED}, {"const": AUTO}]}
+Place = Annotated[str, Field(min_length=1), pydantic.AfterValidator(_local)]
 Count = Annotated[int | str, PlainValidator(_count), pydantic.WithJsonSchema(_COUNT)]
 SeedNumber = Annotated[int, PlainValidator(_seed_number, Annotated[int, Field(ge=0, le=TABLE["seed"].high)])]
 Condition = Annotated[
@@ -165,7 +174,11 @@ def _known(name: str, field: pydantic.ValidationInfo) -> str:
     kind = str(field.field_name)
     if kind == "preset":
         _check_known(name, preset_names())
-    elif kind != "tokenizer" or not (name.endswith(TOKENIZER_SUFFIXES) or name == "ids"):
+    elif kind == "encoding":
+        from sweeplab.data.readers.content import ENCODINGS
+
+        _check_known(name, ENCODINGS)
+    elif kind != "tokenizer" or not (_local(name).endswith(TOKENIZER_SUFFIXES) or name == "ids"):
         _check_known(name, tuple(plugins.table_of(kind)))
     return name
 
@@ -186,32 +199,19 @@ class DataSpec(Section):
         description="Name of the tokenizer, or its file: a tokenizer.json, a SentencePiece .model; default where files "
         "are named: char below 1 MB, else bpe"
     )
-    path: str | None = key(
-        None, "File, folder or glob of the corpus, relative to the study file's folder", min_length=1
-    )
+    path: Place | None = key(None, "File, folder or glob of the corpus, relative to the study file's folder")
     vocab_size: int | None = key(None, "Size of the vocabulary that a tokenizer learns, such as bpe or word")
-    train: str | None = key(None, "File, folder or glob of the training split, instead of path", min_length=1)
-    val: str | None = key(None, "That of the validation split; default: cut from train", min_length=1)
-    test: str | None = key(None, "That of the test split; default: cut from val", min_length=1)
-    tokens: str | None = key(
-        None, "Folder with train.bin and val.bin, or a .bin or .npy, of token ids", min_length=1
-    )
+    train: Place | None = key(None, "File, folder or glob of the training split, instead of path")
+    val: Place | None = key(None, "That of the validation split; default: cut from train")
+    test: Place | None = key(None, "That of the test split; default: cut from val")
+    tokens: Place | None = key(None, "Folder with train.bin and val.bin, or a .bin or .npy, of token ids")
     field: str | list[str] | None = key(
         None, "Field of the text in rows; of pairs and labels two: [from, to]"
     )
     format: Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "arrow"] | None = key(
         None, "Format of the files; default: by their suffixes and first bytes"
     )
-    encoding: str | None = key(None, "Encoding of the texts; default: UTF-8, or what a byte order mark says")
-
-    @field_validator("encoding")
-    @classmethod
-    def _known_encoding(cls, name: str | None) -> str | None:
-        from sweeplab.data.readers.content import ENCODINGS
-
-        if name is not None:
-            _check_known(name, ENCODINGS)
-        return name
+    encoding: Part | None = key(None, "Encoding of the texts; default: UTF-8, or what a byte order mark says")
 
     @model_validator(mode="after")
     def _one_place(self) -> DataSpec:
@@ -404,8 +404,8 @@ class StudySpec(Section):
     engine: Engine = Engine()
     track: Track = Track()
     warm_start: list[str] = key([], "Studies of the lab and .csv tables whose trials the sampler begins with")
-    init_from: str | None = key(
-        None, "Folder with a checkpoint whose weights, tokenizer and sizes runs start from", min_length=1
+    init_from: Place | None = key(
+        None, "Run, or folder with a checkpoint, whose weights, tokenizer and sizes runs start from"
     )
     confirm: Confirm | None = key(
         None, "Train the best configurations again with fresh seeds, and score the winners on the test split"

@@ -16,6 +16,7 @@ from sweeplab.data.dataset import Dataset, prepare
 from sweeplab.data.readers.source import NAMES, SUFFIXES
 from sweeplab.data.tokenizers import TOKENIZERS, IdsTokenizer
 from sweeplab.errors import BadInput, Problem
+from sweeplab.files import check_is_path
 from sweeplab.formatting import duration, several
 from sweeplab.study.file.reading import read_plain, read_study, read_text
 from sweeplab.study.file.template import study_file
@@ -30,6 +31,7 @@ N_SAMPLES, SAMPLE_TOKENS = 3, 64
 
 def section_of(place: str, folder: Path, **keys: Any) -> dict[str, Any]:
     """Return the section `data` of a study file in a folder, for a file, folder, glob, or files of tokens."""
+    check_is_path(place)
     path = Path(place)
     in_folder = (path / f"{name}{suffix}" for name in NAMES["train"] for suffix in SUFFIXES)
     are_tokens = path.suffix in SUFFIXES or any(file.is_file() for file in in_folder)

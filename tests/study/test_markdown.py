@@ -1,5 +1,6 @@
 import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import example, given, settings
@@ -14,6 +15,7 @@ from sweeplab.study.file.reading import read_text
 from sweeplab.study.file.template import study_text
 from sweeplab.study.problems import Problems
 from sweeplab.study.rules import FACTS
+from sweeplab.study.search import Derived, Range
 
 USUAL = """\
 # Hyperparameters
@@ -162,7 +164,16 @@ def test_values_as_people_write_them(name: str, written: str, value: object) -> 
         ("dropout", "0 to 0.4, log", None),
         ("dropout", "0 to 2", None),
         ("activation", "gelu to relu", None),
-        ("device", "cuda or cpu", None),
+        ("device", "cuda or cpu", ["cuda", "cpu"]),
+        ("dtype", "bf16, fp16", ["bfloat16", "float16"]),
+        ("min_lr", "0.1 × learning_rate", {"expr": "0.1 * learning_rate"}),
+        ("min_lr", "0.1 x peak_lr", {"expr": "0.1 * learning_rate"}),
+        ("min_lr", "10% of peak", {"expr": "learning_rate * 10 / 100"}),
+        ("d_ff", "4 * d_model", {"expr": "4 * n_embd"}),
+        ("max_iters", "2k-10k steps", {"min": 2000, "max": 10_000}),
+        ("weight_decay", "1%-10%", {"min": 0.01, "max": 0.1, "log": True}),
+        ("n_layer", "2 * n_layer", None),
+        ("seed", "0, 1", None),
         ("n_layer", "", None),
     ],
 )
@@ -187,6 +198,84 @@ def test_knows_what_others_call_the_rows() -> None:
     tables = parse_tables("|Name|Value|\n|-|-|\n" + rows)
     sizes = {"n_embd": 64, "n_head": 4, "n_layer": 2, "block_size": 32, "max_iters": 50}
     assert tables.values == {"learning_rate": 1e-3, **sizes} and not tables.notices
+
+
+MARKDOWN = """
+| Hyperparameter | Value | Search range |
+|---|---|---|
+| learning rate (peak) | 3e-4 | 1e-3 to 1e-2 |
+| max steps | 10k steps | 5k–20k |
+| min_lr | 10% of peak | |
+| dropout | 0.5 | 0.0 to 0.4, step 0.1 |
+| wandb_project | `gpt-debug` | |
+| dtype | bf16 | bf16, fp16 |
+"""
+HTML = """<p>We used</p><table>
+<tr><th>Name</th><th>Value</th><th>Search space</th></tr>
+<tr><td><b>lr</b></td><td>3 &times; 10<sup>-4</sup></td><td>10<sup>-3</sup> &ndash; 10<sup>-2</sup></td></tr>
+<tr><td>max
+steps<td>10,000 steps<td>5k to 20k
+<tr><td>min_lr</td><td>0.1 &times; learning_rate</td></tr>
+<tr><td>dropout</td><td>50%</td><td>0.0 to 0.4, step 0.1</td></tr>
+<tr><td>wandb_project</td><td>gpt-debug</td></tr>
+<tr><td>precision</td><td>bf16</td><td>bf16 or fp16</td></tr></table>
+"""
+CSV = """Parameter;Value;Range
+learning_rate;3e-4;"1e-3 to 1e-2, log"
+max_iters;1e4;5000 to 20000
+min_lr;;0.1 * learning_rate
+dropout;0.5;"0.0 to 0.4, step 0.1"
+wandb_project;gpt-debug;
+dtype;bfloat16;bf16, fp16
+"""
+
+
+@pytest.mark.parametrize(("suffix", "text"), [("md", MARKDOWN), ("html", HTML), ("csv", CSV)])
+def test_a_table_of_a_source_makes_a_study_that_runs_anywhere(suffix: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / f"table.{suffix}"
+    path.write_text(text)
+    tables = read_tables(path).for_any_machine()
+    text, notices = tables.study(lambda kept: study_text("mine", values=kept.values, ranges=kept.ranges))
+    spec = read_text(text, tmp_path / "mine.yaml")
+    assert spec.search["learning_rate"] == Range(3e-4, 1e-2, log=True), "widened to contain the sample value"
+    assert spec.search["dropout"] == Range(0.0, 0.5, step=0.1)
+    assert spec.search["max_iters"] == Range(5000, 20_000, integer=True)
+    assert spec.first_trial == {"learning_rate": 3e-4, "max_iters": 10_000, "dropout": 0.5}
+    assert isinstance(spec.search["min_lr"], Derived) and spec.search["min_lr"].expr.names == {
+        "learning_rate"
+    }
+    assert spec.fixed.get("wandb_project") is None and spec.fixed["dtype"] == "auto"
+    for said in (
+        "the range of learning_rate is widened to contain 0.0003",
+        "the range of dropout is widened to contain 0.5",
+        "wandb_project: gpt-debug is left out: it needs the package wandb and a network",
+        "the range of dtype is not searched: it depends on the machine, --grid dtype makes cells of it",
+    ):
+        assert sum(said in notice for notice in notices) == 1, notices
+
+
+def test_a_range_that_cannot_hold_the_value_stays(tmp_path: Path) -> None:
+    rows = "|weight_decay|0|1e-3 to 1e-1, log|\n|grad_clip|none|0.5 to 2|\n|activation|relu|gelu, swiglu|\n"
+    tables = parse_tables(f"|Name|Value|Range|\n|-|-|-|\n{rows}")
+    assert tables.ranges["weight_decay"] == {"min": 1e-3, "max": 1e-1, "log": True}
+    assert tables.ranges["grad_clip"] == {"min": 0.5, "max": 2.0, "log": True}
+    assert tables.ranges["activation"] == ["gelu", "swiglu", "relu"] and len(tables.notices) == 1
+
+
+@given(st.text('<>/=!-&"tabledrh ncs|0', max_size=80), st.sampled_from(["md", "csv", "tsv"]))
+def test_any_text_is_a_table_or_none(text: str, suffix: str) -> None:
+    header = {"md": "<table><tr><th>Name<th>Value<tr><td>", "csv": "Name,Value\n", "tsv": "Name\tValue\n"}
+    if suffix == "md":
+        tables = parse_tables(header[suffix] + text)
+    else:
+        with TemporaryDirectory() as folder:
+            path = Path(folder, f"table.{suffix}")
+            path.write_text(header[suffix] + text)
+            try:
+                tables = read_tables(path)
+            except BadInput:
+                return
+    assert all(TABLE[name].check(value) == value for name, value in tables.values.items())
 
 
 def test_finds_the_columns_from_the_header() -> None:

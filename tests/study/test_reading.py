@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sweeplab.errors import BadInput
 from sweeplab.expressions import Expression
 from sweeplab.study.file.document import MAX_DEPTH, MAX_NODES
-from sweeplab.study.file.reading import MAX_BYTES, read_study
+from sweeplab.study.file.reading import MAX_BYTES, read_study, read_text
 from sweeplab.study.search import Choices, Derived, Divisors, Range
 
 WHOLE = """\
@@ -507,3 +507,21 @@ def test_a_damaged_file_is_read_or_refused_and_nothing_else(write, data):
         read_study(write(damaged))
     except BadInput as error:
         assert all(each.what for each in error.problems)
+
+
+@pytest.mark.parametrize(
+    ("address", "download"),
+    [
+        ("hf://datasets/owner/texts", "hf download owner/texts --repo-type dataset --local-dir texts"),
+        ("https://huggingface.co/owner/model/tree/main", "hf download owner/model --local-dir model"),
+        ("https://huggingface.co/gpt2", "hf download gpt2 --local-dir gpt2"),
+        ("https://example.com/notes.txt", "download the file first"),
+        ("s3://bucket/notes.txt", "download the file first"),
+    ],
+)
+def test_an_address_in_place_of_a_path_says_what_to_download(address: str, download: str) -> None:
+    for key in ("data.path", "data.train", "data.tokens", "data.tokenizer", "init_from"):
+        with pytest.raises(BadInput) as refused:
+            read_text(SMALL, Path("study.yaml"), [f"{key}={address}"])
+        (problem,) = refused.value.problems
+        assert f"-o {key}={address}" in problem.what and download in problem.allowed

@@ -12,6 +12,7 @@ from model.cases import shape_of
 from tiny_study import problem_of
 from trained import run_in
 
+from sweeplab import load_study
 from sweeplab.data.dataset import prepare
 from sweeplab.data.objectives import special_tokens
 from sweeplab.data.tokenizers import CharTokenizer
@@ -154,6 +155,30 @@ def test_a_study_takes_the_model_where_it_says_no_other(changed: dict, study_of,
     with pytest.raises(BadInput, match=refused):
         make_plan(study_of(STUDY, "n_layer=3"), tmp_path / "lab")
     assert "n_layer" not in study_of(STUDY, "grid.n_layer=[1, 2]").fixed
+
+
+def test_a_folder_above_checkpoints_is_refused_with_their_names(study_of, trained: Path) -> None:
+    text = STUDY.replace(", tokenizer: char", "").replace(
+        "init_from: run", f"init_from: {trained.parent.parent}"
+    )
+    said = problem_of(lambda: study_of(text))
+    assert "more.yaml:4:12: init_from: there is no checkpoint in" in said and f"allowed: {trained}" in said
+    assert "data.tokenizer" not in said
+
+
+def test_a_run_is_named_as_in_every_other_command(trained: Path, tmp_path: Path) -> None:
+    folder = StudyFolder(trained.parents[5], "first")
+    (run,) = folder.runs()
+    text = STUDY.replace(", tokenizer: char", "").replace("init_from: run", "init_from: NAME")
+    file = tmp_path / "more.yaml"
+    for name in ("first", f"first/{run.cell}", f"first/{run.cell}/{run.path.name}"):
+        file.write_text(text.replace("NAME", name))
+        study = load_study(file, lab=folder.lab)
+        assert study.spec.init_folder == run.checkpoint() == trained
+        assert study.spec.data.tokenizer == "char" and study.spec.fixed["n_embd"] == 16
+    file.write_text(text.replace("NAME", "first/all/7-0"))
+    said = problem_of(lambda: load_study(file, lab=folder.lab))
+    assert "more.yaml:4:12: init_from: no run 'all/7-0' in study first" in said
 
 
 def test_a_folder_without_a_run_says_nothing_of_a_model(study_of, tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ def init(
     search: options.Search = None,
     grid: options.Grid = None,
     table: Annotated[
-        Path | None, option("FILE.md", "Take values and ranges from a Markdown file's tables.")
+        Path | None,
+        option("FILE.md", "Take values and ranges from the tables of a Markdown, HTML or CSV file."),
     ] = None,
     preset: options.Preset = None,
     data: Annotated[

@@ -199,7 +199,8 @@ def _print_plan(plan: Plan, ahead: Outlook, orders: Sequence[str]) -> None:
         say(f"at most {most}: pruning and patience save some")
     say(workers_in_words(plan))
     if plan.dtype_by:
-        say(f"every cell trains in {plan.dtype}: {plan.dtype_by}")
+        for words in plan.precisions():
+            say(words)
     if plan.reaches:
         say(plan.reach_in_words)
     if plan.mirror:

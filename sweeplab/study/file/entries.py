@@ -42,7 +42,8 @@ EVALUATED = ("eval_tokens", "eval_iters", "eval_full", "eval_train")
 
 # A share of a run's length, or of the learning rate: "5%", "10% of all training steps".
 _SHARE = re.compile(
-    r"(\d+\.?\d*|\.\d+)\s*%(?:\s+of)?(?:\s+(?:the|all|total|training))*(?:\s+(?:steps|iterations|iters|training|learning_rate))?"
+    r"(\d+\.?\d*|\.\d+)\s*%(?:\s+of)?(?:\s+(?:the|all|total|training|peak|max))*"
+    r"(?:\s+(?:steps|iterations|iters|max_iters|training|learning_rate|learning rate|lr))?"
 )
 
 
@@ -294,7 +295,8 @@ _LOG = re.compile(r"[,;(\s]*\blog(arithmic|[- ]?uniform|[- ]?scaled?|10)?\b\)?",
 _LINEAR = re.compile(r"[,;(\s]*\b(linear|uniform)\b\)?", re.IGNORECASE)
 _STEP = re.compile(r"[,;(\s]*\b(?:in )?steps?(?: of)?\s+(\S+?)\)?$", re.IGNORECASE)
 _PRIOR = re.compile(r"[,;(\s]*\bprior\s+([^\s,()]+)(?:[\s,(]+([a-z]+)(?:\s+confidence)?)?\)?$", re.IGNORECASE)
-_BETWEEN = re.compile(r"\s*(?:\.\.+|…|\bto\b|[–—]|(?<=[\d.\s])-(?=[\d.\s]))\s*")
+_BETWEEN = re.compile(r"\s*(?:\.\.+|…|\bto\b|[–—]|(?<=[\d.\s%kKmM])-(?=[\d.\s]))\s*")
+_TIMES = re.compile(r"\s*[×·]\s*|(?<=\d)\s*x\s+(?=[A-Za-z])")
 _AMONG = re.compile(r"\s*(?:[,;|/]|\bor\b)\s*(?:or\b\s*)?")
 # The places in a study file that options of the command line set.
 _PLACES = {"--engine": "engine.type", "--name": "name", "--preset": "preset"}
@@ -375,14 +377,27 @@ def read_range(row: Hyperparameter, text: str) -> Any:
 
 
 def _checked(row: Hyperparameter, text: str) -> tuple[Any, list[Problem]]:
-    if not is_searched(row) or len(text) > LONGEST:
+    if len(text) > LONGEST or not (is_searched(row) or row.category == "precision"):
         return None, []
     text, entry, problems = plain(text), None, Problems()
     with suppress(ValueError):
-        entry = share_of(row, NOTE.sub("", text)) or _entry(row, text)
+        entry = share_of(row, NOTE.sub("", text)) or _derived(row, text) or _entry(row, text)
     if entry is not None:
         Written(row, entry, ("search", row.name), problems).entry()
     return entry, problems.found
+
+
+def _derived(row: Hyperparameter, text: str) -> dict[str, str] | None:
+    """Return the expression that a text is, if it has names of other hyperparameters: 0.1 × learning_rate."""
+    if row.kind not in ("int", "float"):
+        return None
+    try:
+        parsed = Expression(in_table_names(_TIMES.sub(" * ", text)))
+    except ValueError:
+        return None
+    if not parsed.names or not parsed.names <= TABLE.keys() - {row.name}:
+        return None
+    return {"expr": parsed.text}
 
 
 def _entry(row: Hyperparameter, text: str) -> Any:
@@ -460,7 +475,7 @@ def _searched(words: Sequence[str]) -> dict[str, tuple[Any, str]]:
         if equals:
             row = rows[0] if rows else _row(names, f"--search {word}")
             entry, wrong = _checked(row, written)
-            if len(rows) > 1 or entry is None:
+            if len(rows) > 1 or entry is None or not is_searched(row):
                 raise BadInput(Problem(f"--search {word} is not a range of {row.name}", RANGES))
             if wrong:
                 placed = (replace(problem, what=f"--search {word}: {problem.what}") for problem in wrong)

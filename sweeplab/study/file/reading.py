@@ -7,8 +7,8 @@ names that it registered, so that it can be read afterwards without importing th
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import os
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from sweeplab import plugins
 from sweeplab.errors import BadInput, Problem, conflict, nearest
+from sweeplab.files import downloading
 from sweeplab.formatting import without_passwords
 from sweeplab.hyperparameters import TABLE, canonical
 from sweeplab.plugins import Code, import_allowed, installed, is_package
@@ -29,8 +30,14 @@ from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, Sourc
 from sweeplab.study.spec import DATA_FILES, ENGINE_KEYS, PRESETS, Plugin, StudySpec, beside, preset_names
 
 MAX_BYTES = 1_000_000
+# Returns the checkpoint of the run with a name, or None where there is none.
+FindRun = Callable[[str], Path | None]
 # Keys whose value may be just the name of the type.
 SHORT_FORMS = ("sampler", "pruner")
+
+
+def _no_run(name: str) -> None:
+    return None
 
 
 def read_study(
@@ -39,18 +46,20 @@ def read_study(
     name: str | None = None,
     allow_plugins: bool = False,
     ordered: Sequence[str] = (),
+    find_run: FindRun = _no_run,
 ) -> StudySpec:
     """Read a study file, apply `name=value` overrides to it, and check it.
 
     An override names a hyperparameter, which is then fixed, or a place, such as `budget.time`; or it is an option of
     the command line as `overrides_of` has it. No two may set the same thing to different values. `name` gives the
     study another name. The study's plugins are imported only with `allow_plugins`. What was `ordered` before, as
-    overrides, comes before all others, and does not count as said on this command line.
+    overrides, comes before all others, and does not count as said on this command line. `find_run` returns the
+    checkpoint of a run whose name `init_from` gives.
 
     Raises:
         BadInput: lists everything that is wrong, each with its file, line and column, or its override.
     """
-    return read_text(file_text(path, MAX_BYTES), path, overrides, name, allow_plugins, ordered)
+    return read_text(file_text(path, MAX_BYTES), path, overrides, name, allow_plugins, ordered, find_run)
 
 
 def read_text(
@@ -60,6 +69,7 @@ def read_text(
     name: str | None = None,
     allow_plugins: bool = False,
     ordered: Sequence[str] = (),
+    find_run: FindRun = _no_run,
 ) -> StudySpec:
     """Read a study file's text as `read_study` does; `path` is its file, which need not exist."""
     problems = Problems(SourceMap(path, text=text))
@@ -72,7 +82,7 @@ def read_text(
         _rename(document, problems)
         for override in ordered:
             _lay_over(document, override, problems, "")
-    return _read(document, problems, overrides, name, allow_plugins)
+    return _read(document, problems, overrides, name, allow_plugins, find_run)
 
 
 def said_name(path: Path) -> str:
@@ -90,11 +100,14 @@ def said_name(path: Path) -> str:
 
 
 def read_plain(
-    document: Mapping[str, Any], overrides: Sequence[str] = (), allow_plugins: bool = False
+    document: Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    allow_plugins: bool = False,
+    find_run: FindRun = _no_run,
 ) -> StudySpec:
     """Read a study from plain values instead of a file, as `read_study` does."""
     plain = json.loads(json.dumps(document, default=_plain))  # as in a file: tuples are lists, paths texts
-    return _read(plain, Problems(), overrides, None, allow_plugins)
+    return _read(plain, Problems(), overrides, None, allow_plugins, find_run)
 
 
 def _plain(value: Any) -> Any:
@@ -107,7 +120,12 @@ def _plain(value: Any) -> Any:
 
 
 def _read(
-    document: Any, problems: Problems, overrides: Sequence[str], name: str | None, allow_plugins: bool
+    document: Any,
+    problems: Problems,
+    overrides: Sequence[str],
+    name: str | None,
+    allow_plugins: bool,
+    find_run: FindRun,
 ) -> StudySpec:
     if isinstance(document, dict):
         _rename(document, problems)
@@ -122,7 +140,7 @@ def _read(
         _rename(document, problems)  # an override may set a whole section
         if document.get("preset") in preset_names():
             _lay_under("preset", preset(document["preset"]).values, document, problems.source)
-        _lay_start_under(document, problems.source)
+        _lay_start_under(document, problems, find_run)
         _lay_data_under(document, problems.source)
     return study_from(document, problems)
 
@@ -189,18 +207,34 @@ def preset(name: str) -> Preset:
     return Preset(document["fixed"], notes, document.get("vocab_size"))
 
 
-def _lay_start_under(document: dict[str, Any], source: SourceMap) -> None:
+def _lay_start_under(document: dict[str, Any], problems: Problems, find_run: FindRun) -> None:
     """Add to `fixed` the model values of the run in `init_from`, except those that the document sets itself."""
-    if not isinstance(document.get("init_from"), str):
+    written, data, source = document.get("init_from"), document.get("data"), problems.source
+    if not isinstance(written, str) or downloading(written):
         return
     # Imported here because it imports numpy, which is slow.
-    from sweeplab.study.inputs import NO_CHECKPOINT, open_start
+    from sweeplab.study.inputs import NO_CHECKPOINT, no_start, open_start
 
-    with suppress(*NO_CHECKPOINT):  # reported when the study is planned
-        start = open_start(beside(source.file, document["init_from"]))
-        if isinstance(document.get("data"), dict):
-            document["data"].setdefault("tokenizer", start.tokenizer.name)
-        _lay_under("init_from", start.model_values, document, source)
+    folder = beside(source.file, written)
+    try:
+        # The methods of paths raise where a name is too long.
+        is_there = os.path.lexists(folder / "model.json")
+        checkpoint = None if is_there else find_run(written)
+        if checkpoint is not None:
+            document["init_from"], folder = str(checkpoint), checkpoint
+        start = open_start(folder)
+    except BadInput as error:
+        problems.add(("init_from",), f"init_from: {error}")
+        raise BadInput(*problems.found) from error
+    except NO_CHECKPOINT as error:
+        # Where nothing else is missing, the plan reports it: a recorded study is read without its starting run.
+        if isinstance(data, dict) and "tokenizer" not in data:
+            problems.add(("init_from",), *no_start(folder))
+            raise BadInput(*problems.found) from error
+        return
+    if isinstance(data, dict):
+        data.setdefault("tokenizer", start.tokenizer.name)
+    _lay_under("init_from", start.model_values, document, source)
 
 
 def _lay_data_under(document: dict[str, Any], source: SourceMap) -> None:

@@ -10,7 +10,7 @@ from sweeplab.data.task import loss_unit
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import yaml_text
 from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
-from sweeplab.study.file.entries import SUGGESTED, Written
+from sweeplab.study.file.entries import SUGGESTED, Written, is_searched
 from sweeplab.study.problems import LENGTHS, Problems
 from sweeplab.study.search import Choices, Range
 
@@ -50,7 +50,8 @@ def study_text(
 
     known, ranges, grid = dict(values or {}), ranges or {}, grid or {}
     if search is None:
-        search = list(ranges) or [row for row in SEARCHED if not minimal or row in MINIMAL]
+        search = [name for name in ranges if is_searched(TABLE[name])]
+        search = search or [row for row in SEARCHED if not minimal or row in MINIMAL]
     search = [row for row in search if row not in grid]
     _check(search, ranges)
     varied = {*search, *grid}
