@@ -36,7 +36,8 @@ class Hyperparameter:
     """One row of the table.
 
     `suggested` is written as in a study file: `{"min":…, "max":…, "log": True}` or a list of choices.
-    `low` and `high` are inclusive bounds, `above` and `below` exclusive ones. An `optional` row accepts null, which
+    `low` and `high` are inclusive bounds, `above` and `below` exclusive ones. `removed` choices are those of older
+    versions: they can be read and shown, but no run can be trained with them. An `optional` row accepts null, which
     switches it off; with `off` null is also its default. An `automatic` row accepts "auto", which the data, other rows
     or the machine replace by a value; "auto" is its default, whatever its sample value. A `shape` row determines
     tensor shapes or the compiled program: runs that differ in it cannot share a stack. A row `of_model` belongs to the
@@ -54,6 +55,7 @@ class Hyperparameter:
     above: float | None = None
     below: float | None = None
     choices: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
     optional: bool = False
     off: bool = False
     automatic: bool = False
@@ -104,7 +106,7 @@ class Hyperparameter:
             return tuple(self._number(each, wrong) for each in value)
         if self.kind in ("bool", "str"):
             is_typed = isinstance(value, (str, bool)[self.kind == "bool"])
-            if not is_typed or (self.choices and value not in self.choices):
+            if not is_typed or (self.choices and value not in (*self.choices, *self.removed)):
                 raise wrong
             return value
         return self._number(value, wrong)
@@ -200,12 +202,10 @@ class ModelHyperparameters:
     relative_buckets: int = row("model", 32, "Number of distance buckets of relative positions; even", low=4, high=2**12)
     relative_max_distance: int = row("model", 128, "Distance from which on all relative positions share one bucket",
         unit="tokens", low=2, high=2**20)
-    attention: str = row("model", "full", "Kind of attention", choices=("full", "local", "strided", "linear"))
+    attention: str = row("model", "full", "Kind of attention", choices=("full", "local"), removed=("strided", "linear"))
     full_attention_interval: int | None = row("model", 6, "Every so many blocks one has full attention, and the others have the kind `attention`; null: none has",
         unit="blocks", low=1, high=2**10, off=True, suggested=(2, 4, 6))
     attention_window: int = row("model", 64, "Local attention sees positions that are less than this far away", unit="tokens", low=1, high=2**20)
-    attention_stride: int = row("model", 16, "Strided attention sees positions less than this far away, and all at a multiple of this distance",
-        unit="tokens", low=1, high=2**20)
     attention_scale: str = row("model", "head_dim", "Attention scores are divided by the square root of this width", choices=("head_dim", "n_embd"))
     qk_norm: bool = row("model", False, "Apply an RMS norm to each head's queries and keys")
     n_expert: int = row("model", 1, "Experts per block: feed-forward layers from which a router chooses", low=1, high=2**10)
@@ -250,7 +250,7 @@ class Hyperparameters(ModelHyperparameters):
         low=0.0, below=1.0, suggested={"min": 0.0, "max": 0.4, "step": 0.05})
     embedding_dropout: float = row("model", 0.2, "Share of the embeddings dropped in training; auto: dropout",
         low=0.0, below=1.0, automatic=True)
-    attention_dropout: float = row("model", 0.2, "Share of attention weights dropped in training; auto: dropout; linear attention has none",
+    attention_dropout: float = row("model", 0.2, "Share of attention weights dropped in training; auto: dropout",
         low=0.0, below=1.0, automatic=True)
     residual_dropout: float = row("model", 0.2, "Share of each sub-layer's output dropped in training; auto: dropout",
         low=0.0, below=1.0, automatic=True)
@@ -413,8 +413,6 @@ CONDITIONS: dict[str, Callable[[Hyperparameters], bool]] = {
         "relative_buckets relative_max_distance": lambda run: run.positions == "relative",
         "full_attention_interval": lambda run: run.attention != "full",
         "attention_window": lambda run: run.attention == "local",
-        "attention_stride": lambda run: run.attention == "strided",
-        "attention_dropout": lambda run: run.attention != "linear" or run.full_attention_interval is not None,
         "n_expert_active router_balance router_z": lambda run: run.n_expert > 1,
         "mup_base_width mup_base_head_dim": lambda run: run.parametrization == "mup",
         "betas": lambda run: run.optimizer in ("adamw", "adam", "lion", "muon"),

@@ -26,6 +26,7 @@ from sweeplab.analysis.trials import (
     trials_table,
     values_of,
 )
+from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
 from sweeplab.laws.intervals import share_interval
 from sweeplab.study.rules import wanted
@@ -184,12 +185,12 @@ def _standing(trials: DataFrame) -> Series:
 
 
 def _counted(runs: DataFrame, count: Callable[[Mapping[Any, Any]], float]) -> list[float]:
-    """Count for each run; NaN if the table lacks the columns needed."""
+    """Count for each run; NaN if the table lacks the columns needed, or an older version counted the run."""
     counts = []
     for run in runs.to_dict("records"):
         try:
             counts.append(float(count(run)))
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, BadInput):
             counts.append(np.nan)
     return counts
 

@@ -108,8 +108,9 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
 
     `trials` counts the trials that use up the budget, of `n_trials` in all (null if only time or FLOPs end the study;
     a cell has no more trials than points), `enqueued` those that run next, `known` those of a warm start. `baselines`
-    has the n-gram baseline of each cell, `workers` the place of each worker that runs or is queued. Values are of the
-    `metric`. Cells stand in the order of the grid, former cells last. If tasks differ there is no best. `findings` say
+    has the n-gram baseline of each cell, `removed` the values that only older versions train, `workers` the place of
+    each worker that runs or is queued. Values are of the `metric`. Cells stand in the order of the grid, former cells
+    last. If tasks differ there is no best. `findings` say
     what limited the best trials. With `only`, all is about this cell. `job` says what is known of one that waits in
     a cluster's queue to run the study.
 
@@ -154,6 +155,7 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
         "warm_start": warm_start,
         "baselines": baselines,
         "reaches": plan.get("reaches", []),
+        "removed": _removed_choices(trials),
         "mirror": plan.get("mirror") or None,
         "workers": [worker.as_dict() for worker in folder.workers],
         "disagreement": disagreement,
@@ -168,6 +170,18 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
             if state is RunState.FAILED
         ],
     }
+
+
+def _removed_choices(trials: Sequence[Trial]) -> list[str]:
+    """Return the values of the trials, as `attention=linear`, that older versions could train and this one cannot."""
+    return sorted(
+        {
+            f"{name}={value}"
+            for trial in trials
+            for name, row in TABLE.items()
+            if row.removed and (value := getattr(trial.start.values, name)) in row.removed
+        }
+    )
 
 
 def _cell_row(ranked: StudyTrials, cell: str, trials: list[Trial], unfinished: RunState) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Count a model's parameters and floating-point operations (FLOPs) in closed form, without torch: a plan imports it.
 
-Formulas use the letters of LEGEND. Each printed formula is also the one that is evaluated, and `Layout` checks their
-sum against the tensors.
+Formulas use the letters of LEGEND. A `Size` computes a number together with its printed formula, and `Layout` checks
+their sum against the tensors.
 
 FLOPs are counted as torch.utils.flop_counter counts them: only matrix products, 2mnk each. Attention counts what its
 kind computes: full attention counts the whole T x T square, although the causal mask hides half of it. Kaplan et al.
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sweeplab.model.attention import POSITIONS, cross_kind, kinds
+from sweeplab.model.attention import FULL, POSITIONS, kinds
 from sweeplab.model.shape import ModelShape, Side, cost, module_parameters
 
 LEGEND = {
@@ -40,6 +40,28 @@ COMPONENTS = (
     "head",
     "module",
 )
+
+
+@dataclass(frozen=True)
+class Size:
+    """A number of weights, and the formula that gives it."""
+
+    formula: str
+    value: int
+
+    def __add__(self, other: Size) -> Size:
+        return Size(f"({self.formula}+{other.formula})", self.value + other.value)
+
+    def times(self, n: int) -> Size:
+        """Return n times the size."""
+        if n == 1:
+            return self
+        return Size(f"{n}*{self.formula}", n * self.value)
+
+
+def product(*factors: Size) -> Size:
+    """Return the product of sizes."""
+    return Size("*".join(factor.formula for factor in factors), math.prod(factor.value for factor in factors))
 
 
 @dataclass(frozen=True)
@@ -74,40 +96,50 @@ def _terms(shape: ModelShape) -> Iterator[Term]:
             component = "token_embedding" if parameter.is_embedding else "module"
             yield Term(component, "", "*".join(map(str, parameter.shape)), size)
         return
-    values = {letter: getattr(shape, name) for letter, name in LEGEND.items()}
+    sizes = {letter: Size(letter, getattr(shape, name)) for letter, name in LEGEND.items()}
+    c, d, e, f, v = (sizes[letter] for letter in "CDEFV")
+    query_width, qkv_width = product(sizes["H"], d), product(sizes["H"] + sizes["G"].times(2), d)
 
-    def term(component: str, counts: Mapping[str, int], place: str = "", layers: int = 1) -> Term:
-        """Count a component; `counts` has the number of weights of each size, 0 for none."""
-        formula = " + ".join(size if n == 1 else f"{n}*{size}" for size, n in counts.items() if n)
-        # Users cannot write formulas, so eval is safe.
-        return Term(component, place, formula, int(eval(formula or "0", {}, values)), layers)
-
-    yield term("token_embedding", {"V*C": 1})
-    yield term("source_embedding", {"V*C": shape.has_source_embedding})
+    yield _term("token_embedding", {product(v, c): 1})
+    yield _term("source_embedding", {product(v, c): shape.has_source_embedding})
     vectors = 1 + shape.has_norm_bias  # a norm has a gain, and may have a bias
     n_wide, routed = 1 + shape.is_gated, shape.n_expert > 1
     bias = shape.bias and not routed
-    attention = {"C*(H+2*G)*D": 1, "(H+2*G)*D": shape.has_qkv_bias, "H*D*C": 1, "C": shape.has_out_bias}
+    attention = {
+        product(c, qkv_width): 1,
+        qkv_width: shape.has_qkv_bias,
+        product(query_width, c): 1,
+        c: shape.has_out_bias,
+    }
+    feed_forward = {product(c, f): n_wide + 1, f: n_wide * bias, c: int(bias)}
+    if routed:
+        feed_forward = {product(c, e): 1, product(e, c, f): n_wide + 1}
     for side in shape.of_family.sides:
         place, layers = side.name, shape.layers(side)
         table = POSITIONS[shape.positions].table
         if table:
-            component, *sizes = table
-            yield term(component, {"*".join(LETTERS[size] for size in sizes): 1}, place)
-        yield term("token_type_embedding", {"Y*C": shape.n_token_types > 0}, place)
-        yield term("attention", attention, place, layers)
+            component, rows, columns = table
+            yield _term(component, {product(sizes[LETTERS[rows]], sizes[LETTERS[columns]]): 1}, place)
+        yield _term("token_type_embedding", {product(sizes["Y"], c): shape.n_token_types > 0}, place)
+        yield _term("attention", attention, place, layers)
         if side.has_cross:
-            yield term("cross_attention", attention, place, layers)
-        matrices = {"C*E": int(routed), "E*C*F": (n_wide + 1) * routed, "C*F": (n_wide + 1) * (not routed)}
-        yield term("feed_forward", {**matrices, "F": n_wide * bias, "C": bias}, place, layers)
+            yield _term("cross_attention", attention, place, layers)
+        yield _term("feed_forward", feed_forward, place, layers)
         n_norms = 2 - shape.parallel_block + side.has_cross
         qk_norms = 2 * (1 + side.has_cross) * shape.qk_norm
-        yield term("norms", {"C": n_norms * vectors, "D": qk_norms}, place, layers)
-        yield term("norms", {"C": vectors * (shape.final_norm + shape.embedding_norm)}, place)
+        yield _term("norms", {c: n_norms * vectors, d: qk_norms}, place, layers)
+        yield _term("norms", {c: vectors * (shape.final_norm + shape.embedding_norm)}, place)
     if shape.of_family.transforms:
-        yield term("head", {"C*C": 1, "C": vectors + shape.bias})
-    yield term("head", {"V*C": not shape.tie_weights})
-    yield term("head", {"V": shape.has_head_bias})
+        yield _term("head", {product(c, c): 1, c: vectors + shape.bias})
+    yield _term("head", {product(v, c): not shape.tie_weights})
+    yield _term("head", {v: shape.has_head_bias})
+
+
+def _term(component: str, counts: Mapping[Size, int], place: str = "", layers: int = 1) -> Term:
+    """Count a component; `counts` has the number of weights of each size, 0 for none."""
+    sizes = [size.times(n) for size, n in counts.items() if n]
+    formula = " + ".join(size.formula for size in sizes)
+    return Term(component, place, formula, sum(size.value for size in sizes), layers)
 
 
 def parameters(shape: ModelShape) -> dict[str, int]:
@@ -161,7 +193,7 @@ def forward_flops(shape: ModelShape, length: int, source_length: int = 0) -> int
         for kind in kinds(shape, side):
             total += layer + kind.flops(shape, n, n, side.causal)
             if side.has_cross:
-                total += cross_kind(kind).flops(shape, n, source_length, False)
+                total += FULL.flops(shape, n, source_length, False)
     return total
 
 
@@ -177,7 +209,7 @@ def activation_bytes(shape: ModelShape, length: int, source_length: int = 0, val
         for kind in kinds(shape, side):
             weights = kind.n_weights(shape, n, n, side.causal)
             if side.has_cross:
-                weights += cross_kind(kind).n_weights(shape, n, source_length, False)
+                weights += FULL.n_weights(shape, n, source_length, False)
             saved += n * ((16 + 8 * side.has_cross) * c + hidden) + 2 * shape.n_head * weights
     return saved * value_bytes
 

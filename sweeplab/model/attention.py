@@ -14,6 +14,7 @@ from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from sweeplab.errors import BadInput, Problem
 from sweeplab.model.shape import GENERAL, ModelShape, Requirement, Side, requirement
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ Cached = tuple["Tensor", ...]
 Drop = Callable[["Tensor"], "Tensor"] | None
 
 SINUSOIDAL_BASE = 10_000.0
-CHUNK = 64
 # A multiple of the elements in one vector register of any CPU.
 LANES = 64
 
@@ -154,11 +154,6 @@ _BUCKETS = requirement(
         or (shape.relative_buckets % 2 == 0 and shape.relative_max_distance > shape.relative_buckets // 2)
     ),
 )
-_SCORES_WITH_BIAS = requirement(
-    "relative and alibi positions add to attention scores, which linear attention does not have",
-    "attention positions",
-    lambda shape: shape.attention != "linear" or shape.positions not in ("relative", "alibi"),
-)
 _EVEN_HEADS = requirement(
     "rotary positions rotate pairs of a head's columns: head_dim must be even",
     "positions head_dim n_embd n_head",
@@ -237,16 +232,7 @@ class AttentionMask:
 
 
 class AttentionKind(ABC):
-    """A kind of self-attention.
-
-    allows_cross: an encoder_decoder's cross-attention has this kind too; otherwise it is full.
-    has_scores: the weights are a softmax of scaled scores; muP changes their scale, and dropout applies to them.
-    requires: conditions on the shape of every model, also of models with another kind of attention.
-    """
-
-    allows_cross = False
-    has_scores = True
-    requires: tuple[Requirement, ...] = ()
+    """A kind of self-attention. Cross-attention is always full."""
 
     @abstractmethod
     def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Out:
@@ -262,10 +248,6 @@ class AttentionKind(ABC):
 
     def window(self, shape: ModelShape) -> int | None:
         """Return the distance from which no query attends to a key, so that no key is cached; None for no limit."""
-        return None
-
-    def attends_at(self, shape: ModelShape, distances: Int[Tensor, "T S"]) -> Bool[Tensor, "T S"] | None:
-        """Return at which distances (query minus key position) queries attend; None for all inside the window."""
         return None
 
     def attend_cached(
@@ -293,11 +275,9 @@ class AttentionKind(ABC):
         from torch.nn import functional as F
 
         distances = distance_matrix(q, k)
-        hidden, allowed = None, self.attends_at(shape, distances)
-        if q.shape[2] > 1 or allowed is not None:  # else the query attends to all cached keys
+        hidden = None
+        if q.shape[2] > 1:  # else the query attends to all cached keys
             hidden = (distances < 0) | (distances >= (self.window(shape) or k.shape[2]))
-            if allowed is not None:
-                hidden = hidden | ~allowed
         if mask.bias:
             return F.scaled_dot_product_attention(
                 q, k, v, attn_mask=mask.additive_mask(self, len(q), distances, hidden)
@@ -355,8 +335,6 @@ class _Full(AttentionKind):
     FLOPs count the whole square, although a causal mask hides half of it.
     """
 
-    allows_cross = True
-
     def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Out:
         import torch
 
@@ -385,127 +363,32 @@ class _Full(AttentionKind):
         return n_queries * n_keys
 
 
-class _Linear(AttentionKind):
-    """Linear attention (Katharopoulos et al., "Transformers are RNNs", 2020): elu + 1 replaces the softmax.
+class _Local(AttentionKind):
+    """Attention to positions less than `attention_window` away (Beltagy et al., "Longformer", 2020), at a cost of O(T).
 
-    The products of keys and values are summed once, so the cost is O(T). With a causal mask they are running sums over
-    chunks, and the square is computed only inside each chunk. There are no weights to drop. A column of ones beside the
-    values gives the denominator.
+    It is computed in blocks as wide as the window. The queries of a block attend to the keys of their own block and of
+    the block before it (and after it, without a causal mask).
     """
 
-    allows_cross = True
-    has_scores = False
-    requires = (_SCORES_WITH_BIAS,)
-
     def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Out:
-        q, k, v = _feature_maps(q, k, v, mask)
-        if mask.visible is not None:
-            k = k * mask.visible[:, None, :, None]
-        summed = _causal_sums(q, k, v) if mask.causal else q.matmul(k.transpose(2, 3).matmul(v))
-        return summed[..., :-1] / summed[..., -1:]
-
-    def attend_cached(
-        self, q: Query, k: New, v: New, shape: ModelShape, mask: AttentionMask, cached: Cached | None
-    ) -> tuple[Out, Cached]:
-        q, k, v = _feature_maps(q, k, v, mask)
-        summed = _causal_sums(q, repeat_kv(k, shape), repeat_kv(v, shape))
-        sums = k.transpose(2, 3).matmul(v)  # the cache needs only the sums over earlier keys
-        if cached is not None:
-            summed = summed + q.matmul(repeat_kv(cached[0], shape))
-            sums = sums + cached[0]
-        return summed[..., :-1] / summed[..., -1:], (sums,)
-
-    def n_weights(self, shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
-        chunk = min(CHUNK, n_queries)
-        return -(-n_queries // chunk) * chunk * chunk * causal
-
-    def flops(self, shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
-        width = shape.head_dim
-        sums = 2 * width * (width + 1)  # one key times its value, or one query times the sums
-        if not causal:
-            return (n_queries + n_keys) * shape.n_head * sums
-        inside = self.n_weights(shape, n_queries, n_keys, causal) * 2 * (2 * width + 1)
-        if n_queries > CHUNK:
-            inside += 2 * -(-n_queries // CHUNK) * CHUNK * sums
-        return shape.n_head * inside
-
-
-def _feature_maps(
-    q: Query, k: Float[Tensor, "KB G S D"], v: Float[Tensor, "KB G S W"], mask: AttentionMask
-) -> tuple[Query, Float[Tensor, "KB G S D"], Float[Tensor, "KB G S W+1"]]:
-    from torch.nn import functional as F
-
-    ones = F.pad(v, (0, 1), value=1.0)
-    return by_run(feature_map, q, mask.n_runs), by_run(feature_map, k, mask.n_runs), ones
-
-
-def feature_map(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-    """Return elu(x) + 1, as exp(x) below zero: in float32, exp(x) - 1 + 1 is 0 below -17, which would give 0 / 0."""
-    positive = x.relu()
-    return (x - positive).exp() + positive
-
-
-def _causal_sums(q: Query, k: Query, v: Out) -> Out:
-    from torch.nn import functional as F
-
-    length = q.shape[2]
-    q, k, v = (in_blocks(heads, min(CHUNK, length)) for heads in (q, k, v))
-    output = q.matmul(k.transpose(3, 4)).tril().matmul(v)
-    if q.shape[2] > 1:
-        sums = k.transpose(3, 4).matmul(v).cumsum(dim=2)
-        output = output + q.matmul(F.pad(sums, (0, 0, 0, 0, 1, -1)))
-    return output.flatten(2, 3)[:, :, :length]
-
-
-@dataclass(frozen=True)
-class _Nearby(AttentionKind):
-    """Attention to positions less than a width away; with `has_column`, also to those at multiples of the width.
-
-    It is computed in blocks. local (sliding windows: Beltagy et al., "Longformer", 2020): a block is as wide as the
-    window. Its queries attend to the keys of their own block and of the block before it (and after it, without a causal
-    mask). The cost is O(T). strided (Child et al., "Sparse transformers", 2019): the width is the stride s, and the
-    cost is O(T (s + T/s)). Both parts share one softmax.
-    """
-
-    width: Callable[[ModelShape], int]
-    has_column: bool = False
-
-    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Out:
-        import torch
-
         length = q.shape[2]
-        width = min(self.width(shape), length)
+        width = min(shape.attention_window, length)
         q, k, v = (in_blocks(heads, width) for heads in (q, k, v))
         near, hidden = _near_scores(q, k, length, width, mask)
-        n_near, has_column = near.shape[-1], self.has_column and length > width
-        if has_column:
-            far, far_hidden = _column_scores(q, k, length, width, mask)
-            near = torch.cat([near, far.transpose(-2, -3)], dim=-1)
-            hidden = torch.cat([hidden, far_hidden.transpose(-2, -3)], dim=-1)
         weights = softmax_(near, hidden)
         if drop:
             weights = drop(weights)
-        output = weights[..., :n_near].matmul(_with_neighbors(v, mask.causal))
-        if has_column:
-            column = weights[..., n_near:].transpose(-2, -3).matmul(v.transpose(-2, -3))
-            output = output + column.transpose(-2, -3)
-        return output.flatten(2, 3)[:, :, :length]
+        return weights.matmul(_with_neighbors(v, mask.causal)).flatten(2, 3)[:, :, :length]
 
     def n_weights(self, shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
-        width = min(self.width(shape), n_queries)
-        n = -(-n_queries // width)
-        if n == 1:
+        width = min(shape.attention_window, n_queries)
+        n_blocks = -(-n_queries // width)
+        if n_blocks == 1:
             return width * width
-        n_near = width * (3 - causal)
-        return n * width * (n_near + n * self.has_column)
+        return n_blocks * width * width * (2 if causal else 3)
 
     def window(self, shape: ModelShape) -> int | None:
-        return None if self.has_column else self.width(shape)
-
-    def attends_at(self, shape: ModelShape, distances: Int[Tensor, "T S"]) -> Bool[Tensor, "T S"] | None:
-        if not self.has_column:
-            return None
-        return (distances < self.width(shape)) | (distances % self.width(shape) == 0)
+        return shape.attention_window
 
 
 def _with_neighbors(x: Blocks, causal: bool) -> Float[Tensor, "KB H n near D"]:
@@ -541,48 +424,36 @@ def _near_scores(
     return mask.add_bias(products, "near", distances), hidden
 
 
-def _column_scores(
-    q: Blocks, k: Blocks, n_keys: int, stride: int, mask: AttentionMask
-) -> tuple[Float[Tensor, "KB H {stride} n n"], Bool[Tensor, "..."]]:
-    import torch
-
-    products = scores(q.transpose(-2, -3), k.transpose(-2, -3))
-    rows = torch.arange(q.shape[-3], device=q.device)
-    steps = rows[:, None] - rows
-    positions = torch.arange(stride, device=q.device)[:, None] + stride * rows
-    # A position's own key is hidden, because the near scores have it.
-    hidden = (steps <= 0 if mask.causal else steps == 0) | (positions >= n_keys)[:, None]
-    if mask.visible is not None:
-        present = mask.visible[:, positions.clamp(max=n_keys - 1)]
-        hidden = hidden | ~present[:, None, :, None]
-    return mask.add_bias(products, "far", steps * stride), hidden
-
-
 FULL = _Full()
+_KNOWN_KIND = requirement(
+    "attention must be full or local: strided and linear are removed, and their runs are shown from their records",
+    "attention",
+    lambda shape: shape.is_plugin or shape.attention in ATTENTION,
+)
 ATTENTION: dict[str, AttentionKind] = {
     "full": FULL,
-    "local": _Nearby(lambda shape: shape.attention_window),
-    "strided": _Nearby(lambda shape: shape.attention_stride, has_column=True),
-    "linear": _Linear(),
+    "local": _Local(),
 }
 
 
 def kinds(shape: ModelShape, side: Side) -> list[AttentionKind]:
-    """Return the kind of self-attention of each block of a side."""
-    return [ATTENTION[shape.attention_of(layer)] for layer in range(shape.layers(side))]
+    """Return the kind of self-attention of each block of a side.
+
+    Raises:
+        BadInput: the run is of an older version, with a kind that this one does not have.
+    """
+    names = [shape.attention_of(layer) for layer in range(shape.layers(side))]
+    if removed := [name for name in names if name not in ATTENTION]:
+        raise BadInput(Problem(f"attention is {removed[0]}; {_KNOWN_KIND.text}"))
+    return [ATTENTION[name] for name in names]
 
 
-def cross_kind(kind: AttentionKind) -> AttentionKind:
-    """Return the kind of cross-attention for a kind of self-attention: full if the kind needs distances."""
-    return kind if kind.allows_cross else FULL
-
-
-def query_factor(shape: ModelShape, kind: AttentionKind = FULL) -> float:
+def query_factor(shape: ModelShape) -> float:
     """Return the factor of the queries; besides it, scores are divided by sqrt(head_dim).
 
     With it, muP divides scores by head_dim over the root of mup_base_head_dim; else attention_scale names the divisor.
     """
-    if shape.parametrization == "mup" and kind.has_scores:
+    if shape.parametrization == "mup":
         return math.sqrt(shape.mup_base_head_dim / shape.head_dim)
     return math.sqrt(shape.head_dim / shape.n_embd) if shape.attention_scale == "n_embd" else 1.0
 
@@ -591,8 +462,7 @@ def query_factor(shape: ModelShape, kind: AttentionKind = FULL) -> float:
 def requirements() -> tuple[Requirement, ...]:
     """Return all requirements on a model's shape."""
     of_positions = (part.requires for part in POSITIONS.values())
-    of_attention = (kind.requires for kind in ATTENTION.values())
-    return (*GENERAL, *chain(*of_positions, *of_attention))
+    return (*GENERAL, _KNOWN_KIND, *chain(*of_positions))
 
 
 def why_not(shape: ModelShape) -> str | None:

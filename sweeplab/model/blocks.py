@@ -21,13 +21,13 @@ from torch.nn import functional as F
 
 from sweeplab.model.accounting import is_large_product
 from sweeplab.model.attention import (
+    FULL,
     POSITIONS,
     AttentionKind,
     AttentionMask,
     Cached,
     Drop,
     by_run,
-    cross_kind,
     kinds,
     query_factor,
     repeat_kv,
@@ -256,7 +256,7 @@ class Pass:
     def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Out:
         """Return the attention output of all heads, before the output projection."""
         shape, (q, k, v) = self.shape, heads
-        factor = query_factor(shape, kind)
+        factor = query_factor(shape)
         if factor != 1.0:
             q = q * factor
         if self.cache and mask.causal:
@@ -359,7 +359,7 @@ def _block(
     attend = partial(self_attention, p, f"{name}.attention", kind, mask)
     parts: dict[str, Callable[[Normed], Tensor]] = {"attention": attend}
     if source:
-        parts["cross"] = partial(cross_attention, p, f"{name}.cross", cross_kind(kind), *source)
+        parts["cross"] = partial(cross_attention, p, f"{name}.cross", FULL, *source)
     parts["feed_forward"] = partial(feed_forward, p, f"{name}.feed_forward")
     if p.shape.n_expert > 1:
         parts["feed_forward"] = partial(experts, p, f"{name}.feed_forward", mask.present)

@@ -362,11 +362,6 @@ GENERAL = (
         ),
     ),
     requirement(
-        "attention_scale n_embd needs attention scores to scale: attention must not be linear",
-        "attention_scale attention",
-        lambda shape: shape.attention_scale == "head_dim" or shape.attention != "linear",
-    ),
-    requirement(
         "share_embeddings false needs a source and a target: family must be encoder_decoder",
         "share_embeddings family",
         lambda shape: shape.share_embeddings or shape.of_family.reads_source,

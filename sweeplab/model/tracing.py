@@ -26,7 +26,6 @@ from sweeplab.model.attention import (
     AttentionKind,
     AttentionMask,
     distance_matrix,
-    feature_map,
     query_factor,
     repeat_kv,
     scores,
@@ -80,15 +79,13 @@ class _RecordingPass(Pass):
     def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Out:
         """Attend, and record the queries, keys, values, scores, attention weights and output of all heads."""
         q, *keys = heads
-        q, k, v = q * query_factor(self.shape, kind), *(repeat_kv(part, self.shape) for part in keys)
-        multiplied = (q, k, v) if kind.has_scores else (feature_map(q), feature_map(k), v)
-        for role, head in zip("qkv", multiplied, strict=True):
+        q, k, v = q * query_factor(self.shape), *(repeat_kv(part, self.shape) for part in keys)
+        for role, head in zip("qkv", (q, k, v), strict=True):
             self.note(f"{name}.{role}.heads", head)
         identity = torch.eye(k.shape[2], dtype=k.dtype).repeat(*k.shape[:2], 1, 1)
         weights = kind.attend(q, k, identity, self.shape, mask, None)
-        if kind.has_scores:
-            products = mask.add_bias(scores(q, k), name, distance_matrix(q, k))
-            self.note(f"{name}.scores", products.masked_fill(weights == 0.0, -torch.inf))
+        products = mask.add_bias(scores(q, k), name, distance_matrix(q, k))
+        self.note(f"{name}.scores", products.masked_fill(weights == 0.0, -torch.inf))
         self.note(f"{name}.weights", weights)
         return self.note(f"{name}.mixed", super().attend(name, kind, heads, mask))
 

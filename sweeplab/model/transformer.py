@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from sweeplab.data.batches import NO_TARGET, Batch
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.model.attention import POSITIONS, AttentionMask, by_run, cross_kind, kinds
+from sweeplab.model.attention import FULL, POSITIONS, AttentionMask, by_run, kinds
 from sweeplab.model.blocks import (
     Dropout,
     KVCache,
@@ -75,10 +75,10 @@ class Transformer:
         for side in reversed(self.shape.of_family.sides):
             others[f"{side.prefix}embedding"] = ("embedding", 1.0)
             n_layer = self.shape.layers(side)
-            for layer, kind in enumerate(kinds(self.shape, side)):
+            for layer in range(n_layer):
                 block = f"{side.prefix}blocks.{layer}"
                 for part in side.sub_layers:
-                    if part != "feed_forward" and kind.has_scores:
+                    if part != "feed_forward":
                         others[f"{block}.{part}"] = ("attention", 1.0)
                     others[f"{block}.{part}.residual"] = ("residual", 1.0)
                     depths[f"{block}.{part}.depth"] = ("depth", (layer + 1) / n_layer)
@@ -88,10 +88,9 @@ class Transformer:
         """Return the largest number of elements in one run's dropout mask: of activations or attention weights."""
         shape, length = self.shape, self.shape.block_size
         weights = max(
-            of_part.n_weights(shape, length, length, side.causal) * of_part.has_scores
+            kind.n_weights(shape, length, length, side.causal)
             for side in shape.of_family.sides
-            for kind in set(kinds(shape, side))
-            for of_part in (kind, cross_kind(kind))
+            for kind in {*kinds(shape, side), FULL}
         )
         return n_sequences * max(length * shape.n_embd, shape.n_head * weights)
 

@@ -149,7 +149,7 @@ def _best_of_cells(folder: StudyFolder, top: int) -> list[list[Trial]]:
     for trial in itertools.chain(*StudyTrials(folder).by_task()):
         by_cell.setdefault(trial.cell, []).append(trial)
     order = [cell["cell"] for cell in folder.read(folder.plan_file)["cells"]]
-    return [by_cell[cell][:top] for cell in sorted(by_cell, key=order.index)]
+    return [by_cell[cell][:top] for cell in order if cell in by_cell]
 
 
 def _check_seeds(folder: StudyFolder, wanted: Mapping[str, int]) -> None:

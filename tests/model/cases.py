@@ -27,7 +27,7 @@ EXTRAS = (
     {"share_embeddings": False, "n_token_types": 2, "init": "xavier", "norm_eps": 0.1},
     {"n_expert": 2, "tie_weights": False, "head_bias": True, "d_ff": 9},
     {"n_encoder_layer": 2, "relative_buckets": 6, "relative_max_distance": 8},
-    {"n_kv_head": 1, "qk_norm": True, "attention_window": 1, "attention_stride": 1},
+    {"n_kv_head": 1, "qk_norm": True, "attention_window": 1},
     {"n_layer": 3, "full_attention_interval": 2},
 )
 
@@ -35,7 +35,7 @@ EXTRAS = (
 def shape_of(**changed) -> ModelShape:
     """Return a small model's shape, with changes."""
     sizes = {"vocab_size": VOCABULARY, "block_size": LENGTH, "n_layer": 1, "n_head": 2, "n_embd": 8}
-    small = {"attention_window": 4, "attention_stride": 3}
+    small = {"attention_window": 4}
     return ModelShape(**{**sizes, **small, **changed})
 
 

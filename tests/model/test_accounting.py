@@ -174,7 +174,7 @@ VARIANTS = (
     {"n_kv_head": 1, "qk_norm": True, "head_dim": 6},
     {"activation": "swiglu", "d_ff": 10, "parallel_block": True},
     {"n_expert": 3, "n_expert_active": 2, "activation": "geglu"},
-    {"norm_position": "post", "attention_window": 20, "attention_stride": 20},
+    {"norm_position": "post", "attention_window": 20},
 )
 
 
@@ -184,7 +184,7 @@ VARIANTS = (
 def test_flops_of_every_kind_of_attention_are_what_torch_counts(family: str, attention: str) -> None:
     for variant in VARIANTS:
         parallel = family != "encoder_decoder" and variant.get("parallel_block", False)
-        positions = "none" if attention == "linear" else variant.get("positions", "rotary")
+        positions = variant.get("positions", "rotary")
         changed = {**variant, "parallel_block": parallel, "positions": positions, "bias": False}
         shape = shape_of(family=family, attention=attention, **changed)
         forward, both = counted(shape, batch_of(shape, 2)._replace(lengths=None, source_lengths=None), 2)
@@ -206,9 +206,9 @@ def counted(shape: ModelShape, batch: Batch, n_runs: int) -> tuple[int, int]:
     return forward.get_total_flops(), both.get_total_flops()
 
 
-@pytest.mark.parametrize(("attention", "growth"), [("full", 4), ("local", 2), ("strided", 4), ("linear", 2)])
+@pytest.mark.parametrize(("attention", "growth"), [("full", 4), ("local", 2)])
 def test_attention_grows_with_the_length_as_its_kind_says(attention: str, growth: float) -> None:
-    shape = shape_of(attention=attention, attention_window=64, attention_stride=16)
+    shape = shape_of(attention=attention, attention_window=64)
     long, longer = (ATTENTION[attention].flops(shape, length, length, True) for length in (2**16, 2**17))
     assert longer / long == pytest.approx(growth, rel=0.02)
 

@@ -8,17 +8,14 @@ import pytest
 import torch
 from model.cases import batch_of, dropout_of, rows_of, shape_of
 
-from sweeplab.model.attention import ATTENTION, POSITIONS, AttentionMask, feature_map
+from sweeplab.errors import BadInput
+from sweeplab.model.attention import ATTENTION, POSITIONS, AttentionMask
 from sweeplab.model.blocks import Site, element_hashes
 from sweeplab.model.transformer import Transformer
 
 VISIBLE = {
     "full": lambda distance, shape: distance == distance,
     "local": lambda distance, shape: distance.abs() < shape.attention_window,
-    "strided": lambda distance, shape: (
-        (distance.abs() < shape.attention_stride) | (distance % shape.attention_stride == 0)
-    ),
-    "linear": lambda distance, shape: distance == distance,
 }
 
 
@@ -36,9 +33,6 @@ def by_definition(q, k, v, attention, shape, causal, present, bias):
     visible = visible.expand(6, 1, length, length)
     if present is not None:
         visible = visible & present[:, None, None]
-    if attention == "linear":
-        weights = (torch.where(q > 0, q + 1, q.exp()) @ torch.where(k > 0, k + 1, k.exp()).mT) * visible
-        return weights / weights.sum(dim=-1, keepdim=True).clamp(min=1e-9) @ v
     scores = q @ k.mT / math.sqrt(q.shape[-1])
     if bias is not None:
         scores = scores + bias(distance).repeat_interleave(3, dim=0)
@@ -49,7 +43,7 @@ def by_definition(q, k, v, attention, shape, causal, present, bias):
 @pytest.mark.parametrize("length", [1, 3, 12, 13, 131])
 @pytest.mark.parametrize("attention", ATTENTION)
 def test_equals_its_definition_in_value_and_gradient(attention: str, length: int, causal: bool) -> None:
-    shape = shape_of(attention_window=4, attention_stride=5)
+    shape = shape_of(attention_window=4)
     lengths = torch.tensor([1, 2, 5, 9, 12, 13]).clamp(max=length)
     table = torch.randn(2, 2, 2 * length + 1, dtype=torch.float64)
 
@@ -59,8 +53,7 @@ def test_equals_its_definition_in_value_and_gradient(attention: str, length: int
     cases = [(None, None)]
     if not causal:
         cases.append((torch.arange(length) < lengths[:, None], None))
-    if attention != "linear":
-        cases += [(present, bias) for present, _ in cases]
+    cases += [(present, bias) for present, _ in cases]
     for present, shift in cases:
         q, k, v = heads(length)
         found = ATTENTION[attention].attend(q, k, v, shape, AttentionMask(causal, 2, present, shift), None)
@@ -78,9 +71,9 @@ def test_equals_its_definition_in_value_and_gradient(attention: str, length: int
             torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("attention", ["full", "local", "strided"])
+@pytest.mark.parametrize("attention", ["full", "local"])
 def test_dropped_weights_are_right_on_average(attention: str) -> None:
-    shape = shape_of(attention_window=4, attention_stride=5)
+    shape = shape_of(attention_window=4)
     q, k, v = (each.detach()[:2] for each in heads(12))
     kind, n_draws = ATTENTION[attention], 400
     elements = element_hashes(2 * kind.n_weights(shape, 12, 12, True), torch.device("cpu"))
@@ -95,30 +88,19 @@ def test_dropped_weights_are_right_on_average(attention: str) -> None:
     assert ((draws.mean(dim=0) - expected).abs() < 5 * draws.std(dim=0) / n_draws**0.5 + 1e-9).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_linear_attentions_features_are_never_nothing(dtype: torch.dtype) -> None:
-    q, k = (torch.full((1, 1, 3, 4), at, dtype=dtype, requires_grad=True) for at in (-20.0, -25.0))
-    v = torch.arange(12, dtype=dtype).view(1, 1, 3, 4)
-    mixed = ATTENTION["linear"].attend(q, k, v, shape_of(), AttentionMask(True, 1), None)
-    torch.testing.assert_close(mixed[0, 0], torch.stack([v[0, 0, : end + 1].mean(0) for end in range(3)]))
-    slopes = torch.autograd.grad(mixed.sum(), (q, k))
-    assert all(slope.isfinite().all() for slope in slopes)
-
-
-def test_linear_attentions_features_are_elu_and_one() -> None:
-    x = torch.linspace(-3, 3, 25, dtype=torch.float64, requires_grad=True)
-    ours, theirs = feature_map(x), torch.nn.functional.elu(x) + 1
-    torch.testing.assert_close(ours, theirs)
-    slopes = [torch.autograd.grad(each.sum(), x)[0] for each in (ours, theirs)]
-    torch.testing.assert_close(*slopes)
-    assert slopes[0][12] == 1
+@pytest.mark.parametrize("attention", ["strided", "linear"])
+def test_a_model_with_a_kind_of_older_versions_is_refused_in_one_line(attention: str) -> None:
+    model = Transformer(shape_of(attention=attention, n_layer=2, full_attention_interval=2))
+    with pytest.raises(
+        BadInput, match=f"^attention is {attention}; attention must be full or local: .*removed"
+    ):
+        model.losses(model.layout.views(rows_of(model, 1)), batch_of(model.shape, 1))
 
 
 def test_local_attention_never_holds_the_square() -> None:
-    shape = shape_of(attention_window=8, attention_stride=16)
+    shape = shape_of(attention_window=8)
     assert ATTENTION["full"].n_weights(shape, 1024, 1024, True) == 1024 * 1024
     assert ATTENTION["local"].n_weights(shape, 1024, 1024, True) == 1024 * 16
-    assert ATTENTION["strided"].n_weights(shape, 1024, 1024, True) == 1024 * (32 + 64)
 
 
 @pytest.mark.parametrize(

@@ -68,17 +68,8 @@ def of_model(model: Transformer, iteration: int = 0, **chances) -> Dropout | Non
     )
 
 
-def test_linear_attention_has_no_weights_to_drop_and_none_to_make_room_for() -> None:
-    linear, full = (
-        Transformer(shape_of(attention=each, n_head=8, head_dim=1)) for each in ("linear", "full")
-    )
-    assert [*linear.sites] == [name for name, site in full.sites.items() if site.kind != "attention"]
-    assert linear.max_mask_size(3) == 3 * 10 * 8
-    assert full.max_mask_size(3) == 3 * 8 * 10 * 10
-
-
 @pytest.mark.parametrize("family", ["decoder", "encoder", "encoder_decoder"])
-@pytest.mark.parametrize("attention", ["full", "local", "strided", "linear"])
+@pytest.mark.parametrize("attention", ["full", "local"])
 def test_every_kind_of_site_drops_its_own(family: str, attention: str) -> None:
     model = Transformer(shape_of(family=family, attention=attention))
     rows, batch = rows_of(model, 1), batch_of(model.shape, 1)
@@ -86,7 +77,7 @@ def test_every_kind_of_site_drops_its_own(family: str, attention: str) -> None:
     plain = model.losses(views, batch)
     for kind in ("embedding", "attention", "residual", "depth"):
         dropped = model.losses(views, batch, of_model(model, **{kind: 0.5}))
-        assert torch.equal(dropped, plain) == (kind == "attention" and attention == "linear"), kind
+        assert not torch.equal(dropped, plain), kind
     assert torch.equal(model.losses(views, batch, of_model(model)), plain)
 
 

@@ -73,14 +73,12 @@ def test_with_a_cache_and_without_the_same_tokens(family: str, attention: str, o
             assert kept._cache.length == n_new
         elif not POSITIONS[shape.positions].is_bounded:
             assert kept._cache.length == len(prompt.start) + n_new - 1, "what was read is not read again"
-    legal = {"relative", "alibi"} if attention == "linear" else set()
-    assert tried == set(POSITIONS) - legal
+    assert tried == set(POSITIONS)
 
 
 @pytest.mark.parametrize("attention", ATTENTION)
 def test_a_cache_takes_in_any_number_of_tokens_at_once(attention: str) -> None:
-    every_positions = ("rotary",) if attention == "linear" else ("rotary", "alibi", "relative")
-    for positions, interval in itertools.product(every_positions, (None, 2)):
+    for positions, interval in itertools.product(("rotary", "alibi", "relative"), (None, 2)):
         shape = shape_of(
             attention=attention, positions=positions, n_layer=4, n_kv_head=1, full_attention_interval=interval
         )
@@ -109,9 +107,8 @@ def test_a_cache_is_no_larger_than_its_kind_of_attention_needs() -> None:
         )
         assert every_second == [(1, 1, 20, 4)] * 2, "of full attention"
     d, window = 4, 4
-    assert kept["full"] == kept["strided"] == [(1, 1, 20, d)] * 2
+    assert kept["full"] == [(1, 1, 20, d)] * 2
     assert kept["local"] == [(1, 1, window - 1, d)] * 2
-    assert kept["linear"] == [(1, 1, d, d + 1)], "running sums, however long the text"
 
 
 def test_the_source_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +202,7 @@ def beams_by_brute_force(model, weights, prompt: Prompt, most: int) -> list[tupl
     return sorted(found, reverse=True)
 
 
-@pytest.mark.parametrize("attention", ["full", "linear"])
+@pytest.mark.parametrize("attention", ["full", "local"])
 def test_beams_wide_enough_find_what_brute_force_finds(attention: str, one_thread) -> None:
     shape = shape_of(family="encoder_decoder", positions="rotary", attention=attention)
     model, weights = model_of(shape, scale=3.0)

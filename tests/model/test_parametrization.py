@@ -98,13 +98,6 @@ def test_scores_are_those_of_the_base_head_over_the_ratio_of_heads(changed, expe
     assert query_factor(shape(128, **changed)) == expected
 
 
-def test_linear_attention_has_no_scores_to_scale_otherwise() -> None:
-    own, standard = (shape(32, attention="linear", parametrization=each) for each in ("mup", "standard"))
-    views = Layout(own).views(Layout(own).initial_row(1)[None])
-    batch = Batch(torch.arange(24).view(1, 2, 12), None)
-    assert torch.equal(Transformer(own).logits(views, batch), Transformer(standard).logits(views, batch))
-
-
 def test_logits_are_divided_by_the_width_ratio_and_their_bias_is_not() -> None:
     layout = Layout(shape(128))
     views = layout.views(layout.initial_row(1)[None])

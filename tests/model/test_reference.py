@@ -19,16 +19,10 @@ from sweeplab.model.shape import ModelShape
 
 FAMILIES = ("decoder", "encoder", "encoder_decoder")
 POSITIONS = ("learned", "sinusoidal", "relative", "rotary", "alibi", "none")
-ATTENTIONS = ("full", "local", "strided", "linear")
-# Linear attention has no scores that positions could be added to.
-PAIRS = [
-    (attention, positions)
-    for attention in ATTENTIONS
-    for positions in POSITIONS
-    if attention != "linear" or positions not in ("relative", "alibi")
-]
+ATTENTIONS = ("full", "local")
+PAIRS = [(attention, positions) for attention in ATTENTIONS for positions in POSITIONS]
 SMALL = {"vocab_size": 11, "block_size": 9, "n_layer": 2, "n_head": 2, "n_embd": 8}
-SMALL |= {"attention_window": 3, "attention_stride": 3, "relative_buckets": 8, "relative_max_distance": 8}
+SMALL |= {"attention_window": 3, "relative_buckets": 8, "relative_max_distance": 8}
 LENGTHS, SOURCE_LENGTHS = np.array([7, 4, 6]), np.array([5, 8, 3])
 
 
@@ -118,8 +112,7 @@ def test_attention_over_equal_keys_is_the_mean_of_what_is_seen() -> None:
     causal = np.tril(np.ones((5, 5), bool))
     for kind in ATTENTIONS:
         p = Pass(shape_of(attention=kind), {})
-        positive = np.abs if kind == "linear" else np.asarray
-        mixed, _ = attend(p, "attention", kind, positive(q), positive(k), v, np.zeros((1, 1, 1)), causal)
+        mixed, _ = attend(p, "attention", kind, q, k, v, np.zeros((1, 1, 1)), causal)
         expected = np.cumsum(v, axis=2) / np.arange(1, 6)[:, None]
         np.testing.assert_allclose(mixed, expected, rtol=1e-12)
 
@@ -128,9 +121,7 @@ def test_attention_over_equal_keys_is_the_mean_of_what_is_seen() -> None:
     ("attention", "both_ways", "back"),
     [
         ("full", range(12), range(8)),
-        ("linear", range(12), range(8)),
         ("local", [5, 6, 7, 8, 9], [5, 6, 7]),
-        ("strided", [1, 4, 5, 6, 7, 8, 9, 10], [1, 4, 5, 6, 7]),
     ],
 )
 def test_the_eighth_of_twelve_sees(attention: str, both_ways: list[int], back: list[int]) -> None:
@@ -276,12 +267,8 @@ def test_parts_that_come_to_the_same(family: str) -> None:
     shape = shape_of(family=family, n_head=4, n_kv_head=2)
     weights, batch = weights_of(shape), batch_of(shape)
     expected = logits(shape, weights, batch)
-    for same in (
-        {"attention": "local", "attention_window": 9},
-        {"attention": "strided", "attention_stride": 1},
-        {"attention": "strided", "attention_stride": 9},
-    ):
-        np.testing.assert_array_equal(logits(replace(shape, **same), weights, batch), expected)
+    same = replace(shape, attention="local", attention_window=9)
+    np.testing.assert_array_equal(logits(same, weights, batch), expected)
     assert np.abs(logits(replace(shape, attention="local"), weights, batch) - expected).max() > 1e-3
     # Every query head a key head of its own, with the weights of the one it shared.
     own = np.repeat(np.arange(2), 2)[:, None] * 2 + np.arange(2)

@@ -102,8 +102,8 @@ def test_buckets_agree_at_every_distance(count: int, furthest: int, causal: bool
 @pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_long_sequences_agree(family: str, attention: str, one_thread: None) -> None:
-    """Over several blocks, strides and chunks of running sums."""
-    near = {"attention": attention, "attention_window": 20, "attention_stride": 9}
+    """Over several blocks."""
+    near = {"attention": attention, "attention_window": 20}
     shape = ModelShape(
         vocab_size=7, block_size=150, n_layer=1, n_head=2, n_embd=4, family=family, positions="rotary", **near
     )

@@ -16,7 +16,6 @@ TOKEN, POSITION = 3, 2
 SHAPES = [shape_of(family=family, n_layer=2) for family in FAMILIES]
 SHAPES += [
     shape_of(family="decoder", parametrization="mup", mup_base_width=2, head_dim=8),
-    shape_of(family="decoder", parametrization="mup", mup_base_width=2, attention="linear"),
     shape_of(family="encoder_decoder", parametrization="mup", mup_base_width=2, n_kv_head=1),
     shape_of(family="decoder", positions="relative", n_expert=3, n_expert_active=2),
 ]
@@ -58,7 +57,7 @@ def test_a_row_is_the_tokens_own_in_every_step() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "shape",
-    [each for each in pairwise_shapes() if each.attention != "linear"],
+    [*pairwise_shapes()],
     ids=lambda shape: shape.positions,
 )
 def test_weights_are_the_softmax_of_scores(shape) -> None:

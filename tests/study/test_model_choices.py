@@ -23,9 +23,9 @@ IMPOSSIBLE = {
         {"n_expert": 2, "n_expert_active": 3},
         "n_expert_active is at most n_expert",
     ),
-    "linear attention with alibi": (
-        {"attention": "linear", "positions": "alibi"},
-        "relative and alibi positions add to attention scores",
+    "a kind of attention that only older versions have": (
+        {"attention": "linear"},
+        "attention must be full or local: strided and linear are removed",
     ),
     "a parallel block after the norm": (
         {"parallel_block": True, "norm_position": "post"},
@@ -39,10 +39,6 @@ IMPOSSIBLE = {
     "a bias of an encoder's head": (
         {"head_bias": True, "tie_weights": False, "family": "encoder"},
         "whose head has a bias if bias is true: family must not be encoder",
-    ),
-    "a scale of what linear attention has not": (
-        {"attention_scale": "n_embd", "attention": "linear"},
-        "attention must not be linear",
     ),
     "a source embedding without a source": ({"share_embeddings": False}, "family must be encoder_decoder"),
     "encoder layers of a decoder": ({"n_encoder_layer": 5}, "apply only to family encoder_decoder"),
@@ -85,13 +81,12 @@ def test_every_requirement_is_tried_here() -> None:
 
 
 def test_an_impossible_cell_is_left_out_with_its_reason() -> None:
-    grid = {"attention": ["full", "linear"], "positions": ["rotary", "alibi"]}
+    grid = {"norm_position": ["pre", "post"], "parallel_block": [True, False]}
     kept, excluded = cells(study(grid=grid), 65)
     assert len(kept) == 3
     ((values, reason),) = excluded
-    assert values == {"attention": "linear", "positions": "alibi"} and reason.startswith(
-        "relative and alibi positions add to attention scores"
-    )
+    assert values == {"norm_position": "post", "parallel_block": True}
+    assert reason.startswith("parallel_block has one norm before both sub-layers")
 
 
 def test_an_impossible_sample_is_drawn_again() -> None:

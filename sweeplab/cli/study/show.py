@@ -148,6 +148,9 @@ def print_study(study: dict[str, Any]) -> None:
     places = showing.places_in_words([WorkerPlace(**place) for place in study["workers"]])
     for line in filter(None, [*lines, places]):
         say(line)
+    if study["removed"]:
+        removed = ", ".join(study["removed"])
+        say(f"removed from this version: {removed}; these runs are shown from their records", "yellow")
     for finding in study["findings"]:
         say(f"to change: {Finding(**finding).in_words()}", "yellow")
     best = study["best"]

@@ -19,8 +19,6 @@ from references.numpy_model.functions import (
     Mask,
     Step,
     chain,
-    elu_plus_one,
-    normalize,
     same,
     scaled,
     softmax,
@@ -28,17 +26,13 @@ from references.numpy_model.functions import (
 from references.numpy_model.passes import Pass
 from references.numpy_model.positions import alibi_slopes, relative_buckets, rotate
 
-from sweeplab.model.attention import ATTENTION, query_factor
+from sweeplab.model.attention import query_factor
 from sweeplab.model.shape import ModelShape
 
 # Which distances (query less key) each kind of attention sees; a causal one further none below zero.
 VISIBLE: dict[str, Callable[[Indices, ModelShape], Mask]] = {
     "full": lambda distance, _: np.full(distance.shape, True),
-    "linear": lambda distance, _: np.full(distance.shape, True),
     "local": lambda distance, shape: np.abs(distance) < shape.attention_window,
-    "strided": lambda distance, shape: (
-        (np.abs(distance) < shape.attention_stride) | (distance % shape.attention_stride == 0)
-    ),
 }
 ENCODED = "encoded"
 
@@ -121,9 +115,7 @@ def heads(p: Pass, name: str, role: str, kind: str, x: Array, turned: bool = Fal
     if role in "qk" and turned:
         functions.append(partial(rotate, base=shape.rotary_base))
     if role == "q":  # under muP scores are divided by D, not by its root; or by that of C
-        functions.append(partial(scaled, factor=query_factor(shape, ATTENTION[kind])))
-    if role in "qk" and kind == "linear":
-        functions.append(elu_plus_one)
+        functions.append(partial(scaled, factor=query_factor(shape)))
     if role in "kv":
         functions.append(partial(share_heads, n_head=shape.n_head))
     y, back = chain(x, *functions)
@@ -136,23 +128,20 @@ Mix = Callable[[Array], tuple[Array, Array, Array, Array]]
 def attend(
     p: Pass, name: str, kind: str, q: Array, k: Array, v: Array, bias: Array, visible: Mask
 ) -> tuple[Array, Mix]:
-    """Return each query's mean of the visible values, weighed by softmax(q kᵀ / √D + bias); linear: by q kᵀ.
+    """Return each query's mean of the visible values, weighed by softmax(q kᵀ / √D + bias).
 
-    (Linear attention's running sums are the same numbers, summed in another order.) y = weights v, so the gradient
-    by the weights is dy vᵀ and by v it is weightsᵀ dy; with the product q kᵀ likewise.
+    y = weights v, so the gradient by the weights is dy vᵀ and by v it is weightsᵀ dy; with the product q kᵀ likewise.
     """
-    linear = kind == "linear"
-    scale = 1.0 if linear else 1.0 / math.sqrt(q.shape[-1])
-    scores = np.where(visible, scale * (q @ k.swapaxes(2, 3)) + bias, 0.0 if linear else -np.inf)
-    weights, back_weights = normalize(scores) if linear else softmax(scores)
+    scale = 1.0 / math.sqrt(q.shape[-1])
+    scores = np.where(visible, scale * (q @ k.swapaxes(2, 3)) + bias, -np.inf)
+    weights, back_weights = softmax(scores)
 
     def back(dy: Array) -> tuple[Array, Array, Array, Array]:
         d_scores = np.where(visible, back_weights(dy @ v.swapaxes(2, 3)), 0.0)
         dq, dk = scale * (d_scores @ k), scale * (d_scores.swapaxes(2, 3) @ q)
         return dq, dk, weights.swapaxes(2, 3) @ dy, d_scores.sum(0)
 
-    if not linear:
-        p.note(f"{name}.scores", scores)
+    p.note(f"{name}.scores", scores)
     return p.note(f"{name}.mixed", p.note(f"{name}.weights", weights) @ v), back
 
 

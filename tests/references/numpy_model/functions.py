@@ -109,12 +109,6 @@ def silu(x: Array) -> Step:
     return x * s, lambda dy: dy * (s + x * s * (1.0 - s))
 
 
-def elu_plus_one(x: Array) -> Step:
-    """Return x + 1 above zero and exp x below: the positive feature map of linear attention."""
-    low = np.exp(np.minimum(x, 0.0))
-    return np.where(x > 0, x + 1.0, low), lambda dy: dy * np.where(x > 0, 1.0, low)
-
-
 ACTIVATIONS: dict[str, Function] = {"relu": relu, "gelu": gelu, "relu2": relu2, "gelu_tanh": gelu_tanh}
 GATES: dict[str, Function] = {"swiglu": silu, "geglu": gelu, "geglu_tanh": gelu_tanh}
 
