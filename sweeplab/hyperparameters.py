@@ -195,10 +195,12 @@ class ModelHyperparameters:
     norm_eps: float = row("model", 1e-5, "Epsilon that a norm adds to the mean square before taking the square root", above=0.0)
     norm_position: str = row("model", "pre", "Norm before each sub-layer (pre), or after its residual is added (post)", choices=("pre", "post"))
     final_norm: bool = row("model", True, "A norm after the last block; auto: true where norm_position is pre", automatic=True)
-    parallel_block: bool = row("model", False, "Attention and feed-forward read the same norm's output, and their results are added")
+    parallel_block: bool = row("model", False, "Attention and feed-forward read the same residual stream, and their results are added")
+    shared_norm: bool = row("model", True, "The sub-layers of a parallel_block read one norm; false: each reads its own")
     positions: str = row("model", "learned", "Positional encoding",
         choices=("learned", "sinusoidal", "relative", "rotary", "alibi", "none"))
     rotary_base: float = row("model", 10_000.0, "Base of rotary positions: their longest wavelength divided by 2 pi", above=1.0)
+    rotary_share: float = row("model", 1.0, "Share of each head's columns, from the first on, that rotary positions rotate", above=0.0, high=1.0)
     relative_buckets: int = row("model", 32, "Number of distance buckets of relative positions; even", low=4, high=2**12)
     relative_max_distance: int = row("model", 128, "Distance from which on all relative positions share one bucket",
         unit="tokens", low=2, high=2**20)
@@ -213,6 +215,7 @@ class ModelHyperparameters:
     bias: bool = row("model", True, "Biases in the linear layers and the norms", suggested=(True, False))
     qkv_bias: bool = row("model", True, "Biases in the query, key and value projections; has an effect only where bias is true")
     out_bias: bool = row("model", True, "A bias in attention's output projection; has an effect only where bias is true")
+    ff_bias: bool = row("model", True, "Biases in the feed-forward layers; has an effect only where bias is true")
     head_bias: bool = row("model", False, "A bias in the output head; an encoder's head follows bias")
     init: str = row("model", "normal", "Initial weights: normal (GPT-2's), bert, t5, xavier (Glorot's, the original transformer's), or torch (its Linear's and Embedding's)",
         choices=("normal", "bert", "t5", "xavier", "torch"))

@@ -14,7 +14,7 @@ import torch
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hf import mapping
-from sweeplab.hf.encoder_decoders import BART, T5
+from sweeplab.hf.encoder_decoders import BART, MT5, T5
 from sweeplab.hf.mapping import Architecture, Field, Links, Values, nothing, only
 from sweeplab.model.shape import ModelShape, requirement
 
@@ -73,26 +73,41 @@ GPT2 = Architecture(
 # ------------------------------------------------------------------ Llama
 
 
-def _computed_for_llama(shape: ModelShape) -> dict[str, Any]:
+def _rotary(shape: ModelShape) -> dict[str, Any]:
     return {
-        "rope_parameters": {"rope_type": "default", "rope_theta": shape.rotary_base},
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": shape.rotary_base,
+            "partial_rotary_factor": shape.rotary_share,
+        },
         "rope_theta": shape.rotary_base,  # read by releases before 5
-        "attention_bias": shape.has_qkv_bias or shape.has_out_bias,
-        "mlp_bias": shape.bias,
     }
 
 
-def _inferred_for_llama(config: Values) -> dict[str, Any]:
+def _computed_for_llama(shape: ModelShape, config: Values) -> dict[str, Any]:
+    biases = {"attention_bias": shape.has_qkv_bias or shape.has_out_bias, "mlp_bias": shape.has_ff_bias}
+    return _rotary(shape) | biases
+
+
+def _inferred_rotary(config: Values) -> dict[str, Any]:
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
         raise BadInput(Problem(f"config.json has rotary positions of the type {kind!r}", "default"))
-    attention = bool(config.get("attention_bias", False))
     return {
         "rotary_base": rope.get("rope_theta", config.get("rope_theta", 10_000.0)),
-        "bias": attention or bool(config.get("mlp_bias", False)),
+        "rotary_share": rope.get("partial_rotary_factor", 1.0),
+    }
+
+
+def _inferred_for_llama(config: Values) -> dict[str, Any]:
+    attention, feed_forward = config.get("attention_bias", False), config.get("mlp_bias", False)
+    return {
+        **_inferred_rotary(config),
+        "bias": attention or feed_forward,
         "qkv_bias": attention,
         "out_bias": attention,
+        "ff_bias": feed_forward,
         "embedding_dropout": 0.0,
         "residual_dropout": 0.0,
     }
@@ -104,9 +119,12 @@ def _link_llama(links: Links, config: Values) -> None:
     for layer in range(links.shape.n_layer):
         ours, theirs = f"blocks.{layer}", f"model.layers.{layer}"
         heads = (f"{theirs}.self_attn.{part}_proj" for part in "qkv")
+        has_bias = attention or links.shape.has_qkv_bias
         links.norm(f"{ours}.attention_norm", f"{theirs}.input_layernorm")
-        links.linear(f"{ours}.attention.qkv", *heads, columns=links.heads(), biased=attention)
+        links.linear(f"{ours}.attention.qkv", *heads, columns=links.heads(), biased=has_bias)
         links.linear(f"{ours}.attention.out", f"{theirs}.self_attn.o_proj", biased=attention)
+        if links.shape.qk_norm:
+            links.head_norms(f"{ours}.attention", f"{theirs}.self_attn")
         links.norm(f"{ours}.feed_forward_norm", f"{theirs}.post_attention_layernorm")
         if links.shape.n_expert > 1:
             _link_experts(links, f"{ours}.feed_forward", f"{theirs}.block_sparse_moe")
@@ -167,9 +185,8 @@ LLAMA = Architecture(
 # ------------------------------------------------------------------ Mistral
 
 
-def _computed_for_mistral(shape: ModelShape) -> dict[str, Any]:
-    rotary = {key: value for key, value in _computed_for_llama(shape).items() if "rope" in key}
-    return rotary | {"sliding_window": shape.attention_window if shape.attention == "local" else None}
+def _computed_for_mistral(shape: ModelShape, config: Values) -> dict[str, Any]:
+    return _rotary(shape) | {"sliding_window": shape.attention_window if shape.attention == "local" else None}
 
 
 def _inferred_for_mistral(config: Values) -> dict[str, Any]:
@@ -217,7 +234,125 @@ MIXTRAL = replace(
     inferred=lambda config: _inferred_for_mistral({"sliding_window": None, "rope_theta": 1e6, **config}),
 )
 
+# ------------------------------------------------------------------ Qwen
+
+QWEN2 = replace(
+    LLAMA,
+    model_type="qwen2",
+    class_name="Qwen2ForCausalLM",
+    constants={"use_sliding_window": False},
+    requires=(
+        *LLAMA.requires,
+        requirement(
+            "biases of queries, keys and values alone, because it has no others",
+            "qkv_bias out_bias ff_bias bias",
+            lambda shape: shape.has_qkv_bias and not (shape.has_out_bias or shape.has_ff_bias),
+        ),
+    ),
+    computed=lambda shape, config: _rotary(shape),
+    inferred=lambda config: {
+        **_inferred_for_llama(config),
+        "bias": True,
+        "qkv_bias": True,
+        "out_bias": False,
+        "ff_bias": False,
+    },
+)
+QWEN3 = replace(
+    LLAMA,
+    model_type="qwen3",
+    class_name="Qwen3ForCausalLM",
+    fixed={**LLAMA.fixed, "qk_norm": True},
+    fields=[replace(row, default={"head_dim": 128}.get(row.key, row.default)) for row in LLAMA.fields],
+    constants={"use_sliding_window": False},
+    requires=(
+        *LLAMA.requires,
+        only("qk_norm", "true", "because it normalizes queries and keys"),
+        only("has_ff_bias", "false", "because its feed-forward layers have no biases"),
+    ),
+    allow=("qk_norm",),
+)
+
+# ------------------------------------------------------------------ GPT-NeoX
+
+
+def _computed_for_neox(shape: ModelShape, config: Values) -> dict[str, Any]:
+    return {
+        **_rotary(shape),
+        "rotary_emb_base": shape.rotary_base,  # read, as is rotary_pct, by releases before 5
+        "rotary_pct": shape.rotary_share,
+        "attention_bias": shape.has_qkv_bias or shape.has_out_bias,
+    }
+
+
+def _inferred_for_neox(config: Values) -> dict[str, Any]:
+    older = {
+        "rope_theta": config.get("rotary_emb_base", 10_000.0),
+        "partial_rotary_factor": config.get("rotary_pct", 0.25),
+    }
+    attention = config.get("attention_bias", True)
+    return {
+        **_inferred_rotary({"rope_parameters": older | (config.get("rope_parameters") or {})}),
+        "qkv_bias": attention,
+        "out_bias": attention,
+        "embedding_dropout": config.get("hidden_dropout", 0.0),
+    }
+
+
+def _link_neox(links: Links, config: Values) -> None:
+    """Link the weights; queries, keys and values are joined head by head."""
+    links.embeddings(("final_norm", "gpt_neox.final_layer_norm"))
+    attention = config.get("attention_bias", True)
+    for layer in range(links.shape.n_layer):
+        ours, theirs = f"blocks.{layer}", f"gpt_neox.layers.{layer}"
+        links.norm(f"{ours}.attention_norm", f"{theirs}.input_layernorm")
+        joined = f"{theirs}.attention.query_key_value"
+        links.linear(f"{ours}.attention.qkv", joined, columns=links.heads(), biased=attention, by_head=True)
+        links.linear(f"{ours}.attention.out", f"{theirs}.attention.dense", biased=attention)
+        second = "attention_norm" if links.shape.shares_norm else "feed_forward_norm"
+        links.norm(f"{ours}.{second}", f"{theirs}.post_attention_layernorm")
+        links.linear(f"{ours}.feed_forward.up", f"{theirs}.mlp.dense_h_to_4h")
+        links.linear(f"{ours}.feed_forward.down", f"{theirs}.mlp.dense_4h_to_h")
+
+
+NEOX = Architecture(
+    model_type="gpt_neox",
+    class_name="GPTNeoXForCausalLM",
+    embedding="gpt_neox.embed_in.weight",
+    head="embed_out.weight",
+    prefix="gpt_neox.",
+    fixed={"family": "decoder", "positions": "rotary", "norm": "layernorm", "shared_norm": False},
+    fields=(
+        Field("vocab_size", "vocab_size", 50432),
+        Field("max_position_embeddings", "block_size", 2048),
+        Field("hidden_size", "n_embd", 6144),
+        Field("num_hidden_layers", "n_layer", 44),
+        Field("num_attention_heads", "n_head", 64),
+        Field("intermediate_size", "d_ff", 24576),
+        Field("hidden_act", "activation", "gelu", mapping.PLAIN),
+        Field("use_parallel_residual", "parallel_block", True),
+        Field("layer_norm_eps", "norm_eps", 1e-5),
+        Field("tie_word_embeddings", "tie_weights", False),
+        Field("hidden_dropout", "residual_dropout", 0.0),
+        Field("attention_dropout", "attention_dropout", 0.0),
+    ),
+    requires=(
+        only("positions", "rotary", "because it rotates queries and keys"),
+        *(mapping.LAYERNORM, mapping.PRE_NORM, mapping.NO_GATE),
+        *(mapping.HEADS_FILL, mapping.ALL_KEYS, mapping.NO_TYPES, mapping.NO_EMBEDDING_NORM),
+    ),
+    beside=(r"gpt_neox\.layers\.\d+\.attention\.(masked_bias|bias|rotary_emb\.inv_freq)",),
+    link=_link_neox,
+    allow=("parallel_block", "rotary_share"),
+    computed=_computed_for_neox,
+    inferred=_inferred_for_neox,
+)
+
 # ------------------------------------------------------------------ BERT
+
+
+def _computed_for_bert(shape: ModelShape, config: Values) -> dict[str, Any]:
+    return {"type_vocab_size": max(shape.n_token_types, 1)}
 
 
 def _inferred_for_bert(config: Values) -> dict[str, Any]:
@@ -363,7 +498,7 @@ BERT = Architecture(
         r"cls\.predictions\.decoder\.bias",
     ),
     link=_BERT.link,
-    computed=lambda shape: {"type_vocab_size": max(shape.n_token_types, 1)},
+    computed=_computed_for_bert,
     inferred=_inferred_for_bert,
 )
 
@@ -383,8 +518,13 @@ ROBERTA = replace(
         if row.key != "max_position_embeddings"
     ],
     constants={"is_decoder": False, "add_cross_attention": False},
+    requires=(*BERT.requires, only("activation", "gelu", "because its head has a GELU")),
     beside=(r"roberta\.pooler\..*", r"roberta\.embeddings\.position_ids", r"lm_head\.decoder\.bias"),
     link=_ROBERTA.link,
+    computed=lambda shape, config: {
+        **_computed_for_bert(shape, config),
+        "max_position_embeddings": shape.block_size + _places_before(config),
+    },
     inferred=lambda config: {
         **_inferred_for_bert(config),
         "block_size": config.get("max_position_embeddings", 512) - _places_before(config),
@@ -411,6 +551,10 @@ DISTILBERT = replace(
         Field("attention_dropout", "attention_dropout", 0.1),
     ),
     constants={},
+    requires=(
+        *(*BERT.requires, mapping.NO_TYPES),
+        only("norm_eps", "1e-12", "because its norms have no other epsilon"),
+    ),
     beside=(r"distilbert\.embeddings\.position_ids",),
     link=_DISTILBERT.link,
     computed=nothing,
@@ -418,5 +562,15 @@ DISTILBERT = replace(
 )
 
 ARCHITECTURES: dict[str, Architecture] = {
-    kind.model_type: kind for kind in (GPT2, LLAMA, MISTRAL, MIXTRAL, BERT, ROBERTA, DISTILBERT, T5, BART)
+    kind.model_type: kind
+    for kind in (
+        *(GPT2, QWEN2, LLAMA, MISTRAL, MIXTRAL, QWEN3, NEOX),
+        *(BERT, ROBERTA, DISTILBERT, T5, MT5, BART),
+    )
+}
+# Fields that no row of the table can hold, by model_type; and what they do.
+WITHOUT_ROW = {
+    "gemma2": ("attn_logit_softcapping", "caps attention scores"),
+    "albert": ("num_hidden_groups", "makes blocks share their weights"),
+    "marian": ("static_position_embeddings", "puts all sines of a position before its cosines"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ ACTS = (
 )
 
 
-def _computed_for_t5(shape: ModelShape) -> dict[str, Any]:
+def _computed_for_t5(shape: ModelShape, config: Values) -> dict[str, Any]:
     config: dict[str, Any] = {
         "num_decoder_layers": shape.n_decoder_layer,
         "tie_word_embeddings": shape.tie_weights,
@@ -131,6 +132,28 @@ T5 = Architecture(
     inferred=_inferred_for_t5,
 )
 
+_OF_MT5 = {
+    "vocab_size": 250112,
+    "d_ff": 1024,
+    "num_layers": 8,
+    "num_heads": 6,
+    "feed_forward_proj": "gated-gelu",
+}
+_UNSCALED = {"scale_decoder_outputs": False}
+MT5 = replace(
+    T5,
+    model_type="mt5",
+    class_name="MT5ForConditionalGeneration",
+    fields=[replace(row, default=_OF_MT5.get(row.key, row.default)) for row in T5.fields],
+    requires=(
+        *T5.requires,
+        only("tie_weights", "true", "because its output head has the embedding's weights"),
+    ),
+    link=lambda links, config: _link_t5(links, {**config, **_UNSCALED}),
+    computed=lambda shape, config: {**_computed_for_t5(shape, config), **_UNSCALED},
+    inferred=lambda config: _inferred_for_t5({"num_layers": 8, **config, **_UNSCALED}),
+)
+
 # ------------------------------------------------------------------ BART
 
 OFFSET = 2  # rows of a position table before that of the first position
@@ -220,7 +243,7 @@ BART = Architecture(
     ),
     beside=(r"model\.(en|de)coder\.embed_tokens\.weight",),
     link=_link_bart,
-    computed=lambda shape: {
+    computed=lambda shape, config: {
         "decoder_attention_heads": shape.n_head,
         "decoder_ffn_dim": shape.d_ff,
         "forced_eos_token_id": None,

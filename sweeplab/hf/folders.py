@@ -24,7 +24,7 @@ from sweeplab.data.tokenizers.library import Definition, contents_of, read_token
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import make_folder, read_bytes, write_whole
 from sweeplab.formatting import several
-from sweeplab.hf.architectures import ARCHITECTURES
+from sweeplab.hf.architectures import ARCHITECTURES, WITHOUT_ROW
 from sweeplab.hf.mapping import LAYOUT, LAYOUT_KEY, Architecture
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model.accounting import n_params
@@ -35,12 +35,14 @@ from sweeplab.train.checkpoint import write_checkpoint
 from sweeplab.train.devices import settle_devices
 
 
-def architecture_of(shape: ModelShape) -> Architecture:
-    """Return the class that can express a model.
+def architecture_of(shape: ModelShape, imported_as: str = "") -> Architecture:
+    """Return the class that can express a model: that of the folder it was imported from, or the first of its family.
 
     Raises:
         BadInput: no class can; the message says which values the closest one of its family does not allow.
     """
+    if imported_as and not ARCHITECTURES[imported_as].unmet(shape):
+        return ARCHITECTURES[imported_as]
     of_family = (known for known in ARCHITECTURES.values() if known.fixed["family"] == shape.family)
     closest = min(of_family, key=lambda architecture: len(architecture.unmet(shape)))
     unmet = closest.unmet(shape)
@@ -58,11 +60,11 @@ def export_run(run: LoadedRun, folder: Path, force: bool = False) -> Architectur
     Raises:
         BadInput: no class can express the run, or the folder already has a model and `force` is not set.
     """
-    architecture = architecture_of(run.model.shape)
+    architecture = architecture_of(run.model.shape, run.facts.get("architecture", ""))
     if (folder / "config.json").exists() and not force:
         raise BadInput(Problem("the folder already has a model", "--force to replace it", file=folder))
     tokens, layout = _token_ids(run), {name: getattr(run.values, name) for name in LAYOUT}
-    config = architecture.config(run.values) | tokens | _labels(run) | {LAYOUT_KEY: layout}
+    config = architecture.config(run.values, tokens) | _labels(run) | {LAYOUT_KEY: layout}
     links, weights = architecture.links(run.model.shape, config), run.model.weights
     tensors = dict(links.constant)
     for link in links.links:
@@ -175,6 +177,10 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
         raise BadInput(Problem("there is already a run", allowed, file=target))
     config = _json(source / "config.json")
     kind = str(config.get("model_type"))
+    if kind in WITHOUT_ROW:
+        field, effect = WITHOUT_ROW[kind]
+        what = f"config.json is of {kind}, whose {field} {effect}: no hyperparameter does"
+        raise BadInput(Problem(what, " | ".join(ARCHITECTURES)))
     if kind not in ARCHITECTURES:
         what = f"config.json has the unsupported model_type {kind!r}"
         raise BadInput(Problem(what, " | ".join(ARCHITECTURES), nearest(kind, ARCHITECTURES)))
@@ -187,7 +193,7 @@ def import_folder(source: Path, target: Path, name: str, force: bool = False) ->
     tokenizer, why = _tokenizer(definition, shape)
     special = _special(source, config, definition, shape)
     values["objective"] = _objective(values, special)
-    facts: dict[str, Any] = {"run": name, "kind": "imported", "values": values}
+    facts: dict[str, Any] = {"run": name, "kind": "imported", "architecture": kind, "values": values}
     if special != _special_tokens(values):
         facts["special"] = special
     if values["objective"] == Classification.name:

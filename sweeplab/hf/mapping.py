@@ -90,6 +90,11 @@ COMMON = (
     only("qk_norm", "false", "because it does not normalize queries and keys"),
     only("parallel_block", "false", "because attention comes before feed-forward"),
     requirement(
+        "rotary_share 1, because it rotates whole heads",
+        "rotary_share",
+        lambda shape: shape.positions != "rotary" or shape.rotary_columns == shape.head_dim,
+    ),
+    requirement(
         "final_norm auto, because it has a final norm only with norms before the sub-layers",
         "final_norm",
         lambda shape: shape.final_norm == (shape.norm_position == "pre"),
@@ -133,7 +138,8 @@ class Link:
     """One of our weights and the `transformers` tensors that together hold its columns, each times its factor.
 
     A weight without such a tensor, such as a bias, is zeros. Their tables begin with `offset` other rows. A weight of
-    `experts` is one tensor for each. A vector that `is_row` is a matrix of one row.
+    `experts` is one tensor for each. A vector that `is_row` is a matrix of one row. With `n_head`, theirs has the
+    query, key and value of each head side by side.
     """
 
     ours: str
@@ -144,10 +150,13 @@ class Link:
     offset: int = 0
     experts: bool = False
     is_row: bool = False
+    n_head: int = 0
 
     def give(self, weight: Tensor) -> dict[str, Tensor]:
         """Return the tensors for `transformers`, by name."""
         weight = weight * self._factors
+        if self.n_head:
+            weight = weight.unflatten(-1, (3, self.n_head, -1)).transpose(-3, -2).flatten(-3)
         if self.offset:
             weight = torch.cat([weight.new_zeros(self.offset, weight.shape[-1]), weight])
         widths = [width for width, _ in self.columns]
@@ -184,7 +193,10 @@ class Link:
         if not fit or sum(part.shape[-1] for part in parts) != self.size[-1]:
             sizes = ", ".join(f"{name} {list(tensors[name].shape)}" for name in self.theirs)
             raise BadInput(f"the sizes of {sizes} do not match config.json")
-        return (torch.cat(parts, dim=-1) / self._factors).contiguous()
+        weight = torch.cat(parts, dim=-1)
+        if self.n_head:
+            weight = weight.unflatten(-1, (self.n_head, 3, -1)).transpose(-3, -2).flatten(-3)
+        return (weight / self._factors).contiguous()
 
     @property
     def _factors(self) -> Tensor:
@@ -227,15 +239,21 @@ class Links:
             self._vector(f"{ours}.bias", (f"{theirs}.bias",), columns)
 
     def linear(
-        self, ours: str, *theirs: str, columns: Columns | None = None, biased: bool | None = None
+        self,
+        ours: str,
+        *theirs: str,
+        columns: Columns | None = None,
+        biased: bool | None = None,
+        by_head: bool = False,
     ) -> None:
-        """Link a matrix and its bias; several tensors take consecutive groups of columns."""
+        """Link a matrix and its bias; several tensors take consecutive groups of columns, or one has them by head."""
         size = self._sizes[f"{ours}.weight"]
         columns = columns or [(size[-1], 1.0)]
         names = tuple(f"{each}.weight" for each in theirs)
-        self.links.append(Link(f"{ours}.weight", size, names, columns, self.transposed))
+        n_head = self.shape.n_head if by_head else 0
+        self.links.append(Link(f"{ours}.weight", size, names, columns, self.transposed, n_head=n_head))
         has_bias = self.biased if biased is None else biased
-        self._vector(f"{ours}.bias", tuple(f"{each}.bias" for each in theirs if has_bias), columns)
+        self._vector(f"{ours}.bias", tuple(f"{each}.bias" for each in theirs if has_bias), columns, n_head)
 
     def experts(self, ours: str, theirs: Sequence[str]) -> None:
         """Link the matrices of all experts, each of which is a tensor there."""
@@ -256,10 +274,16 @@ class Links:
             Link(ours, self._sizes[ours], (theirs,), [(self.shape.vocab_size, 1.0)], is_row=True)
         )
 
-    def _vector(self, ours: str, theirs: tuple[str, ...], columns: Columns) -> None:
+    def head_norms(self, ours: str, theirs: str) -> None:
+        """Link the gains of the norms of queries and keys; the queries' gain includes the factor of the scores."""
+        for part, factor in (("q", query_factor(self.shape)), ("k", 1.0)):
+            columns = [(self.shape.head_dim, factor)]
+            self._vector(f"{ours}.{part}_norm.gain", (f"{theirs}.{part}_norm.weight",), columns)
+
+    def _vector(self, ours: str, theirs: tuple[str, ...], columns: Columns, n_head: int = 0) -> None:
         """Link a vector; if we have none, write zeros."""
         if ours in self._sizes:
-            self.links.append(Link(ours, self._sizes[ours], theirs, columns))
+            self.links.append(Link(ours, self._sizes[ours], theirs, columns, n_head=n_head))
             return
         widths = [width for width, _ in columns]
         if len(theirs) == 1:
@@ -267,10 +291,15 @@ class Links:
         self.constant |= {name: torch.zeros(width) for name, width in zip(theirs, widths, strict=False)}
 
     def heads(self, factor: float = 1.0) -> Columns:
-        """Return the columns of a joined query, key and value; `factor` is a further factor of the queries."""
+        """Return the columns of a joined query, key and value; `factor` is a further factor of the queries.
+
+        If queries are normalized, their norm's gain has their factor.
+        """
         shape = self.shape
+        if not shape.qk_norm:
+            factor *= query_factor(shape)
         keys = (shape.n_kv_head * shape.head_dim, 1.0)
-        return [(shape.n_head * shape.head_dim, query_factor(shape) * factor), keys, keys]
+        return [(shape.n_head * shape.head_dim, factor), keys, keys]
 
     def embeddings(self, last_norm: tuple[str, str], scale: float = 1.0) -> None:
         """Link token embeddings, the norm before the output head, and an untied head.
@@ -307,7 +336,7 @@ LAYOUT_KEY = "sweeplab"
 LAYOUT = ("objective", "mask_share", "span_length", "n_labels")
 
 
-def nothing(_: Any) -> dict[str, Any]:
+def nothing(*_: Any) -> dict[str, Any]:
     """Return no keys."""
     return {}
 
@@ -320,7 +349,8 @@ class Architecture:
     fixed: hyperparameters that all imported runs have. constants: required values in config.json.
     transposed: whether its matrices are [out, in]. biased: whether its linear layers and norms have biases.
     link(links, config): add all weights of a model with this config.
-    computed(shape): keys of config.json computed from several hyperparameters. inferred(config): the inverse.
+    computed(shape, config): keys computed from several hyperparameters, and from the special tokens in the config.
+    inferred(config): the inverse.
     beside: regular expressions of tensors that may be in a file but do not affect the logits.
     attention: the kinds of attention that it has. allow: hyperparameters that other classes restrict.
     head_bias: the tensor of the output head's bias, which a file may lack.
@@ -336,7 +366,7 @@ class Architecture:
     link: Callable[[Links, Values], None]
     transposed: bool = True
     biased: bool = True
-    computed: Callable[[ModelShape], dict[str, Any]] = nothing
+    computed: Callable[[ModelShape, Values], dict[str, Any]] = nothing
     inferred: Callable[[Values], dict[str, Any]] = nothing
     prefix: str = ""
     constants: Values = field(default_factory=dict)
@@ -357,8 +387,8 @@ class Architecture:
         common = (condition for condition in COMMON if condition.names[0] not in self.allow)
         return [condition for condition in (*self.requires, seen, *common) if not condition.holds(shape)]
 
-    def config(self, values: Hyperparameters) -> dict[str, Any]:
-        """Return config.json for a run that the class can express, from its effective hyperparameters."""
+    def config(self, values: Hyperparameters, tokens: Values) -> dict[str, Any]:
+        """Return config.json for a run that the class can express: its effective hyperparameters, special tokens."""
         shape = ModelShape.of(values)
         known = settled({**values.as_dict(), **vars(shape)})
         written = {each.key: each.write(known) for each in self.fields}
@@ -368,7 +398,8 @@ class Architecture:
             "dtype": "float32",
             **written,
             **self.constants,
-            **self.computed(shape),
+            **self.computed(shape, tokens),
+            **tokens,
         }
 
     def values(self, config: Values) -> dict[str, Any]:

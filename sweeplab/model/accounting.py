@@ -104,7 +104,7 @@ def _terms(shape: ModelShape) -> Iterator[Term]:
     yield _term("source_embedding", {product(v, c): shape.has_source_embedding})
     vectors = 1 + shape.has_norm_bias  # a norm has a gain, and may have a bias
     n_wide, routed = 1 + shape.is_gated, shape.n_expert > 1
-    bias = shape.bias and not routed
+    bias = shape.has_ff_bias and not routed
     attention = {
         product(c, qkv_width): 1,
         qkv_width: shape.has_qkv_bias,
@@ -125,7 +125,7 @@ def _terms(shape: ModelShape) -> Iterator[Term]:
         if side.has_cross:
             yield _term("cross_attention", attention, place, layers)
         yield _term("feed_forward", feed_forward, place, layers)
-        n_norms = 2 - shape.parallel_block + side.has_cross
+        n_norms = 2 - shape.shares_norm + side.has_cross
         qk_norms = 2 * (1 + side.has_cross) * shape.qk_norm
         yield _term("norms", {c: n_norms * vectors, d: qk_norms}, place, layers)
         yield _term("norms", {c: vectors * (shape.final_norm + shape.embedding_norm)}, place)

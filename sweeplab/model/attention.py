@@ -96,15 +96,15 @@ def _sinusoidal(w: Weights, shape: ModelShape, prefix: str, positions: range, li
 def _rotation(shape: ModelShape, positions: range, like: Tensor) -> Callable[[Tensor], Tensor]:
     import torch
 
-    half = shape.head_dim // 2
+    half = shape.rotary_columns // 2
     position = torch.arange(positions.start, positions.stop, device=like.device, dtype=torch.float64)
     pair = torch.arange(half, device=like.device, dtype=torch.float64)
     angles = position[:, None] * shape.rotary_base ** (-pair / half)
     cos, sin = angles.cos().to(like.dtype), angles.sin().to(like.dtype)
 
     def rotate(x: Float[Tensor, "... T D"]) -> Float[Tensor, "... T D"]:
-        first, second = x[..., :half], x[..., half:]
-        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+        first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+        return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)
 
     return rotate
 
@@ -155,9 +155,9 @@ _BUCKETS = requirement(
     ),
 )
 _EVEN_HEADS = requirement(
-    "rotary positions rotate pairs of a head's columns: head_dim must be even",
-    "positions head_dim n_embd n_head",
-    lambda shape: shape.positions != "rotary" or shape.head_dim % 2 == 0,
+    "rotary positions rotate pairs of a head's columns: head_dim must be even, and so must its rotary_share",
+    "positions head_dim rotary_share n_embd n_head",
+    lambda shape: shape.positions != "rotary" or (shape.rotary_columns > 0 and shape.rotary_columns % 2 == 0),
 )
 # learned: an embedding for each position of the context, as in GPT-2 and BERT.
 # sinusoidal (Vaswani et al., 2017): sines in even columns, cosines in odd ones; nothing is learned.
@@ -165,7 +165,8 @@ _EVEN_HEADS = requirement(
 # one distance each. The others grow logarithmically up to relative_max_distance. An encoder has half of all buckets for
 # each direction. The layers of a side share one table.
 # rotary (Su et al., "RoFormer", 2021): rotates queries and keys by angles proportional to the position. A pair is a
-# column in the first half of a head and the same column in its second half, as in Llama.
+# column in the first half of a head and the same column in its second half, as in Llama; the columns after rotary_share
+# of a head stay as they are, as in GPT-NeoX.
 # alibi (Press et al., "Train short, test long", 2022): each head subtracts its own slope times the distance.
 POSITIONS: dict[str, PositionalEncoding] = {
     "learned": PositionalEncoding(

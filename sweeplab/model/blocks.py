@@ -363,13 +363,15 @@ def _block(
     parts["feed_forward"] = partial(feed_forward, p, f"{name}.feed_forward")
     if p.shape.n_expert > 1:
         parts["feed_forward"] = partial(experts, p, f"{name}.feed_forward", mask.present)
-    shared = p.normalize(f"{name}.attention_norm", x) if p.shape.parallel_block else None
+    start = x
+    shared = p.normalize(f"{name}.attention_norm", x) if p.shape.shares_norm else None
     for part, compute in parts.items():
         branch, norm = f"{name}.{part}", f"{name}.{part}_norm"
         if p.shape.norm_position == "post":
             x = p.normalize(norm, p.add_residual(x, compute(Normed(x)), branch)).affine()
         else:
-            x = p.add_residual(x, compute(shared or p.normalize(norm, x)), branch)
+            read = start if p.shape.parallel_block else x
+            x = p.add_residual(x, compute(shared or p.normalize(norm, read)), branch)
     return x
 
 

@@ -240,10 +240,10 @@ def _block(listed: _WeightList, side: Side, block: str) -> None:
             listed.gain(f"{name}.k_norm", shape.head_dim)
         listed.matrix(f"{name}.out", queries, c, bias=shape.has_out_bias, residual=True)
     name = f"{block}.feed_forward"
-    if not shape.parallel_block:
+    if not shape.shares_norm:
         listed.norm(f"{name}_norm")
     routed = shape.n_expert > 1
-    lead, bias = [shape.n_expert] * routed, shape.bias and not routed
+    lead, bias = [shape.n_expert] * routed, shape.has_ff_bias and not routed
     if routed:
         listed.matrix(f"{name}.router", c, shape.n_expert)
     for part in ("up", "gate")[: 1 + shape.is_gated]:

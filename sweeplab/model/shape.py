@@ -274,6 +274,21 @@ class ModelShape(ModelHyperparameters):
         return self.bias and self.out_bias
 
     @property
+    def has_ff_bias(self) -> bool:
+        """Return whether the feed-forward layers have biases."""
+        return self.bias and self.ff_bias
+
+    @property
+    def shares_norm(self) -> bool:
+        """Return whether the sub-layers of a block read the output of one norm."""
+        return self.parallel_block and self.shared_norm
+
+    @property
+    def rotary_columns(self) -> int:
+        """Return how many columns of each head rotary positions rotate."""
+        return int(self.head_dim * self.rotary_share)
+
+    @property
     def has_head_bias(self) -> bool:
         """Return whether the head has a bias: by `bias` for an encoder, else by `head_bias`."""
         if self.of_family.transforms:
@@ -327,7 +342,7 @@ GENERAL = (
         lambda shape: shape.n_expert_active <= shape.n_expert,
     ),
     requirement(
-        "parallel_block has one norm before both sub-layers: norm_position must be pre",
+        "parallel_block has its norms before the sub-layers: norm_position must be pre",
         "parallel_block norm_position",
         lambda shape: not shape.parallel_block or shape.norm_position == "pre",
     ),

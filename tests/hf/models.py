@@ -27,7 +27,20 @@ T5 = {
 }  # fmt: skip
 BART = {"family": "encoder_decoder", "norm_position": "post", "embedding_norm": True}
 MIXTRAL = {**LLAMA, "bias": False, "n_expert": 3, "n_expert_active": 2}
-BASES = {"gpt2": GPT2, "llama": LLAMA, "bert": BERT, "t5": T5, "bart": BART, "mixtral": MIXTRAL}
+NEOX = {"family": "decoder", "positions": "rotary"}
+QWEN2 = {**LLAMA, "out_bias": False, "ff_bias": False}
+QWEN3 = {**LLAMA, "bias": False, "qk_norm": True}
+BASES = {
+    "gpt2": GPT2,
+    "llama": LLAMA,
+    "gpt_neox": NEOX,
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
+    "bert": BERT,
+    "t5": T5,
+    "bart": BART,
+    "mixtral": MIXTRAL,
+}
 # What each may be otherwise, and is still what it is.
 EXPRESSIBLE = (
     (GPT2, {}),
@@ -41,6 +54,12 @@ EXPRESSIBLE = (
     (LLAMA, {"n_kv_head": 1, "head_dim": 6, "bias": False, "rotary_base": 500.0, "norm_eps": 1e-3}),
     (LLAMA, {"activation": "geglu", "qkv_bias": False, "tie_weights": False, "scale_embedding": True}),
     (LLAMA, {"attention": "local", "attention_window": 3, "n_kv_head": 1, "bias": False}),  # Mistral
+    (NEOX, {"parallel_block": True, "rotary_share": 0.5, "tie_weights": False, "activation": "relu"}),
+    (NEOX, {"parallel_block": True, "shared_norm": False, "ff_bias": False, "attention_scale": "n_embd"}),
+    (NEOX, {"bias": False, "rotary_base": 500.0}),
+    (QWEN2, {"n_kv_head": 1, "tie_weights": False}),
+    (QWEN3, {"n_kv_head": 1, "head_dim": 6, "attention_scale": "n_embd"}),
+    (QWEN3, {"bias": True, "out_bias": False, "ff_bias": False, "activation": "geglu"}),
     (BERT, {}),
     (BERT, {"tie_weights": False, "n_token_types": 0, "activation": "relu2", "positions": "sinusoidal"}),
     (BERT, {"bias": False, "scale_embedding": True, "tie_scale": True, "norm_eps": 1e-2}),
@@ -68,6 +87,11 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "bias": (True, False),
     "qkv_bias": (False,),
     "out_bias": (False,),
+    "ff_bias": (False,),
+    "qk_norm": (True,),
+    "parallel_block": (True,),
+    "shared_norm": (False,),
+    "rotary_share": (0.5,),
     "head_bias": (True,),
     "final_norm": (True, False),
     "attention_scale": ("n_embd",),

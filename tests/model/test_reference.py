@@ -61,12 +61,22 @@ CHOICES = {
     "d_ff": (5, 11),
     "n_token_types": (0, 2),
     "parallel_block": (True, False, False),
+    "rotary_share": (1.0, 1.0, 0.5),
     "final_norm": (True, False, "auto"),
     "attention_scale": ("head_dim", "n_embd"),
     "full_attention_interval": (None, 2),
 }
-SWITCHES = ("bias", "qkv_bias", "out_bias", "head_bias", "tie_weights", "tie_scale", "share_embeddings")
-SWITCHES += ("embedding_norm", "scale_embedding", "qk_norm")
+SWITCHES = (
+    "bias",
+    "qkv_bias",
+    "out_bias",
+    "ff_bias",
+    "head_bias",
+    "tie_weights",
+    "tie_scale",
+    "share_embeddings",
+)
+SWITCHES += ("embedding_norm", "shared_norm", "scale_embedding", "qk_norm")
 
 
 def drawn(index: int) -> ModelShape:
@@ -152,7 +162,7 @@ def test_alibi_slopes_are_the_published_ones() -> None:
 def test_rotary_scores_depend_on_differences_of_positions_only() -> None:
     rng = np.random.default_rng(0)
     q, k = (np.broadcast_to(rng.normal(size=6), (12, 6)) for _ in "qk")
-    (turned_q, _), (turned_k, _) = rotate(q, 100.0), rotate(k, 100.0)
+    (turned_q, _), (turned_k, _) = rotate(q, 100.0, 1.0), rotate(k, 100.0, 1.0)
     scores = turned_q @ turned_k.T
     for offset in range(-11, 12):
         np.testing.assert_allclose(

@@ -16,7 +16,7 @@ from sweeplab.study.space import Cell, Space, cells
 IMPOSSIBLE = {
     "rotary with odd head_dim": (
         {"positions": "rotary", "n_embd": 15, "n_head": 3},
-        "rotary positions rotate pairs of a head's columns: head_dim must be even",
+        "rotary positions rotate pairs of a head's columns: head_dim must be even, and so must its rotary_share",
     ),
     "n_kv_head that does not divide": ({"n_head": 6, "n_kv_head": 4}, "n_kv_head divides n_head"),
     "more active experts than experts": (

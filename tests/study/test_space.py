@@ -242,6 +242,7 @@ SIZES = {
     "bias",
     "qkv_bias",
     "out_bias",
+    "ff_bias",
     "head_bias",
     "tie_weights",
     "d_ff",

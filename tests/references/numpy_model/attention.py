@@ -113,7 +113,7 @@ def heads(p: Pass, name: str, role: str, kind: str, x: Array, turned: bool = Fal
     if role in "qk" and shape.qk_norm:
         functions.append(lambda x: p.norm(f"{name}.{role}_norm", x, "rmsnorm"))
     if role in "qk" and turned:
-        functions.append(partial(rotate, base=shape.rotary_base))
+        functions.append(partial(rotate, base=shape.rotary_base, share=shape.rotary_share))
     if role == "q":  # under muP scores are divided by D, not by its root; or by that of C
         functions.append(partial(scaled, factor=query_factor(shape)))
     if role in "kv":

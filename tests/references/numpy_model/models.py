@@ -59,6 +59,16 @@ def block(p: Pass, name: str, kind: str, seen: Sight, memory: Memory | None, x: 
     parts["feed_forward"] = partial(feed_forward, p, f"{name}.feed_forward")
     if p.shape.n_expert > 1:
         parts["feed_forward"] = partial(experts, p, f"{name}.feed_forward", seen.present)
+    if p.shape.parallel_block and not p.shape.shared_norm:
+        branches = [
+            partial(
+                lambda norm, compute, x: chain(x, norm, compute),
+                partial(p.norm, f"{name}.{part}_norm"),
+                sublayer,
+            )
+            for part, sublayer in parts.items()
+        ]
+        return chain(x, lambda x: add(x, same, *branches), partial(p.noted, f"{name}.attention.added"))
     if p.shape.parallel_block:
         return residual(p, f"{name}.attention", lambda x: add(x, *parts.values()), x)
     return chain(x, *(partial(residual, p, f"{name}.{part}", sublayer) for part, sublayer in parts.items()))

@@ -15,19 +15,21 @@ def sinusoids(n_positions: int, width: int) -> Array:
     return np.where(column % 2 == 0, np.sin(angle), np.cos(angle))
 
 
-def rotate(x: Array, base: float) -> Step:
-    """Turn each pair (column i, column i + D/2) of x [..., T, D] by position * base^(-2i/D) (Su et al., as Llama).
+def rotate(x: Array, base: float, share: float) -> Step:
+    """Turn each pair (column i, column i + R/2) of x [..., T, D] by position * base^(-2i/R) (Su et al., as Llama).
+
+    R is this share of D; the columns after R stay as they are.
 
     A turned q times a turned k depends on the difference of their positions only. The derivative of a turn is the
     turn back.
     """
-    half = x.shape[-1] // 2
+    half = int(x.shape[-1] * share) // 2
     angle = np.arange(x.shape[-2])[:, None] * base ** (-np.arange(half) / half)
     cos, sin = np.cos(angle), np.sin(angle)
 
     def turn(x: Array, sin: Array) -> Array:
-        first, second = x[..., :half], x[..., half:]
-        return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+        first, second, rest = np.split(x, [half, 2 * half], axis=-1)
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
 
     return turn(x, sin), lambda dy: turn(dy, -sin)
 
