@@ -44,12 +44,12 @@ GPT2 = Architecture(
     transposed=False,
     fixed={"family": "decoder", "positions": "learned", "norm": "layernorm"},
     fields=(
-        Field("vocab_size", "vocab_size", 50257),
-        Field("n_positions", "block_size", 1024),
-        Field("n_embd", "n_embd", 768),
-        Field("n_layer", "n_layer", 12),
-        Field("n_head", "n_head", 12),
-        Field("n_inner", "d_ff"),
+        Field("vocab_size", "vocab_size"),
+        Field("n_positions", "block_size"),
+        Field("n_embd", "n_embd"),
+        Field("n_layer", "n_layer"),
+        Field("n_head", "n_head"),
+        Field("n_inner", "d_ff", optional=True),
         Field("activation_function", "activation", "gelu_new", mapping.PLAIN),
         Field("layer_norm_epsilon", "norm_eps", 1e-5),
         Field("tie_word_embeddings", "tie_weights", True),
@@ -137,8 +137,8 @@ def _link_experts(links: Links, ours: str, theirs: str) -> None:
     """Link Mixtral's router and experts, whose tensors are named in its files as they were published."""
     links.linear(f"{ours}.router", f"{theirs}.gate")
     for part, number in (("gate", 1), ("up", 3), ("down", 2)):
-        experts = range(links.shape.n_expert)
-        links.experts(f"{ours}.{part}", [f"{theirs}.experts.{expert}.w{number}" for expert in experts])
+        names = (f"{theirs}.experts.{expert}.w{number}" for expert in range(links.shape.n_expert))
+        links.linear(f"{ours}.{part}", *names, experts=True)
 
 
 LLAMA = Architecture(
@@ -150,14 +150,9 @@ LLAMA = Architecture(
     biased=False,
     fixed={"family": "decoder", "positions": "rotary", "norm": "rmsnorm"},
     fields=(
-        Field("vocab_size", "vocab_size", 32000),
-        Field("max_position_embeddings", "block_size", 2048),
-        Field("hidden_size", "n_embd", 4096),
-        Field("num_hidden_layers", "n_layer", 32),
-        Field("num_attention_heads", "n_head", 32),
-        Field("num_key_value_heads", "n_kv_head"),
-        Field("head_dim", "head_dim"),
-        Field("intermediate_size", "d_ff", 11008),
+        *mapping.SIZES,
+        Field("num_key_value_heads", "n_kv_head", optional=True),
+        Field("head_dim", "head_dim", optional=True),
         Field("hidden_act", "activation", "silu", mapping.GATES),
         Field("rms_norm_eps", "norm_eps", 1e-6),
         Field("tie_word_embeddings", "tie_weights", False),
@@ -199,10 +194,6 @@ MISTRAL = replace(
     LLAMA,
     model_type="mistral",
     class_name="MistralForCausalLM",
-    fields=[
-        replace(row, default={"num_key_value_heads": 8, "intermediate_size": 14336}.get(row.key, row.default))
-        for row in LLAMA.fields
-    ],
     requires=(*LLAMA.requires, only("bias", "false", "because its linear layers have no biases")),
     attention="full local",
     computed=_computed_for_mistral,
@@ -212,15 +203,14 @@ MISTRAL = replace(
 # ------------------------------------------------------------------ Mixtral
 
 
-_OF_MIXTRAL = {"max_position_embeddings": 2**17, "rms_norm_eps": 1e-5}
 MIXTRAL = replace(
     MISTRAL,
     model_type="mixtral",
     class_name="MixtralForCausalLM",
     fields=[
-        *(replace(row, default=_OF_MIXTRAL.get(row.key, row.default)) for row in MISTRAL.fields),
-        Field("num_local_experts", "n_expert", 8),
-        Field("num_experts_per_tok", "n_expert_active", 2),
+        *MISTRAL.fields,
+        Field("num_local_experts", "n_expert"),
+        Field("num_experts_per_tok", "n_expert_active"),
     ],
     requires=(
         *MISTRAL.requires,
@@ -263,7 +253,6 @@ QWEN3 = replace(
     model_type="qwen3",
     class_name="Qwen3ForCausalLM",
     fixed={**LLAMA.fixed, "qk_norm": True},
-    fields=[replace(row, default={"head_dim": 128}.get(row.key, row.default)) for row in LLAMA.fields],
     constants={"use_sliding_window": False},
     requires=(
         *LLAMA.requires,
@@ -295,7 +284,6 @@ def _inferred_for_neox(config: Values) -> dict[str, Any]:
         **_inferred_rotary({"rope_parameters": older | (config.get("rope_parameters") or {})}),
         "qkv_bias": attention,
         "out_bias": attention,
-        "embedding_dropout": config.get("hidden_dropout", 0.0),
     }
 
 
@@ -323,16 +311,12 @@ NEOX = Architecture(
     prefix="gpt_neox.",
     fixed={"family": "decoder", "positions": "rotary", "norm": "layernorm", "shared_norm": False},
     fields=(
-        Field("vocab_size", "vocab_size", 50432),
-        Field("max_position_embeddings", "block_size", 2048),
-        Field("hidden_size", "n_embd", 6144),
-        Field("num_hidden_layers", "n_layer", 44),
-        Field("num_attention_heads", "n_head", 64),
-        Field("intermediate_size", "d_ff", 24576),
+        *mapping.SIZES,
         Field("hidden_act", "activation", "gelu", mapping.PLAIN),
         Field("use_parallel_residual", "parallel_block", True),
         Field("layer_norm_eps", "norm_eps", 1e-5),
         Field("tie_word_embeddings", "tie_weights", False),
+        Field("hidden_dropout", "embedding_dropout", 0.0),
         Field("hidden_dropout", "residual_dropout", 0.0),
         Field("attention_dropout", "attention_dropout", 0.0),
     ),
@@ -353,13 +337,6 @@ NEOX = Architecture(
 
 def _computed_for_bert(shape: ModelShape, config: Values) -> dict[str, Any]:
     return {"type_vocab_size": max(shape.n_token_types, 1)}
-
-
-def _inferred_for_bert(config: Values) -> dict[str, Any]:
-    return {
-        "n_token_types": config.get("type_vocab_size", 2),
-        "embedding_dropout": config.get("hidden_dropout_prob", 0.1),
-    }
 
 
 @dataclass(frozen=True)
@@ -473,15 +450,12 @@ BERT = Architecture(
         "embedding_norm": True,
     },
     fields=(
-        Field("vocab_size", "vocab_size", 30522),
-        Field("max_position_embeddings", "block_size", 512),
-        Field("hidden_size", "n_embd", 768),
-        Field("num_hidden_layers", "n_layer", 12),
-        Field("num_attention_heads", "n_head", 12),
-        Field("intermediate_size", "d_ff", 3072),
+        *mapping.SIZES,
         Field("hidden_act", "activation", "gelu", mapping.PLAIN),
         Field("layer_norm_eps", "norm_eps", 1e-12),
         Field("tie_word_embeddings", "tie_weights", True),
+        Field("type_vocab_size", "n_token_types", 2),
+        Field("hidden_dropout_prob", "embedding_dropout", 0.1),
         Field("hidden_dropout_prob", "residual_dropout", 0.1),
         Field("attention_probs_dropout_prob", "attention_dropout", 0.1),
     ),
@@ -499,7 +473,6 @@ BERT = Architecture(
     ),
     link=_BERT.link,
     computed=_computed_for_bert,
-    inferred=_inferred_for_bert,
 )
 
 ROBERTA = replace(
@@ -511,9 +484,7 @@ ROBERTA = replace(
     prefix="roberta.",
     # The head has a GELU, whatever the blocks have; max_position_embeddings counts the rows before the first position.
     fields=[
-        replace(
-            row, default={"vocab_size": 50265}.get(row.key, row.default), words=row.words and {"gelu": "gelu"}
-        )
+        replace(row, words=row.words and {"gelu": "gelu"})
         for row in BERT.fields
         if row.key != "max_position_embeddings"
     ],
@@ -526,8 +497,7 @@ ROBERTA = replace(
         "max_position_embeddings": shape.block_size + _places_before(config),
     },
     inferred=lambda config: {
-        **_inferred_for_bert(config),
-        "block_size": config.get("max_position_embeddings", 512) - _places_before(config),
+        "block_size": config["max_position_embeddings"] - _places_before(config),
     },
 )
 DISTILBERT = replace(
@@ -539,14 +509,15 @@ DISTILBERT = replace(
     prefix="distilbert.",
     fixed={**BERT.fixed, "norm_eps": 1e-12, "n_token_types": 0},
     fields=(
-        Field("vocab_size", "vocab_size", 30522),
-        Field("max_position_embeddings", "block_size", 512),
-        Field("dim", "n_embd", 768),
-        Field("n_layers", "n_layer", 6),
-        Field("n_heads", "n_head", 12),
-        Field("hidden_dim", "d_ff", 3072),
+        Field("vocab_size", "vocab_size"),
+        Field("max_position_embeddings", "block_size"),
+        Field("dim", "n_embd"),
+        Field("n_layers", "n_layer"),
+        Field("n_heads", "n_head"),
+        Field("hidden_dim", "d_ff"),
         Field("activation", "activation", "gelu", mapping.PLAIN),
         Field("tie_word_embeddings", "tie_weights", True),
+        Field("dropout", "embedding_dropout", 0.1),
         Field("dropout", "residual_dropout", 0.1),
         Field("attention_dropout", "attention_dropout", 0.1),
     ),
@@ -558,7 +529,6 @@ DISTILBERT = replace(
     beside=(r"distilbert\.embeddings\.position_ids",),
     link=_DISTILBERT.link,
     computed=nothing,
-    inferred=lambda config: {"embedding_dropout": config.get("dropout", 0.1)},
 )
 
 ARCHITECTURES: dict[str, Architecture] = {

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hf import mapping
 from sweeplab.hf.mapping import Architecture, Field, Links, Values, only
@@ -15,31 +13,26 @@ from sweeplab.model.shape import ModelShape, Side
 # ------------------------------------------------------------------ T5
 
 # T5 reads "gated-gelu" as the tanh approximation; the exact one needs another name.
-ACTS = (
-    mapping.PLAIN
-    | {f"gated-{name}": ours for name, ours in mapping.GATES.items()}
-    | {"gated-gelu": "geglu_tanh"}
-)
+ACTS = {
+    **mapping.PLAIN,
+    **{f"gated-{name}": ours for name, ours in mapping.GATES.items()},
+    "gated-gelu": "geglu_tanh",
+}
 
 
-def _computed_for_t5(shape: ModelShape, config: Values) -> dict[str, Any]:
-    config: dict[str, Any] = {
+def _computed_for_t5(shape: ModelShape, tokens: Values) -> dict[str, Any]:
+    return {
         "num_decoder_layers": shape.n_decoder_layer,
         "tie_word_embeddings": shape.tie_weights,
         "scale_decoder_outputs": shape.tie_weights,
     }
-    if shape.positions == "none":  # the class gets a table of zeros
-        config |= {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128}
-    return config
 
 
 def _inferred_for_t5(config: Values) -> dict[str, Any]:
-    n_layer, dropout = config.get("num_layers", 6), config.get("dropout_rate", 0.1)
+    n_layer = config["num_layers"]
     return {
         "n_layer": n_layer,
         "n_decoder_layer": config.get("num_decoder_layers") or n_layer,
-        "embedding_dropout": dropout,
-        "attention_dropout": dropout,
         "tie_scale": _scales(config),  # an untied head is recognized by its tensor
     }
 
@@ -56,10 +49,7 @@ def _link_t5(links: Links, config: Values) -> None:
     links.norm("encoder.final_norm", "encoder.final_layer_norm")
     for side, theirs in zip(shape.of_family.sides, ("encoder", "decoder"), strict=True):
         bias = f"{theirs}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        if shape.positions == "relative":
-            links.table(f"{side.prefix}relative_bias", bias)
-        else:
-            links.constant[bias] = torch.zeros(32, shape.n_head)
+        links.table(f"{side.prefix}relative_bias", bias)
         for layer in range(shape.layers(side)):
             _link_block(links, side, f"{side.prefix}blocks.{layer}", f"{theirs}.block.{layer}.layer")
 
@@ -102,22 +92,24 @@ T5 = Architecture(
     biased=False,
     fixed={"family": "encoder_decoder", "positions": "relative", "norm": "rmsnorm", "bias": False},
     fields=(
-        Field("vocab_size", "vocab_size", 32128),
+        Field("vocab_size", "vocab_size"),
         Field("n_positions", "block_size", 512),  # not a limit in T5, but the length of its training texts
-        Field("d_model", "n_embd", 512),
+        Field("d_model", "n_embd"),
         Field("d_kv", "head_dim", 64),
-        Field("d_ff", "d_ff", 2048),
-        Field("num_layers", "n_encoder_layer", 6),
-        Field("num_heads", "n_head", 8),
+        Field("d_ff", "d_ff"),
+        Field("num_layers", "n_encoder_layer"),
+        Field("num_heads", "n_head"),
         Field("relative_attention_num_buckets", "relative_buckets", 32),
         Field("relative_attention_max_distance", "relative_max_distance", 128),
         Field("feed_forward_proj", "activation", "relu", ACTS),
         Field("layer_norm_epsilon", "norm_eps", 1e-6),
+        Field("dropout_rate", "embedding_dropout", 0.1),
+        Field("dropout_rate", "attention_dropout", 0.1),
         Field("dropout_rate", "residual_dropout", 0.1),
     ),
     constants={"is_encoder_decoder": True},
     requires=(
-        only("positions", "relative none", "because it shifts scores by the distance"),
+        only("positions", "relative", "because it shifts scores by the distance"),
         *(mapping.RMSNORM, mapping.PRE_NORM),
         only("bias", "false", "because it has no biases"),
         mapping.SHARED,
@@ -132,49 +124,37 @@ T5 = Architecture(
     inferred=_inferred_for_t5,
 )
 
-_OF_MT5 = {
-    "vocab_size": 250112,
-    "d_ff": 1024,
-    "num_layers": 8,
-    "num_heads": 6,
-    "feed_forward_proj": "gated-gelu",
-}
 _UNSCALED = {"scale_decoder_outputs": False}
 MT5 = replace(
     T5,
     model_type="mt5",
     class_name="MT5ForConditionalGeneration",
-    fields=[replace(row, default=_OF_MT5.get(row.key, row.default)) for row in T5.fields],
     requires=(
         *T5.requires,
         only("tie_weights", "true", "because its output head has the embedding's weights"),
     ),
     link=lambda links, config: _link_t5(links, {**config, **_UNSCALED}),
     computed=lambda shape, config: {**_computed_for_t5(shape, config), **_UNSCALED},
-    inferred=lambda config: _inferred_for_t5({"num_layers": 8, **config, **_UNSCALED}),
+    inferred=lambda config: _inferred_for_t5({**config, **_UNSCALED}),
 )
 
 # ------------------------------------------------------------------ BART
 
 OFFSET = 2  # rows of a position table before that of the first position
-_SIDES = {"attention_heads": 16, "ffn_dim": 4096}  # keys of each side, with their defaults
 
 
 def _inferred_for_bart(config: Values) -> dict[str, Any]:
-    for key, default in _SIDES.items():
-        ours, theirs = (config.get(f"{side}_{key}", default) for side in ("encoder", "decoder"))
+    for key in ("attention_heads", "ffn_dim"):
+        ours, theirs = config[f"encoder_{key}"], config.get(f"decoder_{key}")
         if ours != theirs:
             what = f"config.json has decoder_{key} {theirs!r}, which differs from encoder_{key}"
             raise BadInput(Problem(what, str(ours)))
-    return {
-        "n_layer": config.get("encoder_layers", 12),
-        "embedding_dropout": config.get("dropout", 0.1),
-    }
+    return {"n_layer": config["encoder_layers"]}
 
 
 def _link_bart(links: Links, config: Values) -> None:
     shape = links.shape
-    links.table("token_embedding", links.embedding)
+    links.table("token_embedding", links.to.embedding)
     if shape.has_head_bias:
         links.row("head.bias", BART.head_bias)
     for side, theirs in zip(shape.of_family.sides, ("model.encoder", "model.decoder"), strict=True):
@@ -219,15 +199,16 @@ BART = Architecture(
         "embedding_norm": True,
     },
     fields=(
-        Field("vocab_size", "vocab_size", 50265),
-        Field("max_position_embeddings", "block_size", 1024),
-        Field("d_model", "n_embd", 1024),
-        Field("encoder_layers", "n_encoder_layer", 12),
-        Field("decoder_layers", "n_decoder_layer", 12),
-        Field("encoder_attention_heads", "n_head", _SIDES["attention_heads"]),
-        Field("encoder_ffn_dim", "d_ff", _SIDES["ffn_dim"]),
+        Field("vocab_size", "vocab_size"),
+        Field("max_position_embeddings", "block_size"),
+        Field("d_model", "n_embd"),
+        Field("encoder_layers", "n_encoder_layer"),
+        Field("decoder_layers", "n_decoder_layer"),
+        Field("encoder_attention_heads", "n_head"),
+        Field("encoder_ffn_dim", "d_ff"),
         Field("activation_function", "activation", "gelu", mapping.PLAIN),
         Field("scale_embedding", "scale_embedding", False),
+        Field("dropout", "embedding_dropout", 0.1),
         Field("dropout", "residual_dropout", 0.1),
         Field("attention_dropout", "attention_dropout", 0.0),
     ),

@@ -37,15 +37,17 @@ GATES = {"silu": "swiglu", "swish": "swiglu"} | {
 
 @dataclass(frozen=True)
 class Field:
-    """A key of config.json and its hyperparameter; `default` is the default of `transformers`.
+    """A key of config.json and its hyperparameter; `default` is that of `transformers`, and a size has none.
 
-    `words` maps their names of values to ours. A null there is `auto` here.
+    `words` maps their names of values to ours. If it is `optional`, a null there is `auto` here. A key that stands for
+    several hyperparameters is written from the last of them.
     """
 
     key: str
     name: str
     default: Any = None
     words: Mapping[str, str] | None = None
+    optional: bool = False
 
     def write(self, values: Values) -> Any:
         """Return the value for config.json."""
@@ -58,9 +60,11 @@ class Field:
         """Return our value for that of config.json.
 
         Raises:
-            BadInput: we have no such value.
+            BadInput: we have no such value, or the key is missing.
         """
         value = config.get(self.key, self.default)
+        if value is None and not self.optional:
+            raise BadInput(f"config.json lacks {self.key}")
         if self.words is None:
             if value is None:
                 return AUTO
@@ -69,6 +73,17 @@ class Field:
             what = f"config.json has {self.key} {value!r}, which is not supported as {self.name}"
             raise BadInput(Problem(what, " | ".join(self.words)))
         return self.words[value]
+
+
+# The sizes that several classes name alike.
+SIZES = (
+    Field("vocab_size", "vocab_size"),
+    Field("max_position_embeddings", "block_size"),
+    Field("hidden_size", "n_embd"),
+    Field("num_hidden_layers", "n_layer"),
+    Field("num_attention_heads", "n_head"),
+    Field("intermediate_size", "d_ff"),
+)
 
 
 def only(name: str, allowed: str, why: str) -> Requirement:
@@ -156,7 +171,7 @@ class Link:
         """Return the tensors for `transformers`, by name."""
         weight = weight * self._factors
         if self.n_head:
-            weight = weight.unflatten(-1, (3, self.n_head, -1)).transpose(-3, -2).flatten(-3)
+            weight = _swapped(weight, 3, self.n_head)
         if self.offset:
             weight = torch.cat([weight.new_zeros(self.offset, weight.shape[-1]), weight])
         widths = [width for width, _ in self.columns]
@@ -195,7 +210,7 @@ class Link:
             raise BadInput(f"the sizes of {sizes} do not match config.json")
         weight = torch.cat(parts, dim=-1)
         if self.n_head:
-            weight = weight.unflatten(-1, (self.n_head, 3, -1)).transpose(-3, -2).flatten(-3)
+            weight = _swapped(weight, self.n_head, 3)
         return (weight / self._factors).contiguous()
 
     @property
@@ -203,18 +218,18 @@ class Link:
         return torch.cat([torch.full((width,), factor) for width, factor in self.columns])
 
 
+def _swapped(weight: Tensor, outer: int, inner: int) -> Tensor:
+    """Return a weight whose columns lie in inner groups of outer ones, from outer groups of inner ones."""
+    groups = weight.view(*weight.shape[:-1], outer, inner, -1)
+    return groups.transpose(-3, -2).reshape(weight.shape)
+
+
 @dataclass
 class Links:
-    """The links of one model, and constant tensors that only `transformers` has (`constant`).
-
-    The fields from `embedding` to `biased` are those of the architecture.
-    """
+    """The links of one model of an architecture, and constant tensors that only `transformers` has (`constant`)."""
 
     shape: ModelShape
-    embedding: str
-    head: str
-    transposed: bool = True
-    biased: bool = True
+    to: Architecture
     links: list[Link] = field(default_factory=list)
     constant: dict[str, Tensor] = field(default_factory=dict)
 
@@ -235,7 +250,7 @@ class Links:
         """Link a norm's gain and bias."""
         columns = [(self.shape.n_embd, factor)]
         self._vector(f"{ours}.gain", (f"{theirs}.weight",), columns)
-        if self.biased:
+        if self.to.biased:
             self._vector(f"{ours}.bias", (f"{theirs}.bias",), columns)
 
     def linear(
@@ -245,23 +260,22 @@ class Links:
         columns: Columns | None = None,
         biased: bool | None = None,
         by_head: bool = False,
+        experts: bool = False,
     ) -> None:
-        """Link a matrix and its bias; several tensors take consecutive groups of columns, or one has them by head."""
+        """Link a matrix and its bias.
+
+        Several tensors take consecutive groups of columns, or an expert's matrix each; one may have them by head.
+        """
         size = self._sizes[f"{ours}.weight"]
         columns = columns or [(size[-1], 1.0)]
         names = tuple(f"{each}.weight" for each in theirs)
         n_head = self.shape.n_head if by_head else 0
-        self.links.append(Link(f"{ours}.weight", size, names, columns, self.transposed, n_head=n_head))
-        has_bias = self.biased if biased is None else biased
-        self._vector(f"{ours}.bias", tuple(f"{each}.bias" for each in theirs if has_bias), columns, n_head)
-
-    def experts(self, ours: str, theirs: Sequence[str]) -> None:
-        """Link the matrices of all experts, each of which is a tensor there."""
-        size = self._sizes[f"{ours}.weight"]
-        names = tuple(f"{name}.weight" for name in theirs)
-        self.links.append(
-            Link(f"{ours}.weight", size, names, [(size[-1], 1.0)], self.transposed, experts=True)
+        link = Link(
+            f"{ours}.weight", size, names, columns, self.to.transposed, experts=experts, n_head=n_head
         )
+        self.links.append(link)
+        has_bias = self.to.biased if biased is None else biased
+        self._vector(f"{ours}.bias", tuple(f"{each}.bias" for each in theirs if has_bias), columns, n_head)
 
     def bias(self, ours: str, *theirs: str) -> None:
         """Link a bias over the vocabulary to its copies."""
@@ -310,10 +324,10 @@ class Links:
         shape = self.shape
         into = shape.n_embd ** (0.5 * shape.scale_embedding)
         out = shape.n_embd ** (-0.5 * shape.tie_scale) / shape.width_ratio / scale
-        self.table("token_embedding", self.embedding, into)
+        self.table("token_embedding", self.to.embedding, into)
         self.norm(*last_norm, factor=out / into if shape.tie_weights else 1.0)
         if not shape.tie_weights:
-            self.table("head.weight", self.head, out)
+            self.table("head.weight", self.to.head, out)
 
     def places(self, theirs: str, offset: int = 0, prefix: str = "") -> None:
         """Link learned positions; other positions added to the embeddings are written as a constant table.
@@ -377,7 +391,7 @@ class Architecture:
 
     def links(self, shape: ModelShape, config: Values) -> Links:
         """Return the links between the weights and tensors of a model with this config."""
-        links = Links(shape, self.embedding, self.head, self.transposed, self.biased)
+        links = Links(shape, self)
         self.link(links, config)
         return links
 

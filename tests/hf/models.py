@@ -70,7 +70,7 @@ EXPRESSIBLE = (
     (MIXTRAL, {"attention": "local", "attention_window": 3, "n_kv_head": 1, "activation": "geglu_tanh"}),
     (BART, {"head_bias": True, "scale_embedding": True}),
     (BART, {"bias": False, "activation": "relu", "positions": "sinusoidal", "n_encoder_layer": 1}),
-    (T5, {"positions": "none", "scale_embedding": True, "activation": "geglu_tanh"}),
+    (T5, {"scale_embedding": True, "activation": "geglu_tanh"}),
 )
 
 

@@ -32,9 +32,7 @@ from sweeplab.errors import BadInput
 from sweeplab.hf.architectures import ARCHITECTURES
 from sweeplab.hf.folders import architecture_of, export_run, import_folder
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.model.accounting import n_params
 from sweeplab.model.layout import declared
-from sweeplab.model.shape import ModelShape
 from sweeplab.runs.generating import laid_out
 from sweeplab.tracking.loading import load_checkpoint
 
@@ -129,7 +127,7 @@ def test_what_no_class_can_express(base: dict, changed: dict, said: str, tmp_pat
     [
         ({"model_type": "mamba"}, "config.json has the unsupported model_type 'mamba'; allowed: gpt2 | qwen2 | "),
         ({"model_type": "gemma2"}, "config.json is of gemma2, whose attn_logit_softcapping caps attention scores: no"),
-        ({"model_type": "albert"}, "config.json is of albert, whose num_hidden_groups makes blocks share their weights"),
+        ({"model_type": "albert"}, "config.json is of albert, whose num_hidden_groups makes blocks share their"),
         ({"model_type": "marian"}, "config.json is of marian, whose static_position_embeddings puts all sines of a"),
         ({"activation_function": "silu"},
          "config.json has activation_function 'silu', which is not supported as activation"),
@@ -141,6 +139,7 @@ def test_what_no_class_can_express(base: dict, changed: dict, said: str, tmp_pat
         ({"sweeplab": 5}, "config.json has a value of the wrong type"),
         ({"sweeplab": "ab"}, "config.json has a value of the wrong type"),
         ({"activation_function": ["gelu"]}, "config.json has a value of the wrong type"),
+        ({"n_head": None}, "config.json lacks n_head"),
         ({"n_embd": 12}, "the sizes of transformer.wte.weight [262, 8] do not match config.json"),
         ({"n_layer": 3}, "the folder lacks the tensor transformer.h.2.attn.c_attn.bias, which GPT2LMHeadModel needs"),
         ({"n_layer": 1}, "the folder has the tensor transformer.h.1.attn.c_attn.bias, which is not supported"),
@@ -299,22 +298,3 @@ def test_barts_head_has_a_bias_where_its_file_has_one(tmp_path: Path) -> None:
     rewritten(tmp_path / "bart", decoder_ffn_dim=7)
     with pytest.raises(BadInput, match="decoder_ffn_dim 7, which differs from encoder_ffn_dim; allowed: 32"):
         import_folder(tmp_path / "bart", tmp_path / "run", "back", force=True)
-
-
-@pytest.mark.parametrize(
-    ("model_type", "count"),
-    [
-        ("gpt2", 124_439_808),
-        ("llama", 6_738_415_616),
-        ("mistral", 7_241_732_096),
-        ("mixtral", 46_702_792_704),
-        ("bart", 406_287_360),
-        ("bert", 109_514_298),
-        ("distilbert", 66_985_530),
-        ("t5", 60_506_624),
-    ],
-)
-def test_a_config_that_says_nothing_is_the_published_model(model_type: str, count: int) -> None:
-    """GPT-2 small, Llama-2-7B, Mistral 7B and so on: what `transformers` takes by itself."""
-    values = ARCHITECTURES[model_type].values({"model_type": model_type})
-    assert n_params(ModelShape.named({"n_layer": 0, **values})) == count

@@ -86,7 +86,7 @@ def test_an_impossible_cell_is_left_out_with_its_reason() -> None:
     assert len(kept) == 3
     ((values, reason),) = excluded
     assert values == {"norm_position": "post", "parallel_block": True}
-    assert reason.startswith("parallel_block has one norm before both sub-layers")
+    assert reason.startswith("parallel_block has its norms before the sub-layers")
 
 
 def test_an_impossible_sample_is_drawn_again() -> None:
