@@ -10,6 +10,7 @@ from data.brought import DOCUMENTS, ROWS, TEXT, meta
 from data.brought import IDS as TOKENS
 
 from sweeplab.study.file.reading import read_study
+from sweeplab.study.file.template import FIRST_FLOPS, first_study
 from sweeplab.sweep.planning import check_reach
 
 
@@ -48,7 +49,9 @@ def test_data_are_shown_as_they_are_read(folder: Path, cli: Callable[..., Any]) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["../notes/*.txt", "labels.csv"])
-def test_a_first_study_is_whole_and_says_its_time(folder: Path, cli: Callable[..., Any], place: str) -> None:
+def test_a_first_study_is_whole_and_within_its_flops(
+    folder: Path, cli: Callable[..., Any], place: str
+) -> None:
     (folder / "studies").mkdir()
     place = place.replace("..", str(folder))
     said = cli("init", "mine", "--data", place).out
@@ -57,8 +60,23 @@ def test_a_first_study_is_whole_and_says_its_time(folder: Path, cli: Callable[..
     assert (spec.sampler.type, spec.budget.time) == ("joint", 300)
     check_reach(spec, folder / "lab")  # the command line has named the files
     planned = json.loads(cli("plan", "studies/mine.yaml", "--json").out)
-    assert planned["outlook"]["seconds"] <= 300 and len(planned["cells"]) == 3
+    assert len(planned["cells"]) == 3 and planned["outlook"]["seconds"] <= 300
+    assert planned["train_flops"] <= 1.1 * FIRST_FLOPS
+    assert all(cell["epochs"] is None and 100 <= cell["max_iters"] <= 5000 for cell in planned["cells"])
     assert cli("init", "mine", "--data", place).err.startswith("error: studies/mine.yaml: the file exists")
+
+
+def test_a_first_study_takes_as_many_steps_as_its_flops_allow(folder: Path) -> None:
+    steps = {}
+    for size in (2_000, 20_000, 400_000):
+        (folder / "a.txt").write_text(
+            "".join(chr(97 + n * n % 26) + "\n" * (n % 90 == 0) for n in range(size))
+        )
+        text, spec, said = first_study("mine", "a.txt", folder / "mine.yaml")
+        assert spec.text == text and "ends after 5m at the latest" in said[-1]
+        steps[size] = spec.fixed["max_iters"], spec.grid["n_embd"]
+    assert steps[2_000][0] < steps[20_000][0] <= 5000, "at most 20 epochs"
+    assert steps[400_000][1] == [32, 64, 128], "wider for a longer text"
 
 
 @pytest.mark.slow

@@ -20,8 +20,8 @@ from sweeplab.data.readers.source import checked, plain_pickle, token_files, tok
 from sweeplab.data.tokenizers.library import tokenizer_in
 from sweeplab.errors import BadInput
 from sweeplab.study.file.reading import read_plain
+from sweeplab.study.file.template import section_of
 from sweeplab.study.inputs import study_dataset
-from sweeplab.sweep.beginning import section_of
 
 HERE = Path(__file__).parent
 

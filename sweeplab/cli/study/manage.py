@@ -32,7 +32,7 @@ def init(
     preset: options.Preset = None,
     data: Annotated[
         str | None,
-        option("FILE", "Choose all for data of your own: a file, a folder, tokens; about five minutes."),
+        option("FILE", "Choose all for data of your own: a file, a folder, tokens; five minutes at most."),
     ] = None,
     output: Annotated[
         Path | None,
@@ -42,7 +42,7 @@ def init(
 ) -> None:
     """Write a commented study file.
 
-    With --data it has what suits the data and this machine: `sweeplab data FILE` shows how they are read.
+    With --data it has three sizes that suit the data: `sweeplab data FILE` shows how they are read.
 
     \b
     $ sweeplab study init mine --data notes.txt
@@ -57,14 +57,16 @@ def init(
         raise BadInput(Problem(f"{name!r} cannot be a study's name", "letters, digits and . _ - inside"))
     file = output or Path("studies" if Path("studies").is_dir() else ".", f"{name}.yaml")
     if data is not None:
-        from sweeplab.sweep.beginning import first_study
+        from sweeplab.study.file.template import first_study
+        from sweeplab.sweep.planning import allow_files
 
         if minimal or search or grid or table or preset:
             raise BadInput(Problem("--data chooses all values", "--output and --force beside it"))
         if file.exists() and not force:
             raise BadInput(Problem("the file exists already", "--force to overwrite it", file=file))
-        say_start(f"reading {data}, and timing a few steps")
-        text, words = first_study(name, data, file, lab_folder(None))
+        say_start(f"reading {data}")
+        text, spec, words = first_study(name, data, file)
+        allow_files(spec, lab_folder(None))  # the user has named them
         write_study(file, text, force, "run")
         typer.echo("\n".join(words))
         return

@@ -1,18 +1,26 @@
-"""Write study files: a template with every hyperparameter and its meaning, and the file of any study."""
+"""Write study files: a template with every hyperparameter, a first study of a user's data, and any study's file."""
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.task import loss_unit
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.formatting import yaml_text
+from sweeplab.files import check_is_path
+from sweeplab.formatting import duration, several, yaml_text
 from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
 from sweeplab.study.file.entries import SUGGESTED, Written, is_searched
 from sweeplab.study.problems import LENGTHS, Problems
 from sweeplab.study.search import Choices, Range
+
+if TYPE_CHECKING:
+    from sweeplab.data.dataset import Dataset
+    from sweeplab.study.spec import StudySpec
 
 SEARCHED = ("learning_rate", "weight_decay", "dropout", "warmup_iters")
 # If n_embd is searched, heads keep this width.
@@ -93,6 +101,107 @@ seeds: {yaml_text([effective["seed"]])}  # a trial is trained once per seed; its
 engine: {{type: local, workers: auto}}  # worker processes; auto: one per GPU, or one per core
 track: {{checkpoints: best}}  # best | last | all | none
 """
+
+
+def section_of(place: str, folder: Path, **keys: Any) -> dict[str, Any]:
+    """Return the section `data` of a study file in a folder, for a file, folder, glob, or files of tokens."""
+    from sweeplab.data.readers.source import NAMES, SUFFIXES
+
+    check_is_path(place)
+    path = Path(place)
+    in_folder = (path / f"{name}{suffix}" for name in NAMES["train"] for suffix in SUFFIXES)
+    are_tokens = path.suffix in SUFFIXES or any(file.is_file() for file in in_folder)
+    written = os.path.relpath(path.expanduser().absolute(), folder.absolute())
+    more = {name: value for name, value in keys.items() if value}
+    return {"tokens" if are_tokens else "path": written, **more}
+
+
+# The FLOPs of all runs of a first study, some minutes on two cores, and the seconds after which it ends anyway.
+FIRST_FLOPS, MOST_SECONDS, TRIALS = 8e12, 300, 6
+# Widths of three models, for training splits of at least so many tokens; narrower ones where steps take long.
+WIDTHS = {5_000_000: (64, 128, 256), 300_000: (32, 64, 128), 0: (16, 32, 64)}
+# The fewest and most steps of a run, and how often it sees its text at most.
+FEWEST_STEPS, MOST_STEPS, MOST_EPOCHS = 100, 5000, 20
+BLOCK, LONGEST_PAIR, BATCH = 64, 256, 16
+
+
+def first_study(name: str, place: str, file: Path) -> tuple[str, StudySpec, list[str]]:
+    """Return the text of a study file for the data at a place, the study, and what is said of it.
+
+    Raises:
+        BadInput: the data cannot be read, or are too short for the smallest block_size.
+    """
+    from sweeplab.study.file.reading import read_text
+    from sweeplab.study.inputs import placed_dataset
+    from sweeplab.study.space import cells, spaces_of
+    from sweeplab.train.run import train_flops
+
+    section = section_of(place, file.parent)
+    dataset = placed_dataset(read_text(study_file({"name": name, "data": section}), file))
+    ladder = [widths for least, widths in WIDTHS.items() if len(dataset.train) >= least]
+    for widths in ladder:
+        document = _first_document(name, section, dataset, widths, FEWEST_STEPS)
+        spec = read_text(study_file(document), file)
+        spaces = spaces_of(spec, cells(spec, dataset.sizes)[0], dataset.sizes)
+        a_step = TRIALS * sum(train_flops(space.typical, 1) for space in spaces)
+        steps = _first_steps(dataset, spaces[0].typical.block_size, FIRST_FLOPS / a_step)
+        if steps > FEWEST_STEPS:
+            break
+    data = {**section, "corpus": spec.data.corpus, "tokenizer": spec.data.tokenizer}
+    words = [
+        f"{spec.data.corpus} by {spec.data.tokenizer}: {several(len(dataset.train), 'training token')}",
+        f"{several(len(widths), 'size')}, {several(TRIALS, 'trial')} of each, {several(steps, 'step')} a run: "
+        f"at most {steps * a_step:.1g} FLOPs; ends after {duration(MOST_SECONDS)} at the latest",
+    ]
+    text = study_file(_first_document(name, data, dataset, widths, steps), ["; ".join(words)])
+    return text, read_text(text, file), [words[0], *dataset.notes, words[1]]
+
+
+def _first_steps(dataset: Dataset, block_size: int, steps: float) -> int:
+    """Return a number of steps within the bounds of a first study, rounded down to two digits."""
+    n_rows = dataset.sizes.train_pairs or len(dataset.train) / block_size
+    steps = max(FEWEST_STEPS, min(steps, MOST_STEPS, MOST_EPOCHS * n_rows / BATCH))
+    scale = 10 ** (math.floor(math.log10(steps)) - 1)
+    return int(steps // scale * scale)
+
+
+def _first_document(
+    name: str, section: Mapping[str, Any], dataset: Dataset, widths: Sequence[int], steps: int
+) -> dict[str, Any]:
+    every = max(1, steps // 10)
+    objective = {"objective": "classification"} if dataset.kind == "labels" else {}
+    return {
+        "name": name,
+        "data": section,
+        "fixed": {
+            **objective, "positions": "rotary", "block_size": _block(dataset), "batch_size": BATCH, "n_layer": 2,
+            "n_head": 4, "max_iters": steps, "warmup_iters": max(1, steps // 20), "dropout": 0.0, "dtype": "float32",
+            "eval_interval": every, "eval_tokens": 10_240,
+        },
+        "grid": {"n_embd": [*widths]},
+        "search": {
+            "learning_rate": {"min": 1e-3, "max": 3e-2, "log": True},
+            "weight_decay": {"min": 1e-3, "max": 0.3, "log": True},
+        },
+        "budget": {"trials_per_cell": TRIALS, "time": MOST_SECONDS},
+        "sampler": "joint",
+        "pruner": {"type": "asha", "min_iters": 3 * every, "factor": 3},
+    }  # fmt: skip
+
+
+def _block(dataset: Dataset) -> int:
+    """Return a block_size that holds nine of ten pairs, or fits into the shortest split of a text."""
+    import numpy as np
+
+    from sweeplab.data.batches import Pairs
+
+    if isinstance(dataset.train, Pairs):
+        longest = float(np.quantile(dataset.train.lengths.sum(axis=1), 0.9))
+        return int(min(LONGEST_PAIR, 2 ** math.ceil(math.log2(longest + 3))))
+    shortest = min(len(dataset.train), len(dataset.val), len(dataset.test))
+    if shortest < 3:
+        raise BadInput(Problem(f"a split has only {several(shortest, 'token')}", "a longer text"))
+    return int(min(BLOCK, 2 ** math.floor(math.log2(shortest - 1))))
 
 
 def study_file(written: Mapping[str, Any], comments: Iterable[str] = ()) -> str:
