@@ -35,8 +35,7 @@ from sweeplab.hyperparameters import TABLE, is_number
 from sweeplab.lab.listing import read_spec
 from sweeplab.laws.assessment import Assessment, assess, law_for
 from sweeplab.laws.forecasts import NO_REGRET, Forecast, Regret, predict
-from sweeplab.laws.hyperparameters.assessment import TIMESCALE, assess_hyperparameters
-from sweeplab.laws.hyperparameters.prediction import with_prediction
+from sweeplab.laws.hyperparameters.assessment import assess_hyperparameters, predict_values
 from sweeplab.laws.hyperparameters.runs import SIZES
 from sweeplab.laws.points import Points
 from sweeplab.records.folders import StudyFolder
@@ -149,7 +148,7 @@ def predict_size(
     try:
         runs = tuned_runs(studies.runs, folder.name, studies.design, counting.conventions)
         at = named | {name: math.exp(log) for name, log in logs.items() if name in runs.sizes}
-        laws = dict(with_prediction(assess_hyperparameters(runs), at).prediction)
+        laws = predict_values(assess_hyperparameters(runs), at)
     except BadInput as refused:
         why = refused.problems[0].what
     trials = trials_table(studies.runs, "best_val_loss")
@@ -201,7 +200,7 @@ def _regret(laws: Mapping[str, Any], searched: Set[str], named: Mapping[str, flo
     asked = laws.get("asked") or {"off": 0.0, "why": ""}
     if asked["why"]:
         raise BadInput(asked["why"])
-    with_law = {"weight_decay" if name == TIMESCALE else name for name in laws.get("best", ())}
+    with_law = {*laws.get("best", ())}
     if lacks := named.keys() - with_law:
         what = ", ".join(f"{name}={yaml_text(named[name])}" for name in sorted(lacks))
         raise BadInput(f"no law says what {what} costs")

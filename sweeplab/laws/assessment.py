@@ -47,6 +47,7 @@ TOLERANCES = {
     "power": Tolerance(0.3, 1.0, False),
     "scale": Tolerance(3.0, 10.0, True),
     "ratio": Tolerance(3.0, 10.0, True),
+    "hyperparameter": Tolerance(1.5, 3.0, True),
     "irreducible": Tolerance(1.1, 1.3, True),
     "loss": Tolerance(1.03, 1.1, True),
 }

@@ -230,8 +230,7 @@ def test_what_tuned_hyperparameters_lack_is_said_in_a_line(cli, folder: Path) ->
     for arguments, message in (
         (("--columns", "learning_rat=lr"), "--columns has no 'learning_rat'"),
         (("--columns", "learning_rate=lrr"), "no column 'lrr'"),
-        (("--at", "N=3e9"), "--at lacks tokens, which the law of learning_rate needs"),
-        (("--timescale",), "the timescale needs weight_decay"),
+        (("--at", "N=3e9"), "--at lacks tokens, which the laws need"),
     ):
         said = cli("laws", "hyperparameters", table, *arguments)
         assert said.code == 2 and message in said.err and "Traceback" not in said.err

@@ -37,16 +37,20 @@ class World:
 
 @dataclass(frozen=True)
 class Planted:
-    """A table, and of its cells the sizes [C, 2] and the optima in logs [C, J]."""
+    """A table, and of its cells the sizes [C, 2] and the optima in logs [C, J]; a `quartic` has skews and fourths."""
 
     frame: pd.DataFrame
     sizes: Array
     optima: Array
     bend: Array
+    quartic: tuple[Array, Array] | None = None
 
     def regret(self, c: int, log_values: Array) -> float:
         """Return the excess of log loss of values in a cell."""
-        return float(excess(np.atleast_2d(log_values) - self.optima[c], self.bend)[0])
+        z = np.atleast_2d(log_values) - self.optima[c]
+        if self.quartic:
+            return float(quartic(z, self.bend, *self.quartic)[0])
+        return float(excess(z, self.bend)[0])
 
 
 def law_at(sizes: Array, kind: str, middle: float) -> Array:
@@ -102,6 +106,51 @@ def planted(world: World, seed: int, sizes: Array | None = None) -> Planted:
         rows += [(n, d, *np.exp(own), np.exp(value)) for own, value in zip(x, y, strict=True)]
     names = ["N", "D", *["lr", "bs"][:j], "loss"]
     return Planted(pd.DataFrame(rows, columns=names), sizes, optima, bend)
+
+
+def quartic(z: Array, bend: Array, skew: Array, fourth: Array) -> Array:
+    """Return a convex excess of log loss at distances [n, J], a polynomial of the fourth order."""
+    higher = np.diag(bend) * (skew * z**3 / 6 + fourth * z**4 / 24)
+    return np.asarray(np.einsum("ij,jk,ik->i", z, bend, z) / 2 + higher.sum(axis=1))
+
+
+# Scatter between cells, and noise of a row, of which one is drawn.
+QUARTIC = {
+    "dense": ((0.0, 0.03, 0.06), (0.0003, 0.001)),
+    "sparse": ((0.05,), (0.003,)),
+    "noisy": ((0.05,), (0.015,)),
+}
+
+
+def dense(seed: int, kind: str = "dense") -> Planted:
+    """Return a table of 17 cells with a convex quartic loss: a grid of rates and batches, or few trials a cell.
+
+    A dense one has about 1,700 rows, a sparse one 8 random trials a cell, a noisy one every other row of a grid.
+    """
+    rng = np.random.default_rng([seed, 991])
+    n = np.array([6.0e7, 1.2e8, 2.15e8, 2.68e8, 4.29e8, 5.37e8, 1.07e9])
+    d = np.array([2e9, 4e9, 8e9, 2e10, 5e10, 1e11])
+    sizes = np.array([(one, other) for one in n for other in d if 10 <= other / one <= 400])
+    sizes = sizes[np.sort(rng.permutation(len(sizes))[:17])]
+    scatter, noise = (float(rng.choice(values)) for values in QUARTIC[kind])
+    bend = BEND * rng.uniform(0.7, 1.5)
+    skew = rng.uniform(-0.6, 0.6, 2)
+    fourth = skew**2 * rng.uniform(0.6, 1.5, 2)
+    law = law_at(sizes, "law", 1.0)
+    optima = law + scatter * rng.normal(size=law.shape)
+    rates, batches = np.log(2) * np.arange(-14, -6.4, 0.5), np.log(32768 * 2.0 ** np.arange(8))
+    tables = []
+    for (params, tokens), middle, optimum in zip(sizes, law, optima, strict=True):
+        x = np.array([(rate, batch) for rate in rates for batch in batches if abs(rate - middle[0]) < 2.6])
+        if kind == "sparse":
+            x = middle + rng.uniform(-1.0, 1.0, (8, 2)) * [1.4, 1.6]
+        if kind == "noisy":
+            x = x[::2]
+        above = quartic(x - optimum, bend, skew, fourth) + noise * rng.normal(size=len(x))
+        loss = (1.69 + 406 / params**0.34 + 411 / tokens**0.28) * np.exp(above)
+        columns = {"N": params, "D": tokens, "lr": np.exp(x[:, 0]), "bs": np.exp(x[:, 1]), "loss": loss}
+        tables.append(pd.DataFrame(columns))
+    return Planted(pd.concat(tables, ignore_index=True), sizes, optima, bend, (skew, fourth))
 
 
 def published_like(

@@ -26,9 +26,6 @@ def hyperparameter_laws(
     at: Annotated[
         str | None, option("SIZE=NUMBER,…", "Predict the best values at N=…,D=… or n_embd=…,n_layer=….")
     ] = None,
-    timescale: Annotated[
-        bool, option("", "Fit weight decay as batch_size / (learning_rate weight_decay tokens).")
-    ] = False,
     count: Count = None,
     where: Where = None,
     lab: Lab = None,
@@ -36,7 +33,7 @@ def hyperparameter_laws(
     """Fit how the best learning rate follows the size.
 
     All sizes are fitted at once: the best values of each with intervals, their law with a verdict on every number, how
-    flat the optimum is, and whether one value does for all sizes. Best values at an end of those tried count as bounds.
+    flat the optimum is, and whether one value does for all sizes.
 
     \b
     $ sweeplab laws hyperparameters small
@@ -44,15 +41,13 @@ def hyperparameter_laws(
     $ sweeplab laws hyperparameters runs.csv --at N=1e9,D=2e10
     $ sweeplab laws hyperparameters small --at n_embd=256,n_layer=6 --json
     """
-    from sweeplab.laws.hyperparameters.assessment import assess_hyperparameters
-    from sweeplab.laws.hyperparameters.prediction import with_prediction
+    from sweeplab.laws.hyperparameters.assessment import assess_hyperparameters, predict_values
     from sweeplab.laws.hyperparameters.runs import parse_at
 
     target = parse_at(at) if at else None
-    laws = assess_hyperparameters(_read(source, columns, count, lab, where), timescale)
-    if target:
-        laws = with_prediction(laws, target)
-    return laws.as_dict(), _print_laws
+    laws = assess_hyperparameters(_read(source, columns, count, lab, where))
+    prediction = predict_values(laws, target) if target else None
+    return laws.as_dict() | {"prediction": prediction}, _print_laws
 
 
 def _read(
@@ -73,8 +68,8 @@ def _read(
 
 def _print_laws(laws: dict[str, Any]) -> None:
     say(
-        f"{several(laws['n_rows'], 'run')} in {several(laws['n_cells'], 'cell')}; "
-        f"{several(laws['n_used'], 'run')} within {laws['window']:.1%} of the optimum are fitted; "
+        f"{several(laws['n_trials'], 'trial')} in {several(laws['n_cells'], 'cell')}; "
+        f"{several(laws['n_used'], 'trial')} within {laws['window']:.1%} of the optimum are fitted; "
         f"noise of {laws['noise']:.2%}"
     )
     if dropped := [f"{n} {why}" for why, n in laws["dropped"].items() if n]:
@@ -92,7 +87,6 @@ def _print_laws(laws: dict[str, Any]) -> None:
                 "best": best["value"],
                 "low": cell_text(best["low"]),
                 "high": cell_text(best["high"]),
-                "alone": (best["alone"] or {}).get("value"),
                 "values": best["n_values"],
                 "edge": best["edge"] or None,
                 "tuned loss": cell["tuned_loss"],
@@ -111,15 +105,8 @@ def _print_laws(laws: dict[str, Any]) -> None:
 
 
 def _print_searched(name: str, searched: Mapping[str, Any]) -> None:
-    if searched["numbers"]:
-        print_numbers(searched["numbers"])
-    if searched["why_none"]:
-        say(f"no law: {searched['why_none']}")
-    if searched["factor_below"]:
-        say(
-            f"flat: the loss is 0.25% worse at {cell_text(searched['factor_below'])} and at "
-            f"{cell_text(searched['factor_above'])} times the best {name}"
-        )
+    print_numbers(searched["numbers"])
+    say(f"flat: the loss is 0.25% worse a factor {cell_text(searched['flat_factor'])} from the best {name}")
     for constant in searched["constant"]:
         drift = ("no drift is seen", "drifts")[constant["drifts"]]
         say(

@@ -13,14 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.formatting import listed, rounded, short
+from sweeplab.formatting import listed, rounded, several, short
 from sweeplab.hyperparameters import TABLE
 from sweeplab.laws.columns import (
     ROLES,
@@ -57,7 +57,7 @@ _SHORT = {"N": "params", "D": "tokens"}
 # Tokens of one cell may differ by this share: a batch size need not divide them.
 _SAME_SIZE = {"params": 0.01, "tokens": 0.05}
 _NOT_SEARCHED = {"seed", "max_iters", "data_limit", *SHAPE}
-_MOST_SEARCHED = 4
+_MOST_SEARCHED = 3
 _FOLLOWS = 0.999  # the correlation within cells of a value that is computed from another
 
 
@@ -66,7 +66,8 @@ class SearchedRuns:
     """Runs with logs: searched values [n, J], losses [n], and the sizes of cells [C, k]; `cell` [n] is each run's.
 
     `said` describes the columns, `dropped` counts rows that are left out, and `notes` says what was not searched.
-    `columns` are those of a table that have the searched values.
+    `columns` are those of a table that have the searched values. Where rows are means over seeds, `seeds` [n] counts
+    these.
     """
 
     names: tuple[str, ...]
@@ -79,6 +80,7 @@ class SearchedRuns:
     dropped: Mapping[str, int]
     notes: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    seeds: Array | None = None
 
     @property
     def n_cells(self) -> int:
@@ -110,15 +112,38 @@ class SearchedRuns:
         np.maximum.at(high, self.cell, self.x[:, j])
         return low, high
 
+    @cached_property
+    def lowest(self) -> Array:
+        """Return the lowest log loss of each cell."""
+        lowest = np.full(self.n_cells, np.inf)
+        np.minimum.at(lowest, self.cell, self.y)
+        return lowest
+
     def best(self, j: int) -> Array:
         """Return the log of value j with the lowest loss of each cell; runs that differ in their seed are averaged."""
-        keys = np.column_stack([self.cell, self.x.round(4)])
-        unique, place = np.unique(keys, axis=0, return_inverse=True)
-        losses = np.bincount(place.ravel(), self.y) / np.bincount(place.ravel())
-        order = np.argsort(losses, kind="stable")[::-1]
+        trials = self.averaged()
+        order = np.argsort(trials.y, kind="stable")[::-1]
         lowest = np.full(self.n_cells, np.nan)
-        lowest[unique[order, 0].astype(np.intp)] = unique[order, 1 + j]
+        lowest[trials.cell[order]] = trials.x[order, j]
         return lowest
+
+    def averaged(self) -> SearchedRuns:
+        """Return a row for each trial, with the mean log loss of its seeds."""
+        keys = np.column_stack([self.cell, self.x.round(6)])
+        trials, place = np.unique(keys, axis=0, return_inverse=True)
+        seeds = np.bincount(place.ravel()).astype(float)
+        y = np.bincount(place.ravel(), self.y) / seeds
+        return replace(self, cell=trials[:, 0].astype(np.intp), x=trials[:, 1:], y=y, seeds=seeds)
+
+    def best_at_end(self, j: int) -> str:
+        """Say where most cells have their best value j if that is at an end of the values tried; else nothing."""
+        best = self.best(j)
+        for ends, where in zip(self.ends(j), ("lowest", "highest"), strict=True):
+            n_there = int((np.abs(best - ends) < 1e-3).sum())
+            if 2 * n_there > self.n_cells:
+                cells = several(self.n_cells, "cell")
+                return f"the {where} {self.names[j]} tried is the best in {n_there} of {cells}"
+        return ""
 
     def steps(self, j: int) -> tuple[NDArray[np.intp], Array]:
         """Return how many values j each cell tried, and the median log step between neighbors (0 with one value)."""
@@ -363,7 +388,6 @@ _EDGE = 0.25  # how likely a best value lies beyond the values tried, before a w
 class Excess:
     """Draws of the excess of log loss of each cell, [S, C], of trials that searched `names`.
 
-    `again` [S, C] is the excess after as many trials again, spread over the values tried and a little beyond.
     `level` [C] is the expected log loss of the best value tried, NaN if it is not known, and `n_trials` [C] the number
     of values that compete for it. `beyond` [J, 2] is how likely the best value of any cell lies below or above all
     values tried of its study, and `tried` [J, 2] the lowest and highest of them.
@@ -371,7 +395,6 @@ class Excess:
 
     names: tuple[str, ...]
     draws: Array
-    again: Array
     beyond: Array
     tried: Array
     level: Array
@@ -384,11 +407,6 @@ class Excess:
             return None
         j, side = np.unravel_index(int(self.beyond.argmax()), self.beyond.shape)
         return int(j), int(side)
-
-    @property
-    def mean(self) -> Array:
-        """Return the expected excess of each cell, [C]."""
-        return np.asarray(self.draws.mean(0))
 
 
 def cells_of(points: Points, runs: SearchedRuns) -> NDArray[np.intp]:
@@ -469,9 +487,7 @@ def _cure(runs: SearchedRuns, excess: Excess) -> str:
         j, side = excess.edge
         beyond = f"{('below', 'above')[side]} {short(float(excess.tried[j, side]))}"
         return f"search {excess.names[j]} {beyond} too, at every size"
-    size = runs.sizes[0]
-    worst = short(float(np.exp(runs.log_of(size)[excess.mean.argmax()])))
-    return f"run more trials in every cell, first where the excess is largest: at {size} {worst}"
+    return "run more trials in every cell"
 
 
 def excess_of_many(runs: SearchedRuns) -> Excess | None:
@@ -492,16 +508,18 @@ def excess_of_many(runs: SearchedRuns) -> Excess | None:
     logs = (logs - logs.mean(0)) / np.maximum(logs.std(0), 1e-12)
     base = np.hstack([np.ones((runs.n_cells, 1)), logs, logs**2])
     between = base @ np.linalg.pinv(base[chosen])
-    draws, again = (np.maximum(each @ between.T, 0.0) for each in (excess.draws, excess.again))
+    draws = np.maximum(excess.draws @ between.T, 0.0)
     level = np.full(runs.n_cells, np.nan)
     level[chosen] = excess.level
-    cell, _, y = _trials(runs)
-    return replace(excess, draws=draws, again=again, level=level, n_trials=_competing(cell, y, runs.n_cells))
+    trials = runs.averaged()
+    n_trials = _competing(trials.cell, trials.y, runs.n_cells)
+    return replace(excess, draws=draws, level=level, n_trials=n_trials)
 
 
 def excess_of(runs: SearchedRuns) -> Excess | None:
     """Return the tuning excess of each cell of a table of runs; None if its trials are too few to tell."""
-    cell, x, y = _trials(runs)
+    trials = runs.averaged()
+    cell, x, y = trials.cell, trials.x, trials.y
     lowest = np.full(runs.n_cells, np.inf)
     np.minimum.at(lowest, cell, y)
     if len(y) < _FEWEST * runs.n_cells or runs.n_cells > _MOST_CELLS or not np.isfinite(lowest).all():
@@ -547,26 +565,14 @@ def excess_of(runs: SearchedRuns) -> Excess | None:
     at = values.reshape(runs.n_cells, per_cell, n_searched)[np.arange(runs.n_cells), where]
     edges = np.stack([(at < low - 1e-9).mean(0), (at > high + 1e-9).mean(0)], 2).max(0)
     least, lowest_tried = losses.min(2), losses[:, :, :most].min(2)
-    n_more = max(1, round(len(y) / runs.n_cells))
-    more = random.integers(most, per_cell, (N_DRAWS, runs.n_cells, n_more))
-    after = np.minimum(np.take_along_axis(losses, more, 2).min(2), lowest_tried)
     return Excess(
         names=runs.names,
         draws=lowest_tried - least,
-        again=after - least,
         beyond=edges,
         tried=np.exp(np.stack([low, high], 1)),
         level=lowest_tried.mean(0),
         n_trials=_competing(cell, y, runs.n_cells),
     )
-
-
-def _trials(runs: SearchedRuns) -> tuple[NDArray[np.intp], Array, Array]:
-    """The cell, the searched values and the log loss of each trial, the mean of its seeds."""
-    keys = np.column_stack([runs.cell, runs.x.round(6)])
-    trials, place = np.unique(keys, axis=0, return_inverse=True)
-    y = np.bincount(place.ravel(), runs.y) / np.bincount(place.ravel())
-    return trials[:, 0].astype(np.intp), trials[:, 1:], y
 
 
 def _competing(cell: NDArray[np.intp], y: Array, n_cells: int) -> Array:

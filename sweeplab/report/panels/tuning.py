@@ -12,8 +12,8 @@ from sweeplab.analysis.predicting import RATE, Transferred, read_transferred
 from sweeplab.analysis.studies import tuned_runs
 from sweeplab.errors import BadInput
 from sweeplab.formatting import rounded
-from sweeplab.laws.hyperparameters.assessment import HyperparameterLaws, assess_hyperparameters
-from sweeplab.laws.hyperparameters.line import LEVEL
+from sweeplab.laws.core import interval
+from sweeplab.laws.hyperparameters.assessment import LEVEL, HyperparameterLaws, assess_hyperparameters
 from sweeplab.report.data import ROLES, ReportData, title_of
 from sweeplab.report.options import Params
 from sweeplab.report.panels.base import Panel
@@ -22,7 +22,7 @@ from sweeplab.report.style import FAINT, GOOD, GREY, MIDDLE, Axis, Figure, Look,
 _STEPS = 30  # points of a line
 _METHOD = {
     "Optimum": "From all cells at once: the log loss is a quadratic with a skew about each cell's optimum, and "
-    "all cells share curvature and skew. Optima at an end of the values tried are bounds, drawn as triangles.",
+    "all cells share curvature and skew. Optima at an end of the values tried are drawn as triangles.",
     "Law": f"A power law in the sizes, other sizes at their means; the band is the {LEVEL:.0%} interval of a new cell.",
 }
 _TRANSFER = {
@@ -51,14 +51,13 @@ class BestValuesPanel(Panel, name="best_values", heading="Best value against siz
         sizes, tables, notes = {}, [], []
         for name in names:
             searched = laws.searched[name]
-            sizes[name] = searched.laws[0].columns[0] if searched.laws else laws.runs.sizes[0]
+            sizes[name] = laws.surface.sizes[0]
             tables.append(_table(laws, name, sizes[name]))
             notes += [
                 f"{name}, {quantity}: {_in_words(entry)}." for quantity, entry in searched.numbers.items()
             ]
-            notes += [f"One {name} for every {each['over']} {each['verdict']}." for each in searched.transfer]
-            if searched.why_none:
-                notes.append(f"{name} has no law: {searched.why_none}.")
+            constants = searched.as_dict()["constant"]
+            notes += [f"One {name} for every {each['over']} {each['verdict']}." for each in constants]
         first = names[0]
         return cls(
             title=f"Best {' and '.join(names)} against size".replace("_", " "),
@@ -121,29 +120,21 @@ def _laws(report: ReportData) -> HyperparameterLaws:
 
 
 def _table(laws: HyperparameterLaws, name: str, size: str) -> DataFrame:
-    runs, searched = laws.runs, laws.searched[name]
-    sizes = np.exp(runs.log_of(size))
-    rows = [
-        {
-            "hyperparameter": name,
-            "what": "cell",
-            "cell": laws.runs.cell_name(c),
-            "x": float(sizes[c]),
-            **{"best": cell.value, "low": cell.low, "high": cell.high, "edge": cell.as_dict()["edge"]},
-        }
-        for c, cell in enumerate(searched.cells)
-    ]
-    if searched.laws:
-        law = searched.laws[0]
-        # The other sizes follow this one as they do in the cells: on a path, all grow together.
-        others = {column: np.polyfit(np.log(sizes), runs.log_of(column), 1) for column in law.columns}
-        for x in np.linspace(math.log(sizes.min()), math.log(sizes.max()), _STEPS):
-            mixture = law.optimum({column: float(np.polyval(line, x)) for column, line in others.items()})
-            low, high = mixture.interval()
-            values = {"best": math.exp(mixture.mean), "low": math.exp(low), "high": math.exp(high)}
-            rows.append(
-                {"hyperparameter": name, "what": "law", "cell": "", "x": math.exp(x), **values, "edge": ""}
-            )
+    runs, surface, searched = laws.runs, laws.surface, laws.searched[name]
+    logs = runs.log_of(size)
+    rows: list[dict[str, Any]] = []
+    for c in range(runs.n_cells):
+        best = searched.cell(c)
+        ends = {"best": best["value"], "low": best["low"], "high": best["high"], "edge": best["edge"]}
+        place = {"hyperparameter": name, "what": "cell", "cell": runs.cell_name(c), "x": math.exp(logs[c])}
+        rows.append(place | ends)
+    # The other sizes follow this one as they do in the cells: on a path, all grow together.
+    others = {column: np.polyfit(logs, runs.log_of(column), 1) for column in surface.sizes}
+    for x in np.linspace(logs.min(), logs.max(), _STEPS):
+        at = {column: float(np.polyval(line, x)) for column, line in others.items()}
+        middle, low, high = interval(surface.optimum(at)[:, searched.j], LEVEL)
+        ends = {"best": math.exp(middle), "low": math.exp(low), "high": math.exp(high), "edge": ""}
+        rows.append({"hyperparameter": name, "what": "law", "cell": "", "x": math.exp(x)} | ends)
     return DataFrame(rows)
 
 
