@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from pandas import DataFrame, Series
@@ -28,13 +28,9 @@ from sweeplab.analysis.trials import (
 )
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
-from sweeplab.laws.intervals import share_interval
 from sweeplab.study.rules import wanted
 from sweeplab.study.search import Choices, Derived, Divisors, Range, SearchSpec
 from sweeplab.train.run import row_flops, train_flops
-
-if TYPE_CHECKING:
-    from sweeplab.sweep.pruned import Audited
 
 # A number with at most this many values, such as a size, gets a log scale: the values tend to be doublings.
 FEW = 6
@@ -304,33 +300,3 @@ def saved(sweep: Sweep) -> list[Saved]:
         share = rest / max(took + rest, 1e-300)
         cells.append(Saved(sweep.name, cell, len(cell_trials), len(pruned), took, rest, *seconds, share))
     return [cost for cost in cells if cost.n_trials]
-
-
-@dataclass(frozen=True)
-class PruningCost:
-    """The result of the audit of a study's pruning.
-
-    `audited` has one row per audited trial: cell, trial, iteration (where it was pruned), value_then, value (at its
-    end; missing where it diverged), best (the cell's best value) and `is_better`; `n_better` counts these. `low` and
-    `high` are an interval of the share of all pruned trials that would have become the best of their cell (Clopper
-    and Pearson 1934).
-    """
-
-    study: str
-    audited: DataFrame
-    n_pruned: int
-    n_better: int
-    low: float
-    high: float
-
-
-def cost(sweep: Sweep, audited: Sequence[Audited]) -> PruningCost:
-    """Return the cost of the study's pruning by its audited trials."""
-    best = sweep.ended.groupby("cell")["loss"].min()
-    names = ["cell", "trial", "iteration", "value_then", "value"]
-    frame = DataFrame([[getattr(each, name) for name in names] for each in audited], columns=names)
-    frame["best"] = [float(best.get(cell, np.nan)) for cell in frame["cell"]]
-    value, lowest = frame["value"].astype(float), frame["best"].astype(float)
-    frame["is_better"] = (value < lowest) | (value.notna() & lowest.isna())
-    n_pruned, n_better = int((sweep.trials["state"] == "pruned").sum()), int(frame["is_better"].sum())
-    return PruningCost(sweep.name, frame, n_pruned, n_better, *share_interval(n_better, len(frame)))

@@ -65,10 +65,6 @@ def scaling(
 
 def sweep(
     name: options.MaybeStudyName = None,
-    audit_pruning: Annotated[
-        int | None, option("N", "First train N pruned trials to their end, outside the budget.", min=1)
-    ] = None,
-    allow_plugins: options.AllowPlugins = False,
     dashboard: Dashboard = None,
     form: Format = "html",
     panel: OnePanel = "",
@@ -77,19 +73,14 @@ def sweep(
 ) -> Answer:
     """Write the report of a study's sweep.
 
-    The page shows which hyperparameters matter, where trials fail, what pruning saves and costs, and where
-    compute goes: importances, slices, parallel coordinates and ranks. Its data are written beside it.
+    The page shows which hyperparameters matter, where trials fail, what pruning saves, and where compute
+    goes: importances, slices, parallel coordinates and ranks. Its data are written beside it.
 
     \b
     $ sweeplab report sweep small
-    $ sweeplab report sweep small --audit-pruning 5
     """
-    folder = options.named_study(name, lab)
-    if audit_pruning is not None:
-        from sweeplab.sweep.pruned import audit_pruning as audit
-
-        audit(folder, audit_pruning, lambda text: typer.echo(text, err=True), allow_plugins)
-    return _write("sweep", [folder.name], lab, None, dashboard, form, single_file, panel)
+    study = options.named_study(name, lab).name
+    return _write("sweep", [study], lab, None, dashboard, form, single_file, panel)
 
 
 def compare_studies(

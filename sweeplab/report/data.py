@@ -26,7 +26,6 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import MEASURED_ON
 from sweeplab.report.style import Look, looks
 from sweeplab.study.choice import Ranking
-from sweeplab.sweep.pruned import Audited, audited_trials
 
 if TYPE_CHECKING:
     from sweeplab.analysis.trials import StudyDesign
@@ -277,11 +276,6 @@ class ReportData:
         """Return the confirmed cells with the name of their study; empty if nothing was confirmed."""
         folders = filter(None, map(self.folder, self.studies.data))
         return [(each.name, cell) for each in folders for cell in confirmed_cells(read_confirmed(each))]
-
-    def audited(self, study: str) -> list[Audited]:
-        """Return the study's pruned trials that the audit trained to the end."""
-        folder = self.folder(study)
-        return self.once(("audited", study), lambda: audited_trials(folder) if folder else [])
 
     @property
     def points(self) -> Points:

@@ -18,7 +18,6 @@ from sweeplab.analysis.importance import (
 )
 from sweeplab.analysis.sweep import (
     Dimension,
-    cost,
     dimension_of,
     occupancy,
     saved,
@@ -29,7 +28,6 @@ from sweeplab.analysis.sweep import (
 from sweeplab.analysis.trials import StudyDesign, searched_of
 from sweeplab.expressions import Expression
 from sweeplab.study.search import Choices, Range
-from sweeplab.sweep.pruned import Audited
 
 ONE_CELL, SOME_CELLS = CELLS[:1], CELLS[1:4]
 
@@ -150,18 +148,6 @@ def test_what_pruning_saved_is_what_was_not_trained() -> None:
         assert cell.flops_saved == pytest.approx(pruned * whole * 2 / 3)
         assert cell.seconds_saved == pytest.approx(pruned * 2.0)
         assert cell.share == pytest.approx(cell.flops_saved / (30 * whole))
-
-
-def test_what_pruning_cost_counts_those_that_would_be_best() -> None:
-    sweep = sweep_of(plant_sweep(30, ONE_CELL, state=slow_ones_pruned), DESIGN)
-    cell, best = sweep.cells[0], float(sweep.ended["loss"].min())
-    values = [best - 0.1, best + 0.1, best + 0.2, None]
-    found = cost(sweep, [Audited(cell, at, 100, 3.0, value) for at, value in enumerate(values)])
-    assert found.n_better == 1 and found.audited["is_better"].tolist() == [True, False, False, False]
-    # Clopper and Pearson's limits of 1 in 4 at 90%, from tables.
-    assert (found.low, found.high) == pytest.approx((0.0127, 0.7514), abs=1e-4)
-    none = cost(sweep, [Audited(cell, 0, 100, 3.0, best + 1)])
-    assert none.low == 0 and none.high == pytest.approx(0.95)
 
 
 def test_compute_is_told_by_state_and_phase() -> None:

@@ -56,7 +56,7 @@ def test_the_studys_json(lab: Lab, shapes: Shapes, golden: Golden) -> None:
     assert kept == (lab.place / "alpha.yaml").read_text(), "the study file is kept as it was written"
 
 
-@pytest.mark.parametrize("run", ["runs/n_layer=1/1-0", "runs/n_layer=2/2-1", "audit/n_layer=2/2-1"])
+@pytest.mark.parametrize("run", ["runs/n_layer=1/1-0", "runs/n_layer=2/2-1"])
 def test_a_runs_files(run: str, lab: Lab, golden: Golden) -> None:
     folder = lab.studies / "alpha" / run
     shapes = Shapes(lab.place, brief=run != "runs/n_layer=1/1-0")

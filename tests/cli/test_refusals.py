@@ -84,8 +84,6 @@ REFUSED = [
     ("report scaling tiny --dashboard no.yaml", f"no.yaml: {NO_FILE} or directory"),
     ("report compare tiny", "two studies or more"),
     ("report compare tiny tiny", "named twice"),
-    ("report sweep tiny --audit-pruning 2", "no pruned trial"),
-    ("report sweep tiny --audit-pruning 0", "--audit-pruning"),
     ("ui tiny --dashboard mine.yaml", "mine.yaml:1:11: columns cannot be 'stat'"),
     ("ui tiny --port 70000", "--port"),
     # The table, and files made from it.

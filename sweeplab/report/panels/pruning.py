@@ -1,4 +1,4 @@
-"""The cost of a sweep: what pruning saved and cost, when trials ran, where compute and time went."""
+"""The cost of a sweep: what pruning saved, when trials ran, where compute and time went."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ from dataclasses import asdict
 from itertools import product
 from typing import Any
 
-from pandas import DataFrame, Series, concat, to_datetime
+from pandas import DataFrame, to_datetime
 
 from sweeplab.analysis.sweep import (
     PHASES,
-    PruningCost,
     Saved,
-    cost,
     occupancy,
     saved,
     spent,
 )
 from sweeplab.errors import BadInput
 from sweeplab.formatting import duration, several, short
-from sweeplab.laws.intervals import LEVEL
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import FAINT, GOOD, STATE_COLORS, Axis, Figure, hovering, name_rows, spaced
@@ -28,19 +25,8 @@ from sweeplab.report.style import FAINT, GOOD, STATE_COLORS, Axis, Figure, hover
 _SUMS = ("n_trials", "n_pruned", "flops_spent", "flops_saved", "seconds_spent", "seconds_saved")
 _METHOD = {
     "Saved": "The FLOPs that each pruned trial would still have needed, and their seconds at the trial's own speed.",
-    "Cost": "A sample of the pruned trials is trained to the end, outside the study and its budget. The share of all "
-    f"pruned trials has a {LEVEL:.0%} interval (Clopper and Pearson).",
-}
-_AUDITED = {
-    "cell": "cell",
-    "trial": "trial",
-    "iteration": "pruned at",
-    "value_then": "loss when pruned",
-    "value": "loss at the end",
-    "best": "best loss of its cell",
 }
 _MOST_BARS = 200
-_NO_AUDIT = "What pruning cost: sweeplab report sweep NAME --audit-pruning N trains N of them to the end."
 
 
 class PruningPanel(Panel, name="pruning", heading="What pruning saved", source="sweeps"):
@@ -56,20 +42,15 @@ class PruningPanel(Panel, name="pruning", heading="What pruning saved", source="
         every = [cell for cells in by_study for cell in cells]
         if not any(cell.n_pruned for cell in every):
             raise BadInput("no trial was pruned")
-        costs = [cost(sweep, report.audited(sweep.name)) for sweep in sweeps if report.audited(sweep.name)]
         totals = [_total(cells) for cells in by_study]
         rows = totals
         if len(sweeps) == 1:
             rows = [asdict(cell) | {"share": cell.share, "line": cell.cell} for cell in every]
-        sentences = [_saved_in_words(each) for each in totals] + (
-            [_cost_in_words(each) for each in costs] or [_NO_AUDIT]
-        )
         return cls(
             data=DataFrame(rows),
-            shown=_audited(costs) if costs else None,
-            notes=tuple(sentences),
+            notes=tuple(_saved_in_words(each) for each in totals),
             method=_METHOD,
-            result={"saved": totals, "cost": [_plain(each) for each in costs]},
+            result={"saved": totals},
             x=Axis("flops", "training FLOPs"),
         )
 
@@ -205,27 +186,3 @@ def _saved_in_words(total: Mapping[str, Any]) -> str:
         f"{total['study']}: {trials} pruned, which saved {total['share']:.0%} of the training: "
         f"{short(total['flops_saved'])} FLOPs, {duration(total['seconds_saved'])} of run time."
     )
-
-
-def _cost_in_words(cost: PruningCost) -> str:
-    n, cells = len(cost.audited), "its cell" if cost.n_better == 1 else "their cells"
-    return (
-        f"{cost.study}: of {several(n, 'pruned trial')} trained to the end, {cost.n_better} would have become the "
-        f"best of {cells}; among all {several(cost.n_pruned, 'pruned trial')} this share is "
-        f"{cost.low:.0%} to {cost.high:.0%}."
-    )
-
-
-def _audited(costs: Sequence[PruningCost]) -> DataFrame:
-    table = concat([found.audited.assign(study=found.study) for found in costs], ignore_index=True)
-    lost = table["value"].isna()
-    names = [*(["study"] if len(costs) > 1 else []), *_AUDITED]
-    ending = Series("not the best", index=table.index).mask(lost, "diverged")
-    would_be = ending.mask(table["is_better"].astype(bool), "the best")
-    return table[names].rename(columns=_AUDITED).assign(**{"would be": would_be})
-
-
-def _plain(cost: PruningCost) -> dict[str, object]:
-    counted = {"study": cost.study, "audited": len(cost.audited), "would_be_best": cost.n_better}
-    share = {"share_low": cost.low, "share_high": cost.high, "pruned": cost.n_pruned}
-    return {**counted, **share, "trials": cost.audited.to_dict("records")}
