@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -10,7 +11,7 @@ import typer
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import ALIASES, AUTO, TABLE, canonical
-from sweeplab.lab.listing import file_of, find_study, latest_study, name_in, study_names
+from sweeplab.lab.listing import file_of, files_here, find_study, latest_study, name_in, study_names
 from sweeplab.records.folders import StudyFolder, lab_folder
 
 MOST_NAMED = 12  # studies listed where the command names none
@@ -23,9 +24,15 @@ def studies(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def study_files(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the names of studies and the paths of study files that start with `incomplete`."""
-    known = {*studies(ctx, incomplete), *(each.stem for each in Path("studies").glob("*.yaml"))}
-    files = [each for each in Path().glob(f"{incomplete}*") if each.suffix == ".yaml" or each.is_dir()]
-    return [*sorted(each for each in known if each.startswith(incomplete)), *sorted(map(str, files))]
+    known = {*studies(ctx, incomplete), *(each.stem for each in files_here())}
+    paths = [each for each in Path().glob(f"{incomplete}*") if each.suffix == ".yaml" or each.is_dir()]
+    offered = [*sorted(each for each in known if each.startswith(incomplete)), *sorted(map(str, paths))]
+    return [each for each in offered if is_literal(each)]
+
+
+def is_literal(word: str) -> bool:
+    """Return whether a shell and a command take a word from a file or folder as it is written."""
+    return shlex.quote(word) == word and not word.startswith("-")
 
 
 def cells(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -42,7 +49,7 @@ def cells(ctx: typer.Context, incomplete: str) -> list[str]:
             from sweeplab.study.space import cells_named
 
             keys = [cell.key for cell in cells_named(read_study(file_of(named)), None, None)]
-    return [key for key in keys if key.startswith(incomplete)]
+    return [key for key in keys if key.startswith(incomplete) and is_literal(key)]
 
 
 def engines(incomplete: str) -> list[str]:
@@ -189,7 +196,7 @@ def named_file(file: Path | None, lab: Path | None) -> Path:
     """Return the study file that the user named, or refuse with the known ones and how to create one."""
     if file is not None:
         return file
-    known = sorted({*map(str, Path("studies").glob("*.yaml")), *study_names(lab_folder(lab))})
+    known = sorted({*map(str, files_here()), *study_names(lab_folder(lab))})
     begin = "a new one: `sweeplab study init NAME`, then `sweeplab run NAME`"
     allowed = "; ".join(filter(None, [" | ".join(known[:MOST_NAMED]), begin]))
     raise BadInput(Problem("no study is named", allowed))

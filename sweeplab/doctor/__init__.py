@@ -27,7 +27,7 @@ from sweeplab.formatting import without_password
 from sweeplab.lab.listing import read_spec, study_names
 from sweeplab.lab.server import Server
 from sweeplab.lab.storage import count_trials
-from sweeplab.records.folders import StudyFolder
+from sweeplab.records.folders import NAMES, StudyFolder, is_name
 from sweeplab.study.spec import StudySpec
 from sweeplab.tracking.connection import files_elsewhere
 
@@ -102,7 +102,11 @@ def storage_check(study: StudyFolder) -> Check:
 def _unstarted_checks(lab: Path) -> Iterator[Check]:
     """Yield a check where a study was killed before its description was written."""
     place = lab / "studies"
-    names = [path.name for path in sorted(place.glob("*/")) if not StudyFolder(lab, path.name).has_started]
+    found = [path.name for path in sorted(place.glob("*/"))]
+    if others := [name for name in found if not is_name(name)]:
+        what = named("folders by names that no study may have, which are left out", others)
+        yield Check("storage", str(place), "warn", what, f"a name is {NAMES}")
+    names = [name for name in found if is_name(name) and not StudyFolder(lab, name).has_started]
     if names:
         remove = shlex.join(["rm", "-r", *(str(place / name) for name in names)])
         yield Check(

@@ -117,8 +117,13 @@ def cell_limits(folder: StudyFolder) -> dict[str, int | None]:
 
 def study_names(lab: Path) -> list[str]:
     """Return the names of a lab's studies."""
-    folders = (StudyFolder(lab, path.name) for path in (lab / "studies").glob("*/"))
-    return sorted(folder.name for folder in folders if folder.has_started)
+    names = (path.name for path in (lab / "studies").glob("*/") if is_name(path.name))
+    return sorted(name for name in names if StudyFolder(lab, name).has_started)
+
+
+def files_here() -> list[Path]:
+    """Return the study files in this folder's `studies`, by names that a study may have."""
+    return sorted(path for path in Path("studies").glob("*.yaml") if is_name(path.stem))
 
 
 def find_study(lab: str | Path | None, name: str) -> StudyFolder:
@@ -200,7 +205,7 @@ def study_source(path: str | Path, lab: Path) -> Path:
         return packaged
     if not is_name(name) or file.suffix in (".yaml", ".yml"):
         return file
-    names = sorted({*study_names(lab), *(each.stem for each in Path().glob("studies/*.yaml"))})
+    names = sorted({*study_names(lab), *(each.stem for each in files_here())})
     raise BadInput(
         Problem(f"{name}: no study file, and no study in {lab}", some_of(names), nearest(name, names))
     )

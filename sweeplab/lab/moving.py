@@ -12,7 +12,7 @@ from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import TRASH, make_folder, sync_folder, write_whole
 from sweeplab.lab.listing import check_free, read_spec, tracking_uri_of
 from sweeplab.lab.storage import open_database
-from sweeplab.records.folders import StudyFolder
+from sweeplab.records.folders import StudyFolder, is_name
 from sweeplab.study.file.reading import read_study
 from sweeplab.tracking.experiment import delete_experiment, rename_experiment, restore_experiment
 
@@ -53,7 +53,7 @@ def restore_study(lab: Path, name: str) -> Done:
     pattern = re.compile(rf"{re.escape(name)}-\d{{8}}-\d{{6}}")
     kept = sorted(each.name for each in (lab / TRASH).glob("*/") if pattern.fullmatch(each.name))
     if not kept:
-        names = {each.name[:-16] for each in (lab / TRASH).glob("*/")}
+        names = {each.name[:-16] for each in (lab / TRASH).glob("*/") if is_name(each.name[:-16])}
         raise BadInput(Problem(f"the trash has no study {name!r}", ", ".join(names), nearest(name, names)))
     check_free(lab, name)
     folder, trash = StudyFolder(lab, name), StudyFolder(lab, f"../trash/{kept[-1]}")

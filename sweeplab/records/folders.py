@@ -382,8 +382,10 @@ class StudyFolder:
         """Make sure that the files that a study needs to continue exist and can be read.
 
         Raises:
-            DamagedFile: one is gone or damaged.
+            DamagedFile: one is gone or damaged, or a link has the place of a run's folder.
         """
+        for _ in self._run_folders():
+            pass
         if self.stored_name != self.name:
             what = f"the study is still named {self.stored_name} there: a rename was interrupted"
             raise DamagedFile(self.canonical_file, what, self.command("study repair"))
@@ -394,7 +396,8 @@ class StudyFolder:
     @property
     def stored_name(self) -> str:
         """Return the study's name in its files; another one than its folder's after an interrupted rename."""
-        return str(self.read(self.canonical_file)["name"])
+        with reading(self.canonical_file, self.cure_of(self.canonical_file)):
+            return str(self.read(self.canonical_file)["name"])
 
     @property
     def data(self) -> DataDescription:
@@ -424,20 +427,27 @@ class StudyFolder:
         """Yield the folders of all runs that have started.
 
         Raises:
-            DamagedFile: a run has ended, but its run.json is gone.
+            DamagedFile: a run has ended, but its run.json is gone; or a link has the place of its folder.
         """
-        yield from self._started("*/*/")
+        yield from self._started()
 
     def runs_of(self, cell: str, trial: int) -> Iterator[RunFolder]:
         """Yield the folders of one trial's runs, as `runs` does."""
-        yield from self._started(f"{cell}/{trial}-*/")
+        yield from self._started(cell, f"{trial}-*")
 
-    def _started(self, pattern: str) -> Iterator[RunFolder]:
-        for run in map(RunFolder, sorted(self._runs.glob(pattern))):
+    def _started(self, *patterns: str) -> Iterator[RunFolder]:
+        for run in self._run_folders(*patterns):
             if run.has_started:
                 yield run
             elif run.end_file.exists():
                 raise DamagedFile(run.start_file, "it is gone, though the run has ended", FROM_A_COPY)
+
+    def _run_folders(self, cell: str = "*", run: str = "*") -> Iterator[RunFolder]:
+        for folder in sorted(self._runs.glob(cell)):
+            _check_no_link(folder)
+            for path in sorted(folder.glob(run)):
+                _check_no_link(path)
+                yield RunFolder(path)
 
     def states(self, unfinished: RunState = RunState.WAITING) -> dict[str, int]:
         """Count the runs by state."""
@@ -534,6 +544,12 @@ class StudyFolder:
     def write_elapsed(self, seconds: float) -> None:
         """Record how long the study has been run so far."""
         write_whole(self.elapsed_file, json.dumps({"seconds": seconds}, indent=1).encode())
+
+
+def _check_no_link(folder: Path) -> None:
+    if folder.is_symlink():
+        what = f"a symbolic link to {folder.readlink()} has its place, and is not followed"
+        raise DamagedFile(folder, what, "put the folder itself there")
 
 
 # ------------------------------------------------------------------ the name of a cell, as a person writes it

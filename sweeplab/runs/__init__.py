@@ -139,4 +139,5 @@ def _names(lab: Path) -> Iterator[str]:
     for name in study_names(lab):
         yield name
         yield from (f"{name}/{run}" for run in _runs(StudyFolder(lab, name)))
-    yield from sorted(file.parent.name for file in imported_folder(lab, "").glob("*/model.json"))
+    imported = (file.parent.name for file in imported_folder(lab, "").glob("*/model.json"))
+    yield from sorted(name for name in imported if is_name(name))

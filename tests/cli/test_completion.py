@@ -67,6 +67,29 @@ def test_commands_are_completed(shell: str, lab: Path, offered) -> None:
     assert {"pause", "plan"} <= offered(shell, "sweeplab study p")
 
 
+HOSTILE = "$(touch${IFS}ran)"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_only_names_that_a_study_may_have_are_listed(shell: str, cli, lab: Path, offered) -> None:
+    (lab / "studies" / "small").rename(lab / "studies" / f"sm{HOSTILE}")
+    for folder in (Path("studies"), Path()):
+        folder.mkdir(exist_ok=True)
+        for name in ("smaller", f"smart{HOSTILE}", "sm;ran", "sm ran"):
+            (folder / f"{name}.yaml").write_text("")
+    plan = {"cells": [{"cell": f"n_embd=8{HOSTILE}"}, {"cell": "n_embd=16"}]}
+    (lab / "studies" / "wide" / "plan.json").write_text(json.dumps(plan))
+    for command in ("show", "run", "plan"):
+        found = offered(shell, f"sweeplab study {command} sm")
+        assert "small-again" in found and not {each for each in found if "ran" in each}, found
+    assert {"smaller", "smaller.yaml"} <= offered(shell, "sweeplab study run sm")
+    cells = offered(shell, "sweeplab study show wide --cell ")
+    assert "n_embd=16" in cells and not {each for each in cells if "ran" in each}
+    assert "ran" not in cli("study", "run").err + cli("study", "list").out + cli("study", "show", "none").err
+    (told,) = (each for each in json.loads(cli("doctor", "--json").out) if HOSTILE in each["found"])
+    assert told["verdict"] == "warn"
+
+
 def test_cells_of_a_study_that_has_run_are_completed(finished, offered) -> None:
     assert offered("bash", f"sweeplab show tiny --lab {finished.lab} --cell n_") == {"n_embd=8", "n_embd=16"}
 

@@ -1,6 +1,7 @@
 """Every command that writes a file writes it where it says, and through no link that lies there already."""
 
 import ast
+import json
 import os
 import shutil
 from pathlib import Path
@@ -179,3 +180,21 @@ def test_files_are_opened_in_one_module(names: tuple[str, ...], modes: str, exem
     }
     assert found.pop("files.py"), "it finds them"
     assert {name: calls for name, calls in found.items() if calls and name not in exempt} == {}
+
+
+@pytest.mark.parametrize("name", ["8/0-0", "8"])
+@pytest.mark.parametrize("leads_to", ["itself", "nothing"])
+def test_a_link_in_the_place_of_runs_is_told_and_nothing_else_counted(
+    cli, lab: Path, tmp_path: Path, name: str, leads_to: str
+) -> None:
+    link = next((lab / "studies/tiny/runs").glob(f"*{name}"))
+    shutil.move(link, tmp_path / "moved")
+    link.symlink_to(tmp_path / "moved" if leads_to == "itself" else "/nothing")
+    for command in ("run", "show", "repair"):
+        said = cli("study", command, "tiny")
+        assert said.code == 2 and said.out == "" and f"{link}: a symbolic link" in said.err, said
+    checks = json.loads(cli("doctor", "tiny", "--json").out)
+    (told,) = (each for each in checks if "symbolic link" in each["found"])
+    assert (told["looked_at"], told["verdict"]) == (str(link), "bad")
+    (row,) = json.loads(cli("study", "list", "--json").out)
+    assert row["done"] == 4
