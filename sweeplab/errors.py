@@ -12,6 +12,8 @@ from typing import Any
 
 from sweeplab.hyperparameters import canonical
 
+# What a refusal says at most, whatever it refuses.
+MOST_PROBLEMS, MOST_BYTES = 20, 3_800
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 # Other names of values, keys and commands, by their names here: errors name the right one. The other names of
 # hyperparameters are in ALIASES: these are read.
@@ -64,7 +66,23 @@ class BadInput(Exception):  # noqa: N818 - a mistake of the user, not an error o
 
     def __init__(self, *problems: Problem | str) -> None:
         self.problems = [Problem(each) if isinstance(each, str) else each for each in problems]
-        super().__init__("\n".join(str(each) for each in self.problems))
+        super().__init__("\n".join(self.lines))
+
+    @property
+    def lines(self) -> list[str]:
+        """Return what is said of it: the first problems, a line each, and how many more there are."""
+        lines: list[str] = []
+        for problem in self.problems[:MOST_PROBLEMS]:
+            line = str(problem).encode(errors="replace")
+            if len(line) > MOST_BYTES // 2:
+                line = b"%s \xe2\x80\xa6 %s" % (line[: MOST_BYTES // 3], line[-MOST_BYTES // 10 :])
+            if sum(len(each.encode()) for each in lines) + len(line) > MOST_BYTES:
+                break
+            lines.append(line.decode(errors="ignore"))
+        more = len(self.problems) - len(lines)
+        if more:
+            lines.append(f"and {more:,} more problem{'s' if more > 1 else ''}")
+        return lines
 
 
 class StorageUnavailable(BadInput):

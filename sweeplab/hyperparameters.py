@@ -136,6 +136,16 @@ def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+_NUMBER = re.compile(
+    r"[-+]?(\.\d+|\d+(\.\d*)?)(e[-+]?\d+)?|[-+]?\.inf|\.nan|0o[0-7]+|0x[\da-f]+", re.ASCII | re.IGNORECASE
+)
+
+
+def is_written_number(text: str) -> bool:
+    """Return whether a text is a number of YAML 1.2, where digits are in no groups: 1_000 is a text."""
+    return bool(_NUMBER.fullmatch(text))
+
+
 def _bound(value: float | None, side: str = "") -> str:
     if value is None:
         return ""
@@ -332,7 +342,7 @@ class Hyperparameters(ModelHyperparameters):
     wandb_project: str | None = row("logging", "gpt-debug", "Weights & Biases project to which runs are logged as well; requires wandb", off=True)
 
     # generation
-    temperature: float = row("generation", 0.8, "Sampling temperature: above 1 flattens, below 1 sharpens the next token's distribution", above=0.0)
+    temperature: float = row("generation", 0.8, "Sampling temperature: above 1 flattens, below 1 sharpens the next token's distribution; 0 takes the most likely", low=0.0)
     top_k: int | None = row("generation", 50, "Sample among the k most likely tokens", unit="tokens", low=1)
     top_p: float | None = row("generation", 0.95, "Sample among the most likely tokens of this total probability", above=0.0, high=1.0)
     max_new_tokens: int = row("generation", 200, "Tokens to generate", unit="tokens", low=1, high=2**20)

@@ -239,7 +239,7 @@ def main() -> None:
         line, code = " ".join(error.format_message().split()).removesuffix("."), EXIT_BAD_INPUT
         errors = [line + f"; {error.ctx.command_path} --help explains it" if error.ctx else line]
     except BadInput as error:
-        errors, code = error.problems, EXIT_BAD_INPUT
+        errors, code = error.lines, EXIT_BAD_INPUT
     except typer.Abort:  # the input has ended where a question was asked
         code = EXIT_FAILED
     except TrackingUnavailable as error:

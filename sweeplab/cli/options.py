@@ -215,7 +215,7 @@ def overrides(
 def whole_numbers(option: str, text: str, allowed: str, largest: int | None = None) -> list[int]:
     """Parse an option such as 1,2,4: return its whole numbers above 0, up to `largest`, sorted and without repeats."""
     parts = [part.strip() for part in text.split(",")]
-    if all(part.isdecimal() and int(part) > 0 for part in parts):
+    if all(part.isascii() and part.isdecimal() and int(part) > 0 for part in parts):
         numbers = sorted({int(part) for part in parts})
         if largest is None or numbers[-1] <= largest:
             return numbers

@@ -27,7 +27,8 @@ def generate(
     run: options.Run,
     prompt: options.Prompt,
     temperature: Annotated[
-        float | None, option("T", "Flatten (above 1) or sharpen (below 1).  [default: the run's]")
+        float | None,
+        option("T", "Flatten (above 1) or sharpen (below 1; 0 is --greedy).  [default: the run's]"),
     ] = None,
     top_k: Annotated[int | None, option("K", "Sample from the K best tokens.  [default: the run's]")] = None,
     top_p: Annotated[

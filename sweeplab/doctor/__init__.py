@@ -102,11 +102,11 @@ def storage_check(study: StudyFolder) -> Check:
 def _unstarted_checks(lab: Path) -> Iterator[Check]:
     """Yield a check where a study was killed before its description was written."""
     place = lab / "studies"
-    found = [path.name for path in sorted(place.glob("*/"))]
-    if others := [name for name in found if not is_name(name)]:
+    folders = [path.name for path in sorted(place.glob("*/"))]
+    if others := [name for name in folders if not is_name(name)]:
         what = named("folders by names that no study may have, which are left out", others)
         yield Check("storage", str(place), "warn", what, f"a name is {NAMES}")
-    names = [name for name in found if is_name(name) and not StudyFolder(lab, name).has_started]
+    names = [name for name in folders if is_name(name) and not StudyFolder(lab, name).has_started]
     if names:
         remove = shlex.join(["rm", "-r", *(str(place / name) for name in names)])
         yield Check(

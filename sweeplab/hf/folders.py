@@ -143,6 +143,8 @@ def _sampling(run: LoadedRun) -> dict[str, Any]:
     if run.model.shape.of_family.transforms:
         return {}
     values = run.values
+    if values.temperature == 0:
+        return {"do_sample": False, "max_new_tokens": values.max_new_tokens}
     return {
         "do_sample": True,
         "temperature": values.temperature,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -134,11 +135,11 @@ def find_study(lab: str | Path | None, name: str) -> StudyFolder:
     """
     folder = lab_folder(lab)
     names = study_names(folder)
-    if not names and not file_of(name).is_file():
+    if not names and not is_file(file_of(name)):
         what = f"no study {name!r} in {folder}, a lab without studies; --lab or SWEEPLAB_LAB name another lab"
         raise BadInput(what)
     if name not in names:
-        if file_of(name).is_file():
+        if is_file(file_of(name)):
             command = StudyFolder(folder, name).command("study run")
             raise BadInput(f"no study {name!r} in {folder} yet; {command} runs it")
         raise BadInput(Problem(f"no study {name!r} in {folder}", some_of(names), nearest(name, names)))
@@ -170,7 +171,12 @@ def file_of(name: str | Path) -> Path:
     """Return the study file of a path or a name; a name's file is looked for in `studies` and in this folder."""
     path = Path(name)
     files = (path, *(Path(folder, f"{name}.yaml") for folder in ("studies", ".") if is_name(str(name))))
-    return next((file for file in files if file.is_file()), path)
+    return next((file for file in files if is_file(file)), path)
+
+
+def is_file(path: Path) -> bool:
+    """Return whether a path is a file; it is none if a part of it is too long for a name, where pathlib raises."""
+    return os.path.isfile(path)  # noqa: PTH113
 
 
 def name_in(text: str) -> str:
@@ -196,7 +202,7 @@ def study_source(path: str | Path, lab: Path) -> Path:
         BadInput: there is no such study; offers the nearest name.
     """
     file, name = file_of(path), str(path)
-    if file.is_file():
+    if is_file(file):
         return file
     if is_name(name) and StudyFolder(lab, name).has_started:
         return StudyFolder(lab, name).canonical_file

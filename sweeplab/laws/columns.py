@@ -341,6 +341,8 @@ def named_column(asked: str, known: Sequence[str]) -> tuple[str, float | None, s
 
 def as_number(text: str) -> float:
     """Return the number that a text is; NaN if it is none."""
+    if "_" in text:  # a number for Python alone
+        return np.nan
     try:
         return float(text)
     except ValueError:

@@ -106,8 +106,9 @@ Next = Reader | Contrast
 class Sampling:
     """How a token is drawn: temperature, then top-k, then top-p (Holtzman et al., "The curious case", 2020).
 
-    `greedy` takes the best token; of equally good ones, it takes the one with the lowest id. `top_k` keeps the k best
-    tokens. Of these, `top_p` keeps the fewest best ones whose probabilities sum to at least p.
+    `greedy`, as a temperature of 0, takes the best token; of equally good ones, it takes the one with the lowest
+    id. `top_k` keeps the k best tokens. Of these, `top_p` keeps the fewest best ones whose probabilities sum to at
+    least p.
     """
 
     temperature: float = 1.0
@@ -115,11 +116,16 @@ class Sampling:
     top_p: float | None = None
     greedy: bool = False
 
+    @property
+    def is_greedy(self) -> bool:
+        """Return whether the best token is taken each time."""
+        return self.greedy or self.temperature == 0
+
     def probabilities(self, scores: Float[Tensor, "... V"]) -> Float[Tensor, "... V"]:
         """Return the probability of drawing each token, given their scores; greedy gives the best token 1."""
         # A stable sort orders equal scores by id on any device.
         ranked, order = scores.double().sort(dim=-1, descending=True, stable=True)
-        if self.greedy:
+        if self.is_greedy:
             kept = torch.zeros_like(ranked)
             kept[..., 0] = 1.0
         else:
@@ -143,7 +149,7 @@ class TokenSampler:
     def __call__(self, scores: Float[Tensor, "V"]) -> int:
         """Draw a token by its scores."""
         probabilities = self.how.probabilities(scores.cpu())
-        if self.how.greedy:
+        if self.how.is_greedy:
             return int(probabilities.argmax())
         return int(torch.multinomial(probabilities, 1, generator=self._generator))
 

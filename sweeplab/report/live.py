@@ -19,7 +19,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.errors import BadInput, Problem, TrackingUnavailable
 from sweeplab.formatting import json_ready, measured, out_of, several, without_password
 from sweeplab.lab.events import Event, RunEvaluated, Tick
 from sweeplab.lab.listing import (
@@ -196,11 +196,9 @@ ORDERS: dict[str, Callable[[StudyFolder, Mapping[str, Any]], Done]] = {
         folder, values.get("trials_per_cell"), values.get("time")
     ),
     "enqueue": lambda folder, values: steering.enqueue(folder, str(values.get("values", "")).split()),
-    "stop trial": lambda folder, values: steering.stop_trial(
-        folder, int(values["trial"]), str(values["cell"])
-    ),
+    "stop trial": lambda folder, values: steering.stop_trial(folder, _trial(values), str(values["cell"])),
     "note": lambda folder, values: _note(
-        folder, str(values["cell"]), int(values["trial"]), str(values["text"]), str(values["tags"])
+        folder, str(values["cell"]), _trial(values), str(values["text"]), str(values["tags"])
     ),
 }
 
@@ -227,8 +225,17 @@ def give(folder: StudyFolder, order: str, values: Mapping[str, Any]) -> Done:
         raise BadInput(f"there is no command {order!r}")
     try:
         return ORDERS[order](folder, values)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise BadInput(f"{order}: {error!r} is missing or wrong") from error
+    except KeyError as error:
+        raise BadInput(f"{order} lacks {error.args[0]}") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadInput(f"{order} takes no such values: {error}") from error
+
+
+def _trial(values: Mapping[str, Any]) -> int:
+    text = str(values["trial"])
+    if text.isascii() and text.isdecimal() and len(text) < 10:
+        return int(text)
+    raise BadInput(Problem(f"trial is {text}", "a whole number"))
 
 
 def _run(folder: StudyFolder) -> Done:
@@ -366,13 +373,12 @@ async def _read(request: Request) -> dict[str, Any]:
             raise BadInput(f"a request has at most {MOST_BYTES:,} bytes")
     try:
         values = json.loads(content or b"{}")
-        json.dumps(
-            values, ensure_ascii=False
-        ).encode()  # fails on half a surrogate, and on a number without end
+        # Fails on half a surrogate, and on a number without end or that is not finite, such as 1e999.
+        json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict):
-        raise BadInput('a request is a JSON object, such as {"order": "stop"}')
+        raise BadInput('a request is a JSON object of texts and finite numbers, such as {"order": "stop"}')
     return values
 
 

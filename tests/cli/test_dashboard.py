@@ -127,6 +127,13 @@ def test_odd_requests_are_refused(finished) -> None:
                 assert refused.value.code == 400 and "\n" not in said, (content[:60], said)
             else:
                 assert len(content) > 1_000_000
+        for path in ("events", "report", "order", "mlflow"):
+            content = {"order": "stop"} if path in ("order", "mlflow") else None
+            for name in ("x" * 50_000, "../tiny", "%00"):
+                code, said = ask(
+                    url.replace("/?", f"/{path}?").partition("study=")[0] + f"study={name}", content
+                )
+                assert code == 400 and len(json.loads(said)["error"]) < 4000, (path, name[:60], said[:300])
         assert ask(url)[0] == 200
 
 

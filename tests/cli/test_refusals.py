@@ -134,7 +134,7 @@ REFUSED = [
     ("model next mine --prompt 9", "the prompt's character '9' at 0 is unknown to"),
     ("generate mine --prompt a --top-p 2", "--top-p is 2.0; allowed: a number from above 0 to 1"),
     ("generate mine --prompt a --top-k 0", "--top-k is 0; allowed: a whole number, at least 1"),
-    ("generate mine --prompt a --temperature 0", "--temperature is 0.0; allowed: a number above 0"),
+    ("generate mine --prompt a --temperature -1", "--temperature is -1.0; allowed: a number, at least 0"),
     ("generate mine --prompt a --max-new-tokens 100000000000", "allowed: a whole number from 1 to 1,048,576"),
     ("generate mine --prompt a --max-new-tokens 0", "--max-new-tokens is 0; allowed: a whole number"),
     ("generate mine --prompt a --seed 9223372036854775808", "--seed"),

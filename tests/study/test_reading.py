@@ -108,6 +108,33 @@ def test_scalars_are_yaml_1_2(write):
     assert spec.fixed == {"learning_rate": 3e-4, "max_iters": 1000, "wandb_project": "no"}
 
 
+@pytest.mark.parametrize(
+    "text", ["1_0e-4", "1_000", "0x1_0", "0b11", "1e1_0", "1_0.0", "!!float 1_0", "!!int 0b1"]
+)
+def test_a_number_of_another_language_than_yaml_1_2_is_none(problems, text):
+    for line, overrides in ((f"fixed: {{dropout: {text}}}\n", ()), ("", [f"dropout={text}"])):
+        (said,) = problems(SMALL + line, *overrides)
+        assert "dropout is" in said and "allowed: a number" in said
+
+
+@pytest.mark.parametrize("text", ["5,000 equal values", "840 unknown keys", "one long value"])
+def test_a_refusal_is_short_whatever_it_refuses(write, text):
+    lines = {
+        "5,000 equal values": f"grid: {{n_embd: [{'8, ' * 5000} 8]}}",
+        "840 unknown keys": "fixed: {" + ", ".join(f"{'x' * 40}{i}: 1" for i in range(840)) + "}",
+        "one long value": f"fixed: {{dropout: {'x' * 100_000}}}",
+    }
+    with pytest.raises(BadInput) as refused:
+        read_study(write(SMALL + lines[text]))
+    said = refused.value.lines
+    assert str(refused.value) == "\n".join(said)
+    assert len(said) <= 21 and len(str(refused.value).encode()) <= 4000
+    n_more = len(refused.value.problems) - (len(said) - 1)
+    if n_more > 1:
+        assert said[-1] == f"and {n_more:,} more problems"
+    assert "study.yaml:3:" in said[0]
+
+
 # The place of each problem is marked with a section sign.
 @pytest.mark.slow
 @pytest.mark.parametrize(

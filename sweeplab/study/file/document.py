@@ -19,6 +19,7 @@ from ruamel.yaml.reader import ReaderError
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import opened
 from sweeplab.formatting import several
+from sweeplab.hyperparameters import is_written_number
 from sweeplab.study.problems import Location, Mark, Problems, shown
 
 MAX_DEPTH = 20
@@ -27,7 +28,8 @@ MAX_BITS = 4096  # of a whole number: Python refuses to write one of more than 4
 _TAG = "tag:yaml.org,2002:"
 # Dates and merge keys are read as strings.
 _TEXTS = {_TAG + name for name in ("str", "timestamp", "merge")}
-_CONSTRUCTED = {_TAG + name for name in ("int", "float", "bool", "null")}
+_NUMBERS = {_TAG + name for name in ("int", "float")}
+_CONSTRUCTED = {*_NUMBERS, *(_TAG + name for name in ("bool", "null"))}
 
 
 def file_text(path: Path, most_bytes: int) -> str:
@@ -129,6 +131,8 @@ class _Reader:
         if isinstance(node, ScalarNode) and node.tag in _TEXTS:
             return self._text(str(node.value), path)
         if isinstance(node, ScalarNode) and node.tag in _CONSTRUCTED:
+            if node.tag in _NUMBERS and not is_written_number(node.value):
+                return self._text(node.value, path)
             try:
                 value = self._constructor.construct_object(node)
             except (KeyError, ValueError, YAMLError):  # a KeyError: of !!bool

@@ -255,6 +255,8 @@ def _typed(name: str, value: Any) -> Any:
 
 
 def _number(text: str) -> float | None:
+    if "_" in text:  # no number, but for Python
+        return None
     try:
         return float(text)
     except ValueError:
