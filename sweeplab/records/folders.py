@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 import shlex
@@ -574,18 +573,14 @@ def named_cell(study: str, cells: Collection[str], text: str) -> str:
     if text in cells:
         return text
     asked = _values(text)
-    fitting = [cell for cell in cells if asked and _distance(asked, _values(cell)) == 0]
+    fitting = [cell for cell in cells if asked and _has(_values(cell), asked)]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
         raise BadInput(
             Problem(f"{several(len(fitting), 'cell')} of study {study} have {text}", some_of(fitting))
         )
-    near = nearest(text, cells)
-    if asked and cells:
-        closest = min(cells, key=lambda cell: _distance(asked, _values(cell)))
-        near = closest if _distance(asked, _values(closest)) < math.inf else near
-    raise BadInput(Problem(f"study {study} has no cell {text!r}", some_of(cells), near))
+    raise BadInput(Problem(f"study {study} has no cell {text!r}", some_of(cells), nearest(text, cells)))
 
 
 def _values(name: str) -> dict[str, str]:
@@ -593,19 +588,12 @@ def _values(name: str) -> dict[str, str]:
     return {canonical(key.strip()): value.strip() for key, equals, value in pairs if equals}
 
 
-def _distance(asked: Mapping[str, str], values: Mapping[str, str]) -> float:
-    if not asked.keys() <= values.keys():
-        return math.inf
-    return sum(_apart(value, values[name]) for name, value in asked.items())
+def _has(values: Mapping[str, str], asked: Mapping[str, str]) -> bool:
+    return all(name in values and _is_same(text, values[name]) for name, text in asked.items())
 
 
-def _apart(one: str, other: str) -> float:
-    if one == other:
-        return 0.0
+def _is_same(one: str, other: str) -> bool:
     try:
-        a, b = float(one), float(other)
+        return one == other or float(one) == float(other)
     except ValueError:
-        return math.inf
-    if a > 0 and b > 0:
-        return abs(math.log(a / b))
-    return abs(a - b)
+        return False

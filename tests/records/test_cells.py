@@ -37,16 +37,6 @@ def test_a_part_that_no_other_cell_has() -> None:
         named_cell("s", cells, "n_embd=16")
 
 
-@pytest.mark.parametrize(
-    ("text", "near"),
-    [("n_embd=99", "n_layer=2,n_embd=32"), ("n_layer=9,n_embd=16", "n_layer=2,n_embd=16")],
-)
-def test_the_nearest_value_is_offered(text: str, near: str) -> None:
-    cells = ["n_layer=1,n_embd=16", "n_layer=2,n_embd=16", "n_layer=2,n_embd=32"]
-    with pytest.raises(BadInput, match=f"no cell '{text}'.* did you mean '{near}'"):
-        named_cell("s", cells, text)
-
-
 @pytest.mark.parametrize("text", ["", "all", "n_head=2", "=", ",", "n_embd", "n_embd=", "n_embd=nan"])
 def test_what_names_no_cell_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="study s has no cell"):
