@@ -364,7 +364,7 @@ def _built_large(
         if trained is None:
             kind = TOKENIZERS[tokenizer]
             if issubclass(kind, LearnedTokenizer):
-                trained = kind.train(large.sample(), vocab_size)
+                trained = kind.train(large.sample(), vocab_size, large.characters)
             else:
                 trained = kind.train(large.characters)
         with tempfile.TemporaryDirectory(dir=base.parent) as folder:
@@ -428,7 +428,7 @@ def _trained(tokenizer: str, vocab_size: int | None, texts: Texts) -> Tokenizer:
     if issubclass(kind, LearnedTokenizer):
         try:
             # One text per line, so that no token spans two texts.
-            return kind.train("\n".join(splits[0]), vocab_size)
+            return kind.train("\n".join(splits[0]), vocab_size, "".join(chain.from_iterable(splits[1:])))
         except ValueError as error:
             raise (BadInput if vocab_size is None else WrongVocabulary)(str(error)) from error
     return kind.train("".join(chain.from_iterable(splits)))

@@ -33,7 +33,7 @@ IMPOSSIBLE = {
     "no room for the mask": ("corpus: python-docs, tokenizer: byte", "vocab_size: 256, family: encoder", 3,
                              "vocab_size >= 256 + special tokens", "auto, or at least 257"),
     "fewer tokens than bytes": (
-        "corpus: python-docs, tokenizer: bpe, vocab_size: 100", "", 2, "allowed: 256 (the bytes) to 65,536", ""
+        "corpus: python-docs, tokenizer: bpe, vocab_size: 10", "", 2, "(the bytes of the corpus) to 65,536", ""
     ),
     "a number for a tokenizer that learns none": (f"{CHAR}, vocab_size: 100", "", 2, "takes no vocab_size", ""),
     "empty pairs": ("corpus: pairs, path: empty.tsv, tokenizer: char", "", 2, "empty.tsv is empty", ""),

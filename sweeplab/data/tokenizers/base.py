@@ -17,6 +17,11 @@ from sweeplab.formatting import several
 Ids = NDArray[np.uint16]
 LARGEST_VOCABULARY = 2**16  # token files hold 16-bit numbers
 N_BYTES = 256
+# The character that represents each byte, as in GPT-2: itself if printable, otherwise one from U+0100 on.
+PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+OTHERS = [byte for byte in range(N_BYTES) if byte not in PRINTABLE]
+ALPHABET = [chr(byte if byte in PRINTABLE else N_BYTES + OTHERS.index(byte)) for byte in range(N_BYTES)]
+BYTES = {character: byte for byte, character in enumerate(ALPHABET)}
 
 
 def utf8(text: str) -> bytes:

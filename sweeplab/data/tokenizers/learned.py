@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.data.tokenizers.base import LARGEST_VOCABULARY, N_BYTES, FieldsTokenizer, Ids, Tokenizer, utf8
+from sweeplab.data.tokenizers.base import (
+    ALPHABET,
+    BYTES,
+    LARGEST_VOCABULARY,
+    N_BYTES,
+    FieldsTokenizer,
+    Ids,
+    Tokenizer,
+    utf8,
+)
 from sweeplab.formatting import several
 
 if TYPE_CHECKING:
@@ -24,31 +33,50 @@ if TYPE_CHECKING:
 class LearnedTokenizer(Tokenizer):
     """A tokenizer with the 256 bytes and tokens that are learned from the training split only.
 
-    Because of the bytes it encodes every text. A model may generate bytes that are not UTF-8: these decode to U+FFFD.
+    Because of the bytes it encodes every text. Of fewer than 256 tokens, it has only the bytes of its corpus, and
+    encodes texts of these. A model may generate bytes that are not UTF-8: these decode to U+FFFD.
     """
 
     default_size: ClassVar[int]
 
     @classmethod
-    def train(cls, text: str, vocab_size: int | None = None) -> Self:
+    def train(cls, text: str, vocab_size: int | None = None, others: str = "") -> Self:
         """Learn `vocab_size` tokens, by default `default_size`; fewer if the text has no more.
 
+        `others` are characters that it encodes too, such as those of the other splits.
+
         Raises:
-            ValueError: vocab_size is below 256 or above 65,536.
+            ValueError: vocab_size is below the number of distinct bytes of the characters, or above 65,536.
         """
         if vocab_size is None:
             vocab_size = cls.default_size
-        if not N_BYTES <= vocab_size <= LARGEST_VOCABULARY:
+        letters = bytes(range(N_BYTES))
+        if vocab_size < N_BYTES:
+            letters = bytes(sorted({*utf8("".join({*text, *others}))}))
+        if not len(letters) <= vocab_size <= LARGEST_VOCABULARY:
             raise ValueError(
-                f"the {cls.name} tokenizer cannot have {several(vocab_size, 'token')}; allowed: {N_BYTES} (the bytes) "
-                f"to {LARGEST_VOCABULARY:,}"
+                f"the {cls.name} tokenizer cannot have {several(vocab_size, 'token')}; allowed: {len(letters)} "
+                f"(the bytes of the corpus) to {LARGEST_VOCABULARY:,}"
             )
-        return cls._learned(text, vocab_size)
+        return cls._learned(text, vocab_size, letters)
 
     @classmethod
     @abstractmethod
-    def _learned(cls, text: str, vocab_size: int) -> Self:
-        """Learn at most `vocab_size` tokens."""
+    def _learned(cls, text: str, vocab_size: int, letters: bytes) -> Self:
+        """Learn at most `vocab_size` tokens, among them these bytes."""
+
+    @cached_property
+    @abstractmethod
+    def _letters(self) -> set[int]:
+        """Return the bytes that are tokens; all if other tokens stand for the missing ones."""
+
+    def _check(self, text: str) -> None:
+        """Raise ValueError if there is no token for a character, with the character and its position."""
+        missing = set(utf8(text)) - self._letters
+        if missing:
+            at = next(at for at, character in enumerate(text) if not missing.isdisjoint(character.encode()))
+            what = f"character {text[at]!r} at {at} is not in the corpus of the {self.name} tokenizer"
+            raise ValueError(f"{what}, which has {several(self.vocab_size, 'token')} and not all bytes")
 
 
 # The library gets so many characters at once, because it needs a hundred bytes of memory per token.
@@ -95,12 +123,23 @@ class LibraryTokenizer(LearnedTokenizer):
             return None
         return int(token)
 
+    @cached_property
+    def _letters(self) -> set[int]:
+        definition = json.loads(self.definition)
+        decoder, model = definition.get("decoder") or {}, definition["model"]
+        is_complete = decoder.get("type") != "ByteLevel" or model.get("unk_id") is not None
+        return {
+            byte
+            for letter, byte in BYTES.items()
+            if is_complete or self._library.token_to_id(letter) is not None
+        }
+
     @classmethod
-    def _learned(cls, text: str, vocab_size: int) -> Self:
+    def _learned(cls, text: str, vocab_size: int, letters: bytes) -> Self:
         from tokenizers import Tokenizer as Library
         from tokenizers import decoders, models, pre_tokenizers, trainers
 
-        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        alphabet = sorted(ALPHABET[byte] for byte in letters)
         trainer = getattr(trainers, cls.trainer)(
             vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False, **cls.options
         )
@@ -112,7 +151,7 @@ class LibraryTokenizer(LearnedTokenizer):
 
     def encode(self, text: str) -> Ids:
         """Return the ids of a text."""
-        utf8(text)  # the library's own error names neither the character nor its position
+        self._check(text)  # the library's own error names neither the character nor its position
         ids = [self._library.encode(piece, add_special_tokens=False).ids for piece in _pieces(text)]
         if ids:
             return np.concatenate([np.array(each, np.uint16) for each in ids])
@@ -124,16 +163,13 @@ class LibraryTokenizer(LearnedTokenizer):
 
     def byte_lengths(self) -> NDArray[np.int64]:
         """Return the number of bytes of each token, which the library writes as one letter per byte, or as text."""
-        from tokenizers import pre_tokenizers
-
-        letters = set(pre_tokenizers.ByteLevel.alphabet())
         decoder = json.loads(self.definition).get("decoder")
         is_bytes = isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"
         written = [str(self._library.id_to_token(token)) for token in range(self.vocab_size)]
         if not is_bytes:  # BERT's mark of a continued word, and SentencePiece's mark of a space
             written = [each.removeprefix("##").replace("\u2581", " ") for each in written]
             written = ["\0" if re.fullmatch("<0x[0-9A-F]{2}>", each) else each for each in written]  # a byte
-        spelled = (each if is_bytes and letters.issuperset(each) else utf8(each) for each in written)
+        spelled = (each if is_bytes and BYTES.keys() >= {*each} else utf8(each) for each in written)
         return np.array([*map(len, spelled)])
 
     def to_json(self) -> dict[str, Any]:
@@ -178,19 +214,19 @@ class UnigramTokenizer(LibraryTokenizer):
     name, model, trainer = "unigram", "Unigram", "UnigramTrainer"
 
     @classmethod
-    def _learned(cls, text: str, vocab_size: int) -> Self:
+    def _learned(cls, text: str, vocab_size: int, letters: bytes) -> Self:
         """Learn pieces, and give all missing bytes the same score."""
-        definition = json.loads(super()._learned(text, vocab_size).definition)
+        definition = json.loads(super()._learned(text, vocab_size, letters).definition)
         # Of a text of one repeated character the library learns no score: JSON has null for its NaN.
         scores = {token: round(score or 0.0, 9) for token, score in definition["model"]["vocab"]}
         ranked = sorted(scores, key=lambda token: (-scores[token], token))
         longer = [token for token in ranked if len(token) > 1]
         least = scores[longer[-1]] if longer else 0.0
-        letters = {
+        single = {
             letter: scores[letter] if scores[letter] > least + TOLERANCE else round(least - BYTE_GAP, 9)
             for letter in sorted(scores.keys() - {*longer})
         }
-        kept = letters | {token: scores[token] for token in longer[: vocab_size - len(letters)]}
+        kept = single | {token: scores[token] for token in longer[: vocab_size - len(single)]}
         definition["model"]["vocab"] = [[token, score] for token, score in kept.items()]
         return cls.from_json({"definition": definition})
 
@@ -217,53 +253,66 @@ class WordTokenizer(LearnedTokenizer, FieldsTokenizer):
     name: ClassVar[str] = "word"
     default_size: ClassVar[int] = 4096
     words: tuple[str, ...]
+    letters: tuple[int, ...] = tuple(range(N_BYTES))
 
     def __post_init__(self) -> None:
         if len(set(self.words)) < len(self.words):
             raise ValueError("the words of a word tokenizer must be distinct")
 
     @cached_property
-    def _ids(self) -> dict[str, int]:
-        return {word: N_BYTES + rank for rank, word in enumerate(self.words)}
+    def contents(self) -> list[bytes]:
+        """Return the bytes of each token."""
+        return [bytes((byte,)) for byte in self.letters] + [word.encode() for word in self.words]
 
     @cached_property
-    def _bytes(self) -> list[bytes]:
-        return [bytes((byte,)) for byte in range(N_BYTES)] + [word.encode() for word in self.words]
+    def _ids(self) -> dict[bytes, int]:
+        return {content: number for number, content in enumerate(self.contents)}
+
+    @cached_property
+    def _letters(self) -> set[int]:
+        return {*self.letters}
 
     @property
     def vocab_size(self) -> int:
         """Return the number of bytes and words."""
-        return N_BYTES + len(self.words)
+        return len(self.contents)
 
     @classmethod
-    def _learned(cls, text: str, vocab_size: int) -> Self:
+    def _learned(cls, text: str, vocab_size: int, letters: bytes) -> Self:
         """Take the most frequent words of more than one byte; equally frequent words are in alphabetical order."""
         counts = Counter(WORD.findall(text))
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
         long = [word for word in ranked if len(word.encode()) > 1]
-        return cls(tuple(long[: vocab_size - N_BYTES]))
+        return cls(tuple(long[: vocab_size - len(letters)]), tuple(letters))
 
     def encode(self, text: str) -> Ids:
         """Return the ids of a text's words, or of their bytes."""
-        utf8(text)
+        self._check(text)
         ids: list[int] = []
         for word in WORD.findall(text):
-            known = self._ids.get(word)
-            if known is None:
-                ids.extend(word.encode())
+            content = word.encode()
+            if content in self._ids:
+                ids.append(self._ids[content])
             else:
-                ids.append(known)
+                ids.extend(self._ids[content[at : at + 1]] for at in range(len(content)))
         return np.array(ids, np.uint16)
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
         """Return the text of the words and bytes."""
-        return b"".join(self._bytes[each] for each in self._known(ids).tolist()).decode(errors="replace")
+        return b"".join(self.contents[each] for each in self._known(ids).tolist()).decode(errors="replace")
 
     def byte_lengths(self) -> NDArray[np.int64]:
         """Return the lengths of the bytes and of the words."""
-        return np.array([len(each) for each in self._bytes])
+        return np.array([len(each) for each in self.contents])
 
     @classmethod
     def from_json(cls, description: Mapping[str, Any]) -> Self:
-        """Return the tokenizer with the words of the description."""
-        return cls(tuple(description.get("words", ())))
+        """Return the tokenizer with the words of the description, and its letters if they are not all bytes."""
+        return cls(tuple(description.get("words", ())), tuple(description.get("letters", range(N_BYTES))))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the name and the words, and the letters if they are not all bytes."""
+        described = super().to_json()
+        if len(self.letters) == N_BYTES:
+            del described["letters"]
+        return described

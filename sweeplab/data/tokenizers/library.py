@@ -26,7 +26,7 @@ from sweeplab.data.tokenizers import (
     WordPieceTokenizer,
     WordTokenizer,
 )
-from sweeplab.data.tokenizers.base import LARGEST_VOCABULARY, N_BYTES, utf8
+from sweeplab.data.tokenizers.base import ALPHABET, BYTES, LARGEST_VOCABULARY, utf8
 from sweeplab.errors import BadInput
 from sweeplab.files import read_bytes
 
@@ -42,13 +42,6 @@ WORD, BLANK = r"\p{L}\p{N}_", r"\s\x1c-\x1f"
 WORDS = rf" ?[{WORD}]+| ?[^{WORD}{BLANK}]+|[{BLANK}]+"
 OURS = re.compile(r"<\|((pad|bos|eos|mask)|(sentinel|label|unused)_\d+)\|>")  # what `write_tokenizer` adds
 GPT2_WORDS = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
-
-
-# The character that represents each byte: itself if printable, otherwise one from U+0100 on.
-PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-OTHERS = [byte for byte in range(N_BYTES) if byte not in PRINTABLE]
-ALPHABET = [chr(byte if byte in PRINTABLE else N_BYTES + OTHERS.index(byte)) for byte in range(N_BYTES)]
-BYTES = {character: byte for byte, character in enumerate(ALPHABET)}
 
 
 # The score of a Unigram token that represents no text, so that no text is cut into it.
@@ -70,10 +63,14 @@ def _in_library(tokenizer: Tokenizer) -> Library:
         library.pre_tokenizer = pre_tokenizers.Split(Regex(ANY), "isolated")
         library.decoder = decoders.Fuse()
         return library
-    texts = getattr(tokenizer, "words", ())
-    spelled = ("".join(ALPHABET[byte] for byte in word.encode()) for word in texts)
-    words = {word: number for number, word in enumerate(spelled, start=N_BYTES)}
-    library = Library(models.BPE({**BYTES, **words}, [], ignore_merges=bool(words)))
+    texts = [bytes((byte,)) for byte in BYTES.values()]
+    if isinstance(tokenizer, WordTokenizer):
+        texts = tokenizer.contents
+    spelled = ["".join(ALPHABET[byte] for byte in text) for text in texts]
+    has_words = any(len(each) > 1 for each in spelled)
+    library = Library(
+        models.BPE({each: number for number, each in enumerate(spelled)}, [], ignore_merges=has_words)
+    )
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     if isinstance(tokenizer, WordTokenizer):
         cut = pre_tokenizers.Split(Regex(WORDS), "isolated")
@@ -87,7 +84,9 @@ def _from_library(kind: type[Tokenizer], tokens: list[str]) -> Tokenizer:
         return CharTokenizer("".join(each for each in tokens if len(each) == 1))
     if kind is ByteTokenizer:
         return ByteTokenizer()
-    return WordTokenizer(tuple(bytes(BYTES[each] for each in token).decode() for token in tokens[N_BYTES:]))
+    texts = [bytes(BYTES[each] for each in token) for token in tokens]
+    letters = tuple(text[0] for text in texts if len(text) == 1)
+    return WordTokenizer(tuple(text.decode() for text in texts[len(letters) :]), letters)
 
 
 def write_tokenizer(tokenizer: Tokenizer, special: Mapping[str, int], vocab_size: int) -> Definition:
@@ -196,8 +195,6 @@ def _no_bpe(definition: Definition) -> str:
         return "it does not cut words as GPT-2 does"
     odd = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
     present = [key for key in odd if model.get(key)]
-    if not present and not BYTES.keys() <= model["vocab"].keys():
-        present = ["not all bytes"]
     return f"its BPE has {', '.join(present)}" if present else ""
 
 
