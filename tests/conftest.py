@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
-import time
+from collections import Counter
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,34 +26,84 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 settings.register_profile("suite", deadline=None, max_examples=25)
 settings.register_profile("whole", deadline=None)
 settings.load_profile("suite")
-# Files come by their last mark here, those without one at the end. What starts servers and clusters is the longest and
-# the first that a slow machine has no time for.
+# What an extra's tests need, besides [test]; where it is not installed they are left out, and the summary says so.
+EXTRAS = {
+    "hf": "transformers",
+    "images": "kaleido",
+    "mcp": "mcp",
+    "notebooks": "nbclient",
+    "notify": "apprise",
+    "postgres": "psycopg",
+    "ray": "ray",
+    "wandb": "wandb",
+}
+# Files that take longest come first: one that begins last keeps all processes but one waiting. Seconds of a run of the
+# default suite; the marks come after them, since what starts servers and clusters waits most of its time.
+SECONDS = {
+    "doctor/test_doctor.py": 37,
+    "laws/test_forecasts.py": 25,
+    "test_api.py": 25,
+    "characterization/test_files.py": 22,
+    "test_house.py": 20,
+    "sweep/test_runner.py": 16,
+    "train/test_stack.py": 15,
+    "cli/test_names.py": 15,
+    "cli/test_ledger_commands.py": 12,
+    "cli/test_study_commands.py": 11,
+}
 LONG = ("slow", "postgres", "browser", "faults", "slurm", "ray")
-BEGAN = time.monotonic()
 # What is imported while tests are collected stays: looking for garbage in it took a tenth of the suite's time.
 gc.disable()
 
 
 @pytest.hookimpl(trylast=True)  # of the tests that are left
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let files with long tests come first: one that begins last keeps all processes but one waiting."""
-    ranks: dict[Path, int] = {}
+    """Let files with long tests come first, and tell each test's report its marks."""
+    ranks: dict[Path, tuple[int, float]] = {}
     for item in items:
-        marked = [at for at, mark in enumerate(LONG) if item.get_closest_marker(mark)]
-        ranks[item.path] = max([ranks.get(item.path, -1), *marked])
-    items.sort(key=lambda item: ranks[item.path] % (len(LONG) + 1))
+        marks = [mark.name for mark in item.iter_markers()]
+        item.user_properties.append(("marks", marks))
+        rank = max((LONG.index(mark) for mark in marks if mark in LONG), default=-1)
+        seconds = SECONDS.get(item.path.relative_to(Path(__file__).parent).as_posix(), 0.0)
+        ranks[item.path] = max(ranks.get(item.path, (-1, 0.0)), (rank, seconds))
+    items.sort(key=lambda item: ranks[item.path], reverse=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--minutes", type=float, help="begin no test with a mark for long ones after so many minutes"
+        "--required",
+        default="",
+        help="fail if no test of one of these marks, with commas, passed",
     )
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    minutes = item.config.getoption("minutes")
-    if minutes and time.monotonic() - BEGAN > 60 * minutes and any(map(item.get_closest_marker, LONG)):
-        pytest.skip(f"this machine has taken {minutes:g} minutes for other tests")
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail where no test of a required mark has run."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    required = list(filter(None, session.config.getoption("required").split(",")))
+    if reporter is None or not required or hasattr(session.config, "workerinput"):
+        return
+    counts = Counter(
+        (outcome, mark)
+        for outcome in ("passed", "skipped")
+        for report in reporter.stats.get(outcome, ())
+        for mark in dict(getattr(report, "user_properties", ())).get("marks", ())
+    )
+    for mark in required:
+        if not counts["passed", mark]:
+            skipped = counts["skipped", mark]
+            reporter.write_line(f"required: no test marked {mark} passed, {skipped} were skipped", red=True)
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    left = [extra for extra, module in EXTRAS.items() if not find_spec(module)]
+    if left:
+        terminalreporter.write_line(
+            f"left out, as not installed: the tests of {', '.join(left)}; "
+            f"pip install -e '.[test,{','.join(left)}]' installs what they need"
+        )
 
 
 def pytest_collection_finish() -> None:

@@ -12,9 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
-IS_INSTALLED = all(map(shutil.which, ("initdb", "postgres", "pg_ctl", "setpriv")))
+IS_INSTALLED = bool(find_spec("psycopg")) and all(
+    map(shutil.which, ("initdb", "postgres", "pg_ctl", "setpriv"))
+)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,9 @@ UID = 54321
 IS_ANOTHER = os.getuid() == 0
 # Imported while the interpreter's files can still be read.
 _BECOME = f"""
-import encodings.idna, http.client, json, os, sys, urllib.error, urllib.request, psycopg
+import contextlib, encodings.idna, http.client, json, os, sys, urllib.error, urllib.request
+with contextlib.suppress(ImportError):
+    import psycopg
 os.setgroups([])
 os.setgid({UID})
 os.setuid({UID})

@@ -72,10 +72,16 @@ MODULES = {name_of(file): file for file in sorted(PACKAGE.rglob("*.py"))}
 
 
 @cache
+def tree_of(name: str) -> ast.Module:
+    """Return the syntax of a module."""
+    return ast.parse(MODULES[name].read_text(encoding="utf-8"))
+
+
+@cache
 def imports(name: str) -> frozenset[str]:
     """Return all that a module imports, wherever in it, as full names."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(name)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -203,8 +209,8 @@ def private_parts(tree: ast.Module) -> dict[str, set[str]]:
 
 def test_private_parts_of_a_library_stand_in_one_file() -> None:
     files: dict[str, set[str]] = defaultdict(set)
-    for name, file in MODULES.items():
-        for library in private_parts(ast.parse(file.read_text(encoding="utf-8"))):
+    for name in MODULES:
+        for library in private_parts(tree_of(name)):
             files[library].add(name)
     assert files.keys() <= {"mlflow", "optuna", "ray", "torch"}, dict(files)
     assert not {library: found for library, found in files.items() if len(found - SCATTERED) > 1}
@@ -249,13 +255,12 @@ def empty_names(tree: ast.AST) -> Iterator[str]:
 
 
 def test_variables_are_named_for_what_they_hold() -> None:
-    trees = {name: ast.parse(file.read_text(encoding="utf-8")) for name, file in MODULES.items()}
-    assert not [f"{name}:{line}" for name, tree in trees.items() for line in empty_names(tree)]
+    assert not [f"{name}:{line}" for name in MODULES for line in empty_names(tree_of(name))]
 
 
 def test_a_class_has_a_name_of_its_own() -> None:
-    bodies = (ast.parse(file.read_text(encoding="utf-8")).body for file in MODULES.values())
-    names = Counter(node.name for body in bodies for node in body if isinstance(node, ast.ClassDef))
+    nodes = (node for name in MODULES for node in tree_of(name).body)
+    names = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
     assert not [name for name, count in names.items() if count > 1]
 
 

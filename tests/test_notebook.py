@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-nbformat = pytest.importorskip("nbformat")
-client = pytest.importorskip("nbclient")
+nbformat = pytest.importorskip("nbformat", reason="nbformat, of the extra notebooks, is not installed")
+client = pytest.importorskip("nbclient", reason="nbclient, of the extra notebooks, is not installed")
 
 STUDIES = Path(__file__).parents[1] / "studies"
 

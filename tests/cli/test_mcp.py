@@ -10,7 +10,6 @@ import anyio
 import pytest
 from cli.conftest import STUDY, Finished
 from law_tables import TABLE
-from mcp import Client, StdioServerParameters
 
 from sweeplab.cli.mcp import TOOLS, Reach, Tools
 from sweeplab.errors import BadInput
@@ -53,6 +52,7 @@ def test_without_the_extra_it_says_what_to_install(cli, monkeypatch: pytest.Monk
     line = "error: sweeplab mcp needs the SDK of the protocol: pip install 'sweeplab[mcp]'\n"
     assert (said.code, said.out, said.err) == (2, "", line)
     monkeypatch.undo()
+    pytest.importorskip("mcp", reason="mcp, an extra, is not installed")
     assert cli("mcp", "nowhere.csv").err == "error: nowhere.csv: no such file or folder\n"
 
 
@@ -116,6 +116,7 @@ def test_a_tool_returns_what_its_command_prints(cli, finished: Finished, folder:
 
 @pytest.mark.slow
 def test_an_agent_plans_runs_and_reads_a_study(folder: Path) -> None:
+    mcp = pytest.importorskip("mcp", reason="mcp, an extra, is not installed")
     (folder / "tiny.yaml").write_text(STUDY)
     (folder / "typo.yaml").write_text(STUDY.replace("n_layer", "n_layr"))
     noise = list[object]()
@@ -124,10 +125,10 @@ def test_an_agent_plans_runs_and_reads_a_study(folder: Path) -> None:
         noise.append(message)
 
     async def main() -> None:
-        program = StdioServerParameters(
+        program = mcp.StdioServerParameters(
             command=sys.executable, args=["-m", "sweeplab", "mcp"], cwd=folder, env=dict(os.environ)
         )
-        async with Client(program, message_handler=hear) as client:
+        async with mcp.Client(program, message_handler=hear) as client:
             listed = (await client.list_tools()).tools
             assert [tool.name for tool in listed] == [*TOOLS]
             assert all(tool.description and tool.input_schema["properties"] for tool in listed)

@@ -16,7 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
-import psycopg
 import pytest
 import strangers
 
@@ -25,6 +24,7 @@ from sweeplab.lab import server as servers
 from sweeplab.lab.server import Server, program_folders
 from sweeplab.records.folders import StudyFolder, service_url
 
+psycopg = pytest.importorskip("psycopg", reason="psycopg, of the extra postgres, is not installed")
 pytestmark = [
     pytest.mark.postgres,
     pytest.mark.skipif(not [*program_folders()], reason="PostgreSQL's programs are not installed"),

@@ -28,7 +28,7 @@ engine: {workers: 2}
 ONE_WORKER = ("-o", "engine.workers=1")  # where nothing rests on there being more
 pytestmark = [
     pytest.mark.postgres,
-    pytest.mark.skipif(not IS_INSTALLED, reason="PostgreSQL's programs are not installed"),
+    pytest.mark.skipif(not IS_INSTALLED, reason="PostgreSQL's programs or psycopg are not installed"),
 ]
 
 

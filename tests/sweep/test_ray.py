@@ -28,8 +28,10 @@ from sweeplab.sweep.trials.sharing import LEASE_SECONDS
 
 pytestmark = [
     pytest.mark.ray,
-    pytest.mark.skipif(not ray_cluster.IS_INSTALLED, reason="Ray is not installed"),
-    pytest.mark.skipif(not postgres_server.IS_INSTALLED, reason="PostgreSQL's programs are not installed"),
+    pytest.mark.skipif(not ray_cluster.IS_INSTALLED, reason="the extra ray is not installed"),
+    pytest.mark.skipif(
+        not postgres_server.IS_INSTALLED, reason="PostgreSQL's programs or psycopg are not installed"
+    ),
     pytest.mark.filterwarnings("ignore"),  # Ray's own
 ]
 
@@ -248,7 +250,9 @@ def test_what_keeps_workers_from_starting_is_said_in_one_line(cluster, running, 
     assert floor in Path(__file__).parents[2].joinpath("pyproject.toml").read_text()
     without = "import sys; sys.modules['ray'] = None; from sweeplab.sweep.engines.ray import connect; connect('auto')"
     ended = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True)
-    assert "the engine ray: Ray is not installed" in ended.stderr and "sweeplab[ray]" in ended.stderr
+    assert (
+        "the engine ray: the extra ray is not installed" in ended.stderr and "sweeplab[ray]" in ended.stderr
+    )
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can hide a folder from a node")
