@@ -10,7 +10,7 @@ import pytest
 from sweeplab.data.dataset import prepare
 from sweeplab.errors import BadInput
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.file.checks import study_from
+from sweeplab.study.file.check import study_from
 from sweeplab.study.problems import Problems
 from sweeplab.study.search import Range
 from sweeplab.study.space import cells

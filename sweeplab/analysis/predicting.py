@@ -40,7 +40,7 @@ from sweeplab.laws.hyperparameters.runs import SIZES
 from sweeplab.laws.points import Points
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.choice import is_tuned
-from sweeplab.study.file.checks import study_from
+from sweeplab.study.file.check import study_from
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.problems import LENGTHS, Problems, SourceMap
 from sweeplab.study.search import Choices, Derived, Divisors, Range

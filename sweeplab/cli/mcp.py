@@ -58,10 +58,9 @@ class Reach:
         `values` are the options of the command that reads it: name, override, grid, search.
         """
         from sweeplab import load_study
-        from sweeplab.study.file.document import file_text, parse
+        from sweeplab.study.file.parse import file_text, parse
         from sweeplab.study.file.reading import MAX_BYTES
-        from sweeplab.study.problems import Problems, SourceMap
-        from sweeplab.study.spec import beside
+        from sweeplab.study.problems import Problems, SourceMap, beside
         from sweeplab.sweep.planning import check_reach
 
         for key in ("override", "grid", "search"):

@@ -19,7 +19,7 @@ from sweeplab.lab.describing import describe, summarize
 from sweeplab.lab.showing import is_close
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder, RunState
-from sweeplab.study.file.reading import check_imported
+from sweeplab.study.file.resolve import check_imported
 from sweeplab.study.inputs import recorded_dataset
 from sweeplab.study.plan import Plan
 from sweeplab.tracking import open_tracker

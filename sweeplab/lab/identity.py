@@ -133,7 +133,7 @@ def _value_at(study: Mapping[str, Any], place: str) -> Any:
 
 
 def _document(text: str) -> dict[str, Any]:
-    from sweeplab.study.file.document import parse
+    from sweeplab.study.file.parse import parse
     from sweeplab.study.problems import Problems, SourceMap
 
     document = parse(text, Problems(SourceMap()))

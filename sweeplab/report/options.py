@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 from sweeplab.errors import BadInput, nearest
 from sweeplab.files import shipped
 from sweeplab.hyperparameters import TABLE
-from sweeplab.study.file.document import file_text, parse
+from sweeplab.study.file.parse import file_text, parse
 from sweeplab.study.problems import Location, Problems, SourceMap
 from sweeplab.train.run import METRICS
 

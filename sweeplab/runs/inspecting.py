@@ -25,7 +25,7 @@ from sweeplab.lab.listing import find_study, read_spec, study_names
 from sweeplab.model.attention import distance_matrix
 from sweeplab.runs import open_run
 from sweeplab.runs.generating import Writer, fills_holes, named
-from sweeplab.study.file.document import file_text, parse
+from sweeplab.study.file.parse import file_text, parse
 from sweeplab.study.inputs import recorded_dataset, start_weights
 from sweeplab.study.problems import Problems, SourceMap, shown
 

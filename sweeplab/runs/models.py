@@ -16,7 +16,8 @@ from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameters
 from sweeplab.lab.listing import file_of
 from sweeplab.model import accounting
 from sweeplab.model.shape import ModelShape
-from sweeplab.study.file.reading import preset, read_plain, read_study
+from sweeplab.study.file.reading import read_plain, read_study
+from sweeplab.study.file.resolve import preset
 from sweeplab.study.inputs import placed_dataset
 from sweeplab.study.plan import sample_cell
 from sweeplab.study.space import FEW, Space, cells_named, spaces_of

@@ -212,7 +212,8 @@ class Plan:
             size = several(cell.n_params, "parameter")
             lines.append(f"  {cell.cell}: {size}, {cell.train_flops:.2e} FLOPs a run")
         more = len(self.cells) - MOST_SHOWN
-        lines += [f"  and {several(more, 'more cell')}"] if more > 0 else []
+        if more > 0:
+            lines.append(f"  and {several(more, 'more cell')}")
         return "\n".join([*lines, *(f"  warning: {each}" for each in self.warnings)]) + ">"
 
     def precisions(self) -> list[str]:
@@ -290,9 +291,10 @@ def memory_shortage(cells: Sequence[CellPlan], workers: Sequence[WorkerResources
     """Describe by how much the largest runs of workers that share a memory exceed it; empty if they fit."""
     n_sharing = max(Counter(worker.gpu for worker in workers).values())
     needed, there = n_sharing * max(cell.memory_bytes for cell in cells), memory_bytes(device)
+    if needed <= there:
+        return ""
     runs = "a run takes" if n_sharing == 1 else f"runs of {several(n_sharing, 'worker')} at once take"
-    what = f"{runs} about {bytes_in_words(needed)} of memory, but there are only {bytes_in_words(there)}"
-    return what * (needed > there)
+    return f"{runs} about {bytes_in_words(needed)} of memory, but there are only {bytes_in_words(there)}"
 
 
 def check_memory(spec: StudySpec, cells: Sequence[Samples]) -> None:

@@ -191,13 +191,16 @@ class Rule:
             pairs = [*_numbers(left, right, values)]
             if not pairs or any(DEFAULT_OPERATORS[operator](*pair) for pair in pairs):
                 continue
-            words, closest = ["smallest", "largest"], _CLOSEST[operator]
-            ends = closest(pairs, key=lambda pair: pair[0] - pair[1])
+            closest = _CLOSEST[operator]
+            lower, upper = closest(pairs, key=lambda pair: pair[0] - pair[1])
             if left.names and right.names:
-                both = f"{left.text} = {_written(ends[0])} and {right.text} = {_written(ends[1])}"
+                both = f"{left.text} = {_written(lower)} and {right.text} = {_written(upper)}"
                 return f"the closest{drawn} are {both}"
-            side = int(not left.names)
-            return f"the {words[(closest is max) ^ side]} {(left, right)[side].text}{drawn} is {_written(ends[side])}"
+            if left.names:
+                end = "largest" if closest is max else "smallest"
+                return f"the {end} {left.text}{drawn} is {_written(lower)}"
+            end = "smallest" if closest is max else "largest"
+            return f"the {end} {right.text}{drawn} is {_written(upper)}"
         return ""
 
 

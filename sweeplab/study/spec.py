@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +20,7 @@ from sweeplab.formatting import duration
 from sweeplab.hyperparameters import AUTO, TABLE, defaults
 from sweeplab.permissions import RAY, TRACKING, WANDB, Kind, mirror_address
 from sweeplab.records.folders import NAMES, is_name
-from sweeplab.study.problems import SECTIONS, Location, Refusal, SourceMap
+from sweeplab.study.problems import SECTIONS, Location, Refusal, SourceMap, beside
 from sweeplab.study.search import SearchSpec
 
 MOST_COUNTED = 2**16  # workers, runs of a stack or threads
@@ -134,9 +133,15 @@ def seed_parts(seed: int | ConditionalSeed) -> tuple[int, Expression]:
 
 # The forms of a seed, which pydantic adds to the location of an error.
 SEED_FORMS = ("number", "conditional")
+
+
+def _seed_form(seed: Any) -> str:
+    return "conditional" if isinstance(seed, dict | ConditionalSeed) else "number"
+
+
 Seed = Annotated[
     Annotated[SeedNumber, pydantic.Tag("number")] | Annotated[ConditionalSeed, pydantic.Tag("conditional")],
-    pydantic.Discriminator(lambda seed: SEED_FORMS[isinstance(seed, dict | ConditionalSeed)]),
+    pydantic.Discriminator(_seed_form),
 ]
 
 
@@ -592,9 +597,3 @@ class StudySpec(Section):
         """Return the parts of the study that identify it."""
         written = self.as_written()
         return {name: written[name] for name in IDENTITY if name in written}
-
-
-def beside(file: Path | None, path: str) -> Path:
-    """Return the absolute path for one in a study file: a relative one starts at the file's folder."""
-    folder = file.absolute().parent if file else Path.cwd()
-    return folder / os.path.expanduser(path)  # noqa: PTH111 - that of paths raises where there is no such user

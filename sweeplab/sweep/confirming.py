@@ -22,7 +22,7 @@ from sweeplab.lab.listing import CONFIRMING, StudyTrials, Trial, read_spec, read
 from sweeplab.records.confirmed import Confirmed, Found, Losses, record_look, write_confirmed
 from sweeplab.records.folders import StudyFolder
 from sweeplab.runs.inspecting import scored
-from sweeplab.study.file.checks import study_from
+from sweeplab.study.file.check import study_from
 from sweeplab.study.inputs import recorded_dataset
 from sweeplab.study.problems import Problems, SourceMap
 from sweeplab.study.search import Derived

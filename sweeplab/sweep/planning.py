@@ -27,7 +27,7 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
 from sweeplab.study import inputs, plan
 from sweeplab.study.algorithms import settled_sampler
-from sweeplab.study.file.reading import check_imported
+from sweeplab.study.file.resolve import check_imported
 from sweeplab.study.problems import Location, dotted
 from sweeplab.study.space import Cell, Space, cells, spaces_of
 from sweeplab.study.spec import TABLE_SUFFIX, Algorithm, StudySpec

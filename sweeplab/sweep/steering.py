@@ -30,7 +30,7 @@ from sweeplab.lab.storage import SEED_OFFSET
 from sweeplab.processes import python, python_environment
 from sweeplab.records.folders import StudyFolder, some_of
 from sweeplab.records.runs import RunState
-from sweeplab.study.file.document import parse
+from sweeplab.study.file.parse import parse
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.plan import check_grid_sampler
 from sweeplab.study.problems import Problems, SourceMap, shown

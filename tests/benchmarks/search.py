@@ -34,7 +34,7 @@ from benchmarks.setting import print_table, setting
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweeplab.study.choice import Tried, rank
-from sweeplab.study.file.checks import study_from
+from sweeplab.study.file.check import study_from
 from sweeplab.study.joint import JointModel
 from sweeplab.study.problems import Problems, SourceMap
 from sweeplab.study.space import Space, cells, spaces_of

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from terminal import PROGRAM, play
 
-from sweeplab.study.file.entries import overrides_of
+from sweeplab.study.file.overrides import overrides_of
 
 CELLS = ["n_embd=8", "n_embd=16"]
 SETTLED = ("-o", "dtype=float32", "-o", "engine.stack=1")  # what a plan would else time

@@ -11,7 +11,8 @@ from sweeplab.hf.architectures import ARCHITECTURES
 from sweeplab.hyperparameters import MINIMAL, Hyperparameters, defaults
 from sweeplab.model.accounting import n_params
 from sweeplab.runs.models import model_of, models_of
-from sweeplab.study.file.reading import preset, read_study, read_text
+from sweeplab.study.file.reading import read_study, read_text
+from sweeplab.study.file.resolve import preset
 from sweeplab.study.file.schema import study_schema
 from sweeplab.study.file.template import study_text
 from sweeplab.study.spec import preset_names
@@ -92,7 +93,8 @@ def test_notes_are_the_presets_own_and_of_no_model_made_of_it(file: Path) -> Non
     ],
 )
 def test_parts_are_the_published_ones(name: str, published: dict[str, Any]) -> None:
-    config = ARCHITECTURES[name.partition("-")[0]].config(Hyperparameters.of(read_preset(name).fixed))
+    values = Hyperparameters.of(read_preset(name).fixed)
+    config = ARCHITECTURES[name.partition("-")[0]].config(values, {})
     assert {key: config[key] for key in published} == published
 
 

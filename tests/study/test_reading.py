@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sweeplab.errors import BadInput
 from sweeplab.expressions import Expression
-from sweeplab.study.file.document import MAX_DEPTH, MAX_NODES
+from sweeplab.study.file.parse import MAX_DEPTH, MAX_NODES
 from sweeplab.study.file.reading import MAX_BYTES, read_study, read_text
 from sweeplab.study.search import Choices, Derived, Divisors, Range
 

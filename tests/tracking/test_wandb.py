@@ -13,7 +13,8 @@ import pytest
 import sweeplab
 from sweeplab import permissions, tracking
 from sweeplab.errors import BadInput, TrackingUnavailable
-from sweeplab.study.file.reading import preset, read_plain, read_text
+from sweeplab.study.file.reading import read_plain, read_text
+from sweeplab.study.file.resolve import preset
 from sweeplab.study.file.template import study_text
 from sweeplab.sweep.planning import make_plan
 from sweeplab.tracking import open_mirrors

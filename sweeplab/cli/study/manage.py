@@ -49,9 +49,10 @@ def init(
     $ sweeplab study init mine --search lr=1e-4..1e-2 --grid n_layer=1,2,4
     $ sweeplab study init mine --preset nanogpt-char
     """
-    from sweeplab.study.file.entries import SUGGESTED, read_grid, read_search
+    from sweeplab.study.file.entries import SUGGESTED
     from sweeplab.study.file.markdown import MarkdownTables, read_tables
-    from sweeplab.study.file.reading import preset as preset_of
+    from sweeplab.study.file.overrides import read_grid, read_search
+    from sweeplab.study.file.resolve import preset as preset_of
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise BadInput(Problem(f"{name!r} cannot be a study's name", "letters, digits and . _ - inside"))

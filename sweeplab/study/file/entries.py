@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from sweeplab.errors import BadInput, Problem, conflict, nearest, synonym
+from sweeplab.errors import Problem, nearest, synonym
 from sweeplab.expressions import ALLOWED, Expression, in_table_names
-from sweeplab.formatting import yaml_text
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter, canonical, is_number
 from sweeplab.study.problems import LENGTHS, Location, Problems, dotted, shown
 from sweeplab.study.search import CONFIDENCES, Choices, Derived, Divisors, Range, SearchSpec
@@ -105,8 +104,10 @@ class Written:
         try:
             yield self.row.check(self.value)
         except ValueError:
-            under_search = "; put ranges and expressions under search" * isinstance(self.value, Mapping)
-            self.wrong(self.row.allowed + under_search, nearest(self.value, self.row.choices))
+            allowed = self.row.allowed
+            if isinstance(self.value, Mapping):
+                allowed += "; put ranges and expressions under search"
+            self.wrong(allowed, nearest(self.value, self.row.choices))
 
     def literals(self) -> tuple[Any, ...]:
         """Return the distinct values of a list."""
@@ -134,30 +135,33 @@ class Written:
         """Return the entry of its form; what it is where a problem was added does not matter."""
         if isinstance(self.value, list | tuple):
             return Choices(self.literals())
-        written = self.value if isinstance(self.value, Mapping) else {}
-        form = next((key for key in FORMS if key in written), "")
+        if not isinstance(self.value, Mapping):
+            self._no_form()
+            return None
+        form = next((key for key in FORMS if key in self.value), "")
         keys = FORMS.get(form, _KEYS)
-        unknown = [key for key in written if key not in keys]
+        unknown = [key for key in self.value if key not in keys]
         for key in unknown:
             self.problems.unknown((*self.path, key), keys, "key", ["fixed"])
         if unknown:
             return None
-        when, expr = (
-            expression(written[key], (*self.path, key), self.problems) if key in written else None
-            for key in ("when", "expr")
-        )
-        match form:
-            case "":
-                self._no_form()
-                return None
-            case "expr":
-                return Derived(expr) if expr else None
-            case "choices":
-                return Choices(self._at("choices").literals(), when)
-            case "divides":
-                return self._divisors(when)
-            case _:
-                return self._range(when)
+        when = self._expression("when")
+        if form == "":
+            self._no_form()
+            return None
+        if form == "expr":
+            derived = self._expression("expr")
+            return Derived(derived) if derived else None
+        if form == "choices":
+            return Choices(self._at("choices").literals(), when)
+        if form == "divides":
+            return self._divisors(when)
+        return self._range(when)
+
+    def _expression(self, key: str) -> Expression | None:
+        if key not in self.value:
+            return None
+        return expression(self.value[key], (*self.path, key), self.problems)
 
     def _no_form(self) -> None:
         allowed = _FORMS_IN_WORDS
@@ -298,8 +302,6 @@ _PRIOR = re.compile(r"[,;(\s]*\bprior\s+([^\s,()]+)(?:[\s,(]+([a-z]+)(?:\s+confi
 _BETWEEN = re.compile(r"\s*(?:\.\.+|…|\bto\b|[–—]|(?<=[\d.\s%kKmM])-(?=[\d.\s]))\s*")
 _TIMES = re.compile(r"\s*[×·]\s*|(?<=\d)\s*x\s+(?=[A-Za-z])")
 _AMONG = re.compile(r"\s*(?:[,;|/]|\bor\b)\s*(?:or\b\s*)?")
-# The places in a study file that options of the command line set.
-_PLACES = {"--engine": "engine.type", "--name": "name", "--preset": "preset"}
 _BRACKETED = re.compile(r"[(\[{]([^()\[\]{}]*)[)\]}]")
 
 
@@ -372,11 +374,12 @@ def read_range(row: Hyperparameter, text: str) -> Any:
 
     Two ends without "log" or "linear" give a logarithmic range if the table's suggested range is one.
     """
-    entry, problems = _checked(row, text)
+    entry, problems = checked_range(row, text)
     return None if problems else entry
 
 
-def _checked(row: Hyperparameter, text: str) -> tuple[Any, list[Problem]]:
+def checked_range(row: Hyperparameter, text: str) -> tuple[Any, list[Problem]]:
+    """Parse a range or choices as `read_range` does; return the entry, or None, and what is wrong with it."""
     if len(text) > LONGEST or not (is_searched(row) or row.category == "precision"):
         return None, []
     text, entry, problems = plain(text), None, Problems()
@@ -453,98 +456,3 @@ def values_of(row: Hyperparameter, text: str) -> list[Any]:
     if row.kind == "floats":
         return [parse_value(row, each) for each in _BRACKETED.findall(text)]
     return [parse_value(row, part) for part in _AMONG.split(_unbracketed(text.strip())) if part.strip()]
-
-
-def read_search(words: Sequence[str]) -> dict[str, Any]:
-    """Parse the options `--search learning_rate=1e-4..1e-2`, `--search dropout,eps` into entries of `search`.
-
-    A name alone gets the table's suggested range.
-
-    Raises:
-        BadInput: a hyperparameter is unknown, does not accept such a range, or is given two.
-    """
-    return {name: entry for name, (entry, _) in _searched(words).items()}
-
-
-def _searched(words: Sequence[str]) -> dict[str, tuple[Any, str]]:
-    entered = dict[str, tuple[Any, str]]()
-    for word in words:
-        names, equals, written = word.partition("=")
-        rows = [_row(each, f"--search {word}") for each in names.split(",") if each.strip()]
-        entries: dict[str, Any] = dict.fromkeys((row.name for row in rows), SUGGESTED)
-        if equals:
-            row = rows[0] if rows else _row(names, f"--search {word}")
-            entry, wrong = _checked(row, written)
-            if len(rows) > 1 or entry is None or not is_searched(row):
-                raise BadInput(Problem(f"--search {word} is not a range of {row.name}", RANGES))
-            if wrong:
-                placed = (replace(problem, what=f"--search {word}: {problem.what}") for problem in wrong)
-                raise BadInput(*placed)
-            entries = {row.name: entry}
-        _add(entered, entries, f"--search {word}")
-    return entered
-
-
-def read_grid(
-    words: Sequence[str], ranges: Mapping[str, Any], search: Sequence[str] = ()
-) -> dict[str, list[Any]]:
-    """Parse the options `--grid n_layer=1,2,4` into a grid; a name alone gets the values of its range.
-
-    Raises:
-        BadInput: a hyperparameter is unknown, does not accept a value, has no list of values, is given two lists, or
-            is in one of the options `search` too.
-    """
-    grid, searched = dict[str, tuple[Any, str]](), _searched(search)
-    for word in words:
-        name, equals, written = word.partition("=")
-        row = _row(name, f"--grid {word}")
-        try:
-            values = values_of(row, written) if equals else ranges.get(row.name, row.suggested)
-        except ValueError as error:
-            raise BadInput(Problem(f"--grid {word}: {error}", row.allowed)) from None
-        if not isinstance(values, list | tuple) or not values:
-            raise BadInput(Problem(f"--grid {row.name} has no list of values", f"{row.name}=A,B,C"))
-        if row.name in searched:
-            raise BadInput(conflict(f"--grid {word}", searched[row.name][1]))
-        _add(grid, {row.name: list(dict.fromkeys(values))}, f"--grid {word}")
-    return {name: values for name, (values, _) in grid.items()}
-
-
-def _add(entered: dict[str, tuple[Any, str]], entries: Mapping[str, Any], option: str) -> None:
-    """Add the entries of one more option, none of which may have been given differently before."""
-    for name, entry in entries.items():
-        before, first = entered.setdefault(name, (entry, option))
-        if before != entry:
-            raise BadInput(conflict(first, option))
-
-
-def overrides_of(option: str) -> list[str]:
-    """Return the overrides of a study file that an option of the command line stands for.
-
-    The option is `--grid WORD`, `--search WORD`, `--at NAME=VALUE`, one of `_PLACES` with its value, or an override
-    itself.
-
-    Raises:
-        BadInput: as `read_grid` and `read_search` do.
-    """
-    kind, _, word = option.partition(" ")
-    if kind in _PLACES:
-        return [f"{_PLACES[kind]}={yaml_text(word)}"]
-    if kind == "--at":
-        return [word]
-    if kind not in ("--grid", "--search"):
-        return [option]
-    section, (name, _, text) = kind[2:], word.partition("=")
-    if "," not in name and text:
-        row = _row(name, option)
-        if row.kind == "str":
-            return [f"{section}.{row.name}=[{text}]"]  # a plugin, not imported yet, may add choices
-    entries = read_grid([word], {}) if section == "grid" else read_search([word])
-    return [f"{section}.{each}={yaml_text(entry)}" for each, entry in entries.items()]
-
-
-def _row(name: str, word: str) -> Hyperparameter:
-    known = canonical(name.strip())
-    if known not in TABLE:
-        raise BadInput(Problem(f"{word}: unknown hyperparameter {name!r}", "", nearest(known, TABLE)))
-    return TABLE[known]

@@ -14,7 +14,6 @@ from typing import Any
 
 from sweeplab.errors import BadInput, Problem, conflict, nearest
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter, canonical, is_number
-from sweeplab.study.file.document import file_text
 from sweeplab.study.file.entries import (
     LONGEST,
     NOT_SAID,
@@ -26,6 +25,7 @@ from sweeplab.study.file.entries import (
     plain,
     read_range,
 )
+from sweeplab.study.file.parse import file_text
 from sweeplab.study.file.reading import read_text
 from sweeplab.study.problems import LENGTHS, Problems, escaped, shown
 from sweeplab.study.search import Derived, SearchSpec

@@ -8,7 +8,7 @@ from typing import Any
 from sweeplab.hyperparameters import AUTO, CATEGORIES, TABLE, Hyperparameter
 from sweeplab.study.algorithms import OTHER_NAMES, PRUNERS, SAMPLERS, WORDS, AlgorithmRow, Option
 from sweeplab.study.file.entries import EVALUATED, FORMS, SUGGESTED, is_searched, takes_share
-from sweeplab.study.file.reading import preset
+from sweeplab.study.file.resolve import preset
 from sweeplab.study.problems import shown
 from sweeplab.study.search import CONFIDENCES, MEDIUM
 from sweeplab.study.spec import StudySpec, preset_names
@@ -89,8 +89,13 @@ def _value(row: Hyperparameter) -> Schema:
         schema = {"type": WORDS[row.kind][2]}
     else:
         schema = _number(row)
-    shares = [{"type": "string", "pattern": r"^[\d.]+ *%"}] * takes_share(row)
-    forms = [schema] + shares + [{"const": AUTO}] * row.automatic + [{"type": "null"}] * row.optional
+    forms = [schema]
+    if takes_share(row):
+        forms.append({"type": "string", "pattern": r"^[\d.]+ *%"})
+    if row.automatic:
+        forms.append({"const": AUTO})
+    if row.optional:
+        forms.append({"type": "null"})
     return {"anyOf": forms} if len(forms) > 1 else schema
 
 

@@ -1,0 +1,243 @@
+"""Resolve what the document of a study names elsewhere: plugins, a preset, a starting run, and data.
+
+This is the only step of reading a study that opens other files. Plugins are imported only if the user allows them once.
+A study that was run records the digest of each file and the names that it registered, so that it can be read afterwards
+without importing the files, even if they are gone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from sweeplab import plugins
+from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.files import downloading
+from sweeplab.plugins import Code, import_allowed, installed, is_package
+from sweeplab.study.file.overrides import lay_all_over, rename
+from sweeplab.study.file.parse import parse
+from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, SourceMap, beside, shown
+from sweeplab.study.spec import DATA_FILES, PRESETS, Plugin, StudySpec, preset_names
+
+# Returns the checkpoint of the run with a name, or None where there is none.
+FindRun = Callable[[str], Path | None]
+
+
+def no_run(name: str) -> None:
+    """Find no run, where there is no lab to look into."""
+
+
+def resolve(
+    document: dict[str, Any],
+    problems: Problems,
+    overrides: Sequence[str],
+    allow_plugins: bool,
+    find_run: FindRun,
+) -> None:
+    """Lay overrides over a document, and add to it what its plugins, preset, starting run and data imply.
+
+    Raises:
+        BadInput: a plugin is not allowed or wrong, or the starting run is missing; without it more would be wrong.
+    """
+    rename(document, problems)
+    of_plugins = [option for option in overrides if option.startswith("plugins")]
+    lay_all_over(document, of_plugins, problems)
+    before = len(problems.found)
+    import_plugins(document, problems, allow_plugins)
+    if len(problems.found) > before:  # without the plugins, the names of their parts are unknown
+        raise BadInput(*problems.found)
+    lay_all_over(document, [option for option in overrides if option not in of_plugins], problems)
+    rename(document, problems)  # an override may set a whole section
+    if document.get("preset") in preset_names():
+        _lay_under("preset", preset(document["preset"]).values, document, problems.source)
+    _lay_start_under(document, problems, find_run)
+    _lay_data_under(document, problems.source)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A published model: its values by hyperparameter, and the lines of the comment at the top of its file.
+
+    `vocab_size` is that of the model's own data, if its values leave the size to the study's data.
+    """
+
+    values: Mapping[str, Any]
+    notes: tuple[str, ...]
+    vocab_size: int | None = None
+
+    @property
+    def meaning(self) -> str:
+        """Return the first line of the notes."""
+        return self.notes[0]
+
+
+@cache
+def preset(name: str) -> Preset:
+    """Return a preset.
+
+    Raises:
+        BadInput: there is no preset of this name; suggests the nearest.
+    """
+    if name not in preset_names():
+        known = " | ".join(preset_names())
+        raise BadInput(Problem(f"unknown preset {name!r}", known, nearest(name, preset_names())))
+    text = (PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
+    head = text.partition("fixed:")[0].splitlines()
+    document = parse(text, Problems())
+    notes = tuple(line.removeprefix("#").strip() for line in head)
+    return Preset(document["fixed"], notes, document.get("vocab_size"))
+
+
+def _lay_start_under(document: dict[str, Any], problems: Problems, find_run: FindRun) -> None:
+    """Add to `fixed` the model values of the run in `init_from`, except those that the document sets itself."""
+    written, data, source = document.get("init_from"), document.get("data"), problems.source
+    if not isinstance(written, str) or downloading(written):
+        return
+    # Imported here because it imports numpy, which is slow.
+    from sweeplab.study.inputs import NO_CHECKPOINT, no_start, open_start
+
+    folder = beside(source.file, written)
+    try:
+        # The methods of paths raise where a name is too long.
+        is_there = os.path.lexists(folder / "model.json")
+        checkpoint = None if is_there else find_run(written)
+        if checkpoint is not None:
+            document["init_from"], folder = str(checkpoint), checkpoint
+        start = open_start(folder)
+    except BadInput as error:
+        problems.add(("init_from",), f"init_from: {error}")
+        raise BadInput(*problems.found) from error
+    except NO_CHECKPOINT as error:
+        # Where nothing else is missing, the plan reports it: a recorded study is read without its starting run.
+        if isinstance(data, dict) and "tokenizer" not in data:
+            problems.add(("init_from",), *no_start(folder))
+            raise BadInput(*problems.found) from error
+        return
+    if isinstance(data, dict):
+        data.setdefault("tokenizer", start.tokenizer.name)
+    _lay_under("init_from", start.model_values, document, source)
+
+
+def _lay_data_under(document: dict[str, Any], source: SourceMap) -> None:
+    """Add to `data` the corpus and the tokenizer that suit its files, except those that the document sets itself."""
+    data = document.get("data")
+    if not isinstance(data, dict) or {"corpus", "tokenizer"} <= data.keys():
+        return
+    named = {key: data[key] for key in DATA_FILES if isinstance(data.get(key), str)}
+    if not named:
+        return
+    from sweeplab.data.readers.source import Source, guessed
+
+    fields, format = data.get("field") or [], data.get("format")
+    if not isinstance(fields, list):
+        fields = [fields]
+    if not isinstance(format, str):
+        format = ""
+    places = {key: str(beside(source.file, place)) for key, place in named.items()}
+    corpus, tokenizer = guessed(Source(**places, fields=tuple(map(str, fields)), format=format))
+    document["data"] = {"corpus": corpus, "tokenizer": tokenizer, **data}
+
+
+def _lay_under(key: str, values: Mapping[str, Any], document: dict[str, Any], source: SourceMap) -> None:
+    """Add to `fixed` the values that the document's `key` implies, except those that a section sets itself."""
+    fixed = document.get("fixed") or {}
+    if not isinstance(fixed, dict):
+        return
+    sections = (document.get(section) for section in SECTIONS)
+    held = {name for section in sections if isinstance(section, dict) for name in section}
+    if held & {*LENGTHS}:
+        held |= {*LENGTHS}
+    laid = {name: value for name, value in values.items() if name not in held}
+    document["fixed"] = {**laid, **fixed}
+    for name in laid:
+        if (key,) in source.values:
+            source.values["fixed", name] = source.values[key,]
+        if (key,) in source.overrides:
+            source.overrides["fixed", name] = source.overrides[key,]
+
+
+HOW = "--allow-plugins, or allow_plugins=True from Python, once, if you trust it"
+
+
+def import_plugins(document: dict[str, Any], problems: Problems, allowed: bool) -> None:
+    """Import the plugins of a study's document and record their digests in it; if not allowed, only register names.
+
+    They are allowed here, or were earlier; to look at a study that was run, the names that it recorded suffice.
+
+    Adds a problem for a file that is not allowed, is missing, has another digest than the document says, or raises.
+    Entries that are not plugins are left to the reader of the document.
+    """
+    written = document.get("plugins")
+    if isinstance(written, list):
+        document["plugins"] = [
+            _read_plugin(entry, ("plugins", index), problems, allowed) for index, entry in enumerate(written)
+        ]
+
+
+def check_imported(spec: StudySpec) -> None:
+    """Import a study's plugins, if the user has allowed them earlier, and refuse to train it without them.
+
+    Raises:
+        BadInput: lists every plugin that is not allowed.
+    """
+    problems = []
+    for index, plugin in enumerate(spec.plugins):
+        if not import_allowed(plugin.file, plugin.sha256):
+            problems.append(spec.problem(("plugins", index), _not_allowed(plugin.file), HOW))
+    if problems:
+        raise BadInput(*problems)
+
+
+def _not_allowed(file: str) -> str:
+    return f"the plugin {file} is code that would run here"
+
+
+def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) -> Any:
+    try:
+        plugin = Plugin.model_validate(entry)
+    except ValidationError:
+        return entry
+    place = plugin.file
+    if not is_package(place):
+        place = str(beside(problems.source.file, place))
+    # Of a study that was run: names suffice to look at it.
+    if not allowed and "provides" in plugin.model_fields_set:
+        plugins.add_names(plugin.provides, plugin.rows)
+        return entry
+    try:
+        code = Code.at(place)
+    except OSError as error:
+        if not allowed:
+            problems.add(path, _not_allowed(plugin.file), HOW)
+            return entry
+        near = nearest(
+            Path(place).name, [*installed(), *(file.name for file in Path(place).parent.glob("*.py"))]
+        )
+        problems.add(path, f"no plugin {shown(place)}: {error.strerror}", "", near)
+        return entry
+    if plugin.sha256 not in ("", code.digest):
+        what = f"{place} has changed: its sha256 begins with {code.digest[:12]}, not {plugin.sha256[:12]}"
+        problems.add(path, what)
+        return entry
+    if not allowed and not code.is_allowed:
+        what = _not_allowed(plugin.file)
+        if code.was_another:
+            what += " and has changed since you allowed it"
+        problems.add(path, what, HOW)
+        return entry
+    code.allow()
+    try:
+        parts = code.parts()
+    except BadInput as error:
+        problems.add(path, str(error))
+        return entry
+    provides = {kind: [name for known, name, _ in parts if known == kind] for kind in plugins.KINDS}
+    provided = {kind: names for kind, names in provides.items() if names}
+    rows = {name: plugins.row_of(name) for name in provided.get("hyperparameter", ())}
+    return {"file": place, "sha256": code.digest, "provides": provided, "rows": rows}
