@@ -19,6 +19,7 @@ import psutil
 from sweeplab.permissions import RAY, allow_address
 
 IS_INSTALLED = find_spec("ray") is not None
+PROGRAM = (sys.executable, "-m", "ray.scripts.scripts")
 SMALL = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 # As a user's shell has it: read when Ray is imported.
 SETTINGS = {
@@ -31,8 +32,11 @@ SETTINGS = {
 
 
 @contextmanager
-def alone(*words: str, hidden: Path | None = None, **environment: str) -> Iterator[str]:
-    """Start a cluster of one node with one core to give away, from which a folder is hidden; yield its address."""
+def alone(*words: str, hidden: Path | None = None, **environment: str | None) -> Iterator[str]:
+    """Start a cluster of one node with one core to give away, from which a folder is hidden; yield its address.
+
+    A variable of the environment that is None is not set.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -40,9 +44,10 @@ def alone(*words: str, hidden: Path | None = None, **environment: str) -> Iterat
         words = (*words, "--head", f"--port={port}", f"--temp-dir={place}", "--include-dashboard=false")
         words = (*words, "--num-cpus=1", f"--object-store-memory={SMALL['object_store_memory']}", "--block")
         known = os.environ | SETTINGS | {"PYTHONUNBUFFERED": "1"} | environment
+        known = {variable: value for variable, value in known.items() if value is not None}
         given = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True, "env": known}
         hide = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(hidden))
-        start = (sys.executable, "-m", "ray.scripts.scripts", "start", *words)
+        start = (*PROGRAM, "start", *words)
         head = psutil.Popen([*(hide if hidden else ()), *start], **given)
         try:
             found = (re.search("--address='(.*)'", line) for line in head.stdout)

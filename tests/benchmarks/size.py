@@ -1,100 +1,119 @@
-"""Print how large the package is, beside an earlier commit: `python tests/benchmarks/size.py [COMMIT]`.
+"""Print how large the package is, room by room, beside its ceilings, an earlier commit and Optuna.
 
-Lines count comments, docstrings and blank lines. Without a commit only the working tree is measured.
+`python tests/benchmarks/size.py [COMMIT]`. Size is counted in code tokens: the names, operators, numbers and strings of
+Python's tokenizer, so that comments, docstrings' lengths, blank lines and longer lines count for nothing. A longer line
+is no smaller program; a test does not count what a person reads.
 """
 
+from __future__ import annotations
+
 import ast
+import io
 import subprocess
 import sys
+import tokenize
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from statistics import median
 
 ROOT = Path(__file__).parents[2]
-PACKAGE, TESTS = "sweeplab", "tests"
-BUDGET = {"lines": 48_000, "files": 220, "lines of tests": 38_000}
-EXPRESSIONS = {"conditional expressions": ast.IfExp, "walrus": ast.NamedExpr}
-
+KINDS = {tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING}
+CEILINGS = {
+    "top files": 14_500,
+    "analysis": 19_300,
+    "cli": 24_300,
+    "data": 27_500,
+    "doctor": 7_000,
+    "hf": 10_500,
+    "lab": 14_100,
+    "laws": 32_200,
+    "model": 19_500,
+    "records": 6_000,
+    "report": 31_600,
+    "runs": 6_300,
+    "study": 32_500,
+    "sweep": 44_000,
+    "tracking": 11_700,
+    "train": 16_900,
+    "all": 318_000,
+    "files": 190,
+    "tests": 290_000,
+}
 Texts = Mapping[PurePosixPath, str]
 
 
-def working_tree(folder: str) -> Texts:
-    """Return the text of each Python file of a folder."""
-    files = sorted((ROOT / folder).rglob("*.py"))
-    return {PurePosixPath(file.relative_to(ROOT)): file.read_text("utf-8") for file in files}
+def tokens(text: str) -> int:
+    """Return the number of code tokens of a file."""
+    return sum(token.type in KINDS for token in tokenize.generate_tokens(io.StringIO(text).readline))
 
 
-def at_commit(commit: str, folder: str) -> Texts:
-    """Return the text that each Python file of a folder had at a commit."""
+def read_folder(folder: Path) -> Texts:
+    """Return the text of each Python file below a folder, by its path from there."""
+    files = sorted(folder.rglob("*.py"))
+    return {PurePosixPath(file.relative_to(folder)): file.read_text("utf-8") for file in files}
+
+
+def read_commit(commit: str, folder: str) -> Texts:
+    """Return the text that each Python file below a folder had at a commit."""
 
     def git(*words: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(ROOT), *words], capture_output=True, check=True
-        ).stdout.decode()
+        command = ["git", "-C", str(ROOT), *words]
+        return subprocess.run(command, capture_output=True, check=True).stdout.decode()
 
     names = git("ls-tree", "-r", "--name-only", commit, folder).splitlines()
-    return {PurePosixPath(name): git("show", f"{commit}:{name}") for name in names if name.endswith(".py")}
+    python = [name for name in names if name.endswith(".py")]
+    return {PurePosixPath(name).relative_to(folder): git("show", f"{commit}:{name}") for name in python}
 
 
-def kinds(texts: Texts) -> Counter[str]:
-    """Return how many lines are code, docstrings, imports, comments and blank."""
+def rooms(package: Texts, tests: Texts) -> Counter[str]:
+    """Return the tokens of each room, of the whole and of the tests, and the number of files."""
     counts: Counter[str] = Counter()
-    for text in texts.values():
-        starts = {"": "blank", "#": "comments"}
-        lines = [starts.get(line.strip()[:1], "code") for line in text.splitlines()]
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                kind = "imports"
-            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-                kind = "docstrings"
-            else:
-                continue
-            assert node.end_lineno
-            lines[node.lineno - 1 : node.end_lineno] = [kind] * (node.end_lineno - node.lineno + 1)
-        counts.update(lines)
+    for file, text in package.items():
+        room = file.parts[0] if len(file.parts) > 1 else "top files"
+        counts[room] += tokens(text)
+    counts["all"] = counts.total()
+    counts["files"] = len(package)
+    counts["tests"] = sum(map(tokens, tests.values()))
     return counts
 
 
-def rows(package: Texts, tests: Texts) -> Iterator[tuple[str, str]]:
-    """Yield what is measured, and its value."""
-    lines = {file: len(text.splitlines()) for file, text in package.items()}
-    total = sum(lines.values())
-    folders = Counter(str(file.parent) for file in lines)
-    longest, most = max(lines, key=lambda file: lines[file]), max(folders, key=lambda folder: folders[folder])
-    yield "lines", f"{total:,}"
-    yield "files", f"{len(lines):,}"
-    yield "lines of tests", f"{sum(len(text.splitlines()) for text in tests.values()):,}"
-    nodes = Counter(type(node) for text in package.values() for node in ast.walk(ast.parse(text)))
-    for name, kind in EXPRESSIONS.items():
-        yield f"{name} per 1,000 lines", f"{1000 * nodes[kind] / total:.1f}"
-    bodies = (ast.parse(text).body for text in package.values())
-    classes = Counter(node.name for body in bodies for node in body if isinstance(node, ast.ClassDef))
-    yield "names that several classes have", str(sum(count > 1 for count in classes.values()))
-    yield "lines per file, median", f"{median(lines.values()):.0f}"
-    yield (
-        "files of under 40 lines",
-        str(sum(1 for file, n in lines.items() if n < 40 and file.stem != "__init__")),
-    )
-    yield "longest file", f"{lines[longest]} ({longest})"
-    yield "files in a folder, most", f"{folders[most]} ({most})"
-    for kind, n in kinds(package).most_common():
-        yield f"lines of {kind}", f"{n:,}"
-    for folder in sorted(folders):
-        n = sum(n for file, n in lines.items() if str(file.parent) == folder)
-        yield f"  {folder}", f"{folders[folder]} files, {n:,}"
+def readability(texts: Iterable[str]) -> dict[str, str]:
+    """Return how much a reader finds in a line, and in a function."""
+    lines = n_tokens = 0
+    lengths: list[int] = []
+    for text in texts:
+        lines += len(text.splitlines())
+        n_tokens += tokens(text)
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno:
+                lengths.append(node.end_lineno - node.lineno + 1)
+    return {
+        "code tokens": f"{n_tokens:,}",
+        "lines": f"{lines:,}",
+        "code tokens a line": f"{n_tokens / lines:.2f}",
+        "lines a function, mean": f"{sum(lengths) / len(lengths):.1f}",
+    }
 
 
 def main() -> None:
-    """Print the figures, one row each, with those of the commit and the budget."""
-    now = dict(rows(working_tree(PACKAGE), working_tree(TESTS)))
-    before: dict[str, str] = {}
-    if len(sys.argv) > 1:
-        before = dict(rows(at_commit(sys.argv[1], PACKAGE), at_commit(sys.argv[1], TESTS)))
-    print(f"{'':<40} {'now':<44} {sys.argv[1] if before else '':<44} budget".rstrip())
-    for name in dict.fromkeys([*now, *before]):
-        budget = f"{BUDGET[name]:,}" if name in BUDGET else ""
-        print(f"{name:<40} {now.get(name, '-'):<44} {before.get(name, ''):<44} {budget}".rstrip())
+    """Print both tables."""
+    package, tests = read_folder(ROOT / "sweeplab"), read_folder(ROOT / "tests")
+    now, before = rooms(package, tests), Counter[str]()
+    commit = "".join(sys.argv[1:])
+    if commit:
+        before = rooms(read_commit(commit, "sweeplab"), read_commit(commit, "tests"))
+    print(f"{'code tokens':<24}{'now':>10}{commit:>12}{'ceiling':>10}{'over':>9}")
+    for name in {**CEILINGS, **now}:
+        over = max(0, now[name] - CEILINGS.get(name, 0))
+        print(f"{name:<24}{now[name]:>10,}{before[name]:>12,}{CEILINGS.get(name, 0):>10,}{over:>9,}")
+    spec = find_spec("optuna")
+    assert spec is not None and spec.origin is not None
+    optuna = readability(read_folder(Path(spec.origin).parent).values())
+    print(f"\n{'':<24}{'here':>10}{'Optuna ' + version('optuna'):>16}")
+    for name, figure in readability(package.values()).items():
+        print(f"{name:<24}{figure:>10}{optuna[name]:>16}")
 
 
 if __name__ == "__main__":

@@ -512,7 +512,7 @@ def test_small_can_be_exported_as_the_readme_says() -> None:
     "engine", [pytest.param("slurm", marks=pytest.mark.slurm), pytest.param("ray", marks=pytest.mark.ray)]
 )
 def test_the_block_for_a_cluster_runs_on_one(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All but `ray start`, which is a cluster of the test's own, with the lab, the address and the partition there."""
+    """In a fresh home. `ray start` is a cluster of the test's own, with the lab, the address and the partition there."""
     import ray_cluster
     import slurm_cluster
 
@@ -528,16 +528,20 @@ def test_the_block_for_a_cluster_runs_on_one(engine: str, monkeypatch: pytest.Mo
         clusters.callback(lambda: Server(folder / "lab").stop())
         if engine == "slurm":
             clusters.enter_context(slurm_cluster.started(n_nodes=2))
-        else:
-            for setting in ray_cluster.SETTINGS.items():
-                monkeypatch.setenv(*setting)
-            monkeypatch.setenv("RAY_ADDRESS", clusters.enter_context(ray_cluster.alone()))
+        (folder / "home").mkdir()
+        monkeypatch.setenv("HOME", f"{name}/home")
         for words, _ in commands(block.lines):
             for before, after in here.items():
                 words = [word.replace(before, after) for word in words]
             if words[0] == "export":
                 monkeypatch.setenv(*words[1].split("=", 1))
-            elif "ray" not in words[:2] and ("storage" in words or ("ray" in words) == (engine == "ray")):
+            elif words[0] == "ray" and engine == "ray":
+                if "start" in words:
+                    cluster = ray_cluster.alone(RAY_AUTH_TOKEN=None)
+                    monkeypatch.setenv("RAY_ADDRESS", clusters.enter_context(cluster))
+                else:
+                    subprocess.run([*ray_cluster.PROGRAM, *words[1:]], check=True, capture_output=True)
+            elif words[0] == "sweeplab" and ("storage" in words or ("ray" in words) == (engine == "ray")):
                 while "watch" in words and not [*StudyFolder(folder / "lab", "small").runs()]:
                     time.sleep(0.5)  # the scheduler has not started the job yet
                 typed(folder, words[1:])

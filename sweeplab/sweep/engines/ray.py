@@ -39,8 +39,9 @@ from sweeplab.sweep.engines.private import adds_no_nodes, keep_quiet, open_quest
 INSTALL = "pip install 'sweeplab[ray]'"
 OLDEST = "2.59"  # the first that starts its clusters with a token by default
 OPEN = "the Ray cluster asks for no token: whoever can reach it can run programs as its owner"
-CLOSES = "start it again by RAY_AUTH_MODE=token ray start --head, with the token of `ray get-auth-token --generate`"
-STARTS = "RAY_AUTH_MODE=token ray start --head starts one, and engine: {address: HOST:PORT} names another"
+START = "export RAY_AUTH_MODE=token && ray get-auth-token --generate && ray start --head"
+CLOSES = f"start it again by {START}"
+STARTS = f"{START} starts one, and engine: {{address: HOST:PORT}} names another"
 TOKEN = (
     "set RAY_AUTH_MODE=token, its token in RAY_AUTH_TOKEN or ~/.ray/auth_token, and use its version of Ray"
 )
