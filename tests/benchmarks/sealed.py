@@ -26,7 +26,7 @@ from benchmarks.setting import print_table, setting
 STUDY = """\
 name: {name}
 data: {{corpus: python-source, tokenizer: byte}}
-fixed: {{{fixed}, block_size: 64, batch_size: 16, dropout: 0.0, eval_tokens: 65_536, device: cpu}}
+fixed: {{{fixed}, block_size: 64, batch_size: 16, dropout: 0.0, eval_tokens: 65536, device: cpu}}
 grid: {{max_iters: {budgets}, n_embd: {widths}}}
 constraints: ["train_flops <= 1.5e12"]
 search:

@@ -27,7 +27,7 @@ STUDY = """\
 name: {name}
 data: {{corpus: {corpus}, tokenizer: char}}
 fixed: {{{fixed}, n_head: 1, qk_norm: true, block_size: 32, batch_size: 16, dropout: 0.0, warmup_iters: 20%,
-  scheduler_type: linear, eval_interval: 100%, eval_tokens: 32_768, device: cpu, dtype: float32}}
+  scheduler_type: linear, eval_interval: 100%, eval_tokens: 32768, device: cpu, dtype: float32}}
 grid: {{max_iters: [100, 250, 640], n_embd: [8, 12, 16, 24, 32, {held_out}]}}
 search: {{learning_rate: {{{rates}, log: true}}}}
 budget: {{trials_per_cell: 8}}

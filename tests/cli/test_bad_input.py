@@ -88,7 +88,7 @@ CHANGES = {
         "7:12",
         ["there is no checkpoint in", "a folder with model.json"],
     ),
-    "block longer than data": ("size: 16", "size: 900_000", "3:21", ["longer than the data", "most 36426"]),
+    "block longer than data": ("size: 16", "size: 900000", "3:21", ["longer than the data", "most 36426"]),
     "corpus of too long a name": (*with_text("a" * 5000), "2:28", ["cannot be a file", "File name too long"]),
     "missing corpus": (*with_text("nowhere.txt"), "2:28", ["there is no file", "nowhere.txt"]),
     "empty corpus": (*with_text("empty.txt"), "2:28", ["empty.txt is empty"]),

@@ -72,7 +72,7 @@ SHORT = {
     "tokens_per_param: 12": "max_iters: 30\n  dtype: float32",
     "warmup_iters: 10%": "warmup_iters: 2",
     "eval_interval: 25%": "eval_interval: 10",
-    "eval_tokens: 32_768": "eval_tokens: 1_024",
+    "eval_tokens: 32768": "eval_tokens: 1024",
     "n_embd: [24, 30, 36, 42, 48, 54, 60, 66]": "n_embd: [24]",
     "pruner: none": "engine: {workers: 2, threads: 1, stack: 4}\npruner: none",
 }
@@ -512,7 +512,7 @@ def test_small_can_be_exported_as_the_readme_says() -> None:
     "engine", [pytest.param("slurm", marks=pytest.mark.slurm), pytest.param("ray", marks=pytest.mark.ray)]
 )
 def test_the_block_for_a_cluster_runs_on_one(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a fresh home. `ray start` is a cluster of the test's own, with the lab, the address and the partition there."""
+    """In a fresh home. `ray start` is a cluster of the test's own, with the lab and the partition there."""
     import ray_cluster
     import slurm_cluster
 
