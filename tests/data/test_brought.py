@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from data.brought import DOCUMENTS, IDS, ROWS, TABLES, TEXT, TEXTS, arrow, broken, meta, npy, zst
+from data.brought import DOCUMENTS, IDS, TABLES, TEXT, TEXTS, arrow, broken, meta, npy, zst
 
 from sweeplab.data.corpora import CORPORA, large
 from sweeplab.data.dataset import Dataset
@@ -118,46 +118,13 @@ def test_fields_may_be_named_and_an_instruction_has_its_input(folder: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("held", "says"),
-    [
-        ('{"text": "a"}\n{"text": "b"}\n', "JSON Lines; allowed: data.format: jsonl reads its rows, data.format: text"),
-        (json.dumps(ROWS, indent=1), "looks like JSON; allowed: data.format: json reads its rows"),
-        ("id,content\n" + "1,some words\n" * 9, "looks like CSV; allowed: data.format: csv reads its rows"),
-        ("<!DOCTYPE html>\n<p>words", "looks like HTML or XML; allowed: data.format: text takes it as it is"),
-    ],
-)  # fmt: skip
-def test_markup_that_is_named_as_a_text_is_asked_about(folder: Path, held: str, says: str) -> None:
-    (folder / "a.txt").write_text(held)
-    with pytest.raises(BadInput, match=says) as error:
-        read(path="a.txt")
-    assert "\n" not in str(error.value)
-    assert words_of(text_of(read(path="a.txt", format="text"))) == words_of(held)
-
-
-@pytest.mark.parametrize(
-    "held",
-    [
-        "Oh, no, she said.\n" * 30,
-        "[1] a note\n" * 9,
-        "an old\rline, this\r" * 9,
-        "{ braces\nand more, text }\n" * 5,
-        TEXT,
-    ],
-)
-def test_prose_is_not_taken_for_markup(folder: Path, held: str) -> None:
-    (folder / "a.txt").write_text(held)
-    assert read(path="a.txt").n_documents == 1
-
-
-@pytest.mark.parametrize(
     ("name", "held", "data", "says"),
     [
         ("a.txt", b"caf\xe9 au lait and more", {}, r"not UTF-8: byte 3 is 0xe9; allowed: UTF-8; data.encoding"),
         ("a.txt", b"", {}, "a.txt is empty"),
         ("a.txt", b"too short", {}, "9 characters: too few for three splits; allowed: at least 10"),
-        ("a.txt", b"PK\x03\x04zip", {}, "not a text but a zip archive"),
-        ("a.txt", bytes(257) + b"ustar", {}, "not a text but a tar archive"),
-        ("a.txt", pickle.dumps([1]), {}, "not a text but a pickle"),
+        ("a.txt", b"PK\x03\x04\0zip", {}, "not a text: byte 4 is 0"),
+        ("a.txt", pickle.dumps([1]), {}, r"not UTF-8: byte 0 is 0x80|not a text"),
         ("a.txt", b"words", {"encoding": "utf8"}, "data.encoding is unknown.*did you mean 'utf-8'"),
         ("a.txt.gz", gzip.compress(b"words" * 99, mtime=0)[:-12], {}, "a.txt.gz is damaged"),
         ("a.parquet", b"PAR1" + bytes(99) + b"PAR1", {}, "no whole parquet file"),

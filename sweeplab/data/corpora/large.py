@@ -7,8 +7,6 @@ as several. A tokenizer learns from a sample of the training split.
 from __future__ import annotations
 
 import hashlib
-import sys
-import time
 from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,12 +22,10 @@ from sweeplab.data.readers.source import size_of
 from sweeplab.data.tokenizers import Tokenizer
 from sweeplab.errors import BadInput
 from sweeplab.files import opened
-from sweeplab.formatting import duration
 
 # Files of more bytes are read in a stream; from how many characters a tokenizer learns.
 LARGE_BYTES, SAMPLE_CHARACTERS = 2**28, 2**25
 PIECE = 2**23  # tokens that are read back at once
-SHOWN_SECONDS = 0.5
 
 
 def is_large(corpus: AnyCorpus, files: Files) -> bool:
@@ -37,32 +33,6 @@ def is_large(corpus: AnyCorpus, files: Files) -> bool:
     if not isinstance(corpus, Corpus) or corpus.read or isinstance(files, dict):
         return False
     return size_of([*files]) > LARGE_BYTES
-
-
-class Progress:
-    """A bar on a terminal's standard error; nothing elsewhere."""
-
-    def __init__(self, what: str, total: int) -> None:
-        self.what, self.total, self.done = what, max(total, 1), 0
-        self.stream = getattr(
-            sys.stderr, "terminal", sys.stderr
-        )  # to which control characters may be written
-        self.started = self.shown = time.monotonic()
-
-    def add(self, count: int) -> None:
-        """Take in what was done, and show it every half second."""
-        self.done += count
-        now = time.monotonic()
-        if self.stream.isatty() and now - self.shown > SHOWN_SECONDS:
-            self.shown, share = now, min(1.0, self.done / self.total)
-            left = duration(round((now - self.started) * (1 - share) / share)) if share else "…"
-            filled = "#" * round(30 * share)
-            self.stream.write(f"\r{self.what} [{filled:<30}] {share:4.0%}, {left} left \x1b[K")
-
-    def end(self) -> None:
-        """Remove the bar."""
-        if self.stream.isatty():
-            self.stream.write("\r\x1b[K")
 
 
 class LargeText:
@@ -82,7 +52,7 @@ class LargeText:
     def _look(self) -> None:
         """Read all documents: their sizes, the windows by which they are compared, the characters, the digest."""
         lengths, names, windows = array("q"), array("Q"), []
-        digest, characters, progress = hashlib.sha256(), set[str](), Progress("reading", self.n_bytes)
+        digest, characters = hashlib.sha256(), set[str]()
         for part in self._documents(self._how):
             content = part.text.encode("utf-8", "surrogatepass")
             digest.update(len(content).to_bytes(8, "little") + content)
@@ -90,8 +60,6 @@ class LargeText:
             lengths.append(len(part.text))
             windows.append(sampled(part.text, self.n_bytes))
             characters.update(part.text)
-            progress.add(len(content))
-        progress.end()
         if not lengths:
             raise BadInput(f"there is no text in {self._files[0].parent}")
         if len(lengths) > 1:
@@ -105,12 +73,8 @@ class LargeText:
         self.n_characters = int(sizes[self._kept].sum())
         self.n_duplicates = int(len(sizes) - self._kept.sum())
 
-    def _dealt(self, what: str) -> Iterator[tuple[str, str]]:
-        progress = Progress(what, self.n_characters)
-        for split, section in dealt(self._numbered(), self.n_characters):
-            yield split, section
-            progress.add(len(section))
-        progress.end()
+    def _dealt(self) -> Iterator[tuple[str, str]]:
+        return dealt(self._numbered(), self.n_characters)
 
     def _numbered(self) -> Iterator[tuple[int, str]]:
         number = -1
@@ -122,7 +86,7 @@ class LargeText:
     def sample(self) -> str:
         """Return sections of the training split, evenly spread, from which a tokenizer learns."""
         every = max(1, self.n_characters // SAMPLE_CHARACTERS)
-        train = (section for split, section in self._dealt("sampling") if split == "train")
+        train = (section for split, section in self._dealt() if split == "train")
         return "\n".join(section for at, section in enumerate(train) if at % every == 0)
 
     def encoded(
@@ -132,7 +96,7 @@ class LargeText:
         windows = {split: [np.zeros(0, np.uint64)] for split in TENTHS}
         val_bytes, files = 0, {split: opened(folder / split, "wb") for split in TENTHS}
         try:
-            for split, section in self._dealt("tokenizing"):
+            for split, section in self._dealt():
                 files[split].write(np.asarray(tokenizer.encode(section)).astype("<u2").data)
                 windows[split].append(sampled(section, self.n_bytes))
                 if split == "val":

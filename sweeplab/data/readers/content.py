@@ -22,15 +22,6 @@ PART_BYTES = 2**24
 MOST_RATIO, ALWAYS_BYTES = 200, 2**26
 LONGEST_LINE = 2**28
 COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-# The first bytes of files that are no text, whatever their names.
-NO_TEXTS = {
-    b"PAR1": "a Parquet file", b"ARROW1": "an Arrow file", b"PK\x03\x04": "a zip archive", b"%PDF": "a PDF",
-    b"\x7fELF": "a program", b"BZh": "a bzip2 file", b"\xfd7zXZ\0": "an xz file", b"7z\xbc\xaf": "a 7z archive",
-    b"SQLite format 3\0": "an SQLite database", b"\x89PNG": "a picture", b"\xff\xd8\xff": "a picture",
-    b"GIF8": "a picture", b"\x80\x02": "a pickle", b"\x80\x03": "a pickle", b"\x80\x04": "a pickle",
-    b"\x80\x05": "a pickle",
-}  # fmt: skip
-TAR, TAR_AT = b"ustar", 257
 # UTF-32's mark of little-endian begins with UTF-16's.
 MARKS = {
     codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
@@ -106,7 +97,6 @@ def text_parts(file: Path, encoding: str = "") -> Iterator[str]:
     decoder, n_before = None, 0
     for part, is_last in _with_last(contents(file)):
         if decoder is None:
-            _check_text(file, part)
             marked = next((name for mark, name in MARKS.items() if part.startswith(mark)), "utf-8")
             encoding = encoding or marked
             decoder = codecs.getincrementaldecoder(encoding)()
@@ -134,14 +124,6 @@ def _with_last(parts: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
         yield before, False
         before = part
     yield before, True
-
-
-def _check_text(file: Path, start: bytes) -> None:
-    kind = next((kind for magic, kind in NO_TEXTS.items() if start.startswith(magic)), "")
-    if start[TAR_AT:].startswith(TAR):
-        kind = "a tar archive"
-    if kind:
-        raise NoText("binary", f"{file} is not a text but {kind}", "text, or the files that it has")
 
 
 def document(file: Path, encoding: str = "") -> str:

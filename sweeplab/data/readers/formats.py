@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,9 +31,6 @@ csv.field_size_limit(LONGEST_LINE)
 # Rows of a Parquet file that are read at once: one may hold a book.
 ROWS_AT_ONCE = 256
 MOST_JSON = 2**28
-# How many lines tell whether a text is a table, and what its suffixes are.
-SNIFFED, FEWEST_SNIFFED, SNIFFED_CHARACTERS = 20, 4, 2**16
-PLAIN_SUFFIXES = ("", ".txt", ".text")
 
 
 class Row(NamedTuple):
@@ -212,49 +208,6 @@ def rows(file: Path, form: Format, encoding: str = "") -> Iterator[Row]:
         raise BadInput(f"{file} is no whole {form.name} file: {str(error).partition(chr(10))[0]}") from error
 
 
-def check_no_markup(file: Path, text: str) -> None:
-    """Ask about a file that is named as a text and looks like rows, or like HTML.
-
-    Raises:
-        BadInput: names the format that reads its rows, and the one that takes it as it is.
-    """
-    if suffix_of(file) not in PLAIN_SUFFIXES:
-        return
-    looks, name = _markup(text[:SNIFFED_CHARACTERS].lstrip("\ufeff \t\r\n"), len(text) > SNIFFED_CHARACTERS)
-    if looks:
-        read = f"data.format: {name} reads its rows, " if name else ""
-        what = f"{file} is named as a text and looks like {looks}"
-        raise BadInput(Problem(what, f"{read}data.format: text takes it as it is"))
-
-
-def _markup(start: str, is_cut: bool) -> tuple[str, str]:
-    if re.match(r"<(!doctype html|html|\?xml)", start, re.IGNORECASE):
-        return "HTML or XML", ""
-    first = start.partition("\n")[0].rstrip()
-    if re.match(r'[{[]\s*("|\{|$)', first):
-        for text, looks, name in ((first, "JSON Lines", "jsonl"), (start, "JSON", "json")):
-            try:
-                is_json = isinstance(_json_value(text), dict | list)
-            except ValueError:
-                is_json = is_cut and name == "json"
-            if is_json and (name == "json" or "\n" in start):
-                return looks, name
-    sample = start.split("\n")[: SNIFFED + 1]
-    sample = [line for line in sample[: -1 if len(sample) > FEWEST_SNIFFED else None] if line.strip()]
-    for delimiter, looks, name in (("\t", "a table with tabs", "tsv"), (",", "CSV", "csv")):
-        try:
-            n_columns = {len(row) for row in csv.reader(sample, delimiter=delimiter, quotechar='"')}
-        except csv.Error:  # such as a carriage return alone, as old texts end their lines
-            continue
-        names = first.split(delimiter)  # in prose a space stands behind a comma
-        is_head = len({*names}) == len(names) and all(
-            re.fullmatch(r'"?[A-Za-z_][\w.-]{0,30}"?', name) for name in names
-        )
-        if len(sample) >= FEWEST_SNIFFED and len(n_columns) == 1 and min(n_columns) > 1 and is_head:
-            return looks, name
-    return "", ""
-
-
 # ------------------------------------------------------------------ documents and rows of files
 
 
@@ -322,7 +275,7 @@ def documents(files: Sequence[Path], reading: Reading) -> Iterator[Document]:
     """Yield the documents of the files: each text, and each row's; a file among several that is no text is skipped.
 
     Raises:
-        BadInput: a file cannot be read, or is markup named as a text; or no file is a text.
+        BadInput: a file cannot be read, or no file is a text.
     """
     for file in files:
         is_begun = False
@@ -343,8 +296,6 @@ def documents(files: Sequence[Path], reading: Reading) -> Iterator[Document]:
 def _of_text(file: Path, reading: Reading) -> Iterator[Document]:
     is_begun = False
     for part in text_parts(file, reading.encoding):
-        if not is_begun and reading.format != TEXT:
-            check_no_markup(file, part)
         if is_begun or part.strip():
             yield Document(part, file, continues=is_begun)
             is_begun = True
