@@ -13,9 +13,29 @@ from typing import Any
 import torch
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.hf import mapping
 from sweeplab.hf.encoder_decoders import BART, MT5, T5
-from sweeplab.hf.mapping import Architecture, Field, Links, Values, nothing, only
+from sweeplab.hf.mapping import (
+    ALL_KEYS,
+    GATES,
+    HAS_EMBEDDING_NORM,
+    HEADS_FILL,
+    LAYERNORM,
+    NO_EMBEDDING_NORM,
+    NO_GATE,
+    NO_TYPES,
+    PLACES,
+    PLAIN,
+    POST_NORM,
+    PRE_NORM,
+    RMSNORM,
+    SIZES,
+    Architecture,
+    Field,
+    Links,
+    Values,
+    nothing,
+    only,
+)
 from sweeplab.model.shape import ModelShape, requirement
 
 # ------------------------------------------------------------------ GPT-2
@@ -39,8 +59,6 @@ GPT2 = Architecture(
     model_type="gpt2",
     class_name="GPT2LMHeadModel",
     embedding="transformer.wte.weight",
-    head="lm_head.weight",
-    prefix="transformer.",
     transposed=False,
     fixed={"family": "decoder", "positions": "learned", "norm": "layernorm"},
     fields=(
@@ -50,7 +68,7 @@ GPT2 = Architecture(
         Field("n_layer", "n_layer"),
         Field("n_head", "n_head"),
         Field("n_inner", "d_ff", optional=True),
-        Field("activation_function", "activation", "gelu_new", mapping.PLAIN),
+        Field("activation_function", "activation", "gelu_new", PLAIN),
         Field("layer_norm_epsilon", "norm_eps", 1e-5),
         Field("tie_word_embeddings", "tie_weights", True),
         Field("embd_pdrop", "embedding_dropout", 0.1),
@@ -63,8 +81,8 @@ GPT2 = Architecture(
         "add_cross_attention": False,
     },
     requires=(
-        *(mapping.PLACES, mapping.LAYERNORM, mapping.PRE_NORM, mapping.NO_GATE),
-        *(mapping.HEADS_FILL, mapping.ALL_KEYS, mapping.NO_TYPES, mapping.NO_EMBEDDING_NORM),
+        *(PLACES, LAYERNORM, PRE_NORM, NO_GATE),
+        *(HEADS_FILL, ALL_KEYS, NO_TYPES, NO_EMBEDDING_NORM),
     ),
     beside=(r"transformer\.h\.\d+\.attn\.(masked_)?bias",),
     link=_link_gpt2,
@@ -145,31 +163,27 @@ LLAMA = Architecture(
     model_type="llama",
     class_name="LlamaForCausalLM",
     embedding="model.embed_tokens.weight",
-    head="lm_head.weight",
-    prefix="model.",
     biased=False,
     fixed={"family": "decoder", "positions": "rotary", "norm": "rmsnorm"},
     fields=(
-        *mapping.SIZES,
+        *SIZES,
         Field("num_key_value_heads", "n_kv_head", optional=True),
         Field("head_dim", "head_dim", optional=True),
-        Field("hidden_act", "activation", "silu", mapping.GATES),
+        Field("hidden_act", "activation", "silu", GATES),
         Field("rms_norm_eps", "norm_eps", 1e-6),
         Field("tie_word_embeddings", "tie_weights", False),
         Field("attention_dropout", "attention_dropout", 0.0),
     ),
     requires=(
         only("positions", "rotary", "because it rotates queries and keys"),
-        *(mapping.RMSNORM, mapping.PRE_NORM),
-        only(
-            "activation", " ".join(dict.fromkeys(mapping.GATES.values())), "because its feed-forward is gated"
-        ),
+        *(RMSNORM, PRE_NORM),
+        only("activation", " ".join(dict.fromkeys(GATES.values())), "because its feed-forward is gated"),
         requirement(
             "n_head that divides n_embd, as the class requires",
             "n_head",
             lambda shape: shape.n_embd % shape.n_head == 0,
         ),
-        *(mapping.NO_TYPES, mapping.NO_EMBEDDING_NORM),
+        *(NO_TYPES, NO_EMBEDDING_NORM),
     ),
     beside=(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),
     link=_link_llama,
@@ -257,7 +271,11 @@ QWEN3 = replace(
     requires=(
         *LLAMA.requires,
         only("qk_norm", "true", "because it normalizes queries and keys"),
-        only("has_ff_bias", "false", "because its feed-forward layers have no biases"),
+        requirement(
+            "ff_bias false, because its feed-forward layers have no biases",
+            "ff_bias bias",
+            lambda shape: not shape.has_ff_bias,
+        ),
     ),
     allow=("qk_norm",),
 )
@@ -308,11 +326,10 @@ NEOX = Architecture(
     class_name="GPTNeoXForCausalLM",
     embedding="gpt_neox.embed_in.weight",
     head="embed_out.weight",
-    prefix="gpt_neox.",
     fixed={"family": "decoder", "positions": "rotary", "norm": "layernorm", "shared_norm": False},
     fields=(
-        *mapping.SIZES,
-        Field("hidden_act", "activation", "gelu", mapping.PLAIN),
+        *SIZES,
+        Field("hidden_act", "activation", "gelu", PLAIN),
         Field("use_parallel_residual", "parallel_block", True),
         Field("layer_norm_eps", "norm_eps", 1e-5),
         Field("tie_word_embeddings", "tie_weights", False),
@@ -322,8 +339,8 @@ NEOX = Architecture(
     ),
     requires=(
         only("positions", "rotary", "because it rotates queries and keys"),
-        *(mapping.LAYERNORM, mapping.PRE_NORM, mapping.NO_GATE),
-        *(mapping.HEADS_FILL, mapping.ALL_KEYS, mapping.NO_TYPES, mapping.NO_EMBEDDING_NORM),
+        *(LAYERNORM, PRE_NORM, NO_GATE),
+        *(HEADS_FILL, ALL_KEYS, NO_TYPES, NO_EMBEDDING_NORM),
     ),
     beside=(r"gpt_neox\.layers\.\d+\.attention\.(masked_bias|bias|rotary_emb\.inv_freq)",),
     link=_link_neox,
@@ -337,6 +354,14 @@ NEOX = Architecture(
 
 def _computed_for_bert(shape: ModelShape, config: Values) -> dict[str, Any]:
     return {"type_vocab_size": max(shape.n_token_types, 1)}
+
+
+def _places_before(config: Values) -> int:
+    """Return the rows before that of the first position: those up to the padding token's number."""
+    pad = config.get("pad_token_id", 1)
+    if pad is None:
+        return 0
+    return int(pad) + 1
 
 
 @dataclass(frozen=True)
@@ -354,7 +379,7 @@ class _Encoder:
     transform: str
     head_norm: str
     bias: str
-    decoder_bias: str
+    decoder_bias: str = ""
     offset: Callable[[Values], int] = lambda _: 0
     has_types: bool = True
 
@@ -380,18 +405,10 @@ class _Encoder:
             links.norm(f"{ours}.feed_forward_norm", f"{theirs}.{self.feed_forward_norm}")
         links.linear("head.transform", self.transform)
         # An untied decoder has its own bias; the other one is unused.
-        copies = () if shape.tie_weights or self.decoder_bias == self.bias else (self.decoder_bias,)
+        copies = () if shape.tie_weights or not self.decoder_bias else (self.decoder_bias,)
         links.bias("head.bias", self.bias, *copies)
 
 
-_BERT_BLOCK: dict[str, Any] = {
-    "heads": [f"attention.self.{part}" for part in ("query", "key", "value")],
-    "attention_out": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "up": "intermediate.dense",
-    "down": "output.dense",
-    "feed_forward_norm": "output.LayerNorm",
-}
 _BERT = _Encoder(
     embeddings="bert.embeddings",
     block="bert.encoder.layer",
@@ -399,17 +416,22 @@ _BERT = _Encoder(
     head_norm="cls.predictions.transform.LayerNorm",
     bias="cls.predictions.bias",
     decoder_bias="cls.predictions.decoder.bias",
-    **_BERT_BLOCK,
+    heads=[f"attention.self.{part}" for part in ("query", "key", "value")],
+    attention_out="attention.output.dense",
+    attention_norm="attention.output.LayerNorm",
+    up="intermediate.dense",
+    down="output.dense",
+    feed_forward_norm="output.LayerNorm",
 )
-_ROBERTA = _Encoder(
+_ROBERTA = replace(
+    _BERT,
     embeddings="roberta.embeddings",
     block="roberta.encoder.layer",
     transform="lm_head.dense",
     head_norm="lm_head.layer_norm",
     bias="lm_head.bias",
     decoder_bias="lm_head.decoder.bias",
-    offset=lambda config: _places_before(config),
-    **_BERT_BLOCK,
+    offset=_places_before,
 )
 _DISTILBERT = _Encoder(
     embeddings="distilbert.embeddings",
@@ -423,17 +445,8 @@ _DISTILBERT = _Encoder(
     transform="vocab_transform",
     head_norm="vocab_layer_norm",
     bias="vocab_projector.bias",
-    decoder_bias="vocab_projector.bias",
     has_types=False,
 )
-
-
-def _places_before(config: Values) -> int:
-    """Return the rows before that of the first position: those up to the padding token's number."""
-    pad = config.get("pad_token_id", 1)
-    if pad is None:
-        return 0
-    return int(pad) + 1
 
 
 BERT = Architecture(
@@ -441,7 +454,6 @@ BERT = Architecture(
     class_name="BertForMaskedLM",
     embedding="bert.embeddings.word_embeddings.weight",
     head="cls.predictions.decoder.weight",
-    prefix="bert.",
     fixed={
         "family": "encoder",
         "positions": "learned",
@@ -450,8 +462,8 @@ BERT = Architecture(
         "embedding_norm": True,
     },
     fields=(
-        *mapping.SIZES,
-        Field("hidden_act", "activation", "gelu", mapping.PLAIN),
+        *SIZES,
+        Field("hidden_act", "activation", "gelu", PLAIN),
         Field("layer_norm_eps", "norm_eps", 1e-12),
         Field("tie_word_embeddings", "tie_weights", True),
         Field("type_vocab_size", "n_token_types", 2),
@@ -461,9 +473,9 @@ BERT = Architecture(
     ),
     constants={"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"},
     requires=(
-        *(mapping.PLACES, mapping.LAYERNORM),
-        *(mapping.POST_NORM, mapping.HAS_EMBEDDING_NORM),
-        *(mapping.NO_GATE, mapping.HEADS_FILL, mapping.ALL_KEYS),
+        *(PLACES, LAYERNORM),
+        *(POST_NORM, HAS_EMBEDDING_NORM),
+        *(NO_GATE, HEADS_FILL, ALL_KEYS),
     ),
     beside=(
         r"bert\.pooler\..*",
@@ -481,14 +493,12 @@ ROBERTA = replace(
     class_name="RobertaForMaskedLM",
     embedding="roberta.embeddings.word_embeddings.weight",
     head="lm_head.decoder.weight",
-    prefix="roberta.",
     # The head has a GELU, whatever the blocks have; max_position_embeddings counts the rows before the first position.
     fields=[
         replace(row, words=row.words and {"gelu": "gelu"})
         for row in BERT.fields
         if row.key != "max_position_embeddings"
     ],
-    constants={"is_decoder": False, "add_cross_attention": False},
     requires=(*BERT.requires, only("activation", "gelu", "because its head has a GELU")),
     beside=(r"roberta\.pooler\..*", r"roberta\.embeddings\.position_ids", r"lm_head\.decoder\.bias"),
     link=_ROBERTA.link,
@@ -506,7 +516,6 @@ DISTILBERT = replace(
     class_name="DistilBertForMaskedLM",
     embedding="distilbert.embeddings.word_embeddings.weight",
     head="vocab_projector.weight",
-    prefix="distilbert.",
     fixed={**BERT.fixed, "norm_eps": 1e-12, "n_token_types": 0},
     fields=(
         Field("vocab_size", "vocab_size"),
@@ -515,7 +524,7 @@ DISTILBERT = replace(
         Field("n_layers", "n_layer"),
         Field("n_heads", "n_head"),
         Field("hidden_dim", "d_ff"),
-        Field("activation", "activation", "gelu", mapping.PLAIN),
+        Field("activation", "activation", "gelu", PLAIN),
         Field("tie_word_embeddings", "tie_weights", True),
         Field("dropout", "embedding_dropout", 0.1),
         Field("dropout", "residual_dropout", 0.1),
@@ -523,7 +532,7 @@ DISTILBERT = replace(
     ),
     constants={},
     requires=(
-        *(*BERT.requires, mapping.NO_TYPES),
+        *(*BERT.requires, NO_TYPES),
         only("norm_eps", "1e-12", "because its norms have no other epsilon"),
     ),
     beside=(r"distilbert\.embeddings\.position_ids",),

@@ -6,16 +6,35 @@ from dataclasses import replace
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.hf import mapping
-from sweeplab.hf.mapping import Architecture, Field, Links, Values, only
+from sweeplab.hf.mapping import (
+    ALL_KEYS,
+    GATES,
+    HAS_EMBEDDING_NORM,
+    HEADS_FILL,
+    LAYERNORM,
+    NO_EMBEDDING_NORM,
+    NO_GATE,
+    NO_TYPES,
+    PLACES,
+    PLAIN,
+    POST_NORM,
+    PRE_NORM,
+    RMSNORM,
+    SHARED,
+    Architecture,
+    Field,
+    Links,
+    Values,
+    only,
+)
 from sweeplab.model.shape import ModelShape, Side
 
 # ------------------------------------------------------------------ T5
 
 # T5 reads "gated-gelu" as the tanh approximation; the exact one needs another name.
 ACTS = {
-    **mapping.PLAIN,
-    **{f"gated-{name}": ours for name, ours in mapping.GATES.items()},
+    **PLAIN,
+    **{f"gated-{name}": ours for name, ours in GATES.items()},
     "gated-gelu": "geglu_tanh",
 }
 
@@ -88,7 +107,6 @@ T5 = Architecture(
     model_type="t5",
     class_name="T5ForConditionalGeneration",
     embedding="shared.weight",
-    head="lm_head.weight",
     biased=False,
     fixed={"family": "encoder_decoder", "positions": "relative", "norm": "rmsnorm", "bias": False},
     fields=(
@@ -110,10 +128,10 @@ T5 = Architecture(
     constants={"is_encoder_decoder": True},
     requires=(
         only("positions", "relative", "because it shifts scores by the distance"),
-        *(mapping.RMSNORM, mapping.PRE_NORM),
+        *(RMSNORM, PRE_NORM),
         only("bias", "false", "because it has no biases"),
-        mapping.SHARED,
-        *(mapping.ALL_KEYS, mapping.NO_TYPES, mapping.NO_EMBEDDING_NORM),
+        SHARED,
+        *(ALL_KEYS, NO_TYPES, NO_EMBEDDING_NORM),
     ),
     beside=(
         r"(en|de)coder\.embed_tokens\.weight",
@@ -156,7 +174,7 @@ def _link_bart(links: Links, config: Values) -> None:
     shape = links.shape
     links.table("token_embedding", links.to.embedding)
     if shape.has_head_bias:
-        links.row("head.bias", BART.head_bias)
+        links.bias("head.bias", BART.head_bias, is_row=True)
     for side, theirs in zip(shape.of_family.sides, ("model.encoder", "model.decoder"), strict=True):
         links.places(f"{theirs}.embed_positions.weight", OFFSET, side.prefix)
         links.norm(f"{side.prefix}embedding_norm", f"{theirs}.layernorm_embedding")
@@ -188,8 +206,6 @@ BART = Architecture(
     model_type="bart",
     class_name="BartForConditionalGeneration",
     embedding="model.shared.weight",
-    head="lm_head.weight",
-    prefix="model.",
     fixed={
         "family": "encoder_decoder",
         "positions": "learned",
@@ -206,7 +222,7 @@ BART = Architecture(
         Field("decoder_layers", "n_decoder_layer"),
         Field("encoder_attention_heads", "n_head"),
         Field("encoder_ffn_dim", "d_ff"),
-        Field("activation_function", "activation", "gelu", mapping.PLAIN),
+        Field("activation_function", "activation", "gelu", PLAIN),
         Field("scale_embedding", "scale_embedding", False),
         Field("dropout", "embedding_dropout", 0.1),
         Field("dropout", "residual_dropout", 0.1),
@@ -214,13 +230,13 @@ BART = Architecture(
     ),
     constants={"is_encoder_decoder": True, "tie_word_embeddings": True},
     requires=(
-        *(mapping.PLACES, mapping.LAYERNORM, mapping.POST_NORM, mapping.HAS_EMBEDDING_NORM),
+        *(PLACES, LAYERNORM, POST_NORM, HAS_EMBEDDING_NORM),
         only("norm_eps", "1e-05", "because its norms have no other epsilon"),
         only("tie_weights", "true", "because its output head has the embedding's weights"),
         only("tie_scale", "false", "because it does not scale logits"),
         only("parametrization", "standard", "because it does not scale logits"),
-        mapping.SHARED,
-        *(mapping.NO_GATE, mapping.HEADS_FILL, mapping.ALL_KEYS, mapping.NO_TYPES),
+        SHARED,
+        *(NO_GATE, HEADS_FILL, ALL_KEYS, NO_TYPES),
     ),
     beside=(r"model\.(en|de)coder\.embed_tokens\.weight",),
     link=_link_bart,

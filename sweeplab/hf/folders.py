@@ -214,8 +214,7 @@ def _label_names(config: Mapping[str, Any], n_labels: int | None) -> list[str]:
     is_whole = isinstance(named, dict) and [*named] == wanted
     if wanted and is_whole and all(isinstance(label_name, str) for label_name in named.values()):
         return [*named.values()]
-    allowed = f"names of the labels 0 to {len(wanted) - 1}" if wanted else "n_labels of them"
-    raise BadInput(Problem("config.json is of a classifier, but id2label does not name its labels", allowed))
+    raise BadInput("config.json is of a classifier, but id2label does not name the labels 0 to n_labels - 1")
 
 
 def _json(file: Path) -> dict[str, Any]:
@@ -260,8 +259,9 @@ def _tensors(source: Path, architecture: Architecture) -> dict[str, Tensor]:
             raise BadInput(Problem(what, file=source / file)) from error
     for old, new in RENAMED.items():
         tensors = {name.replace(old, new): tensor for name, tensor in tensors.items()}
-    if architecture.prefix and not any(name.startswith(architecture.prefix) for name in tensors):
-        tensors = {architecture.prefix + name: tensor for name, tensor in tensors.items()}
+    prefix = architecture.embedding.partition(".")[0]  # which a folder of the model without a head lacks
+    if not any(name.startswith(prefix) for name in tensors):
+        tensors = {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
     return tensors
 
 

@@ -277,16 +277,10 @@ class Links:
         has_bias = self.to.biased if biased is None else biased
         self._vector(f"{ours}.bias", tuple(f"{each}.bias" for each in theirs if has_bias), columns, n_head)
 
-    def bias(self, ours: str, *theirs: str) -> None:
-        """Link a bias over the vocabulary to its copies."""
+    def bias(self, ours: str, *theirs: str, is_row: bool = False) -> None:
+        """Link a bias over the vocabulary to its copies, or to a matrix of one row."""
         for name in theirs:
-            self._vector(ours, (name,), [(self.shape.vocab_size, 1.0)])
-
-    def row(self, ours: str, theirs: str) -> None:
-        """Link a bias over the vocabulary to a matrix of one row."""
-        self.links.append(
-            Link(ours, self._sizes[ours], (theirs,), [(self.shape.vocab_size, 1.0)], is_row=True)
-        )
+            self._vector(ours, (name,), [(self.shape.vocab_size, 1.0)], is_row=is_row)
 
     def head_norms(self, ours: str, theirs: str) -> None:
         """Link the gains of the norms of queries and keys; the queries' gain includes the factor of the scores."""
@@ -294,10 +288,12 @@ class Links:
             columns = [(self.shape.head_dim, factor)]
             self._vector(f"{ours}.{part}_norm.gain", (f"{theirs}.{part}_norm.weight",), columns)
 
-    def _vector(self, ours: str, theirs: tuple[str, ...], columns: Columns, n_head: int = 0) -> None:
+    def _vector(
+        self, ours: str, theirs: tuple[str, ...], columns: Columns, n_head: int = 0, is_row: bool = False
+    ) -> None:
         """Link a vector; if we have none, write zeros."""
         if ours in self._sizes:
-            self.links.append(Link(ours, self._sizes[ours], theirs, columns, n_head=n_head))
+            self.links.append(Link(ours, self._sizes[ours], theirs, columns, n_head=n_head, is_row=is_row))
             return
         widths = [width for width, _ in columns]
         if len(theirs) == 1:
@@ -373,16 +369,15 @@ class Architecture:
     model_type: str
     class_name: str
     embedding: str
-    head: str
     fixed: Values
     fields: Sequence[Field]
     requires: Sequence[Requirement]
     link: Callable[[Links, Values], None]
+    head: str = "lm_head.weight"
     transposed: bool = True
     biased: bool = True
     computed: Callable[[ModelShape, Values], dict[str, Any]] = nothing
     inferred: Callable[[Values], dict[str, Any]] = nothing
-    prefix: str = ""
     constants: Values = field(default_factory=dict)
     beside: Sequence[str] = ()
     attention: str = "full"
