@@ -135,8 +135,6 @@ def summarize(report: ReportData, metric: str = "best_val_loss") -> Summary:
         ("Runs", _extent(runs)),
         ("Cells", _cells(runs, grid)),
     ]
-    for zone in (zone for ranking in report.ranked.values() for zone in ranking.unstable):
-        entries.append(("Unstable", sentence(zone.in_words())))
     if tuned:
         ranges = (f"{name} ({_range(runs[name])})" for name in tuned)
         entries.append(("Varied within a cell", ", ".join(ranges)))

@@ -7,107 +7,23 @@ by their values, the means over their seeds.
 
 A trial is not distinguishable from the chosen one if its expected loss is higher by less than the standard deviation of
 the chosen one's mean over its seeds.
-
-The spread between seeds grows with the learning rate, at first slowly and beyond some value several times over. The
-trials with several seeds are split by a searched value where two normal spreads of the log loss about their trials'
-means are most likely; the range above (or below) the split is unstable if its spread exceeds UNSTABLE times that of the
-rest, its floor, by more than chance (an F-test).
 """
 
 from __future__ import annotations
 
 import math
-import operator
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Self
 
-from sweeplab.formatting import rounded, several, several_named
-from sweeplab.hyperparameters import TABLE, is_number
+from sweeplab.formatting import several, several_named
+from sweeplab.hyperparameters import TABLE
 from sweeplab.study.problems import LENGTHS
 
 if TYPE_CHECKING:
     from sweeplab.study.axes import Axes
-
-
-UNSTABLE = 3.0
-CHANCE = 0.01
-FEWEST_FREEDOM = 2  # degrees of freedom on each side of a split
-
-
-@dataclass(frozen=True)
-class Unstable:
-    """A range of a searched value that is unstable: `side` ("above" or "below") of the last stable value, `edge`.
-
-    `spread` is the standard deviation of a seed's log loss in it, `floor` that in the rest of the range.
-    """
-
-    name: str
-    side: str
-    edge: float
-    spread: float
-    floor: float
-
-    def holds(self, value: Any) -> bool:
-        """Return whether a value lies in the range."""
-        compare = operator.gt if self.side == "above" else operator.lt
-        return is_number(value) and compare(value, self.edge)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return asdict(self)
-
-    def in_words(self) -> str:
-        """Say where the value is unstable."""
-        return (
-            f"{self.name} is unstable {self.side} {rounded(self.edge)}: the spread between seeds is {self.spread:.1%} "
-            f"there, and {self.floor:.1%} in the rest of its range"
-        )
-
-
-Configuration = tuple[Mapping[str, Any], Sequence[float]]  # its values, and the losses of its seeds
-
-
-def unstable_ranges(runs: Sequence[Configuration]) -> list[Unstable]:
-    """Return the unstable ranges of searched values."""
-    known = [(values, losses) for values, losses in runs if len(losses) > 1 and min(losses) > 0]
-    names = dict.fromkeys(name for values, _ in known for name in values)
-    ranges = (_unstable_range(name, known) for name in names)
-    return [unstable for unstable in ranges if unstable]
-
-
-def _unstable_range(name: str, runs: Sequence[Configuration]) -> Unstable | None:
-    from scipy.special import fdtrc
-
-    squares: dict[float, float] = defaultdict(float)
-    freedom: dict[float, int] = defaultdict(int)
-    for values, losses in runs:
-        value = values.get(name)
-        if is_number(value):
-            logs = [math.log(loss) for loss in losses]
-            mean = sum(logs) / len(logs)
-            squares[value] += sum((log - mean) ** 2 for log in logs)
-            freedom[value] += len(logs) - 1
-    least, best = math.inf, None
-    ordered = sorted(squares)
-    for at in range(1, len(ordered)):
-        sides = {"below": ordered[:at], "above": ordered[at:]}
-        n = {side: sum(freedom[value] for value in there) for side, there in sides.items()}
-        variance = {side: sum(squares[value] for value in there) / n[side] for side, there in sides.items()}
-        if min(n.values()) < FEWEST_FREEDOM or min(variance.values()) <= 0:
-            continue
-        unlikely = sum(n[side] * math.log(variance[side]) for side in sides)
-        side, rest = sorted(sides, key=lambda side: -variance[side])
-        edge = {"above": ordered[at - 1], "below": ordered[at]}[side]
-        ratio = variance[side] / variance[rest]
-        splits = len(ordered) - 1  # one of them is chosen
-        is_clear = ratio > UNSTABLE**2 and splits * 2 * float(fdtrc(n[side], n[rest], ratio)) < CHANCE
-        if is_clear and unlikely < least:
-            spread, floor = math.sqrt(variance[side]), math.sqrt(variance[rest])
-            least, best = unlikely, Unstable(name, side, edge, spread, floor)
-    return best
 
 
 # The fewest runs, and the fewest for each column, for which the expected loss is nearer the truth than the value seen.
@@ -171,8 +87,7 @@ class Choice:
     """The chosen trial of a cell, or of several.
 
     `expected` is None if `why` says that the lowest value counts. `rivals` are the trials that cannot be distinguished
-    from it; `n_seeds` is the number of runs with its values. `unstable` are the unstable ranges in which its `searched`
-    values lie; it was chosen among `n_trials`.
+    from it; `n_seeds` is the number of runs with its values. It was chosen among `n_trials`.
     """
 
     place: Place
@@ -181,29 +96,24 @@ class Choice:
     n_seeds: int
     rivals: tuple[Place, ...] = ()
     why: str = ""
-    unstable: tuple[Unstable, ...] = ()
-    searched: Values = field(default_factory=dict)
     n_trials: int = 1
 
     def as_dict(self) -> dict[str, Any]:
         """Return the value seen and the expected one as plain data, with what cannot be distinguished from it."""
         rivals = [{"cell": cell, "trial": number} for cell, number in self.rivals]
         expected = self.expected and asdict(self.expected)
-        return {"value": self.value, "expected": expected, "n_seeds": self.n_seeds} | {
+        return {
+            "value": self.value,
+            "expected": expected,
+            "n_seeds": self.n_seeds,
             "not_distinguishable": rivals,
             "why_lowest": self.why,
-            "unstable": [asdict(zone) for zone in self.unstable],
         }
 
     def in_words(self, command: str) -> list[str]:
         """Say by what the trial was chosen, and what cannot be distinguished from it; `command` would."""
-        zones = [
-            f"{zone.in_words()}; {rounded(self.searched[zone.name])} lies there, and the nearest stable value is "
-            f"{rounded(zone.edge)}"
-            for zone in self.unstable
-        ]
         if self.expected is None:
-            return ([f"chosen by the lowest value seen: {self.why}"] if self.n_trials > 1 else []) + zones
+            return [f"chosen by the lowest value seen: {self.why}"] if self.n_trials > 1 else []
         one = self.expected
         sentences = [f"chosen by the expected value, {one.value:.4f} ({one.low:.4f} to {one.high:.4f})"]
         if self.rivals:
@@ -213,20 +123,16 @@ class Choice:
                 f"not distinguishable from trial {several_named(names)}: the spread between "
                 f"seeds is {one.spread:.1%}; {command} trains them on more seeds"
             )
-        return [*sentences, *zones]
+        return sentences
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The trials in order, the chosen one first, with the expected losses; none of them if `why` is said.
-
-    `unstable` are the ranges of searched values in which seeds lie far apart.
-    """
+    """The trials in order, the chosen one first, with the expected losses; none of them if `why` is said."""
 
     order: tuple[Tried, ...]
     expected: Mapping[Place, Expected] = field(default_factory=dict)
     why: str = ""
-    unstable: tuple[Unstable, ...] = ()
 
     def choice(self, cell: str | None = None) -> Choice | None:
         """Return the chosen trial, of a cell or of all; None if there is none."""
@@ -242,9 +148,7 @@ class Ranking:
             reach = expected.value * math.exp(expected.spread / math.sqrt(n_seeds))
             others = [trial.place for trial in among if trial not in same]
             rivals = [place for place in others if self.expected[place].value < reach]
-        zones = tuple(zone for zone in self.unstable if zone.holds(best.searched.get(zone.name)))
-        chosen = (best.place, best.value, expected, n_seeds, tuple(rivals), self.why, zones, best.searched)
-        return Choice(*chosen, n_trials=len(among))
+        return Choice(best.place, best.value, expected, n_seeds, tuple(rivals), self.why, len(among))
 
 
 def first_of_same(trials: Sequence[Tried]) -> dict[Place, int]:
@@ -289,13 +193,9 @@ def rank(trials: Sequence[Tried]) -> Ranking:
 
     lowest_first = sorted(trials, key=lambda trial: (trial.value, *trial.place))
     axes = Axes.of_trials([trial.sizes for trial in trials], [trial.searched for trial in trials])
-    alike = [
-        (same[0].searched, [x for trial in same for x in trial.losses]) for same in groups_of_same(trials)
-    ]
-    unstable = tuple(unstable_ranges(alike))
     why = _too_little(trials, axes)
     if why:
-        return Ranking(tuple(lowest_first), {}, why, unstable)
+        return Ranking(tuple(lowest_first), {}, why)
     kept = _thinned(lowest_first)
     x = axes.rows([trial.sizes for trial in kept], [trial.searched for trial in kept])
     runs = np.repeat(np.arange(len(kept)), [len(trial.losses) for trial in kept])
@@ -315,7 +215,7 @@ def rank(trials: Sequence[Tried]) -> Ranking:
         expected[trial.place] = Expected(value, low, high, float(spread[at]))
     ordered = sorted(kept, key=lambda trial: (expected[trial.place].value, trial.value, *trial.place))
     left = [trial for trial in lowest_first if trial.place not in expected]
-    return Ranking((*ordered, *left), expected, "", unstable)
+    return Ranking((*ordered, *left), expected)
 
 
 def _too_little(trials: Sequence[Tried], axes: Axes) -> str:

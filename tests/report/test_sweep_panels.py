@@ -191,25 +191,3 @@ def test_pages_may_have_the_panels_they_can_serve() -> None:
     assert set(panels_of("compare")) == {*SWEEPS, "studies", "differences"}
     assert set(panels_of("sweep")) == set(panels_of("scaling"))
     assert set(PAGES) == {"scaling", "sweep", "compare"}
-
-
-@pytest.mark.slow
-def test_a_page_marks_where_seeds_lie_far_apart() -> None:
-    runs = plant_sweep(30, CELLS[1:3], 3, noise=0.0)
-    draws = np.random.default_rng(0)
-    spread = np.where(runs["learning_rate"] > 0.02, 0.1, 0.01) * draws.standard_normal(len(runs))
-    runs["valued_val_loss"] = runs["best_val_loss"] * np.exp(spread)
-    runs["value"] = runs.groupby(["cell", "trial"])["valued_val_loss"].transform("mean")
-    report = ReportData.of_study(runs, speeds(runs))
-    panel = make_panel(PanelSpec("slice", {"params": ("learning_rate", "dropout")}), report)
-    (zone,) = panel.result["unstable"]
-    assert zone["name"] == "learning_rate" and zone["side"] == "above" and 0.01 < zone["edge"] <= 0.02
-    assert any("learning_rate is unstable above" in note.lower() for note in panel.notes)
-    figure = panel.figure()
-    assert figure is not None
-    (mark,) = figure.layout.shapes
-    assert mark.x0 == mark.x1 == zone["edge"]
-    (axis,) = [axis for axis in figure.select_xaxes() if axis.title.text == "learning_rate"]
-    assert axis.anchor == mark.yref.removesuffix(" domain") and mark.xref.startswith("x")
-    equal = ReportData.of_study(plant_sweep(30, CELLS[1:3], 3), speeds(runs))
-    assert equal.ranked and not any(ranking.unstable for ranking in equal.ranked.values())

@@ -1,13 +1,9 @@
 """The choice among trials: nearer the truth than the lowest value seen, and silent where little is known."""
 
-import csv
-from collections import defaultdict
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from sweeplab.study.choice import Tried, first_of_same, rank, unstable_ranges
+from sweeplab.study.choice import Tried, first_of_same, rank
 
 SIZES = [{"n_layer": n_layer, "n_embd": n_embd} for n_layer in (1, 2, 4) for n_embd in (16, 32, 64)]
 
@@ -123,53 +119,3 @@ def test_a_trial_that_repeats_another_on_other_seeds_counts_as_its_seeds() -> No
         trials[:1] + trials[2:3] + [trial(number, 0, number / 5) for number in range(3, 9)]
     ).choice()
     assert choice and choice.n_seeds == (2 if choice.place == ("all", 0) else 1)
-
-
-def swept(file: str) -> list[Tried]:
-    """Return real trainings as trials with four seeds: nine cells, five or six learning rates."""
-    losses: dict = defaultdict(dict)
-    with (Path(__file__).parents[1] / "benchmarks" / "data" / file).open() as lines:
-        for row in csv.DictReader(lines):
-            size = int(row["n_layer"]), int(row["n_embd"])
-            losses[size, float(row["learning_rate"])][int(row["seed"])] = float(row["best_val_loss"])
-    return [
-        Tried.of(
-            (str(size), number), float(np.mean([*seeds.values()])), {"n_layer": size[0], "n_embd": size[1]},
-            {"learning_rate": rate}, seeds,
-        )
-        for number, ((size, rate), seeds) in enumerate(losses.items())
-    ]  # fmt: skip
-
-
-def test_real_trainings_are_unstable_above_a_learning_rate_and_a_choice_there_is_told() -> None:
-    ranking = rank(swept("sweep_small.csv"))
-    (zone,) = ranking.unstable
-    assert (zone.name, zone.side, zone.edge) == (
-        "learning_rate",
-        "above",
-        0.012,
-    ) and zone.spread > 3 * zone.floor
-    inside, outside = ranking.choice("(4, 16)"), ranking.choice("(4, 64)")
-    assert (
-        inside
-        and inside.searched["learning_rate"] > 0.012
-        and inside.as_dict()["unstable"][0]["edge"] == 0.012
-    )
-    assert "lies there, and the nearest stable value is 0.012" in inside.in_words("")[-1]
-    assert outside and outside.unstable == () and "stable" not in " ".join(outside.in_words(""))
-    assert rank(swept("sweep_stable.csv")).unstable == (), "longer warm-up and normalized attention"
-
-
-def test_equal_spreads_and_few_seeds_have_no_unstable_range() -> None:
-    draws = np.random.default_rng(0)
-    alarms = 0
-    for _ in range(200):
-        runs = [
-            ({"learning_rate": 10.0**k, "betas": (0.9, 0.99)}, np.exp(0.01 * draws.standard_normal(3)))
-            for k in range(5)
-        ]
-        alarms += bool(unstable_ranges(runs))
-    assert alarms <= 4
-    wide = [({"dropout": k / 10}, np.exp((0.002, 0.05)[k < 2] * draws.standard_normal(4))) for k in range(6)]
-    (zone,) = unstable_ranges(wide)
-    assert (zone.side, zone.edge) == ("below", 0.2) and "dropout is unstable below 0.2" in zone.in_words()

@@ -24,13 +24,12 @@ from sweeplab.analysis.importance import EVALUATORS, FEWEST_TRIALS, OVER_ALL, WI
 from sweeplab.analysis.sweep import Dimension, Sweep, has_ended
 from sweeplab.analysis.trials import LOST
 from sweeplab.errors import BadInput
-from sweeplab.formatting import listed, sentence, several
+from sweeplab.formatting import listed, several
 from sweeplab.report import style
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelOption, Params
 from sweeplab.report.panels.base import Panel
-from sweeplab.report.style import GREY, Axis, Figure, Look, looks, name_rows
-from sweeplab.study.choice import Unstable
+from sweeplab.report.style import Axis, Figure, Look, looks, name_rows
 
 # A page draws at most this many trials: half are the best, the rest is evenly chosen. The CSV has all.
 MOST_DRAWN = 800
@@ -202,10 +201,9 @@ class SpacePanel(OptunaPanel, source="sweeps"):
 
 
 class SlicePanel(SpacePanel, name="slice"):
-    """Loss over each hyperparameter in turn; `top` is the highest loss shown, `unstable` are ranges that are marked."""
+    """Loss over each hyperparameter in turn; `top` is the highest loss shown."""
 
     top: float
-    unstable: tuple[Unstable, ...] = ()
 
     @classmethod
     def _of(cls, report: ReportData, params: Params = ()) -> Panel:
@@ -222,19 +220,12 @@ class SlicePanel(SpacePanel, name="slice"):
             notes.append(f"Left out: {several(lost, 'trial')} that diverged or failed.")
         if (sweep.trials["state"] == "pruned").any():
             notes.append("Pruned trials are left out: their losses were measured earlier in training.")
-        names = [dimension.name for dimension in dimensions]
-        zones = [
-            zone for ranking in report.ranked.values() for zone in ranking.unstable if zone.name in names
-        ]
-        notes += [sentence(zone.in_words()) for zone in zones]
         return cls(
             data=data,
             notes=tuple(notes),
-            result={"unstable": [zone.as_dict() for zone in zones]},
             dimensions=tuple(dimensions),
             y=y,
             top=top,
-            unstable=tuple(zones),
         )
 
     def _plot(self) -> Figure:
@@ -243,17 +234,11 @@ class SlicePanel(SpacePanel, name="slice"):
         bottom, top = style.padded(low, max(self.top, low + 1e-3), False)
         plot.update_yaxes(range=[bottom, top])
         for trace in plot.data:
-            x, y = trace.xaxis or "x", trace.yaxis or "y"  # none in a plot of one hyperparameter
+            x = trace.xaxis or "x"  # none in a plot of one hyperparameter
             name = plot.layout[x.replace("x", "xaxis")].title.text
             rows = self.drawn[self.drawn[name].notna()]
             # So that the page can show and open the trial.
             trace.meta = {"trials": list(zip(rows["study"], rows["cell"], rows["trial"], strict=True))}
-            for zone in self.unstable:
-                if zone.name != name:
-                    continue
-                line = {"color": GREY, "width": 1.5, "dash": "dash"}
-                ends = {"x0": zone.edge, "x1": zone.edge, "y0": 0, "y1": 1}
-                plot.add_shape(type="line", line=line, xref=x, yref=f"{y} domain", **ends)
         return plot
 
 
