@@ -28,7 +28,6 @@ from sweeplab.lab.events import (
     TrialEnd,
     TrialEnded,
     WorkerExited,
-    WorkerReady,
 )
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
@@ -85,7 +84,7 @@ def test_a_study_runs_and_says_how_it_stands(result: StudyResult, heard: list[ty
     assert result.status == "complete"
     assert result.report and result.report.is_file()
     assert heard.count(TrialClaimed) == heard.count(TrialEnded) == 2
-    assert {WorkerReady, RunEvaluated, Tick, WorkerExited} <= set(heard)
+    assert {RunEvaluated, Tick, WorkerExited} <= set(heard)
 
 
 @pytest.mark.slow

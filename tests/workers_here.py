@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sweeplab.lab.events import Event, WorkerExited, event_line, read_event
+from sweeplab.lab.events import WorkerExited
 from sweeplab.records.folders import StudyFolder, WorkerPlace
 from sweeplab.sweep.engines import WorkerEngine, local
 from sweeplab.sweep.trials.sharing import Commands
@@ -23,14 +23,10 @@ from sweeplab.sweep.worker import Starter, work
 
 
 class Here(Starter):
-    """This process: events pass as lines of JSON, as through a pipe, and no signal is heard."""
+    """This process: no signal is heard."""
 
-    def __init__(self, engine: WorkerEngine, index: int) -> None:
+    def __init__(self) -> None:
         self.closed, self.was_signaled = threading.Event(), False
-        self._engine, self._index = engine, index
-
-    def emit(self, event: Event) -> None:
-        self._engine.events.put(read_event(event_line(event), self._index))
 
     def follow(self, folder: StudyFolder, commands: Commands) -> None:
         pass
@@ -48,7 +44,7 @@ class ThreadEngine(WorkerEngine):
 
     def start(self, indices: Sequence[int], since: float = 0.0) -> None:
         for index in indices:
-            self._starters[index] = Here(self, index)
+            self._starters[index] = Here()
             thread = threading.Thread(target=self._work, args=(index, self._starters[index]), daemon=True)
             self._threads.append(thread)
             thread.start()

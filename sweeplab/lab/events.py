@@ -1,4 +1,4 @@
-"""Events of a study, from its workers or read from its folder, and the callbacks of a user's program."""
+"""Events of a study, read from its folder by any process, and the callbacks of a user's program."""
 
 from __future__ import annotations
 
@@ -9,45 +9,35 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.files import make_folder, read_bytes, write_whole
+from sweeplab.files import GrowingFile, make_folder, opened, read_bytes, write_whole
 from sweeplab.formatting import several
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurvePoint, CurveReader, RunEnd, RunFolder, TrialEnding
 
 _log = logging.getLogger("sweeplab")
 
+NOTICES = "notices"  # the folder in a study's folder with what its workers have to say
+
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that happens to a study; `worker` is the number of the worker that emitted it, if one did."""
-
-    worker: int | None = None
+    """Something that happens to a study."""
 
 
 class Tick(Event):
     """An event several times a second, even when nothing happened."""
 
 
-class WorkerReady(Event):
-    """A worker has loaded the data and asks for trials."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerDone(Event):
-    """A worker has nothing more to do, given the study's commands up to `revision`."""
-
-    revision: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class WorkerExited(Event):
-    """A worker's process has ended, with this exit code."""
+    """The process of worker number `worker` has ended, with this exit code."""
 
+    worker: int
     code: int
 
 
@@ -112,27 +102,32 @@ class TrialLost(TrialEvent):
     """Another worker holds the trial now."""
 
 
-_EVENTS: dict[str, type[Event]] = {
-    kind.__name__: kind
-    for kind in (WorkerReady, WorkerDone, StudyError, StudyNotice, *TrialEvent.__subclasses__())
-}
+class Notices:
+    """What workers have to say to the study's owner from now on: each writes a file in the folder `notices`."""
+
+    def __init__(self, folder: StudyFolder) -> None:
+        self._folder = folder.path / NOTICES
+        self._files: dict[Path, GrowingFile] = {}
+        self.new()  # of an earlier start
+
+    def new(self) -> list[StudyNotice | StudyError]:
+        """Return what was said since the last call."""
+        said: list[StudyNotice | StudyError] = []
+        for path in sorted(self._folder.glob("*.jsonl")):
+            file = self._files.setdefault(path, GrowingFile(path))
+            for line in file.new_lines().splitlines():
+                record = json.loads(line)
+                kind = StudyError if record["is_error"] else StudyNotice
+                said.append(kind(message=record["message"]))
+        return said
 
 
-def event_line(event: Event) -> str:
-    """Write a worker's event as one line of JSON."""
-    return json.dumps({"event": type(event).__name__, **asdict(event)})
-
-
-def read_event(line: str, worker: int) -> Event:
-    """Read a line of a worker's output.
-
-    Raises:
-        ValueError: the line is incomplete.
-    """
-    record = json.loads(line)
-    if "ending" in record:
-        record["ending"] = TrialEnding.from_json(record["ending"])
-    return _EVENTS[record.pop("event")](**record | {"worker": worker})
+def write_notice(folder: StudyFolder, worker: str, event: StudyNotice | StudyError) -> None:
+    """Write a notice or an error into the file of a worker, whose name no other process has."""
+    line = json.dumps({"is_error": isinstance(event, StudyError), "message": event.message})
+    make_folder(folder.path / NOTICES)
+    with opened(folder.path / NOTICES / f"{worker}.jsonl", "ab") as file:
+        file.write(f"{line}\n".encode())
 
 
 OnLook = Callable[[RunFolder, Sequence[CurvePoint], RunEnd | None], object]
@@ -173,11 +168,15 @@ class EventStream:
 
     def past(self) -> Iterator[TrialEvent]:
         """Yield all that has happened so far."""
-        yield from self.new()
-        yield from self.new()  # the first pass finds runs, the second one their ends
+        yield from self._news(latest_only=True)
+        yield from self._news(latest_only=True)  # the first pass finds runs, the second one their ends
 
     def new(self) -> Iterator[TrialEvent]:
         """Yield what has happened since the last time."""
+        return self._news()
+
+    def _news(self, latest_only: bool = False) -> Iterator[TrialEvent]:
+        """Yield what is new, with all evaluations of each run or with its latest only."""
         n_known = len(self._live)
         yield from self._started()
         for number, curve in enumerate([*self._live]):
@@ -190,12 +189,20 @@ class EventStream:
                 end = None
             points = curve.new_points()
             self._hear(run, points, end)
-            evaluated = [point for point in points if point.val_loss is not None]
-            if evaluated and place not in self._ended:
-                last = evaluated[-1]
-                measured: dict[str, Any] = {"val_loss": last.val_loss, "measures": last.measures}
+            evaluated = [point for point in points if point.eval_seconds is not None]
+            if place in self._ended:
+                evaluated = []
+            if latest_only:
+                evaluated = evaluated[-1:]
+            for point in evaluated:
+                loss = math.nan if point.val_loss is None else point.val_loss
                 yield RunEvaluated(
-                    cell=cell, trial=trial, seed=run.seed, iteration=last.iteration, **measured
+                    cell=cell,
+                    trial=trial,
+                    seed=run.seed,
+                    iteration=point.iteration,
+                    val_loss=loss,
+                    measures=point.measures,
                 )
             if end is None:
                 continue

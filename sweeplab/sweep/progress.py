@@ -165,6 +165,7 @@ class Remaining:
                     self._cells[event.cell].max_iters,
                 )
                 share = min(1.0, event.iteration / iterations) if iterations else 0.0
+                self._has_begun |= now >= self.since
                 if trial.is_new and share == known:
                     pace.first = min(pace.first, self._seconds_since(trial, now) or math.inf)
                 elif share > trial.share:

@@ -57,9 +57,9 @@ class WorkerPool:
     """The workers that this process keeps on a study, in step with the study's commands.
 
     A worker that has nothing to do, or has to pause, exits, which frees all that it held, GPU memory included. It
-    reports which revision of the commands it knew; a later command starts it again. A worker that dies is replaced,
-    unless MOST_ALIKE died the same way with no trial finished between. `on_event` gets every event, with the index of
-    its `worker`. `shortage` says by how much runs exceed the memory, if they do.
+    certainly knew the commands from before its start; a later command starts it again. A worker that dies is replaced,
+    unless MOST_ALIKE died the same way with no trial finished between. `on_event` gets every event of the engine.
+    `shortage` says by how much runs exceed the memory, if they do.
     """
 
     def __init__(
@@ -103,12 +103,8 @@ class WorkerPool:
             while (left := tick - time.monotonic()) > 0:
                 event = self._engine.events.get(timeout=left)
                 match event:
-                    case events.WorkerDone(worker=int(index)):
-                        self._known[index] = event.revision
-                    case events.WorkerExited(worker=int(index)):
-                        self._handle_exit(index, event.code, stopping)
-                    case events.TrialEnded():
-                        self.note_end(event)
+                    case events.WorkerExited():
+                        self._handle_exit(event.worker, event.code, stopping)
                 self._on_event(event)
 
     def note_end(self, event: events.TrialEnded) -> None:
@@ -144,7 +140,10 @@ class WorkerPool:
             self.listen(stopping=True)
 
 
-READ_SECONDS = 5.0  # how often the run folders are read for events of workers elsewhere
+# How often the folders of the runs are read for what has happened.
+LOOK_SECONDS = 0.5
+# How often tracking and the disk are checked.
+CHECK_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -272,11 +271,9 @@ class _Supervisor:
         self.progress.done_before = self.progress.counted
         self.engine = engine_class(self.spec.engine.type)(folder, self.spec.engine, plan.workers)
         shortage = memory_shortage(plan.cells, plan.workers, plan.device) * self.engine.is_here
-        self.pool = WorkerPool(self.engine, store, self._on_event, shortage)
-        self._stream, self._noticed = events.EventStream(folder), ""
+        self.pool = WorkerPool(self.engine, store, self._take_in, shortage)
+        self._stream, self._notices, self._noticed = events.EventStream(folder), events.Notices(folder), ""
         self._failed_alike: list[str] = []  # error types of the last trials in a row that failed the same way
-        self._ours: set[tuple[str, int]] = set()  # trials held by workers of this process
-        self._ended: set[tuple[str, int]] = set()
 
     def run(self, notices: Sequence[str]) -> StudyEnd:
         """Show the user the `notices`, then run the study to its end."""
@@ -317,7 +314,7 @@ class _Supervisor:
         return StudyEnd(self.folder, status, [*errors, *self.notifier.errors])
 
     def _supervise(self) -> None:
-        read = now = time.monotonic()
+        looked = checked = now = time.monotonic()
         n_interrupts, waited_for = 0, ""
         while self._goes_on():
             self.pool.listen(stopping=bool(self.interrupts()) or self._is_over_time)
@@ -335,15 +332,19 @@ class _Supervisor:
                 if n_interrupts == 1:
                     self.commands.set_phase("stop")  # for workers elsewhere
                 {1: self.engine.stop}.get(n_interrupts, self.engine.kill)()
-            if now - read > READ_SECONDS:
-                self.shipping.check()
+            if now - looked > LOOK_SECONDS:
                 self._read_feed()
+                looked = time.monotonic()
+            if not len(self.pool) and self.progress.live and not self.store.n_held():
+                self._note_saved()
+            if now - checked > CHECK_SECONDS:
+                self.shipping.check()
                 before_that, waited_for = waited_for, _in_words(self.progress.places * bool(n_interrupts))
                 if waited_for not in ("", before_that):
                     self._take_in(events.StudyNotice(message=f"still waiting for {waited_for}"))
                 self.notifier.notify_if_idle(self.commands.state.phase)
                 self._write_elapsed()
-                read = time.monotonic()
+                checked = time.monotonic()
         self._write_elapsed()
 
     def _note_places(self) -> None:
@@ -408,41 +409,31 @@ class _Supervisor:
         begins = kinds[::-1].index("start") if "start" in kinds else len(kinds)
         for command in news[len(news) - begins :]:
             if command.kind == "reopen" and self._stream.reopen(*command.reopened):
-                cell, trial, _ = command.reopened
-                self._ended.discard((cell, trial))
-                self.progress.reopen(cell)
-
-    def _on_event(self, event: events.Event) -> None:
-        if isinstance(event, events.TrialClaimed) and event.place in self._ended:
-            self._follow_commands()  # it was reopened
-        if isinstance(event, events.TrialClaimed | events.RunEvaluated):
-            self._ours.add(event.place)
-        elif isinstance(event, events.TrialEvent):
-            self._ours.discard(event.place)
-        self._take_in(event)
-        if isinstance(event, events.TrialEvent):
-            self.shipping.hear(event)  # after callbacks, which may have logged something
+                self.progress.reopen(command.value["cell"])
 
     def _read_feed(self) -> None:
+        for notice in self._notices.new():
+            self._take_in(notice)
         for event in self._stream.new():
             if isinstance(event, events.TrialEnded):
                 self.pool.note_end(event)
-            if isinstance(event, events.TrialEnded) or event.place not in self._ours:
-                self._take_in(event)
+                self._note_failure(event.ending)
+            self._take_in(event)
+            self.shipping.hear(event)  # after callbacks, which may have logged something
+
+    def _note_saved(self) -> None:
+        """Record that no worker holds the trials that were running: they wait for one."""
+        self._read_feed()
+        for cell, trial in [*self.progress.live]:
+            event = events.TrialRequeued(cell=cell, trial=trial)
+            self._take_in(event)
             self.shipping.hear(event)
 
     def _take_in(self, event: events.Event) -> None:
-        """Take in an event; a trial's end arrives from its worker and from the folder, and counts once."""
-        if isinstance(event, events.TrialEvent) and event.place in self._ended:
-            return
-        if isinstance(event, events.TrialEnded):
-            self._ended.add(event.place)
-            self._note_failure(event.ending)
         if isinstance(event, events.StudyNotice):  # several workers may send the same notice, seconds apart
-            message = event.message.partition(", after ")[0]
-            if message == self._noticed:
+            if event.message == self._noticed:
                 return
-            self._noticed = message
+            self._noticed = event.message
         self.notifier.note_event()
         self.progress.take_in(event)
         self.listen(event, self.progress)

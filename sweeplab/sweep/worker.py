@@ -1,10 +1,10 @@
 """The program of one worker: open the study, train its trials, and leave when asked to.
 
 A worker is `python -m sweeplab.sweep.worker [--engine TYPE --since TIME] LAB NAME THREADS`. It
-prints one JSON object per line for the process that started it, begins when a line arrives on its standard input, and
-leaves when that is closed: it saves its runs at the next step and exits. One of LEAVING_SIGNALS has the same effect.
-With `--since` it has no pipes, and works for the supervisor that started at that time. It refuses a study that others
-train with other code or data.
+begins when a line arrives on its standard input, and leaves when that is closed: it saves its runs at the next step
+and exits. One of LEAVING_SIGNALS has the same effect. With `--since` it has no pipe, and works for the supervisor that
+started at that time. It reports through the folders of its runs and of the study. It refuses a study that others train
+with other code or data.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from abc import ABC, abstractmethod
+import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 
 from sweeplab.errors import StorageUnavailable
 from sweeplab.hyperparameters import AUTO
-from sweeplab.lab.events import Event, StudyError, StudyNotice, WorkerDone, WorkerReady, event_line
+from sweeplab.lab.events import Event, StudyError, StudyNotice, write_notice
 from sweeplab.permissions import work_for_parent
 from sweeplab.records.folders import StudyFolder
-from sweeplab.sweep.engines import BEGIN, LEAVE, LEFT, NO_REVISION, REFUSED, engine_class
+from sweeplab.sweep.engines import BEGIN, LEAVE, LEFT, REFUSED, engine_class
 
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.sharing import Commands
@@ -44,7 +44,7 @@ def leaving_signals() -> list[signal.Signals]:
     return [each for each in LEAVING_SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
 
 
-class Starter(ABC):
+class Starter:
     """The process that started this worker. Once `closed` is set the worker saves its runs and exits."""
 
     def __init__(self) -> None:
@@ -59,14 +59,10 @@ class Starter(ABC):
         self.was_signaled = True
         self.closed.set()
 
-    @abstractmethod
-    def emit(self, event: Event) -> None:
-        """Report an event."""
-
-    def follow(self, folder: StudyFolder, commands: Commands) -> None:  # noqa: B027 - some are told through a pipe
+    def follow(self, folder: StudyFolder, commands: Commands) -> None:
         """Set `closed` when the process that started this worker wants it to leave, or is gone."""
 
-    def await_start(self) -> None:  # noqa: B027 - some workers begin at once
+    def await_start(self) -> None:
         """Wait until the worker may begin, or has to leave."""
 
     def exit_code(self, commands: Commands) -> int:
@@ -74,19 +70,13 @@ class Starter(ABC):
         return 0
 
 
-class _Pipes(Starter):
-    """A process on this machine: it reads events from our output, and holds our input open as long as we may work.
-
-    It writes BEGIN and LEAVE to our input.
-    """
+class _Pipe(Starter):
+    """A process on this machine: it holds our input open as long as we may work, and writes BEGIN and LEAVE to it."""
 
     def __init__(self) -> None:
         super().__init__()
         self._may_begin = threading.Event()
         threading.Thread(target=self._wait, daemon=True).start()
-        # Everything else that prints goes to the log: our output is for events alone.
-        self._events = os.fdopen(os.dup(1), "w", encoding="utf-8")
-        os.dup2(2, 1)
 
     def _wait(self) -> None:
         for line in sys.stdin:
@@ -106,28 +96,17 @@ class _Pipes(Starter):
             os._exit(1)
         super()._hear(number, frame)
 
-    def emit(self, event: Event) -> None:
-        try:
-            print(event_line(event), file=self._events, flush=True)
-        except BrokenPipeError:  # nobody listens any more: save the runs instead of failing them
-            self.closed.set()
-
 
 class _Elsewhere(Starter):
     """A process on an unknown other machine; `since` is when it began to run the study.
 
-    It follows our trials in their run folders, and gives its commands through the study's storage. A batch system may
-    signal several times before it kills, so only SIGKILL ends the worker at once.
+    It gives its commands through the study's storage. A batch system may signal several times before it kills, so only
+    SIGKILL ends the worker at once.
     """
 
     def __init__(self, since: float) -> None:
         super().__init__()
         self._since = since
-
-    def emit(self, event: Event) -> None:
-        """Write notices and errors, which a person should read, into the log."""
-        if isinstance(event, StudyNotice | StudyError):
-            print(event.message, file=sys.stderr, flush=True)
 
     def follow(self, folder: StudyFolder, commands: Commands) -> None:
         def watch() -> None:
@@ -158,6 +137,11 @@ class _Elsewhere(Starter):
         return LEFT if goes_on else 0
 
 
+def _say(message: str) -> None:
+    with suppress(OSError):  # on a full disk the log has no room either
+        print(message, file=sys.stderr, flush=True)
+
+
 def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
     """Work on a study until it has no more trials or the worker has to leave; return the exit code."""
     from sweeplab.lab.identity import version_differences, versions
@@ -170,7 +154,7 @@ def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
 
     closed = starter.closed
     availability = Availability(folder.name, OUTAGE_SECONDS)
-    availability.say = lambda message: starter.emit(StudyNotice(message=message))
+    availability.say = _say  # into the log alone: whoever runs the study notices it too
     availability.stopping = closed.is_set
     # Plugins are checked by their digests: whoever runs the study has allowed them.
     store = open_store(folder, allow_plugins=True, wait=availability)
@@ -191,11 +175,17 @@ def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
         return REFUSED
     starter.await_start()
     starter.follow(folder, store.commands)
-    starter.emit(WorkerReady())
-    Loop(store.spec, store, dataset, folder, starter.emit, closed.is_set).run()
+    name = uuid.uuid4().hex
+
+    def emit(event: Event) -> None:
+        if isinstance(event, StudyNotice | StudyError):
+            _say(event.message)
+            with suppress(OSError):  # such as a full disk; the log has it too
+                write_notice(folder, name, event)
+
+    Loop(store.spec, store, dataset, folder, emit, closed.is_set).run()
     if not closed.is_set():
         keep_sample(folder, dataset)
-    starter.emit(WorkerDone(revision=NO_REVISION if closed.is_set() else store.commands.state.revision))
     return starter.exit_code(store.commands)
 
 
@@ -209,13 +199,12 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("threads", type=int)
     asked = parser.parse_args(words)
     work_for_parent()
-    starter = _Pipes() if asked.since is None else _Elsewhere(asked.since)
+    starter = _Pipe() if asked.since is None else _Elsewhere(asked.since)
     try:
         code = work(starter, StudyFolder(asked.lab, asked.name), asked.threads)
     except StorageUnavailable as error:
         code = REFUSED
-        with suppress(OSError):  # on a full disk the log has no room either
-            print(error, file=sys.stderr, flush=True)
+        _say(str(error))
     if code == LEFT:
         engine_class(asked.engine).come_back()
     return code

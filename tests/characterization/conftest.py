@@ -172,7 +172,8 @@ def _make(place: Path) -> None:
         assert (result.status, steering.is_done) == ("interrupted", True), result
         ran = "study run alpha.yaml --name gamma -o budget.trials_per_cell=1 -o seeds=[1] -o pruner=none"
         said[ran] = command(ran)
-        compared = "report compare alpha gamma --json"
+        reported, compared = "report sweep alpha --json", "report compare alpha gamma --json"
+        said[reported] = command(reported)
         said[compared] = command(compared)
     said |= steering.said
     kept = {line: asdict(each) for line, each in said.items()}

@@ -12,7 +12,7 @@ from rich.console import Console
 from terminal import Played, Screen, play
 
 from sweeplab.cli.study.view import View
-from sweeplab.lab.events import Event, RunEvaluated, TrialEnded, TrialRequeued, WorkerReady
+from sweeplab.lab.events import Event, RunEvaluated, Tick, TrialEnded, TrialRequeued
 from sweeplab.records.runs import RunState, TrialEnding
 from sweeplab.study.file.reading import read_study
 from sweeplab.sweep.planning import make_plan
@@ -43,7 +43,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory):
         counts = {cell.key: CellProgress(4 if cell.index < n_done else 0) for cell in cells}
         progress = StudyProgress(plan, counts)
         view = View("many", lambda: interrupts)
-        for event in (WorkerReady(worker=0), *events):
+        for event in (Tick(), *events):
             progress.take_in(event)
             view.update(event, progress)
         settings = {"force_terminal": True, "color_system": None} | settings

@@ -80,8 +80,7 @@ class View:
         self._name = name
         self._interrupts = interrupts
         self._progress: StudyProgress | None = None
-        self._ready: set[int] = set()
-        self._exited = 0
+        self._has_begun = self._has_exited = False
         self._notice = ""
         self._spinner = Spinner("dots", style="cyan")
 
@@ -89,11 +88,10 @@ class View:
         """Take note of an event; the next drawing shows it."""
         self._progress = progress
         match event:
-            case events.WorkerReady(worker=int(number)):
-                self._ready.add(number)
-            case events.WorkerExited(worker=int(number)):
-                self._ready.discard(number)
-                self._exited += 1
+            case events.TrialClaimed() | events.RunEvaluated():
+                self._has_begun = True
+            case events.WorkerExited():
+                self._has_exited = True
             case events.StudyNotice():
                 self._notice = event.message
 
@@ -136,10 +134,10 @@ class View:
         if self._progress is None:
             return f"{self._name}: starting"
         state = self._progress.phase
-        if self._progress.live or self._ready:
+        if self._progress.live or (self._has_begun and self._progress.places):
             return LEAVING.get(state, "")
         paused = f"paused: sweeplab study resume {self._name} continues it"
-        words = {"pause": paused, "run": ("starting the workers" if not self._exited else "")}
+        words = {"pause": paused, "run": ("starting the workers" if not self._has_exited else "")}
         return words.get(state) or "updating tracking and writing the report"
 
 
@@ -153,7 +151,7 @@ class Lines:
 
     def update(self, event: events.Event, progress: StudyProgress) -> None:
         """Print what an event changes."""
-        if self._said is None and isinstance(event, events.Tick):
+        if self._said is None and isinstance(event, events.Tick) and not progress.places:
             return  # tracking is not open yet, and if it does not answer one line says so
         if self._said is None:
             plan = progress.plan

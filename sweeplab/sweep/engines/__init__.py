@@ -1,11 +1,10 @@
 """The contract of an engine: start n workers, report each one's end, stop and kill them, report where each runs.
 
 An engine has no policy: the worker pool decides whether a worker that ended is restarted. Workers are identified by
-their index. An engine puts on `events`, from any thread, what a worker prints if there is a pipe, and in any case one
-`WorkerExited` for every started worker once it has ended.
+their index. An engine puts on `events`, from any thread, one `WorkerExited` for every started worker once it has ended.
 
-A worker without a pipe reports its trials only through their run folders, which the supervisor reads. Each engine is
-a file here, which is imported only where a study asks for it: its libraries may not be installed.
+Workers report their trials through run folders, which the supervisor reads. Each engine is a file here, which is
+imported only where a study asks for it: its libraries may not be installed.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from sweeplab.files import opened, read_bytes
-from sweeplab.lab.events import Event, read_event
+from sweeplab.lab.events import Event
 from sweeplab.processes import python, python_environment
 from sweeplab.records.folders import StudyFolder, WorkerPlace
 from sweeplab.study.plan import WorkerResources
@@ -63,11 +62,15 @@ def engine_class(name: str) -> type[WorkerEngine]:
 
 
 def begin(words: Sequence[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[str]:
-    """Start a worker's process with pipes; what it prints beside events goes to its log."""
-    pipe = subprocess.PIPE
-    with opened(log, "ab") as errors:
+    """Start a worker's process with a pipe to its input; what it prints goes to its log."""
+    with opened(log, "ab") as printed:
         return subprocess.Popen(
-            python(*words), stdin=pipe, stdout=pipe, stderr=errors, text=True, env=environment
+            python(*words),
+            stdin=subprocess.PIPE,
+            stdout=printed,
+            stderr=printed,
+            text=True,
+            env=environment,
         )
 
 
@@ -129,11 +132,6 @@ class WorkerEngine(ABC):
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release the engine's own resources; by then every worker has ended or was killed."""
 
-    def hear(self, index: int, line: str) -> None:
-        """Put an event that a worker has printed on `events`."""
-        with suppress(ValueError):  # a line that a kill has torn
-            self.events.put(read_event(line, index))
-
     def log(self, index: int) -> Path:
         """Return a worker's log file."""
         return self.folder.path / f"worker-{index}.log"
@@ -152,7 +150,7 @@ class WorkerEngine(ABC):
         return f"{node} does not see {self.folder.lab}: {cure}"
 
     def command(self, index: int, since: float | None = None) -> list[str]:
-        """Return the arguments for Python that start a worker; with `since`, a worker without pipes."""
+        """Return the arguments for Python that start a worker; with `since`, a worker without a pipe."""
         options: list[str] = []
         if since is not None:
             options += [f"--engine={self.spec.type}", f"--since={since!r}"]

@@ -1,4 +1,4 @@
-"""Workers as processes on this machine, each tied to this process by pipes: none outlives it, however it ends."""
+"""Workers as processes on this machine, each tied to this process by a pipe: none outlives it, however it ends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LocalEngine(WorkerEngine):
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
             self._processes[index] = process
             self._prepared.add(index)
-            threading.Thread(target=self._read, args=(index, process), daemon=True).start()
+            threading.Thread(target=self._await_end, args=(index, process), daemon=True).start()
 
     def start(self, indices: Sequence[int], since: float = 0.0) -> None:
         """Let prepared processes work, and start those that are missing."""
@@ -48,15 +48,12 @@ class LocalEngine(WorkerEngine):
         self._prepared.difference_update(indices)
         for index in indices:
             process = self._processes.get(index)
-            if process:  # else it has died, which `_read` reports
+            if process:  # else it has died, which `_await_end` reports
                 tell(process, BEGIN)
 
-    def _read(self, index: int, process: subprocess.Popen[str]) -> None:
-        assert process.stdout and process.stdin
-        for line in process.stdout:
-            self.hear(index, line)
+    def _await_end(self, index: int, process: subprocess.Popen[str]) -> None:
+        assert process.stdin
         code = process.wait()
-        process.stdout.close()
         process.stdin.close()
         del self._processes[index]
         self.events.put(WorkerExited(worker=index, code=code))

@@ -1,4 +1,4 @@
-"""Workers on the nodes of a Ray cluster: one actor each, which runs the worker's process and passes on its output.
+"""Workers on the nodes of a Ray cluster: one actor each, which runs the worker's process.
 
 Ray places each actor on a node with enough free threads and GPU share; an actor without a place waits, and goes first
 to a node that joins. A worker is a separate process, so that its libraries get their environment and signals reach it.
@@ -191,7 +191,7 @@ def _restored() -> Iterator[IO[bytes]]:
 
 
 class _Host:
-    """The actor: it starts a worker on its node, passes on the worker's output, and ends it."""
+    """The actor: it starts a worker on its node, and ends it."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -207,18 +207,14 @@ class _Host:
         except OSError:
             return False
 
-    def run(self, words: Sequence[str], environment: Mapping[str, str], log: str) -> Iterator[str | int]:
-        """Start the worker; yield the lines that it prints, and then its exit code."""
+    def run(self, words: Sequence[str], environment: Mapping[str, str], log: str) -> int:
+        """Run the worker; return its exit code."""
         with self._turn:
             if self._is_over:
-                yield 0
-                return
+                return 0
             process = self._process = begin(words, {**os.environ, **environment}, Path(log))
-        assert process.stdout
         tell(process, BEGIN)
-        for line in process.stdout:  # noqa: UP028 - Ray calls `send`, which a file lacks
-            yield line
-        yield process.wait()
+        return process.wait()
 
     def end(self, at_once: bool) -> None:
         """Let the worker save its runs and exit, or kill it; one that has not begun does not begin."""
@@ -277,23 +273,18 @@ class RayEngine(WorkerEngine):
             )
             actor = _Actor(name, host.remote())
             self._actors[index] = actor
-            actor.thread = threading.Thread(target=self._read, args=(index, actor), daemon=True)
+            actor.thread = threading.Thread(target=self._follow, args=(index, actor), daemon=True)
             actor.thread.start()
 
-    def _read(self, index: int, actor: _Actor) -> None:
+    def _follow(self, index: int, actor: _Actor) -> None:
         get, code = self._ray.get, FAILED
         try:
             actor.node = get(actor.handle.node.remote())
             if not get(actor.handle.sees.remote(str(self.folder.seen_file), self._seen)):
                 code, self._words[index] = UNSEEN, self.unseen_from(actor.node)
                 return
-            run = actor.handle.run.options(num_returns="streaming")
-            words, log = self.command(index), str(self.log(index))
-            for line in map(get, run.remote(words, self.environment(index, base={}), log)):
-                if isinstance(line, int):
-                    code = line
-                else:
-                    self.hear(index, line)
+            environment = self.environment(index, base={})
+            code = get(actor.handle.run.remote(self.command(index), environment, str(self.log(index))))
         except self._ray.exceptions.RayError as error:
             code = self._code_of_loss(actor, error)
             is_raised = isinstance(error, self._ray.exceptions.RayTaskError)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import make_folder, opened
-from sweeplab.lab.events import WorkerExited, WorkerReady
+from sweeplab.lab.events import WorkerExited
 from sweeplab.processes import python
 from sweeplab.records.folders import WorkerPlace
 from sweeplab.study.spec import LEAVE_BEFORE, Engine, StudySpec
@@ -259,7 +259,7 @@ class SlurmEngine(WorkerEngine):
         with self._lock:
             if self._jobs.get(index) != job:
                 return
-            before, self._tasks[index] = self._tasks[index], task
+            self._tasks[index] = task
             has_ended = task.state not in (*QUEUED, *RUNNING)
             if has_ended:
                 del self._jobs[index]
@@ -272,8 +272,6 @@ class SlurmEngine(WorkerEngine):
                 self._ends[index] = f"Slurm says {task.state}{where}"
                 code = code or -signal.SIGKILL
             self.events.put(WorkerExited(worker=index, code=code))
-        elif task.state == "RUNNING" != before.state:
-            self.events.put(WorkerReady(worker=index))
 
     def stop(self) -> None:
         """Cancel queued jobs, and tell running workers immediately to leave."""
