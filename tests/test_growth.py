@@ -21,7 +21,6 @@ from sweeplab.expressions import Expression
 from sweeplab.formatting import on_one_line, without_passwords, yaml_text
 from sweeplab.hyperparameters import TABLE
 from sweeplab.laws.points import read_points
-from sweeplab.runs.inspecting import read_matrices
 from sweeplab.study.file.markdown import parse_tables
 from sweeplab.study.file.overrides import read_grid, read_search
 from sweeplab.study.file.reading import read_study
@@ -110,7 +109,6 @@ READERS: dict[str, Callable[[Path, str], object]] = {
     "--search": lambda folder, text: read_search([f"learning_rate={text}"]),
     "--grid": lambda folder, text: read_grid([f"n_layer={text}"], {}),
     "--grid name": lambda folder, text: read_grid([text], {}),
-    "--matrices": lambda folder, text: read_matrices(text),
     "prompt": lambda folder, text: CharTokenizer(" ab").encode(text),
     "name": lambda folder, text: nearest(text, TABLE),
     "message": lambda folder, text: on_one_line(without_passwords(text)),

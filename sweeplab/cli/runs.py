@@ -198,39 +198,21 @@ def _by_stretch(losses: dict[str, list[float]], width: int) -> list[dict[str, An
 
 
 def attention(
-    run: Annotated[str | None, argument("[RUN]", "A run, as `sweeplab generate` takes it.")] = None,
-    prompt: Annotated[str | None, option("TEXT", "Text that the run reads.")] = None,
+    run: options.Run,
+    prompt: Annotated[str, option("TEXT", "Text that the run reads.")],
     layer: Annotated[int | None, option("N", "Only this layer, from 0.")] = None,
     head: Annotated[int | None, option("N", "Only this head, from 0.")] = None,
     output: Annotated[Path | None, option("FILE", "The page.  [default: LAB/reports/attention.html]")] = None,
-    matrices: Annotated[
-        str | None, option("FILE", "Your own queries, keys and values: YAML, JSON or CSV file, or YAML text.")
-    ] = None,
-    causal: Annotated[bool, flag("For --matrices: queries see no later keys.", "--causal")] = False,
-    scale: Annotated[
-        float | None, option("X", "For --matrices: factor of the products.  [default: 1/sqrt(width)]")
-    ] = None,
     lab: options.Lab = None,
 ) -> Answer:
-    """Draw a run's attention, or compute that of small matrices.
+    """Draw a run's attention over a text.
 
     The page has one panel per layer with one matrix per head, and the numbers below. An encoder-decoder
-    first generates a target for the prompt; its cross-attention is drawn too. With --matrices no run is needed:
-    the scores, the softmax weights and the output are printed.
+    first generates a target for the prompt; its cross-attention is drawn too.
 
     \b
     $ sweeplab model attention small --prompt "The print function" --layer 0
-    $ sweeplab model attention --matrices "{q: [[1]], k: [[2]], v: [[3]]}"
-    $ sweeplab model attention --matrices inputs.csv --causal
     """
-    if matrices is not None:
-        from sweeplab.runs.inspecting import attention_of, read_matrices
-
-        if run is not None:
-            raise BadInput(conflict("RUN", "--matrices"))
-        return attention_of(read_matrices(matrices), causal, scale), _print_steps
-    if run is None or prompt is None:
-        raise BadInput(Problem("no text and no matrices", "RUN --prompt TEXT, or --matrices FILE"))
     from sweeplab.report.models import write_attention
     from sweeplab.runs.inspecting import attention_maps
 
@@ -240,26 +222,6 @@ def attention(
     write_attention(opened.run_id, prompt, maps, file)
     plain = [{**vars(each), "heads": list(each.heads), "weights": each.weights.tolist()} for each in maps]
     return {"output": str(file), "run": opened.run_id, "maps": plain}, f"{file} written"
-
-
-def _print_steps(steps: dict[str, list[list[float]]]) -> None:
-    headings = {
-        "products": "products of queries and keys",
-        "scores": "scores: products times the scale, masked entries are -inf",
-        "weights": "weights: the softmax of each row",
-        "output": "output: weights times values",
-    }
-    for name, rows in steps.items():
-        print(headings.get(name, name))
-        of_keys = "k" if name in ("products", "scores", "weights") else ""
-        columns = [f"{of_keys}{at}" for at in range(1, 1 + len(rows[0]))]
-        letter = "k" if name in ("keys", "values") else "q"
-        table = [
-            {"": f"{letter}{at}"} | dict(zip(columns, (f"{each:.4f}" for each in row), strict=True))
-            for at, row in enumerate(rows, start=1)
-        ]
-        print_rows(table, text=("",))
-        print()
 
 
 def next_tokens(

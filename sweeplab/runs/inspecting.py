@@ -1,12 +1,7 @@
-"""Inspect a trained run: its attention over a text, and its losses on its study's validation split.
-
-Attention on matrices that the user gives is computed step by step as in textbooks; no run is needed.
-Legend: T queries, S keys, D width of queries and keys, W width of values, C width of inputs.
-"""
+"""Inspect a trained run: its attention over a text, and its losses on its study's validation split."""
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,15 +14,11 @@ from sweeplab.data.batches import Batch
 from sweeplab.data.generators import generator_key
 from sweeplab.data.objectives import check_fits, make_objective, objective_of, wholly
 from sweeplab.data.prompts import check_room
-from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.formatting import several
+from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import find_study, read_spec, study_names
-from sweeplab.model.attention import distance_matrix
 from sweeplab.runs import open_run
 from sweeplab.runs.generating import Writer, fills_holes, named
-from sweeplab.study.file.parse import file_text, parse
 from sweeplab.study.inputs import recorded_dataset, start_weights
-from sweeplab.study.problems import Problems, SourceMap, shown
 
 if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset, Scored
@@ -244,124 +235,3 @@ def _lengths(run: LoadedRun, dataset: Dataset, times: Sequence[int]) -> tuple[Ro
         losses = {"val_loss": at.loss, "bits_per_byte": dataset.bits_per_byte(at.loss, run.values)}
         rows.append({**row, **losses, "by_position": at.by_position.tolist()})
     return rows, left_out
-
-
-# ------------------------------------------------------------------ attention on matrices given by the user
-
-# The matrices that may be given, each with its other names.
-NAMES: dict[str, tuple[str, ...]] = {
-    "inputs": ("x",),
-    "queries": ("query", "q"),
-    "keys": ("key", "k"),
-    "values": ("value", "v"),
-    "w_queries": ("w_query", "w_q", "wq"),
-    "w_keys": ("w_key", "w_k", "wk"),
-    "w_values": ("w_value", "w_v", "wv"),
-}
-PARTS = ("queries", "keys", "values")
-ALLOWED = "{queries: [[1, 0], [0, 1]], keys: …, values: …}, or inputs with w_queries, w_keys, w_values, or one matrix"
-MOST_BYTES, MOST_ROWS = 100_000, 64
-
-Matrix = list[list[float]]
-
-
-def read_matrices(written: str) -> dict[str, Matrix]:
-    """Read matrices from a file (.yaml, .json, .csv) or a text: return them by name; a matrix without one is `inputs`.
-
-    Raises:
-        BadInput: the file cannot be read, or holds no such matrices; says where.
-    """
-    file = Path(written)
-    is_file = file.suffix in (".yaml", ".yml", ".json", ".csv")
-    problems = Problems(SourceMap(file if is_file else None))
-    text = file_text(file, MOST_BYTES) if is_file else written
-    content: Any
-    if file.suffix == ".csv":
-        content = [[_number(cell) for cell in row] for row in csv.reader(text.splitlines()) if row]
-    else:
-        content = parse(text, problems)
-    if problems.found:
-        raise BadInput(*problems.found)
-    if not isinstance(content, dict):
-        content = {"inputs": content}
-    known = {other.lower(): name for name, others in NAMES.items() for other in (name, *others)}
-    matrices: dict[str, Matrix] = {}
-    for name, value in content.items():
-        if str(name).lower() not in known:
-            near = nearest(str(name), known)
-            problems.add((name,), f"there is no matrix {shown(name)}", ", ".join(NAMES), known.get(near, ""))
-        elif not _is_matrix(value):
-            allowed = f"1 to {MOST_ROWS} rows of as many numbers, all of one length, such as [[1, 0], [0, 1]]"
-            problems.add((name,), f"{name} is {shown(value)}", allowed)
-        else:
-            matrices[known[str(name).lower()]] = [[float(cell) for cell in row] for row in value]
-    if problems.found:
-        raise BadInput(*problems.found)
-    return matrices
-
-
-def _number(cell: str) -> float | str:
-    try:
-        return float(cell)
-    except ValueError:
-        return cell
-
-
-def _is_matrix(value: Any) -> bool:
-    if not isinstance(value, list) or not 0 < len(value) <= MOST_ROWS:
-        return False
-    if not all(isinstance(row, list) and 0 < len(row) == len(value[0]) <= MOST_ROWS for row in value):
-        return False
-    cells = [cell for row in value for cell in row]
-    return all(
-        isinstance(cell, int | float) and not isinstance(cell, bool) and abs(cell) < 1e100 for cell in cells
-    )
-
-
-def attention_of(
-    matrices: dict[str, Matrix], causal: bool = False, scale: float | None = None
-) -> dict[str, Matrix]:
-    """Return the steps of softmax(Q K^T / sqrt(D)) V in float64, by name (Vaswani et al., 2017).
-
-    Queries, keys and values that are not given are the inputs [T, C], times their weights if there are any. If
-    `causal`, a query sees the keys up to its own position; the last query is at the last key.
-
-    Raises:
-        BadInput: a matrix is missing, or sizes do not match; says which.
-    """
-    import torch
-
-    tensors = {name: torch.tensor(matrix, dtype=torch.float64) for name, matrix in matrices.items()}
-    steps: dict[str, Any] = {}
-    for part in PARTS:
-        weights, inputs = tensors.get(f"w_{part}"), tensors.get(part, tensors.get("inputs"))
-        if inputs is None:
-            raise BadInput(Problem(f"there are neither {part} nor inputs", ALLOWED))
-        if part not in tensors and weights is not None:
-            _check_sizes(
-                "inputs", inputs, f"w_{part}", weights, columns=inputs.shape[1], rows=weights.shape[0]
-            )
-            inputs = inputs @ weights
-        steps[part] = inputs
-    q, k, v = steps.values()
-    _check_sizes("queries", q, "keys", k, columns=q.shape[1], rows=k.shape[1])
-    _check_sizes("keys", k, "values", v, columns=k.shape[0], rows=v.shape[0])
-    if causal and len(q) > len(k):
-        what = f"causal attention of {several(len(q), 'query')} to {len(k)} keys"
-        raise BadInput(Problem(what, "at most one query per key"))
-    products = q @ k.T
-    scores = products / math.sqrt(q.shape[1])
-    if scale is not None:
-        scores = products * scale
-    if causal:
-        scores = scores.masked_fill(distance_matrix(q[None, None], k[None, None]) < 0, -math.inf)
-    weights = scores.softmax(dim=-1)
-    steps |= {"products": products, "scores": scores, "weights": weights, "output": weights @ v}
-    return {name: step.tolist() for name, step in steps.items()}
-
-
-def _check_sizes(name: str, one: Any, other_name: str, other: Any, columns: int, rows: int) -> None:
-    if columns != rows:
-        sizes = f"{name} are {len(one)} x {one.shape[1]} and {other_name} {len(other)} x {other.shape[1]}"
-        allowed = "queries T x D, keys S x D, values S x W; inputs T x C, their weights C x D"
-        raise BadInput(Problem(sizes, allowed))

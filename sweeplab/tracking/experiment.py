@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from sweeplab.errors import BadInput
 from sweeplab.files import make_folder, read_bytes, write_whole
 from sweeplab.formatting import without_password
+from sweeplab.processes import switched_off
 from sweeplab.tracking.connection import (
     artifact_location,
     check_location,
@@ -25,7 +26,7 @@ from sweeplab.tracking.connection import (
     tracking_uri,
 )
 from sweeplab.tracking.tracker import Measure
-from sweeplab.tracking.undocumented import COUNT_TAGGED, folder_at, known_rows
+from sweeplab.tracking.undocumented import folder_at
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -76,9 +77,22 @@ class Experiment:
                 restore = f"mlflow experiments restore -x {entity.experiment_id}"
                 what = f"experiment {self.study!r} was deleted in MLflow: {restore}, or give another --name"
                 raise BadInput(what)
+            if switched_off() and self._is_elsewhere(entity):
+                # An experiment keeps its place: it makes room for another, to which the records are sent again.
+                kept_as = f"{self.study}-{entity.experiment_id}"
+                self.client.rename_experiment(entity.experiment_id, kept_as)
+                self.client.delete_experiment(entity.experiment_id)
+                return ""
             check_location(self.lab, self.uri, entity.artifact_location)
             self._id = str(entity.experiment_id)
         return self._id
+
+    def _is_elsewhere(self, entity: Entity) -> bool:
+        """Return whether a lab's own database has the files of an experiment in another folder, as of a moved lab."""
+        here = artifact_location(self.lab, self.uri)
+        if here is None or not is_of_lab(self.lab, self.uri):
+            return False
+        return folder_at(entity.artifact_location).resolve() != folder_at(here).resolve()
 
     def find_or_create(self) -> str:
         """Return the experiment's id; create the experiment if it is missing."""
@@ -194,10 +208,6 @@ def count_studies(lab: Path, uri: str) -> int:
     """
     with reaching(uri):
         point_files_here(lab, uri)
-        file = database_file(uri)
-        counted = file and known_rows(file, COUNT_TAGGED, *KIND)
-        if counted:
-            return int(counted[0][0])
         ours = f"tags.`{KIND[0]}` = '{KIND[1]}'"
         return len(connect(lab, uri).search_experiments(filter_string=ours, max_results=1000))
 

@@ -8,14 +8,12 @@ a fixed order: files, numbers and tags, the terminal status, and last the marker
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +24,7 @@ from sweeplab.files import make_folder, read_bytes, write_whole
 from sweeplab.formatting import duration
 from sweeplab.records.folders import StudyFolder, TrackedStudy
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState
-from sweeplab.tracking.connection import database_file, is_of_lab, point_files_here, reaching
+from sweeplab.tracking.connection import is_of_lab, point_files_here, reaching
 from sweeplab.tracking.experiment import KEY, NOTE, STUDY, TAG_CHARACTERS, Experiment, quoted
 from sweeplab.tracking.models import log_best_models
 from sweeplab.tracking.tracker import (
@@ -39,7 +37,6 @@ from sweeplab.tracking.tracker import (
     rounded,
     run_name,
 )
-from sweeplab.tracking.undocumented import ACTIVE_RUNS, known_rows
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -124,20 +121,9 @@ class MLflowTracker(Mirror):
             # Without the name of the study, which may have been another one when they were made.
             keys = {run.info.run_id: run.data.tags.get(KEY, "").partition("/")[2] for run in waiting}
             self._unended = {key: run_id for run_id, key in keys.items()}
-            if not self._folder.tracked_file.exists():
-                self._record_ids(parent)
         self._parent = parent
         self._folder.write_tracked(TrackedStudy(self._mark_place, experiment, parent.info.run_id))
         return str(parent.info.run_id)
-
-    def _record_ids(self, parent: Run) -> None:
-        """Write down the ids of the runs that were sent by a version that did not."""
-        for run in self._experiment.runs(f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"):
-            cell, trial, seed = (run.data.tags[f"sweeplab.{name}"] for name in ("cell", "trial", "seed"))
-            folder = self._folder.run(cell, int(trial), int(seed))
-            if folder.has_started and not folder.tracked_file.exists():
-                mark = f"{self._mark_place} {parent.info.run_id} {run.info.run_id}"
-                write_whole(folder.tracked_file, mark.encode())
 
     def _describe(self, parent: Run, description: Description) -> None:
         run_id, known = parent.info.run_id, parent.data.params
@@ -190,11 +176,6 @@ class MLflowTracker(Mirror):
             tags[NOTE] = self._page(summary)
             self._experiment.log(run_id, points, {}, tags)
             self._experiment.describe(_in_a_line(summary))
-            trials = summary.get("best_trials")
-            if trials:
-                self._experiment.log_text(
-                    run_id, _csv_text(trials), "best_trials.csv", parent.info.artifact_uri
-                )
             log_best_models(self._experiment, summary.get("checkpoints", {}))
             if state in STATUS_OF_STUDY:
                 # The duration shown is the time that it was run, not the time since its start.
@@ -329,10 +310,6 @@ class MLflowTracker(Mirror):
 
     def run_ids(self) -> set[str]:
         """Return the ids of all runs that MLflow has of the study."""
-        tracked, file = self._folder.read_tracked(), database_file(self._experiment.uri)
-        rows = tracked and file and known_rows(file, ACTIVE_RUNS, int(tracked.experiment_id))
-        if isinstance(rows, list):
-            return {run_id for (run_id,) in rows}
         with self._reaching():
             if self._experiment.may_exist and self._experiment.find():
                 return {run.info.run_id for run in self._experiment.runs()}
@@ -487,16 +464,6 @@ def _environment_tags(environment: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in tags.items() if value is not None}
 
 
-def _csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    # MLflow shows such an artifact as a table.
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    text = StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
 def _datasets(data: Mapping[str, Any]) -> list[DatasetInput]:
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
@@ -538,7 +505,7 @@ def _page(description: Description, summary: StudySummary, links: Mapping[str, s
     parts += [
         description.get("note", ""),
         _table([("", ""), *_texts(description.get("params", {})).items()]),
-        "Artifacts: the study file, its plan, its environment, its best trials, and its report.",
+        "Artifacts: the study file, its plan, its environment, and its report.",
     ]
     return "\n\n".join(filter(None, parts))
 

@@ -30,12 +30,12 @@ from sweeplab.processes import end_with_parent, python, python_environment
 from sweeplab.tracking.connection import SETTINGS, artifact_location, reaching
 from sweeplab.tracking.experiment import SHARED_VIEW, WORKFLOW, Experiment
 from sweeplab.tracking.private import Private, listen, private_address
-from sweeplab.tracking.tracker import BY_TOKENS, CURVES, FACTS, LOG_PARAMS, TOTALS
+from sweeplab.tracking.tracker import BY_TOKENS, CURVES, LOG_SIZE, SIZE, TOTALS
 
 # ------------------------------------------------------------------ a view of a study
 
 TAGS = ("state", "cell", "trial", "seed")
-NUMBERS = (*TOTALS, *FACTS, LOG_PARAMS)
+NUMBERS = (*TOTALS, SIZE, LOG_SIZE)
 SEARCHED = "searched"
 X_AXES = {"train_tokens": "step", "iteration": "step", "time": "time-relative"}
 # MLflow adds charts of all other metrics to this section, which is shown folded.
@@ -160,7 +160,7 @@ def _chart(chart: View, uuid: str, row: str) -> dict[str, Any]:
     if chart["chart"] == "line":
         metric = CURVES[chart["metric"]]
         if chart["x"] == "train_tokens":
-            metric = f"{chart['metric']}{BY_TOKENS}"
+            metric = BY_TOKENS
         scales = {axis: "log" if axis in chart.get("log", ()) else "linear" for axis in "xy"}
         return common | {
             "type": "LINE",

@@ -20,8 +20,6 @@ from sweeplab.files import GrowingFile
 from sweeplab.formatting import decimal
 from sweeplab.hyperparameters import TABLE
 from sweeplab.records.runs import (
-    BEST_MEASURES,
-    END_MEASURES,
     MEASURES,
     CurveReader,
     RunEnd,
@@ -29,23 +27,22 @@ from sweeplab.records.runs import (
     RunStart,
 )
 
+# What the task measures, if it does; bits per byte are the loss in another unit.
+_MEASURED = tuple(name for name in MEASURES if name != "bits_per_byte")
 # A point's fields -> their names in tracking. The scheduled rate is `lr`, to distinguish it from the hyperparameter.
-CURVES = {name: name for name in ("train_loss", "val_loss", *MEASURES, "grad_norm", "tokens_per_second")} | {
+CURVES = {name: name for name in ("train_loss", "val_loss", *_MEASURED, "grad_norm", "tokens_per_second")} | {
     "learning_rate": "lr"
 }
-LOSSES_BY_TOKENS = ("train_loss", "val_loss")
-BY_TOKENS = "_by_tokens"  # the suffix of metrics whose steps are tokens
+BY_TOKENS = "val_loss_by_tokens"  # the curve whose steps are tokens
 NAME_CHARACTERS = 48
 # Usual abbreviations of the hyperparameters that vary most.
 _SIZES = {"n_layer": "L", "n_embd": "d", "n_head": "h", "block_size": "T", "batch_size": "B"}
 _SHORT = {"learning_rate": "lr", "weight_decay": "wd", "max_iters": "iters", "warmup_iters": "warmup"}
-FACTS = ("n_params", "n_params_active", "n_params_non_embedding")
-LOG_PARAMS = "log10_n_params"  # MLflow's scatter charts have no logarithmic axes
+SIZE, LOG_SIZE = "n_params", "log10_n_params"  # MLflow's scatter charts have no logarithmic axes
 # MLflow's status of runs and studies that a killed process left, or that may continue later: a clock in the UI.
 WAITING = "SCHEDULED"
-# A metric's name -> its name in end.json.
-_SAME = ("train_tokens", "train_flops", "wall_seconds", "best_val_loss", "final_val_loss", "value")
-TOTALS = {"iterations": "iteration"} | {name: name for name in (*_SAME, *BEST_MEASURES, *END_MEASURES)}
+# What end.json has of a run. MLflow draws a chart for every name: a run of a language model has a dozen in all.
+TOTALS = ("best_val_loss", "value", "train_flops", "wall_seconds", *(f"best_{name}" for name in _MEASURED))
 
 
 class StudySummary(TypedDict, total=False):
@@ -84,7 +81,7 @@ class Description(TypedDict, total=False):
 
 
 class Measure(NamedTuple):
-    """One number of a run: `step` counts iterations, or tokens where the name ends in `_by_tokens`."""
+    """One number of a run: `step` counts iterations, or tokens in BY_TOKENS."""
 
     name: str
     value: float
@@ -135,16 +132,15 @@ class RunMeasures:
 
     def facts(self) -> list[Measure]:
         """Return the numbers known before the run's first step."""
-        known = {name: self.start.facts.get(name) for name in FACTS}
-        if known["n_params"]:
-            known[LOG_PARAMS] = math.log10(known["n_params"])
+        size = self.start.facts.get(SIZE)
+        known = {SIZE: size, LOG_SIZE: math.log10(size)} if size else {}
         return self._new(known, step=0, wall_seconds=0.0)
 
     def totals(self, end: RunEnd) -> list[Measure]:
         """Return the totals of end.json."""
         record = end.as_json()
-        values = {name: record.get(source) for name, source in TOTALS.items()}
-        values |= {f"best_{name}": value for name, value in end.best.items()}
+        values = {name: record.get(name) for name in TOTALS}
+        values |= {f"best_{name}": value for name, value in end.best.items() if name not in MEASURES}
         return self._new(values, end.iteration, end.wall_seconds)
 
     def new_points(self) -> Iterator[list[Measure]]:
@@ -159,12 +155,8 @@ class RunMeasures:
                 point.wall_seconds,
             )
             if measures:
-                losses = {
-                    measure.name + BY_TOKENS: measure.value
-                    for measure in measures
-                    if measure.name in LOSSES_BY_TOKENS
-                }
-                yield measures + self._new(losses, point.train_tokens, point.wall_seconds)
+                by_tokens = self._new({BY_TOKENS: point.val_loss}, point.train_tokens, point.wall_seconds)
+                yield measures + by_tokens
 
         for line in self._logged.new_lines().splitlines():
             entry = json.loads(line)

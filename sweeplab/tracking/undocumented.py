@@ -1,7 +1,7 @@
 """MLflow's own tables in an SQLite file, which MLflow does not document: what its public functions cannot do.
 
-They create an empty database from a copy, point a moved lab's runs to its files, and look for studies and runs without
-MLflow, which takes seconds to import. Where the tables are other ones, nothing is changed, and MLflow itself is asked.
+They create an empty database from a copy, and point a moved lab's runs to its files. With SWEEPLAB_PUBLIC_ONLY nothing
+is changed: `Experiment.find` begins another experiment, to which all runs are sent again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from sweeplab.files import cache_folder, database_url, make_folder, read_only_uri, write_whole
+from sweeplab.processes import switched_off
 
 # The locations of studies' files, if not here.
 _ELSEWHERE = """
@@ -33,13 +34,6 @@ _MOVE = """
 UPDATE {table} SET {column} = :new || substr({column}, length(:old) + 1)
 WHERE {column} = :old OR substr({column}, 1, length(:old) + 1) = :old || '/'
 """
-_VERSION = "SELECT version_num FROM alembic_version"
-# Counts the experiments with a tag.
-COUNT_TAGGED = """
-SELECT COUNT(*) FROM experiments JOIN experiment_tags USING (experiment_id)
-WHERE lifecycle_stage = 'active' AND key = ? AND value = ?
-"""
-ACTIVE_RUNS = "SELECT run_uuid FROM runs WHERE experiment_id = ? AND lifecycle_stage = 'active'"
 
 
 def folder_at(location: str) -> Path:
@@ -53,22 +47,18 @@ def _asked(file: Path, query: str, values: Sequence[object] = ()) -> list[tuple[
     return None
 
 
-def known_rows(file: Path, query: str, *values: object) -> list[tuple[Any, ...]] | None:
-    """Ask a query; None if the file's tables are not those of this version of MLflow."""
-    current = _asked(kept_tables(), _VERSION)
-    if current and _asked(file, _VERSION) == current:
-        return _asked(file, query, values)
-    return None
-
-
 def locations_elsewhere(database: Path, location: str) -> list[Path]:
     """Return the folders other than `location` where a database says that files of studies are."""
+    if switched_off():
+        return []
     places = [folder_at(old) for (old,) in _asked(database, _ELSEWHERE, [location]) or ()]
     return [place for place in places if place.resolve() != folder_at(location).resolve()]
 
 
 def point_files_at(location: str, database: Path) -> None:
-    """Update the file locations in a database that still has other ones."""
+    """Update the file locations in a database that still has other ones, unless private ways are switched off."""
+    if switched_off():
+        return
     with suppress(sqlite3.Error), closing(sqlite3.connect(database, isolation_level=None)) as connection:
         for (old,) in connection.execute(_ELSEWHERE, [location]).fetchall():
             if folder_at(old).resolve() == folder_at(location).resolve():  # the same folder by another path

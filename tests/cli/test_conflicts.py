@@ -50,7 +50,6 @@ ALTERNATIVES = [
     ),
     ("model params", "FILE", "--preset gpt2"),
     ("model trace", "RUN", "--preset gpt2", "-o n_layer=1"),
-    ("model attention", "RUN", "--matrices own.yaml"),
 ]
 
 

@@ -70,6 +70,20 @@ def test_the_doctor_says_that_it_was_moved_and_that_its_files_are_found(
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
 @pytest.mark.parametrize("lab", ["copied", "moved"], indirect=True)
+def test_by_public_ways_its_runs_are_sent_again(lab: Path, finished, cli, monkeypatch) -> None:
+    monkeypatch.setenv("SWEEPLAB_PUBLIC_ONLY", "1")
+    assert cli("study", "run", finished.file, "--lab", lab, "--quiet").code == 0
+    client = connect(lab, tracking_uri(lab))
+    experiment = client.get_experiment_by_name("tiny")
+    assert experiment.artifact_location == f"{lab.as_uri()}/artifacts"
+    runs = client.search_runs([experiment.experiment_id])
+    assert len(runs) == 5 and all(run.info.status == "FINISHED" for run in runs)
+    assert all(run.info.artifact_uri.startswith(f"{lab.as_uri()}/artifacts/") for run in runs)
+
+
+@pytest.mark.usefixtures("workers_here")
+@pytest.mark.slow
+@pytest.mark.parametrize("lab", ["copied", "moved"], indirect=True)
 def test_the_study_goes_on_and_sends_no_run_again(lab: Path, finished, cli) -> None:
     markers = sorted(lab.glob("studies/tiny/runs/*/*/shipped"))
     before = {path: path.stat().st_mtime_ns for path in markers}

@@ -89,7 +89,7 @@ def assert_shipped_once(lab: Path, study: str, n_runs: int) -> None:
     assert len(runs) == len({(run.cell, run.trial, run.seed) for run in runs}) == n_runs
     expected = {"val_loss": [0, 10, 20, 30, 40], "val_loss_by_tokens": [0, 640, 1280, 1920, 2560]}
     expected |= {"train_loss": [10, 20, 30, 40], "tokens_per_second": [10, 20, 30, 40]}
-    expected |= {"n_params": [0], "iterations": [40], "train_tokens": [40], "final_val_loss": [40]}
+    expected |= {"n_params": [0], "wall_seconds": [40], "best_val_loss": [40]}
     client = connect(lab, tracking_uri(lab))
     for run in runs:
         for name, steps in expected.items():

@@ -76,10 +76,9 @@ def test_each_point_once_however_it_is_written_and_read(
         at_ms = 1_000_500 + 1000 * (iteration + 100 * attempt)
         for name, value in {"train_loss": 0.5, "val_loss": 0.25}.items():
             if name in line(iteration, attempt):
-                expected[name, iteration] = expected[f"{name}_by_tokens", 8 * iteration] = (
-                    attempt + value,
-                    at_ms,
-                )
+                expected[name, iteration] = (attempt + value, at_ms)
+                if name == "val_loss":
+                    expected["val_loss_by_tokens", 8 * iteration] = (attempt + value, at_ms)
     assert found == expected
     assert whole == [CurvePoint(**line(each, attempt)) for each, attempt in sorted(counts.items())]
 
@@ -92,11 +91,37 @@ def test_what_a_folder_may_lack(tmp_path: Path) -> None:
     assert facts == {"n_params": 7.0, "log10_n_params": pytest.approx(0.845098)}
     failed = RunEnd(state=RunState.FAILED, value=None, ending=TrialEnding(RunState.FAILED, None))
     assert {each.name: each.value for each in run.totals(failed)} == {
-        "train_tokens": 0,
         "train_flops": 0,
         "wall_seconds": 0,
-        "iterations": 0,
     }
+
+
+def test_a_language_model_s_run_has_a_dozen_numbers(tmp_path: Path) -> None:
+    """MLflow draws a chart for each."""
+    run = measures_of(tmp_path)
+    extra = {
+        "val_loss": 2.0,
+        "bits_per_byte": 1.5,
+        "grad_norm": 0.5,
+        "learning_rate": 1e-3,
+        "tokens_per_second": 9.0,
+    }
+    (tmp_path / "points.jsonl").write_text(f"{json.dumps(line(2, 0) | extra | {'whole_val_loss': 2.0})}\n")
+    end = RunEnd(
+        state=RunState.COMPLETE,
+        value=2.0,
+        best_val_loss=2.0,
+        final_val_loss=2.1,
+        best_whole_val_loss=2.0,
+        best_whole_bits_per_byte=1.5,
+        best={"bits_per_byte": 1.5},
+        ending=TrialEnding(RunState.COMPLETE, 2.0),
+    )
+    sent = [*run.facts(), *(each for point in run.new_points() for each in point), *run.totals(end)]
+    names = {each.name for each in sent}
+    assert (
+        len(names) == 12 and {"train_loss", "val_loss", "val_loss_by_tokens", "best_val_loss", "lr"} <= names
+    )
 
 
 def test_lines_that_are_no_points(tmp_path: Path) -> None:
@@ -104,7 +129,7 @@ def test_lines_that_are_no_points(tmp_path: Path) -> None:
     bad = ["", "null", "[1]", '{"iteration": 1}', "\x00\x00", '"text"']
     (tmp_path / "points.jsonl").write_text("\n".join([*bad, good, ""]))
     (point,) = measures_of(tmp_path).new_points()
-    assert [each.step for each in point] == [3, 24]
+    assert [each.step for each in point] == [3]
     assert [point.iteration for point in RunFolder(tmp_path).points()] == [3]
 
 
