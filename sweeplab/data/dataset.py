@@ -430,5 +430,7 @@ def _trained(tokenizer: str, vocab_size: int | None, texts: Texts) -> Tokenizer:
             # One text per line, so that no token spans two texts.
             return kind.train("\n".join(splits[0]), vocab_size, "".join(chain.from_iterable(splits[1:])))
         except ValueError as error:
-            raise (BadInput if vocab_size is None else WrongVocabulary)(str(error)) from error
+            if vocab_size is None:
+                raise BadInput(str(error)) from error
+            raise WrongVocabulary(str(error)) from error
     return kind.train("".join(chain.from_iterable(splits)))

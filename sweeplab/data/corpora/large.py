@@ -79,7 +79,8 @@ class LargeText:
     def _numbered(self) -> Iterator[tuple[int, str]]:
         number = -1
         for is_kept, part in zip(self._kept, self._documents(), strict=True):
-            number += not part.continues
+            if not part.continues:
+                number += 1
             if is_kept:
                 yield number, part.text
 

@@ -149,8 +149,9 @@ def dealt(
             split = max(lacking, key=lacking.__getitem__)
             n_dealt[split] += len(section)
             if section:
-                is_other = last[split] not in (-1, number)
-                yield split, BETWEEN_DOCUMENTS * is_other + section
+                if last[split] not in (-1, number):
+                    section = BETWEEN_DOCUMENTS + section
+                yield split, section
                 last[split] = number
 
 

@@ -28,8 +28,7 @@ MARKS = {
     codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
 }  # fmt: skip
 ENCODINGS = (
-    "utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "latin-1", "cp1252", "cp1250", "cp1251", "cp1253", "koi8-r",
-    "iso-8859-2", "iso-8859-15", "shift_jis", "euc_jp", "euc_kr", "gb18030", "big5",
+    "utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "latin-1", "cp1252",
 )  # fmt: skip
 
 

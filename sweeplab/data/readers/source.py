@@ -320,11 +320,13 @@ def plain_pickle(content: bytes) -> dict[Any, Any]:
                 stack.append({})
             elif name == "MARK":
                 stack.append(_MARK)
-            elif name in ("SETITEM", "SETITEMS"):
-                start = len(stack) - 2
-                if name == "SETITEMS":
-                    start = max(index for index, held in enumerate(stack) if held is _MARK)
-                items = stack[start + (name == "SETITEMS") :]
+            elif name == "SETITEM":
+                key, held = stack[-2:]
+                del stack[-2:]
+                stack[-1][key] = held
+            elif name == "SETITEMS":
+                start = max(index for index, held in enumerate(stack) if held is _MARK)
+                items = stack[start + 1 :]
                 del stack[start:]
                 stack[-1] |= dict(zip(items[::2], items[1::2], strict=True))
             elif name in ("MEMOIZE", "BINPUT", "LONG_BINPUT"):

@@ -272,7 +272,9 @@ def definition_of(content: bytes) -> str:
     if is_trimmed:
         steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
     has_prefix = bool(normalizer.get(3, [1])[0])
-    steps += [normalizers.Prepend(SPACE)] * has_prefix + [normalizers.Replace(" ", SPACE)]
+    if has_prefix:
+        steps.append(normalizers.Prepend(SPACE))
+    steps.append(normalizers.Replace(" ", SPACE))
     library.normalizer = normalizers.Sequence(steps)
     is_split = not any(SPACE in text[1:] for text in texts)  # else a piece may have several spaces
     library.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, "never", split=is_split)
