@@ -184,7 +184,7 @@ def test_a_lab_that_cannot_be_written(lab: str, refused, files: Path, monkeypatc
 
 def test_no_room_for_the_checkpoints(refused) -> None:
     # 10**12 models of 21 kB are more than any disk holds.
-    (line,) = refused(STUDY, "-o", "budget.trials_per_cell=1_000_000_000_000")
+    (line,) = refused(STUDY, "-o", "budget.trials_per_cell=1000000000000")
     assert re.search(
         r"/lab has [\d.]+ [kMGT]B of free space, checkpoints need [\d.]+ TB; .*; track: {checkpoints: none}",
         line,
