@@ -428,9 +428,9 @@ CONDITIONS: dict[str, Callable[[Hyperparameters], bool]] = {
         "attention_window": lambda run: run.attention == "local",
         "n_expert_active router_balance router_z": lambda run: run.n_expert > 1,
         "mup_base_width mup_base_head_dim": lambda run: run.parametrization == "mup",
-        "betas": lambda run: run.optimizer in ("adamw", "adam", "lion", "muon"),
-        "eps": lambda run: run.optimizer in ("adamw", "adam", "muon"),
-        "momentum": lambda run: run.optimizer in ("sgd", "muon"),
+        "betas": lambda run: run.optimizer not in ("sgd", "adafactor"),  # a plug-in's may use all three
+        "eps": lambda run: run.optimizer not in ("sgd", "lion", "adafactor"),
+        "momentum": lambda run: run.optimizer not in ("adamw", "adam", "lion", "adafactor"),
         "min_lr scheduler_type": lambda run: run.lr_decay,
         "patience_lr plateau_factor plateau_threshold": lambda run: run.lr_decay and run.scheduler_type == "plateau",
         "decay_share": lambda run: run.lr_decay and run.scheduler_type == "wsd",

@@ -14,6 +14,14 @@
     def bits(val_loss, iteration, values):
         return val_loss / 0.6931471805599453
 
+    @schedule("square")  # a function of the share of training
+    def square(share):
+        return (1 - share) ** 2
+
+    @optimizer("nadam")  # or a class that updates the rows of a stack
+    def nadam(parameters, values):
+        return torch.optim.NAdam(parameters, lr=values.learning_rate)
+
     @tokenizer
     class Words(sweeplab.data.tokenizers.Tokenizer): ...
 
@@ -42,7 +50,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, g
 from sweeplab import permissions
 from sweeplab.errors import BadInput, said
 from sweeplab.files import read_bytes
-from sweeplab.hyperparameters import TABLE, Hyperparameter, Kind, add_row, canonical, remove_row
+from sweeplab.hyperparameters import (
+    TABLE,
+    Hyperparameter,
+    Hyperparameters,
+    Kind,
+    add_row,
+    canonical,
+    remove_row,
+)
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -63,10 +79,18 @@ _TABLES = {
     "hyperparameter": "hyperparameters:TABLE",
     "objective": "data.objectives:OBJECTIVES",
     "model": "model.shape:MODELS",
+    "optimizer": "train.optimizers:OPTIMIZERS",
+    "schedule": "train.schedule:SCHEDULES",
 }
 KINDS = tuple(_TABLES)
-# The kinds whose names are the choices of a row of the table.
-_CHOSEN = ("activation", "objective", "model")
+# The row of the table whose choices are the names of a kind's parts.
+_CHOSEN = {
+    "activation": "activation",
+    "objective": "objective",
+    "model": "model",
+    "optimizer": "optimizer",
+    "schedule": "scheduler_type",
+}
 _TYPES: Mapping[Any, Kind] = {int: "int", float: "float", bool: "bool", str: "str"}
 _EMPTY = {field.name: field.default for field in fields(Hyperparameter)}
 # Every part that was added in this process, in order: its kind, its name, the part.
@@ -228,6 +252,54 @@ def _row(model: str, field: Field[Any], hint: Any) -> Hyperparameter:
     return row
 
 
+def optimizer(name: str) -> Callable[[_Part], _Part]:
+    """Register an optimizer, for `optimizer: NAME`: a subclass of `sweeplab.train.optimizers.Optimizer`, or a function.
+
+    The class updates the rows of a stack. The function takes the parameters of a run and its hyperparameters, and
+    returns a `torch.optim.Optimizer`; its runs are trained one by one. What an optimizer does may depend on its state,
+    the gradient and the hyperparameters alone: a snapshot has nothing else.
+
+    Raises:
+        ValueError: the class lacks `update_`, or the state of the torch optimizer has other numbers than float32.
+    """
+
+    def register(part: _Part) -> _Part:
+        import torch
+
+        from sweeplab.train import optimizers, run
+
+        own: Any = part
+        if not isinstance(own, type):
+            parameters = [torch.nn.Parameter(torch.zeros(2, 2)), torch.nn.Parameter(torch.zeros(2))]
+            optimizers.torch_optimizer(own, parameters, Hyperparameters())
+            run.MADE_FROM_VALUES.add(name)
+        elif not issubclass(own, optimizers.Optimizer) or inspect.isabstract(own):
+            raise ValueError(
+                f"{own.__name__} is no subclass of sweeplab.train.optimizers.Optimizer with update_"
+            )
+        else:
+            run.MADE_FROM_VALUES.discard(name)
+        add("optimizer", name, own)
+        return part
+
+    return register
+
+
+def schedule(name: str) -> Callable[[Callable[[float], float]], Callable[[float], float]]:
+    """Register a schedule, for `scheduler_type: NAME`: a function of the share of training after the warm-up.
+
+    It takes and returns a number from 0 to 1: the learning rate's share of the way from min_lr to the peak.
+    """
+
+    def register(function: Callable[[float], float]) -> Callable[[float], float]:
+        from sweeplab.train.schedule import own_schedule
+
+        add("schedule", name, own_schedule(function))
+        return function
+
+    return register
+
+
 def metric(name: str, at: Literal["evaluation", "end"] | None = None) -> Callable[[_Part], _Part]:
     """Register a function that measures a run or values an evaluation, for `objective: {metric: NAME}`.
 
@@ -282,8 +354,8 @@ def add(kind: str, name: str, part: Any) -> None:
         case _:
             table[name] = part
     if kind in _CHOSEN:
-        row = TABLE[kind]
-        TABLE[kind] = replace(row, choices=tuple(dict.fromkeys([*row.choices, name])))
+        row = TABLE[_CHOSEN[kind]]
+        TABLE[row.name] = replace(row, choices=tuple(dict.fromkeys([*row.choices, name])))
     added.append((kind, name, part))
 
 
@@ -318,8 +390,8 @@ def forget(n_kept: int = 0) -> None:
             remove_row(name)
         table_of(kind).pop(name, None)
         if kind in _CHOSEN:
-            row = TABLE[kind]
-            TABLE[kind] = replace(row, choices=tuple(each for each in row.choices if each != name))
+            row = TABLE[_CHOSEN[kind]]
+            TABLE[row.name] = replace(row, choices=tuple(each for each in row.choices if each != name))
     del added[n_kept:]
 
 

@@ -1,4 +1,4 @@
-"""The optimizers of a stack by name. To add one, write a class and a row of OPTIMIZERS.
+"""The optimizers of a stack by name. To add one, write a class and a row of OPTIMIZERS; a plug-in may add its own.
 
 Legend: K runs, P the row size. Weights, gradient and state are buffers with one row per run. Hyperparameters are one
 number per run; torch's own optimizers have one learning rate per tensor, not one per row.
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.layout import BLOCK, Layout, Weight
 from sweeplab.train.private import fused_adam_
 
@@ -397,7 +398,99 @@ def _update_(weight: Tensor, grad: Tensor, second: Tensor, rate: Tensor) -> None
     weight.sub_(step)
 
 
-OPTIMIZERS: dict[str, type[Optimizer]] = {
+# Makes a torch optimizer of a run's parameters and hyperparameters.
+TorchFactory = Callable[[list[torch.nn.Parameter], Hyperparameters], torch.optim.Optimizer]
+
+
+class TorchOptimizer(Optimizer):
+    """A torch optimizer of a plug-in. It updates the runs one by one, and all of its state is in their rows.
+
+    A row has whether the state exists, because it is created in the first step, and then each number of the state. The
+    learning rate of a group of parameters follows the schedule in proportion to the one that it was made with.
+
+    Raises:
+        TypeError: the factory returns something else.
+        ValueError: the state has numbers that a row cannot hold.
+    """
+
+    def __init__(self, layout: Layout, values: Hyperparameters, make: TorchFactory) -> None:
+        super().__init__(layout)
+        self._parameters = [torch.nn.Parameter(torch.zeros(weight.shape)) for weight in layout.weights]
+        self._own = torch_optimizer(make, self._parameters, values)
+        self._shares = [group["lr"] / values.learning_rate for group in self._own.param_groups]
+        self._state: list[tuple[Tensor, str, Any]] = []
+        for parameter, state in self._own.state.items():
+            self._state += [(parameter, name, value) for name, value in state.items() if value is not None]
+        sizes = [torch.as_tensor(value).numel() for _, _, value in self._state]
+        self._pieces, self._size = packed([1, *sizes])
+
+    def buffers(self) -> dict[str, int]:
+        """Return the buffer of the state."""
+        return {"own": self._size}
+
+    def update_(self, weights: Rows, gradient: Rows, state: State, rates: Rates) -> None:
+        """Update weights and state in place, run by run."""
+        views, gradients = self.layout.views(weights), self.layout.views(gradient)
+        for run, row in enumerate(state["own"]):
+            for weight, parameter in zip(self.layout.weights, self._parameters, strict=True):
+                parameter.grad = None
+                parameter.data = views[weight.name][run]
+                parameter.grad = gradients[weight.name][run]
+            self._load(row)
+            for group, share in zip(self._own.param_groups, self._shares, strict=True):
+                group["lr"] = share * float(rates.learning_rate[run])
+            self._own.step()
+            row[0] = 1.0
+            for (owner, name, _), piece in zip(self._state, self._pieces[1:], strict=True):
+                row[piece] = torch.as_tensor(self._own.state[owner][name]).flatten()
+
+    def _load(self, row: Float[Tensor, "P"]) -> None:
+        self._own.state.clear()
+        if row[0] == 0.0:
+            return
+        for (parameter, name, value), piece in zip(self._state, self._pieces[1:], strict=True):
+            if isinstance(value, Tensor):
+                # A number of steps stays on the CPU, whatever the parameter's device is.
+                device = parameter.device if value.ndim else value.device
+                self._own.state[parameter][name] = row[piece].view(value.shape).to(device, copy=True)
+            else:
+                self._own.state[parameter][name] = type(value)(row[piece].item())
+
+
+def torch_optimizer(
+    make: TorchFactory, parameters: list[torch.nn.Parameter], values: Hyperparameters
+) -> torch.optim.Optimizer:
+    """Return the optimizer of a factory after a step with gradients of zero, which creates its state.
+
+    Raises:
+        TypeError: the factory returns something else.
+        ValueError: the state has numbers that a row cannot hold.
+    """
+    own = make(parameters, values)
+    if not isinstance(own, torch.optim.Optimizer):
+        raise TypeError(f"the factory returned a {type(own).__name__}; allowed: a torch.optim.Optimizer")
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    own.step()
+    for state in own.state.values():
+        for name, value in state.items():
+            is_row = isinstance(value, Tensor) and value.dtype == torch.float32
+            if not is_row and not isinstance(value, int | float | None):
+                what = getattr(value, "dtype", type(value).__name__)
+                raise ValueError(f"state {name} is {what}; allowed: tensors of float32, and numbers")
+    return own
+
+
+def make_optimizer(values: Hyperparameters, layout: Layout, adam_step_: AdamStep = adam_) -> Optimizer:
+    """Return the optimizer of a stack of runs with these hyperparameters."""
+    kind = OPTIMIZERS[values.optimizer]
+    if isinstance(kind, type):
+        of_rows: Optimizer = kind(layout, adam_step_)
+        return of_rows
+    return TorchOptimizer(layout, values, kind)
+
+
+OPTIMIZERS: dict[str, type[Optimizer] | TorchFactory] = {
     "adamw": AdamW,
     "adam": Adam,
     "sgd": SGD,

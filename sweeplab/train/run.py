@@ -31,6 +31,8 @@ REQUIREMENTS = (
     "model == 'transformer' or family == 'decoder' or objective == 'masked'",  # it is told of no padding
     " or ".join(["parametrization == 'standard'", *(f"optimizer == '{name}'" for name in MUP_OPTIMIZERS)]),
 )
+# The torch optimizers of plugins, by name.
+MADE_FROM_VALUES: set[str] = set()
 # The memory of a training run in copies of its weights: the weights, the best weights, two moments, two gradients, and
 # the temporary tensors of an update.
 COPIES = 9
@@ -47,12 +49,13 @@ class TrainingRun:
 def shape_key(values: Hyperparameters) -> ShapeKey:
     """Return what determines the tensors and the program of a run: runs of equal key may share a stack.
 
-    A plugin's model is made from all of a run's values, so that its runs share a stack only with other seeds.
+    A plugin's model or torch optimizer is made from all of a run's values, so that its runs share a stack only with
+    other seeds.
 
     Dropout rates, label smoothing and ema may differ, but not whether they are 0: that decides how attention and the
     loss are computed, and which rows a run has.
     """
-    if values.model != TRANSFORMER:
+    if values.model != TRANSFORMER or values.optimizer in MADE_FROM_VALUES:
         return tuple((name, value) for name, value in values.as_dict().items() if name != "seed")
     dropped = tuple(kind for kind, rate in dropout_rates(values).items() if rate > 0)
     program = {"drops": dropped, "smooths": values.label_smoothing > 0, "averages": values.ema > 0}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from sweeplab.hyperparameters import Hyperparameters
+from sweeplab.hyperparameters import Hyperparameters, is_number
 
 
 class ScheduleInput(NamedTuple):
@@ -96,6 +96,25 @@ SCHEDULES: dict[str, Schedule] = {
         ends_low=False,
     ),
 }
+
+
+def own_schedule(function: Callable[[float], float]) -> Schedule:
+    """Return the schedule of a plug-in's function of the share of training after the warm-up, from 0 to 1.
+
+    It returns the share of the way from min_lr (0) to the peak (1).
+
+    Raises:
+        ValueError: it returns something else.
+    """
+
+    def checked(progress: float) -> float:
+        share = function(progress)
+        if not is_number(share) or not 0.0 <= share <= 1.0:
+            raise ValueError(f"the schedule is {share!r} at {progress:g} of training; allowed: 0 to 1")
+        return share
+
+    shares = [checked(at / 100) for at in range(101)]
+    return Schedule("a plug-in's", lambda at: at.interpolate(checked(at.progress)), shares[-1] == 0.0)
 
 
 def learning_rate(values: Hyperparameters, iteration: int, n_halvings: int = 0) -> float:

@@ -37,7 +37,7 @@ from sweeplab.train.evaluating import (
     measured,
 )
 from sweeplab.train.member import Member, Record, Snapshot
-from sweeplab.train.optimizers import OPTIMIZERS, adam_, fused_adam_rows_
+from sweeplab.train.optimizers import adam_, fused_adam_rows_, make_optimizer
 from sweeplab.train.program import compiles_whole, load_programs
 from sweeplab.train.run import TrainingRun, dropout_rates, is_at_end, shape_key
 from sweeplab.train.schedule import rows_used
@@ -104,7 +104,7 @@ class Stack:
         self._members: list[Member] = []
         self.is_whole = True  # False while a step writes to the rows; an error in the step leaves it False
         layout = self.transformer.layout
-        optimizer = OPTIMIZERS[like.optimizer](layout, fused_adam_rows_ if on_cpu else adam_)
+        optimizer = make_optimizer(like, layout, fused_adam_rows_ if on_cpu else adam_)
         self._evaluated = "mean" if like.ema > 0 else "weights"  # the rows that evaluations use
         self._initial = ("weights", "best", self._evaluated)  # the rows that start as the initial weights
         # "loss" and "norm" are sums since the last point. They stay on the device so that a step does not wait.

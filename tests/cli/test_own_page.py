@@ -38,6 +38,7 @@ def test_every_block_runs(cli, folder: Path, monkeypatch, capfd) -> None:
             exec(compile(text, str(PAGE), "exec"), names)
     assert names["result"].status == "complete" and 0 <= names["sums"].trials()["best_hits"].max() <= 1
     assert len(set(names["mine"].trials()["n_params"])) == 2
+    assert len(names["stepped"].trials()) == 6 and {*names["stepped"].trials()["state"]} == {"complete"}
     assert names["again"].spec.sampler.options == {"n_startup_trials": 2}
     assert names["done"].errors == []
     logged = [run.logged_file.read_text() for run in names["again"].folder.runs()]
