@@ -53,7 +53,6 @@ from sweeplab.files import read_bytes
 from sweeplab.hyperparameters import (
     TABLE,
     Hyperparameter,
-    Hyperparameters,
     Kind,
     add_row,
     canonical,
@@ -264,22 +263,13 @@ def optimizer(name: str) -> Callable[[_Part], _Part]:
     """
 
     def register(part: _Part) -> _Part:
-        import torch
-
         from sweeplab.train import optimizers, run
 
-        own: Any = part
-        if not isinstance(own, type):
-            parameters = [torch.nn.Parameter(torch.zeros(2, 2)), torch.nn.Parameter(torch.zeros(2))]
-            optimizers.torch_optimizer(own, parameters, Hyperparameters())
+        optimizers.check_optimizer(part)
+        run.MADE_FROM_VALUES.discard(name)
+        if not isinstance(part, type):
             run.MADE_FROM_VALUES.add(name)
-        elif not issubclass(own, optimizers.Optimizer) or inspect.isabstract(own):
-            raise ValueError(
-                f"{own.__name__} is no subclass of sweeplab.train.optimizers.Optimizer with update_"
-            )
-        else:
-            run.MADE_FROM_VALUES.discard(name)
-        add("optimizer", name, own)
+        add("optimizer", name, part)
         return part
 
     return register

@@ -194,7 +194,7 @@ class AttentionMask:
     n_runs: int
     present: Bool[Tensor, "KB S"] | None = None
     bias: Callable[[Tensor], Tensor] | None = None
-    _biases: dict[str, Tensor] = field(default_factory=dict)
+    _near_bias: Tensor | None = None
     _additive_masks: dict[AttentionKind, Tensor] = field(default_factory=dict)
 
     @property
@@ -217,19 +217,16 @@ class AttentionMask:
             self._additive_masks[kind] = mask
         return self._additive_masks[kind]
 
-    def add_bias(
-        self, scores: Float[Tensor, "KB H *blocks T S"], part: str, distances: Int[Tensor, "T S"]
-    ) -> Float[Tensor, "KB H *blocks T S"]:
-        """Add the bias of these distances, [K or 1, H, T, S], to scores; layers share the bias of each named part."""
+    def add_near_bias(
+        self, scores: Float[Tensor, "KB H blocks T S"], distances: Int[Tensor, "T S"]
+    ) -> Float[Tensor, "KB H blocks T S"]:
+        """Add the bias of these distances to the scores of every block; layers share it."""
         if self.bias is None:
             return scores
-        if part not in self._biases:
-            self._biases[part] = self.bias(distances)
-        bias = self._biases[part]
-        by_run = scores.view(len(bias), -1, *scores.shape[1:])
-        if scores.ndim > distances.ndim + 2:
-            bias = bias.unsqueeze(2)
-        return (by_run + bias[:, None]).flatten(0, 1)
+        if self._near_bias is None:
+            self._near_bias = self.bias(distances)
+        bias = self._near_bias[:, None, :, None]  # [K or 1, 1, H, 1, T, S]
+        return (scores.view(len(bias), -1, *scores.shape[1:]) + bias).flatten(0, 1)
 
 
 class AttentionKind(ABC):
@@ -422,7 +419,7 @@ def _near_scores(
     if mask.visible is not None:
         present = mask.visible[:, positions.clamp(0, n_keys - 1)]
         hidden = hidden | ~present[:, None, :, None]
-    return mask.add_bias(products, "near", distances), hidden
+    return mask.add_near_bias(products, distances), hidden
 
 
 FULL = _Full()

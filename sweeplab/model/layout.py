@@ -246,7 +246,8 @@ def _block(listed: _WeightList, side: Side, block: str) -> None:
     lead, bias = [shape.n_expert] * routed, shape.has_ff_bias and not routed
     if routed:
         listed.matrix(f"{name}.router", c, shape.n_expert)
-    for part in ("up", "gate")[: 1 + shape.is_gated]:
+    parts = ["up", "gate"] if shape.is_gated else ["up"]
+    for part in parts:
         listed.matrix(f"{name}.{part}", *lead, c, shape.d_ff, bias=bias)
     listed.matrix(f"{name}.down", *lead, shape.d_ff, c, bias=bias, residual=True)
 

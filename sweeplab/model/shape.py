@@ -116,7 +116,9 @@ class Side:
     @property
     def sub_layers(self) -> tuple[str, ...]:
         """Return the names of a block's sub-layers, in order of computation."""
-        return "attention", *["cross"] * self.has_cross, "feed_forward"
+        if self.has_cross:
+            return "attention", "cross", "feed_forward"
+        return "attention", "feed_forward"
 
 
 @dataclass(frozen=True)

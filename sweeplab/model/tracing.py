@@ -84,7 +84,9 @@ class _RecordingPass(Pass):
             self.note(f"{name}.{role}.heads", head)
         identity = torch.eye(k.shape[2], dtype=k.dtype).repeat(*k.shape[:2], 1, 1)
         weights = kind.attend(q, k, identity, self.shape, mask, None)
-        products = mask.add_bias(scores(q, k), name, distance_matrix(q, k))
+        products = scores(q, k)
+        if mask.bias:
+            products = products + mask.bias(distance_matrix(q, k))
         self.note(f"{name}.scores", products.masked_fill(weights == 0.0, -torch.inf))
         self.note(f"{name}.weights", weights)
         return self.note(f"{name}.mixed", super().attend(name, kind, heads, mask))

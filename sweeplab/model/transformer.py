@@ -61,7 +61,9 @@ class Transformer:
     @property
     def max_length(self) -> int:
         """Return how many tokens the model can read at most, 0 for no limit."""
-        return self.shape.block_size * POSITIONS[self.shape.positions].is_bounded
+        if POSITIONS[self.shape.positions].is_bounded:
+            return self.shape.block_size
+        return 0
 
     @cached_property
     def sites(self) -> dict[str, Site]:
@@ -221,7 +223,7 @@ def cross_entropy(
 ) -> Float[Tensor, "K"]:
     """Return each run's mean cross-entropy over its counted targets; see `Transformer.losses`."""
     n_runs, flat = targets.shape[0], targets.reshape(-1)
-    log_probs = _log_softmax(logits)
+    log_probs = at_least_float32(logits.flatten(0, 1)).log_softmax(dim=-1)
     losses = F.nll_loss(log_probs, flat, reduction="none", ignore_index=NO_TARGET)
     if smoothing is not None:
         uniform = -log_probs.mean(dim=-1)  # the loss of a uniform target
@@ -231,10 +233,6 @@ def cross_entropy(
     if dense:
         return losses.mean(dim=1)
     return losses.sum(dim=1) / (flat != NO_TARGET).view(n_runs, -1).sum(dim=1).clamp(min=1)
-
-
-def _log_softmax(logits: Float[Tensor, "K N V"]) -> Float[Tensor, "K*N V"]:
-    return at_least_float32(logits.flatten(0, 1)).log_softmax(dim=-1)
 
 
 # ------------------------------------------------------------------ a plugin's model

@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from inspect import isabstract
 from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
@@ -324,11 +325,13 @@ def orthogonalize(matrices: Float[Tensor, "n in out"]) -> Float[Tensor, "n in ou
 
 def _matrices(weight: Weight, layout: Layout) -> Iterator[slice]:
     """Yield the columns of each matrix in a weight; queries, keys and values are separate matrices."""
-    n_columns, bounds = weight.shape[-1], {0, weight.shape[-1]}
-    if weight.name.endswith((".qkv.weight", ".kv.weight")):
-        queries = weight.name.endswith(".qkv.weight") * layout.shape.n_head * layout.shape.head_dim
-        bounds |= {queries, (queries + n_columns) // 2}
-    for begin, end in pairwise(sorted(bounds)):
+    n_columns, bounds = weight.shape[-1], [0]
+    if weight.name.endswith(".qkv.weight"):
+        n_queries = layout.shape.n_head * layout.shape.head_dim
+        bounds += [n_queries, (n_queries + n_columns) // 2]
+    elif weight.name.endswith(".kv.weight"):
+        bounds += [n_columns // 2]
+    for begin, end in pairwise([*bounds, n_columns]):
         yield slice(begin, end)
 
 
@@ -466,19 +469,35 @@ def torch_optimizer(
         TypeError: the factory returns something else.
         ValueError: the state has numbers that a row cannot hold.
     """
-    own = make(parameters, values)
-    if not isinstance(own, torch.optim.Optimizer):
-        raise TypeError(f"the factory returned a {type(own).__name__}; allowed: a torch.optim.Optimizer")
+    made = make(parameters, values)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise TypeError(f"the factory returned a {type(made).__name__}; allowed: a torch.optim.Optimizer")
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
-    own.step()
-    for state in own.state.values():
+    made.step()
+    for state in made.state.values():
         for name, value in state.items():
             is_row = isinstance(value, Tensor) and value.dtype == torch.float32
             if not is_row and not isinstance(value, int | float | None):
                 what = getattr(value, "dtype", type(value).__name__)
                 raise ValueError(f"state {name} is {what}; allowed: tensors of float32, and numbers")
-    return own
+    return made
+
+
+def check_optimizer(part: Any) -> None:
+    """Refuse a part of a plug-in that is neither a class of optimizers nor a factory of torch optimizers.
+
+    Raises:
+        TypeError: the factory returns something else.
+        ValueError: the class lacks `update_`, or the torch optimizer's state has numbers that a row cannot hold.
+    """
+    if not isinstance(part, type):
+        parameters = [torch.nn.Parameter(torch.zeros(2, 2)), torch.nn.Parameter(torch.zeros(2))]
+        torch_optimizer(part, parameters, Hyperparameters())
+    elif not issubclass(part, Optimizer) or isabstract(part):
+        raise ValueError(
+            f"{part.__name__} is no subclass of sweeplab.train.optimizers.Optimizer with update_"
+        )
 
 
 def make_optimizer(values: Hyperparameters, layout: Layout, adam_step_: AdamStep = adam_) -> Optimizer:

@@ -99,8 +99,10 @@ class Stack:
         self._sites = {
             name: site for name, site in self.transformer.sites.items() if rates.get(site.kind, 1.0) > 0
         }
-        n_elements = self.transformer.max_mask_size(like.batch_size // like.grad_accum)
-        self._elements = element_hashes(n_elements * bool(self._sites), self.device)
+        n_elements = 0
+        if self._sites:
+            n_elements = self.transformer.max_mask_size(like.batch_size // like.grad_accum)
+        self._elements = element_hashes(n_elements, self.device)
         self._members: list[Member] = []
         self.is_whole = True  # False while a step writes to the rows; an error in the step leaves it False
         layout = self.transformer.layout
@@ -233,13 +235,13 @@ class Stack:
     def _inputs(self) -> StepInputs:
         members, n_parts = self._members, self._step.n_parts
         numbers = [member.step_numbers(self._step.loss.names) for member in members]
-        keys, rates = [member.dropout_key for member in members], [member.dropout_rates for member in members]
-        masks = [
-            mask_inputs(
-                keys, [member.iteration * n_parts + part for member in members], rates, self._sites.values()
-            )
-            for part in range(n_parts if self._sites else 0)
-        ]
+        masks = []
+        if self._sites:
+            keys = [member.dropout_key for member in members]
+            rates = [member.dropout_rates for member in members]
+            for part in range(n_parts):
+                iterations = [member.iteration * n_parts + part for member in members]
+                masks.append(mask_inputs(keys, iterations, rates, self._sites.values()))
         return StepInputs(
             # A step changes all rows but the best weights.
             rows={name: rows[: len(members)] for name, rows in self._rows.items() if name != "best"},
@@ -280,11 +282,12 @@ class Stack:
             changed(made, lambda part: torch.from_numpy(part).to(self.device))
             for made in objective.evaluation(self._evaluation.n_tokens)
         ]
-        for at_end in (False, True)[: 1 + (record.state != "running")]:
+        for at_end in (False, True):
+            if at_end and record.state == "running":
+                continue
             rows = self._rows["best" if at_end else self._evaluated][row]
-            weights = {
-                name: view[0] for name, view in self.transformer.layout.views(rows.clone()[None]).items()
-            }
+            views = self.transformer.layout.views(rows.clone()[None])
+            weights = {name: view[0] for name, view in views.items()}
             names = [name for name in self._metrics if is_at_end(name) == at_end]
             model = MeasuredModel(member.run.values, weights, self.transformer)
             with self._precision.context():

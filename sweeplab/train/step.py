@@ -71,7 +71,10 @@ class StepInputs:
 
     def tensors(self) -> list[Tensor]:
         """Return all tensors in the order that `with_tensors` takes them."""
-        return [*self.rows.values(), *self.parts, *[self.elements][: len(self.sites)]]
+        tensors = [*self.rows.values(), *self.parts]
+        if self.sites:
+            tensors.append(self.elements)
+        return tensors
 
     def with_tensors(self, tensors: Iterable[Tensor]) -> StepInputs:
         """Return inputs of the same structure with other tensors."""
