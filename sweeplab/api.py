@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sweeplab.analysis.predicting import Transferred
     from sweeplab.lab.moving import Done
     from sweeplab.report.data import ReportData
+    from sweeplab.report.headline import Headline
     from sweeplab.report.style import Figure
     from sweeplab.study.spec import StudySpec
     from sweeplab.tracking.models import Published
@@ -114,6 +115,16 @@ class Results:
         from sweeplab.analysis.table import curves_table
 
         return curves_table(self.folder.lab, self.folder.name, metrics)
+
+    def show(self) -> Headline:
+        """Return what comes first of the study: its state, best trial, law, what limits it, and what to do next.
+
+        Raises:
+            BadInput: the study's storage or one of its files cannot be read.
+        """
+        from sweeplab.report.headline import read_headline
+
+        return read_headline(self.folder)
 
     def _repr_html_(self) -> str:
         from sweeplab.report.live import study_html

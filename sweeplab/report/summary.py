@@ -13,15 +13,11 @@ import numpy as np
 from pandas import DataFrame, Series
 
 from sweeplab.analysis.differences import settings
-from sweeplab.analysis.importance import FEWEST_TRIALS, WITHIN_CHANCE
 from sweeplab.analysis.studies import unlike_precision
-from sweeplab.analysis.sweep import Sweep
 from sweeplab.analysis.trials import (
     COUNTED,
-    LOST,
     VALUED,
     are_best,
-    finite,
     grid_of,
     searched_of,
     tasks_of,
@@ -29,20 +25,18 @@ from sweeplab.analysis.trials import (
 )
 from sweeplab.data.task import loss_unit
 from sweeplab.formatting import counts, listed, rounded, sentence, several, several_named, span, written
-from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.findings import find_limits
 from sweeplab.lab.identity import differences
-from sweeplab.lab.listing import StudyState, StudyTrials, cell_limits, read_trials, study_state
+from sweeplab.lab.listing import StudyTrials
 from sweeplab.lab.showing import baselines_in_words, commands_about
 from sweeplab.laws.assessment import IDENTIFIED, NOT_IDENTIFIED, WEAK, Assessment
 from sweeplab.laws.evidence import chosen_best
 from sweeplab.laws.forms import LAWS, N_OPT, RATIO
 from sweeplab.laws.misfit import FLAGGED
-from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import MEASURED_ON, RunState
+from sweeplab.records.runs import MEASURED_ON
 from sweeplab.report.data import ReportData, states_in_words
+from sweeplab.report.headline import Headline, read_headline
 from sweeplab.report.panels.base import Panel
-from sweeplab.report.panels.sweep import main_scope
 from sweeplab.report.style import spaced
 
 # At most this many different settings are named.
@@ -56,25 +50,26 @@ Entries = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Summary:
-    """The head of a report: the question, the answers, and further entries as (name, text).
+    """The head of a report: the headline of one study, and further entries as (name, text).
 
     `best` is the trial of the lowest expected loss, if any, and `use` has the commands about it, by what they do. Runs
-    with different tasks have no best trial. `answers` begin with what was found, then say how certain it is; `then` is
-    the command to go on with.
+    with different tasks have no best trial. `answers` are those of a page that has no headline: of several studies, or
+    of a table.
     """
 
     study: str
     entries: Sequence[tuple[str, str]]
     best: Mapping[str, Any] = field(default_factory=dict)
-    asked: str = ""
+    headline: Headline | None = None
     answers: Sequence[str] = ()
-    then: str = ""
     use: Mapping[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, str]:
         """Return all texts by their names."""
-        texts = {"Asked": self.asked, "Answer": " ".join(self.answers), "Next": self.then}
-        return {what: words for what, words in texts.items() if words} | dict(self.entries)
+        texts = dict(self.entries)
+        if self.answers:
+            texts = {"Answer": " ".join(self.answers)} | texts
+        return texts
 
 
 def summarize(report: ReportData, metric: str = "best_val_loss") -> Summary:
@@ -139,16 +134,12 @@ def summarize(report: ReportData, metric: str = "best_val_loss") -> Summary:
         ranges = (f"{name} ({_range(runs[name])})" for name in tuned)
         entries.append(("Varied within a cell", ", ".join(ranges)))
     use: Mapping[str, str] = {}
-    if folder and best:
-        use = commands_about(folder, str(bests[0].get("objective", "")))
-    if not bests:
-        return Summary(
-            report.study, _joined(entries), answers=[_no_loss(runs, folder)], then=_cure(runs, folder)
-        )
-    answers, then = _unfinished(runs, folder)
-    if folder and not then and not report.confirmed:
-        then = confirming
-    return Summary(report.study, _joined(entries), best, answers=answers, then=then, use=use)
+    first = None
+    if folder and folder.plan_file.exists():
+        first = read_headline(folder)
+        if best:
+            use = commands_about(folder, str(bests[0].get("objective", "")))
+    return Summary(report.study, _joined(entries), best, first, use=use)
 
 
 def _joined(entries: Entries) -> Entries:
@@ -157,57 +148,6 @@ def _joined(entries: Entries) -> Entries:
     for name, text in entries:
         texts.setdefault(name, []).append(text)
     return [(name, " ".join(of_name)) for name, of_name in texts.items()]
-
-
-def _unfinished(runs: DataFrame, folder: StudyFolder | None) -> tuple[list[str], str]:
-    """Say how far a study is that has not ended, and the command about it."""
-    if folder is None or not folder.plan_file.exists():
-        return [], ""
-    state = study_state(folder)
-    if state is StudyState.COMPLETE:
-        return [], ""
-    limits = cell_limits(folder)
-    trials = trials_table(runs)
-    ended = trials[trials["state"].isin(COUNTED)]
-    total = sum(limit or 0 for limit in limits.values())
-    done = f"{len(ended)} of {several(total, 'trial')}" if total else several(len(ended), "trial")
-    text = f"{sentence(state)[:-1]}: {done} have ended, in {ended['cell'].nunique()} of {several(len(limits), 'cell')}."
-    return [text], folder.command("study watch" if folder.is_run else "study resume")
-
-
-def _no_loss(runs: DataFrame, folder: StudyFolder | None) -> str:
-    """Say why no trial has a loss."""
-    states, (progress, _) = Counter(runs["state"]), _unfinished(runs, folder)
-    if progress and not set(states) & set(LOST):
-        return f"{progress[0]} No trial has a loss yet."
-    if states.keys() == {RunState.DIVERGED}:
-        text = f"All {several(len(runs), 'run')} diverged" if len(runs) > 1 else "The only run diverged"
-        if "learning_rate" in runs:
-            text += f", learning_rate {_range(runs['learning_rate'])}: try lower ones"
-        return " ".join([f"{text}.", *progress])
-    text = f"No trial ended with a loss: {states_in_words(runs['state'])}."
-    errors = folder and [
-        trial.ending.error for trial in read_trials(folder) if trial.ending and trial.ending.error
-    ]
-    if errors:
-        text += f" The last error: {sentence(errors[-1].strip().rpartition(chr(10))[2])}"
-    return " ".join([text, *progress])
-
-
-def _cure(runs: DataFrame, folder: StudyFolder | None) -> str:
-    if folder is None:
-        return ""
-    if set(runs["state"]) == {RunState.DIVERGED} and "learning_rate" in runs:
-        high = float(runs["learning_rate"].min())
-        name = f"--name {folder.name}-lower"
-        values = f"={rounded(high / 100)}..{rounded(high)}"
-        usual = TABLE["learning_rate"].suggested
-        if isinstance(usual, Mapping) and usual["max"] < high:
-            values = ""
-        return f"{folder.command('study run')} {name} --search learning_rate{values}"
-    if RunState.FAILED in set(runs["state"]):
-        return folder.command("study logs")
-    return _unfinished(runs, folder)[1]
 
 
 def _precision(runs: DataFrame) -> Entries:
@@ -239,78 +179,13 @@ def _beside_baselines(report: ReportData, best: Mapping[str, Any]) -> Entries:
 
 def summarize_scaling(report: ReportData, panels: Sequence[Panel]) -> Summary:
     """Put a study and its scaling law into words; all losses are those that the law is fitted to."""
-    runs = report.runs
-    if runs.empty:
+    if report.runs.empty:
         return summarize(report)
-    metric = report.law_metric
-    summary = summarize(report, metric)
-    law = next((tuning.result for tuning in panels if "parameters" in tuning.result), None)
-    grid = grid_of(runs, report.design)
-    tuned = [name for name in searched_of(runs, report.design) if name not in grid]
-    n_cells = runs["cell"].nunique()
-    cells = several(n_cells, "cell")
-    if tuned and n_cells > 1:
-        cells += f", each by its best trial over {listed(tuned)}"
-    asked = f"How does the loss depend on {listed(grid or ['its size'])}? Compared: {cells}."
-    answers = [*summary.answers, *_trend(report, grid, metric)]
-    entries, then = [*summary.entries], summary.then
-    folder = report.folder(report.study)
-    if law:
-        answers.append(_law_in_words(law))
-        entries += summarize_law(law)
-    elif n_cells == 1 and summary.best:
-        answers.append("There is one cell, so no size is compared: its trials are on the page of the sweep.")
-        if folder:
-            then = folder.command("report sweep")
-    return replace(summary, entries=entries, asked=asked, answers=answers, then=then)
-
-
-def _trend(report: ReportData, grid: Sequence[str], metric: str) -> list[str]:
-    """Say what each size of the grid does to the best trials' losses, and which cell has the lowest."""
-    trials = trials_table(report.runs, metric)
-    ended = trials[trials["state"].isin(VALUED) & trials["loss"].notna()]
-    if ended.empty or tasks_of(ended).nunique() > 1:
-        return []
-    best = ended[are_best(ended, ["cell"])]
-    units = {"n_params": "parameters", "train_tokens": "training tokens"}
-    role = next((each for each in units if best[each].nunique() > 1), None)
-    if role is None:
-        return []
-    factors = {name: _factor(best, name, grid) for name in grid}
-    known = {
-        name: factor for name, factor in sorted(factors.items(), key=lambda item: item[1]) if factor == factor
-    }
-    lowest = best.sort_values("loss", kind="stable").iloc[0]
-    loss = f"loss {MEASURED_ON[metric.removeprefix('best_').removeprefix('final_')]}"
-    at = f"{lowest['loss']:.4f} at {lowest[role]:,.0f} {units[role]}"
-    if len(known) > 1:
-        helping = [name for name, factor in known.items() if factor < 1]
-        text = "Larger is not better here"
-        if helping:
-            text = f"{helping[0]} helps most"
-        by = listed([f"{factor:.3f} for {name}" for name, factor in known.items()])
-        return [
-            f"{text}: a doubling multiplies the {loss} by {by}. The lowest is {at}, cell {spaced(lowest['cell'])}."
-        ]
-    by_size = best.set_index(role)["loss"].sort_index()
-    low, high, first, last = by_size.index[0], by_size.index[-1], by_size.iloc[0], by_size.iloc[-1]
-    text = f"From {low:,.0f} to {high:,.0f} {units[role]} the best trial's {loss} goes from {first:.4f} to {last:.4f}"
-    if lowest[role] != high:
-        text += f"; the lowest is {at}"
-    return [f"{text}."]
-
-
-def _factor(best: DataFrame, name: str, grid: Sequence[str]) -> float:
-    """Compute by what a doubling of one size multiplies the loss while others stay, in the mean over all steps."""
-    others = [other for other in grid if other != name and other in best]
-    values = finite(best, name)
-    rows = best.assign(log=np.log2(values.where(values > 0)), height=np.log(best["loss"])).dropna(
-        subset=["log"]
-    )
-    lines = rows.groupby([rows[other].astype(str) for other in others] or np.zeros(len(rows)), sort=False)
-    steps = [line.sort_values("log")[["log", "height"]].diff().dropna() for _, line in lines]
-    wide, high = (sum(float(step[column].sum()) for step in steps) for column in ("log", "height"))
-    return math.exp(high / wide) if wide else math.nan
+    summary = summarize(report, report.law_metric)
+    law = next((panel.result for panel in panels if "parameters" in panel.result), None)
+    if law is None:
+        return summary
+    return replace(summary, entries=[*summary.entries, *summarize_law(law)])
 
 
 def _with_value(law: Mapping[str, Any], names: Set[str]) -> dict[str, Mapping[str, Any]]:
@@ -344,57 +219,8 @@ def _estimates_in_words(estimates: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def summarize_sweep(report: ReportData, panels: Sequence[Panel]) -> Summary:
-    """Describe a study and the hyperparameters that mattered in its search."""
-    summary = summarize(report)
-    if report.runs.empty:
-        return summary
-    (sweep,) = report.sweeps
-    searched, grid = [each.name for each in sweep.dimensions], [each.name for each in sweep.grid]
-    cells = several(len(sweep.cells), "cell")
-    asked = f"Which of {cells} is best?"
-    if searched:
-        asked = f"Which hyperparameters matter ({listed(searched)})"
-        if grid:
-            asked += f" in each of {cells} of {listed(grid)}"
-        asked += ", and which values are good?"
-    if sweep.ended.empty:
-        return replace(summary, asked=asked)
-    answers, best = [*summary.answers], summary.best
-    if best:
-        values = [f"{name} {written(value)}" for name, value in best["hyperparameters"].items()]
-        of = f" with {listed(values)}" if values else ""
-        answers.append(f"The best trial has a loss of {best['loss']:.4f} {report.loss_unit}{of}.")
-    ranked = [each.notes[0] for each in panels if "choices" in each.result and each.notes][:1]
-    return replace(summary, asked=asked, answers=[*answers, *_what_mattered(report, sweep), *ranked])
-
-
-def _what_mattered(report: ReportData, sweep: Sweep) -> list[str]:
-    """Name the hyperparameters whose importance is above chance, with their shares and good values."""
-    if not sweep.dimensions:
-        return []
-    ranked = [each for each in report.importances(sweep) if each.scope == main_scope(sweep)]
-    if not ranked:
-        return [
-            f"Which hyperparameters matter is open: that takes {FEWEST_TRIALS} trials or more, and there are "
-            f"{len(sweep.trials)}."
-        ]
-    ranked.sort(key=lambda share: -share.importance)
-    matters = [each for each in ranked if each.verdict != WITHIN_CHANCE]
-    others = [each.hyperparameter for each in ranked if each.verdict == WITHIN_CHANCE]
-    shares = [f"{share.hyperparameter} {share.importance:.0%}" for share in matters or ranked[:1]]
-    if not matters:
-        trials = several(ranked[0].n_trials, "trial")
-        return [
-            f"No searched hyperparameter is distinguishable from chance in {trials}; the first is {shares[0]}."
-        ]
-    text = f"Share of the importance: {listed(shares)}"
-    if others:
-        text += f"; not distinguishable from chance: {listed(others)}"
-    best = sweep.trials[sweep.trials["standing"] <= 1 / 5]
-    if len(best) < 2:
-        return [f"{text}."]
-    values = [f"{share.hyperparameter} {_range(best[share.hyperparameter])}" for share in matters]
-    return [f"{text}.", f"The best fifth of each cell's trials have {listed(values)}."]
+    """Describe a study; its panels say which hyperparameters mattered in its search."""
+    return summarize(report)
 
 
 def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary:
@@ -423,7 +249,6 @@ def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary
             f"{first} has the lowest loss: {lowest[first]:.4f} {report.loss_unit}, against {against}.",
             *answers,
         ]
-    folders = filter(None, map(report.folder, studies))
     return Summary(
         listed(studies),
         [
@@ -431,9 +256,7 @@ def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary
             ("Set differently", f"{set_differently} ({' / '.join(studies)})"),
             *_precision(runs),
         ],
-        asked=f"Do the best losses of {listed(studies)} differ, and what was set differently?",
         answers=answers,
-        then=" && ".join(folder.command("study confirm") for folder in folders) * (not report.confirmed),
     )
 
 
@@ -475,8 +298,7 @@ def summarize_table(assessment: Assessment, source: str) -> Summary:
     columns = assessment.points.columns
     ranges = (f"{name} {span(float(column.min()), float(column.max()))}" for name, column in columns.items())
     rows, law = f"{assessment.points.n:,}: {', '.join(ranges)}", assessment.as_dict()
-    asked = f"How does the loss in {source} depend on {listed(assessment.fit.law.columns)}?"
-    return Summary(source, [("Rows", rows), *summarize_law(law)], asked=asked, answers=[_law_in_words(law)])
+    return Summary(source, [("Rows", rows), *summarize_law(law)], answers=[_law_in_words(law)])
 
 
 def summarize_law(law: Mapping[str, Any]) -> Entries:

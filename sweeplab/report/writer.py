@@ -180,6 +180,7 @@ def _json(title: str, summary: Summary, panels: Sequence[Panel]) -> str:
     about = {
         "title": title,
         "study": summary.study,
+        "headline": summary.headline and summary.headline.as_dict(),
         "summary": summary.as_dict(),
         "best": summary.best,
         "use": summary.use,

@@ -1,13 +1,12 @@
-"""What a reader sees first of each page: what was asked, the answer with its uncertainty, the best trial."""
+"""What a reader sees first of each page: the headline of a study, the differences of several, and the best trial."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from analysis.planted_sweep import CELLS, plant_sweep
@@ -16,7 +15,7 @@ from pandas import DataFrame
 
 import sweeplab
 from sweeplab.analysis.studies import Studies
-from sweeplab.api import Study, report_data
+from sweeplab.api import Study
 from sweeplab.formatting import sentence
 from sweeplab.laws.forms import LAWS, Law, parameters_of
 from sweeplab.records.folders import StudyFolder
@@ -33,60 +32,6 @@ def first_screen(page: str, *tables: DataFrame, report: ReportData | None = None
     asked = read_dashboard(page=page).panels
     wanted = {"verdicts", "choices", "differences"}
     return SUMMARIES[page](report, [make_panel(each, report) for each in asked if each.panel in wanted])
-
-
-@pytest.mark.slow
-def test_a_sweeps_page_opens_with_what_mattered_and_good_values() -> None:
-    said = first_screen("sweep", plant_sweep(40, CELLS[:3]))
-    lowest, mattered, good, ranked, *_ = said.answers
-    assert re.match(
-        r"The best trial has a loss of \d\.\d{4} nats/token with n_layer \d, n_embd \d+, ", lowest
-    )
-    assert said.asked.startswith(
-        "Which hyperparameters matter (activation, dropout, learning_rate and weight_decay) in each of 3 cells"
-    )
-    assert re.match(r"Share of the importance: learning_rate \d+%", mattered)
-    assert "activation" in mattered.split("; not distinguishable from chance: ")[1]
-    low, high = map(float, re.search(r"learning_rate (\S+) to (\S*\d)", good).groups())
-    assert low < 10**-2.5 < high < 30 * low, "the best rate that was planted, in less than half of its range"
-    assert "whether by more than chance is undecided" in ranked, "of one seed"
-    few = first_screen("sweep", plant_sweep(3, CELLS[:1])).answers
-    assert few[1].endswith("matter is open: that takes 10 trials or more, and there are 3.")
-
-
-def test_a_scaling_page_says_where_the_loss_goes_and_what_of_a_law_is_known() -> None:
-    runs = plant_sweep(
-        4, ((1, 32), (2, 64), (4, 96)), loss=lambda values: 3 - values["n_layer"] / 10, noise=0
-    )
-    said = first_screen("scaling", runs)
-    assert said.asked.startswith(
-        "How does the loss depend on n_embd and n_layer? Compared: 3 cells, each by its best trial"
-    )
-    n_params = sorted(runs["n_params"].unique())
-    lowest = runs.groupby("n_params")["best_val_loss"].min()
-    assert said.answers[0] == (
-        f"From {n_params[0]:,} to {n_params[-1]:,} parameters the best trial's loss on the evaluation targets goes "
-        f"from {lowest.iloc[0]:.4f} to {lowest.iloc[-1]:.4f}."
-    )
-
-
-@pytest.mark.parametrize(
-    ("n_layer", "n_embd", "says"),
-    [
-        (0.9, 0.8, "n_embd helps most"),
-        (0.8, 0.9, "n_layer helps most"),
-        (1.02, 1.01, "Larger is not better here"),
-    ],
-)
-def test_what_each_size_does_is_said_first(n_layer: float, n_embd: float, says: str) -> None:
-    def loss(values) -> float:
-        wanted = 3 * n_layer ** np.log2(values["n_layer"]) * n_embd ** np.log2(values["n_embd"] / 32)
-        return (wanted - 3 + 0.2 * values["n_layer"] + 0.005 * values["n_embd"]) / 0.3
-
-    cells = [(a, b) for a in (1, 2, 4) for b in (32, 64)]
-    first, *_ = first_screen("scaling", plant_sweep(2, cells, loss=loss, noise=0)).answers
-    assert first.startswith(f"{says}: a doubling multiplies the loss on the evaluation targets by ")
-    assert f"{n_layer:.3f} for n_layer" in first and f"{n_embd:.3f} for n_embd" in first
 
 
 def test_a_comparison_says_what_differs_and_what_stands_behind_each_side() -> None:
@@ -139,38 +84,27 @@ def test_a_study_of_one_size_ends_with_the_page_of_its_trials(sizes, page: str, 
 
 
 @pytest.mark.slow
-def test_a_page_opens_with_the_state_of_its_study(tiny: Callable[..., StudySpec], tmp_path: Path) -> None:
-    def answers(study: Study, page: str) -> Summary:
-        said = SUMMARIES[page](report_data(study.lab, [study.folder.name]), [])
-        texts = [*said.answers, *(text for _, text in said.entries)]
-        assert not [
-            text for text in texts if "no limits" in text or "cannot be told" in text or " yet" in text
-        ]
-        names = [name for name, _ in said.entries]
-        assert len(names) == len(set(names)), "no name stands twice"
-        return said
-
+def test_every_place_opens_with_the_same_five_lines(tiny: Callable[..., StudySpec], tmp_path: Path) -> None:
     study = Study(tiny(), tmp_path / "lab")
     ended = study.run(progress=False)
     assert ended.report.name == "sweep.html", "the page of a study of one cell"
-    said = answers(study, "sweep")
-    assert said.answers[0].startswith("The best trial has a loss of ") and "study confirm tiny" in said.then
-    said = answers(study, "scaling")
-    assert said.answers == [
-        "There is one cell, so no size is compared: its trials are on the page of the sweep."
-    ]
-    assert "report sweep tiny" in said.then
+    said = study.show()
+    assert said.state == "finished: 4 of 4 trials" and said.law == "none: one size; three or more are needed"
+    assert said.best.startswith(f"val_loss {study.best['value']:.3g} (one seed)   learning_rate=")
+    for page in ("scaling", "sweep"):
+        file = study.report(page)
+        assert escape(str(said), quote=False) in file.read_text("utf-8").replace("&#39;", "'")
+        assert json.loads(file.with_suffix(".json").read_text("utf-8"))["headline"] == said.as_dict()
     steering.extend(study.folder, 8, None)
-    said = answers(study, "sweep")
-    assert said.answers[0] == "Interrupted: 4 of 8 trials have ended, in 1 of 1 cell."
-    assert "study resume tiny" in said.then
+    said = study.show()
+    assert said.state == "interrupted: 4 of 8 trials" and "sweeplab resume tiny" in said.next
 
     wild = Study(tiny(name="wild", search={"learning_rate": Range(1e5, 1e6, log=True)}), tmp_path / "lab")
     wild.run(progress=False)
-    for page in ("scaling", "sweep"):
-        said = answers(wild, page)
-        assert said.answers[0].startswith("All 4 runs diverged, learning_rate ")
-        assert "study run wild" in said.then and "--search learning_rate" in said.then
+    said = wild.show()
+    assert said.state.startswith("finished: 4 of 4 trials, all diverged; lowest learning_rate tried ")
+    assert (said.best, said.law) == ("none", "none")
+    assert said.next.startswith("sweeplab run wild --name wild-2 --search learning_rate=1e-4..1e-2")
 
 
 @pytest.mark.parametrize("value", [None, 0.5])

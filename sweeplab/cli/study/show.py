@@ -94,16 +94,19 @@ def show(
     folder = options.named_study(name, lab)
     if trial is not None:
         return showing.show_trial(folder, trial, cell), lambda shown: _print_trial(shown, everything)
+    from sweeplab.report.headline import read_headline
+
     study = showing.show_study(folder, cell, _jobs([folder]).get(folder.name, ""))
-    words = [folder.name, study["state"], study["job"]]
-    if study["state"] == "waiting":
-        words.append(f"{folder.command('study resume')} runs trials that wait")
+    first = read_headline(folder)
 
     def print_shown(study: dict[str, Any]) -> None:
-        say(": ".join(filter(None, words)))
+        say(str(first))
+        if study["job"]:
+            say(study["job"])
+        say()
         print_study(study)
 
-    return study, print_shown
+    return study | {"headline": first.as_dict()}, print_shown
 
 
 def _jobs(folders: Sequence[StudyFolder]) -> dict[str, str]:
@@ -124,7 +127,7 @@ def _jobs(folders: Sequence[StudyFolder]) -> dict[str, str]:
 
 
 def print_study(study: dict[str, Any]) -> None:
-    """Print what `show_study` returned: one row per cell, the best run, and the failures."""
+    """Print what `show_study` returned: one row per cell, what limited the best trials, and the failures."""
     rows = []
     for cell in study["cells"]:
         row = {name: value for name, value in cell.items() if name not in ("baseline", "n_trials")}
@@ -153,13 +156,11 @@ def print_study(study: dict[str, Any]) -> None:
         say(f"removed from this version: {removed}; these runs are shown from their records", "yellow")
     for finding in study["findings"]:
         say(f"to change: {Finding(**finding).in_words()}", "yellow")
-    best = study["best"]
-    if best:
-        searched = ", ".join(f"{name}={cell_text(value)}" for name, value in best["sampled"].items())
-        say(f"best: {measured_value(study['metric'], best['value'])}, by {best['key']}  {searched}")
-        for clause in best["choice_in_words"] or ():
-            say(clause)
-        say(Evidence(**best["evidence"]).in_words())
+    print_failures(study)
+
+
+def print_failures(study: dict[str, Any]) -> None:
+    """Print where storage and folders disagree, and the error of each failed run."""
     if study["disagreement"]:
         say(f"disagree: {study['disagreement']}", "yellow")
     for failure in study["failures"]:

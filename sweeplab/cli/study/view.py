@@ -33,7 +33,7 @@ from sweeplab.cli.printing import (
     workers_in_words,
     write_line,
 )
-from sweeplab.cli.study.show import print_confirmed, print_study
+from sweeplab.cli.study.show import print_confirmed, print_failures
 from sweeplab.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from sweeplab.formatting import (
     counts,
@@ -48,9 +48,10 @@ from sweeplab.formatting import (
 )
 from sweeplab.lab import events
 from sweeplab.lab.identity import read_orders
-from sweeplab.lab.listing import StudyState, loss_unit_of, study_state
-from sweeplab.lab.showing import places_in_words, show_study, states_in_words
+from sweeplab.lab.listing import StudyState, loss_unit_of
+from sweeplab.lab.showing import places_in_words, show_study
 from sweeplab.records.folders import StudyFolder
+from sweeplab.report.headline import read_headline
 from sweeplab.study.plan import CellPlan
 from sweeplab.sweep.engines import HEAD, engine_class
 from sweeplab.sweep.following import wait_for_job, watch_study
@@ -70,7 +71,6 @@ LEAVING = {
     "stop": "stopping: the runs are saved at their next evaluation",
 }
 QUIET_SECONDS = 30.0
-MOST_CELLS_SHOWN = 50  # of a study that ended
 
 
 class View:
@@ -352,11 +352,12 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
             def end(folder: StudyFolder, status: str) -> None:
                 shown.close()
                 if not (as_json or quiet):
-                    _say_state(folder, status)
+                    _say_how_it_ended(folder)
 
             result = study.run(update, interrupts, on_end=end)
         if as_json:
             answer = {"study": result.folder.name, "status": result.status, "runs": result.folder.states()}
+            answer["headline"] = read_headline(result.folder).as_dict()
             ended: dict[str, Any] = {"best": {}, "report": None}
             if result.report:
                 ended = {"best": result.best, "report": str(result.report)}
@@ -368,7 +369,7 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
                 again = shlex.join(["sweeplab", *sys.argv[1:]])
                 say(f"continue with: {result.folder.command('study resume') if was_extended else again}")
             if result.report:
-                say(f"report: {result.report}\nbrowse: {result.folder.command('ui')}")
+                say(f"open   {result.folder.command('ui')}     {result.report}")
     if interrupts() and os.environ.get(HEAD):
         engine_class(study.spec.engine.type).come_back()
     for error in result.errors:
@@ -426,12 +427,10 @@ def watch_with_view(folder: StudyFolder) -> int:
     except KeyboardInterrupt:
         say(f"{folder.name} continues; {folder.command('study stop')} stops it")
         return 0
-    _say_state(folder, study_state(folder))
+    _say_how_it_ended(folder)
     return EXIT_CODES.get(status or "failed", EXIT_FAILED)
 
 
-def _say_state(folder: StudyFolder, status: str) -> None:
-    shown = show_study(folder)
-    started = [cell for cell in shown["cells"] if cell["n_params"] is not None]
-    print_study(shown | {"cells": started if len(started) <= MOST_CELLS_SHOWN else []})
-    say(f"{folder.name}: {status}; runs: {states_in_words(folder.states(folder.unfinished)) or 'none'}")
+def _say_how_it_ended(folder: StudyFolder) -> None:
+    say(str(read_headline(folder)))
+    print_failures(show_study(folder))

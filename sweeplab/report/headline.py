@@ -1,0 +1,407 @@
+"""The five lines that every place shows first of a study: its state, best trial, law, what limits it, what to do next.
+
+The best trial is the one chosen by the expected value (`study/choice.py`); the smallest loss seen stands in tables of
+all trials only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from statistics import fmean
+from typing import Any
+
+from sweeplab.errors import BadInput
+from sweeplab.formatting import duration, rounded, several, written
+from sweeplab.hyperparameters import AUTO, TABLE
+from sweeplab.lab.findings import Finding, find_limits
+from sweeplab.lab.listing import StudyState, StudyTrials, Trial, cell_limits, find_metric, study_state
+from sweeplab.lab.storage import count_trials
+from sweeplab.records.confirmed import read_confirmed
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunState
+from sweeplab.study.problems import LENGTHS
+
+WIDTH = 80  # columns of a terminal
+FEWEST_SIZES = 3  # two points lie on every power law
+AHEAD = 2.0  # a law's forecast is for this many times the largest size
+CLOSE = 0.03  # a forecast is of use within this share of the loss
+
+
+@dataclass(frozen=True)
+class Best:
+    """The chosen trial: its value, the mean over its seeds, and its values of what varies in the study.
+
+    `half_width` is half the 90% interval of a new seed's value, by the spread of seeds pooled over all trials; None
+    where no trial has two seeds.
+    """
+
+    cell: str
+    trial: int
+    metric: str
+    value: float
+    half_width: float | None
+    values: Mapping[str, Any]
+    folder: str
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """A law's forecast at `AHEAD` times the largest size: the loss with its 90% interval, and the sizes fitted."""
+
+    what: str
+    loss: float
+    low: float
+    high: float
+    smallest: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the headline says of a study, as values.
+
+    `total` is None where only time or FLOPs end the study. `cut` names the budget that ended it before all trials.
+    `sizes` counts its cells of different sizes, `begun` those with a trial that has a value, `done` those with all
+    of their trials. `why_no_law` says why `ahead` is None. `lowest_rate` is the lowest learning rate tried.
+    """
+
+    name: str
+    state: StudyState
+    counted: int
+    total: int | None = None
+    runs: int = 0
+    training: int = 0
+    left: str = ""
+    cut: str = ""
+    seconds: float = 0.0
+    best: Best | None = None
+    is_diverged: bool = False
+    lowest_rate: float | None = None
+    sizes: int = 1
+    begun: int = 0
+    done: int = 0
+    ahead: Ahead | None = None
+    why_no_law: str = ""
+    findings: Sequence[Finding] = ()
+    length: Mapping[str, int] = field(default_factory=dict)
+    is_confirmed: bool = False
+    lab: Sequence[str] = ()
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the study has ended by itself."""
+        return self.state is StudyState.COMPLETE
+
+    def command(self, *words: str) -> str:
+        """Return a command about the study."""
+        first, *more = words
+        return " ".join(["sweeplab", first, self.name, *more, *self.lab])
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The lines of a study, as texts; `check` and `next` may be empty."""
+
+    study: str
+    state: str
+    best: str
+    law: str
+    check: str
+    next: str
+
+    @property
+    def lines(self) -> list[str]:
+        """Return the lines as a terminal of `WIDTH` columns shows them; a command is never cut."""
+        said = [(self.study, self.state), ("best", self.best), ("law", self.law), ("check", self.check)]
+        margin = max(6, len(self.study) + 1)
+        lines = [_cut(f"{name:<{margin}} {text}") for name, text in said if text]
+        if self.next:
+            lines.append(f"{'next':<{margin}} {self.next}")
+        return lines
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+    def as_dict(self) -> dict[str, str]:
+        """Return the texts by their names."""
+        return asdict(self)
+
+
+def headline(facts: Facts) -> Headline:
+    """Put a study into its five lines."""
+    best = law = "none"
+    if facts.best:
+        best = _best(facts.best, facts.is_over)
+        law = _law(facts)
+    elif not facts.is_diverged:
+        best = "none yet"
+        law = "not yet"
+    return Headline(facts.name, _state(facts), best, law, _check(facts), _next(facts))
+
+
+def _state(facts: Facts) -> str:
+    counts = several(facts.counted, "trial")
+    if facts.total is not None:
+        counts = f"{facts.counted} of {several(facts.total, 'trial')}"
+    if facts.is_over and facts.is_diverged:
+        lowest = ""
+        if facts.lowest_rate is not None:
+            lowest = f"; lowest learning_rate tried {facts.lowest_rate:.3g}"
+        return f"finished: {counts}, all diverged{lowest}"
+    if facts.is_over and facts.cut:
+        missing = ""
+        if facts.total is not None and facts.total > facts.counted:
+            missing = f", {facts.total - facts.counted} unfinished"
+        return f"stopped at its {facts.cut}: {counts}{missing}"
+    if facts.is_over:
+        runs = f" ({several(facts.runs, 'run')})" if facts.runs != facts.counted else ""
+        return f"finished: {counts}{runs}"
+    state: str = facts.state
+    if facts.state is StudyState.PAUSED and facts.training:
+        state = "pausing"
+    text = f"{state}: {counts}"
+    if facts.training:
+        waiting = ""
+        if facts.total is not None:
+            waiting = f", {max(0, facts.total - facts.counted - facts.training)} waiting"
+        text += f" ({facts.training} training{waiting})"
+    if facts.left:
+        text += f", {facts.left} left"
+    return text
+
+
+def _best(best: Best, is_over: bool) -> str:
+    number, seed = f"{best.value:.3g}", "(one seed)"
+    if best.half_width is not None and best.half_width > 0:
+        digits = max(0, 1 - math.floor(math.log10(best.half_width)))
+        number, seed = f"{best.value:.{digits}f}", f"+-{best.half_width:.{digits}f} (seed)"
+    values = " ".join(f"{name}={_short(value)}" for name, value in best.values.items())
+    text = f"{best.metric} {number} {seed}   {values}".rstrip()
+    if is_over:
+        return text
+    return f"so far {text}"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return written(value)
+
+
+def _law(facts: Facts) -> str:
+    ahead = facts.ahead
+    if ahead:
+        digits = max(1, -math.floor(math.log10(max(ahead.high - ahead.low, 1e-9) / 4)))
+        loss, low, high = (f"{value:.{digits}f}" for value in (ahead.loss, ahead.low, ahead.high))
+        fitted = f"{written(ahead.smallest)} to {written(ahead.largest)} fitted"
+        return f"at {AHEAD:g}x {ahead.what}: {loss} ({low} to {high}); {fitted}"
+    if facts.sizes == 1:
+        return "none: one size; three or more are needed"
+    if facts.begun < FEWEST_SIZES:
+        sizes = several(facts.begun, "size")
+        return f"not yet: {sizes} with finished trials; three or more are needed"
+    if not facts.is_over:
+        return f"not yet: {facts.done} of {several(facts.sizes, 'size')} done"
+    return f"none: {facts.why_no_law}"
+
+
+def _check(facts: Facts) -> str:
+    if not facts.is_over:
+        return ""
+    above = _finding(facts, "above n-grams")
+    if above:
+        return f"worse than n-grams ({above.numbers['n_grams']:.2f}): train longer"
+    edge = _finding(facts, "end of range")
+    if edge:
+        end = _end(edge)
+        where = f" in {len(edge.cells)} of {several(facts.sizes, 'size')}" if facts.sizes > 1 else ""
+        return f"best {edge.name} is at the {end} end of its range{where}"
+    return ""
+
+
+def _next(facts: Facts) -> str:
+    match facts.state:
+        case StudyState.FAILED:
+            return facts.command("logs")
+        case StudyState.RUNNING | StudyState.QUEUED | StudyState.STOPPING | StudyState.ENDING:
+            return facts.command("watch")
+        case StudyState.COMPLETE:
+            return _next_of_ended(facts)
+    return facts.command("resume")
+
+
+def _next_of_ended(facts: Facts) -> str:
+    """Return the first command that applies to a study whose budget is used up."""
+    if facts.cut and facts.total is not None and 0 < facts.counted < facts.total:
+        minutes = math.ceil(facts.seconds * facts.total / facts.counted / 60)
+        return f"{facts.command('extend', '--time', f'{minutes}m')} && {facts.command('resume')}"
+    again = ("--name", f"{facts.name}-2")
+    if facts.is_diverged:
+        return facts.command("run", *again, "--search", f"learning_rate{_lower(facts.lowest_rate)}")
+    above, edge = _finding(facts, "above n-grams"), _finding(facts, "end of range")
+    if above and facts.length:
+        lengths = [f"-o {name}={2 * value}" for name, value in facts.length.items()]
+        return facts.command("run", *again, *lengths)
+    if edge:
+        return facts.command("extend", "--widen", edge.name)
+    if facts.ahead and facts.ahead.high - facts.ahead.low > 2 * CLOSE * facts.ahead.loss:
+        return f"sweeplab laws next {facts.name}{' '.join(['', *facts.lab])}"
+    if facts.is_confirmed:
+        return ""
+    return facts.command("confirm")
+
+
+def _lower(tried: float | None) -> str:
+    """Return a range of learning rates below all that diverged, within the suggested one where that is below them."""
+    usual = TABLE["learning_rate"].suggested
+    assert isinstance(usual, Mapping)
+    low, high = float(usual["min"]), float(usual["max"])
+    if tried is not None and tried <= high:
+        low, high = tried / 100, tried
+    return f"={rounded(low)}..{rounded(high)}"
+
+
+def _finding(facts: Facts, kind: str) -> Finding | None:
+    return next((finding for finding in facts.findings if finding.kind == kind), None)
+
+
+def _end(edge: Finding) -> str:
+    if "min to take" in edge.numbers:
+        return "lower"
+    return "upper"
+
+
+def _cut(line: str) -> str:
+    if len(line) <= WIDTH:
+        return line
+    return f"{line[: WIDTH - 2].rpartition(' ')[0].rstrip()} …"
+
+
+def read_headline(folder: StudyFolder, left: str = "") -> Headline:
+    """Read a study's headline; `left` is the time that it still takes, in words.
+
+    Raises:
+        BadInput: the study's storage or one of its files cannot be read.
+    """
+    facts = read_facts(folder, left)
+    if facts.is_over and facts.best and facts.begun >= FEWEST_SIZES:
+        ahead, why = law_ahead(folder)
+        facts = replace(facts, ahead=ahead, why_no_law=why)
+    return headline(facts)
+
+
+def law_ahead(folder: StudyFolder) -> tuple[Ahead | None, str]:
+    """Forecast the loss at `AHEAD` times the largest size of a study, or say why there is no forecast."""
+    from sweeplab.analysis.studies import read_studies
+    from sweeplab.laws.assessment import assess, law_for
+    from sweeplab.laws.forecasts import predict
+
+    try:
+        points = read_studies(folder.lab, [folder.name]).points()
+        law = law_for(points, AUTO)
+        sizes = {name: points.columns[name] for name in law.columns}
+        at = {}
+        for name, column in sizes.items():
+            largest = float(column.max())
+            at[name] = AHEAD * largest if name in points.varied else largest
+        if "params" in at and "tokens" in points.varied:
+            at["tokens"] = AHEAD * float(points.columns["tokens"].max())
+        forecast = predict(assess(points, law), at)
+    except BadInput as refused:
+        return None, refused.problems[0].what
+    what = " and ".join(
+        name for name in ("params", "tokens", "flops") if name in at and name in points.varied
+    )
+    first = next(iter(sizes.values()))
+    ends = float(first.min()), float(first.max())
+    return Ahead(what, forecast.loss, forecast.low, forecast.high, *ends), ""
+
+
+def read_facts(folder: StudyFolder, left: str = "") -> Facts:
+    """Read what the headline says of a study, but for its law.
+
+    Raises:
+        BadInput: the study's storage or one of its files cannot be read.
+    """
+    plan, budget = folder.read(folder.plan_file), folder.read(folder.canonical_file)["budget"]
+    ranked, limits, counts = StudyTrials(folder), cell_limits(folder), count_trials(folder)
+    ended = [trial for trial in ranked.all if trial.ending]
+    counted = sum(each.counted for each in counts.values())
+    total = None
+    if budget["trials_per_cell"] is not None:
+        total = sum(limit or 0 for limit in limits.values())
+    done = [cell for cell, each in counts.items() if each.counted and each.counted >= (limits.get(cell) or 0)]
+    by_task = ranked.by_task()
+    best, length = None, {}
+    if len(by_task) == 1:
+        chosen = by_task[0][0]
+        best = _read_best(chosen, ended, find_metric(folder))
+        values = chosen.start.values
+        length = {name: getattr(values, name) for name in LENGTHS if getattr(values, name)}
+    return Facts(
+        name=folder.name,
+        state=study_state(folder),
+        counted=counted,
+        total=total,
+        runs=sum(len(trial.runs) for trial in ended),
+        training=sum(trial.state is RunState.RUNNING for trial in ranked.all),
+        left=left,
+        cut=_cut_by(budget, folder.elapsed_seconds, counted, total),
+        seconds=folder.elapsed_seconds,
+        best=best,
+        is_diverged=bool(ended) and all(trial.state is RunState.DIVERGED for trial in ended),
+        lowest_rate=min((trial.start.values.learning_rate for trial in ended), default=None),
+        sizes=len({(cell["n_params"], cell["train_tokens"]) for cell in plan["cells"]}),
+        begun=len({trial.cell for trial in ended if trial.has_value}),
+        done=len(done),
+        findings=find_limits(ranked),
+        length=length,
+        is_confirmed=bool(read_confirmed(folder)),
+        lab=folder.command("").split()[2:],
+    )
+
+
+def _read_best(chosen: Trial, ended: Sequence[Trial], metric: str) -> Best:
+    assert chosen.value is not None
+    sizes = {name: getattr(chosen.start.values, name) for name in chosen.start.grid}
+    return Best(
+        chosen.cell,
+        chosen.number,
+        metric,
+        chosen.value,
+        _half_width(ended),
+        sizes | dict(chosen.start.sampled),
+        str(chosen.runs[0].path),
+    )
+
+
+def _half_width(trials: Sequence[Trial]) -> float | None:
+    """Return half the 90% interval of a new seed's value; None where no trial has two seeds.
+
+    The variance of a seed about the mean of its trial is pooled over all trials, and the interval is Student's.
+    """
+    squares, freedom = 0.0, 0
+    for trial in trials:
+        losses = [end.valued_val_loss for end in trial.ends if end.valued_val_loss is not None]
+        if trial.has_value and len(losses) > 1:
+            mean = fmean(losses)
+            squares += sum((loss - mean) ** 2 for loss in losses)
+            freedom += len(losses) - 1
+    if not freedom:
+        return None
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 0.95)) * math.sqrt(squares / freedom)
+
+
+def _cut_by(budget: Mapping[str, Any], seconds: float, counted: int, total: int | None) -> str:
+    """Name the budget of time or FLOPs that is used up while trials are left; empty if none is."""
+    if total is not None and counted >= total:
+        return ""
+    if budget["time"] is not None and seconds >= budget["time"]:
+        return f"time budget of {duration(budget['time'])}"
+    if budget.get("flops") is not None:
+        return f"FLOPs budget of {budget['flops']:.3g}"
+    return ""
