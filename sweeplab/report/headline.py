@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from statistics import fmean
 from typing import Any
 
 from sweeplab.errors import BadInput
@@ -21,6 +20,7 @@ from sweeplab.lab.storage import count_trials
 from sweeplab.records.confirmed import read_confirmed
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
+from sweeplab.study.choice import LEVEL_90
 from sweeplab.study.problems import LENGTHS
 
 WIDTH = 80  # columns of a terminal
@@ -33,8 +33,8 @@ CLOSE = 0.03  # a forecast is of use within this share of the loss
 class Best:
     """The chosen trial: its value, the mean over its seeds, and its values of what varies in the study.
 
-    `half_width` is half the 90% interval of a new seed's value, by the spread of seeds pooled over all trials; None
-    where no trial has two seeds.
+    `half_width` is half the 90% interval of a new seed's value, by the spread of seeds that the choice of the trial
+    uses; None where no trial has two seeds.
     """
 
     cell: str
@@ -279,13 +279,17 @@ def _cut(line: str) -> str:
     return f"{line[: WIDTH - 2].rpartition(' ')[0].rstrip()} …"
 
 
-def read_headline(folder: StudyFolder, left: str = "") -> Headline:
-    """Read a study's headline; `left` is the time that it still takes, in words.
+def read_headline(folder: StudyFolder, left: str = "", is_queued: bool = False) -> Headline:
+    """Read a study's headline.
+
+    `left` is the time that it still takes, in words; a study `is_queued` while a job that is to run it waits.
 
     Raises:
         BadInput: the study's storage or one of its files cannot be read.
     """
     facts = read_facts(folder, left)
+    if is_queued:
+        facts = replace(facts, state=StudyState.QUEUED)
     if facts.is_over and facts.best and facts.begun >= FEWEST_SIZES:
         ahead, why = law_ahead(folder)
         facts = replace(facts, ahead=ahead, why_no_law=why)
@@ -337,7 +341,7 @@ def read_facts(folder: StudyFolder, left: str = "") -> Facts:
     best, length = None, {}
     if len(by_task) == 1:
         chosen = by_task[0][0]
-        best = _read_best(chosen, ended, find_metric(folder))
+        best = _read_best(chosen, ranked, find_metric(folder))
         values = chosen.start.values
         length = {name: getattr(values, name) for name in LENGTHS if getattr(values, name)}
     return Facts(
@@ -363,37 +367,22 @@ def read_facts(folder: StudyFolder, left: str = "") -> Facts:
     )
 
 
-def _read_best(chosen: Trial, ended: Sequence[Trial], metric: str) -> Best:
+def _read_best(chosen: Trial, ranked: StudyTrials, metric: str) -> Best:
     assert chosen.value is not None
+    choice, half_width = ranked.choice(), None
+    has_seeds = any(trial.has_value and len(trial.ends) > 1 for trial in ranked.all)
+    if choice and choice.expected and has_seeds:
+        half_width = LEVEL_90 * choice.expected.spread * abs(chosen.value)
     sizes = {name: getattr(chosen.start.values, name) for name in chosen.start.grid}
     return Best(
         chosen.cell,
         chosen.number,
         metric,
         chosen.value,
-        _half_width(ended),
+        half_width,
         sizes | dict(chosen.start.sampled),
         str(chosen.runs[0].path),
     )
-
-
-def _half_width(trials: Sequence[Trial]) -> float | None:
-    """Return half the 90% interval of a new seed's value; None where no trial has two seeds.
-
-    The variance of a seed about the mean of its trial is pooled over all trials, and the interval is Student's.
-    """
-    squares, freedom = 0.0, 0
-    for trial in trials:
-        losses = [end.valued_val_loss for end in trial.ends if end.valued_val_loss is not None]
-        if trial.has_value and len(losses) > 1:
-            mean = fmean(losses)
-            squares += sum((loss - mean) ** 2 for loss in losses)
-            freedom += len(losses) - 1
-    if not freedom:
-        return None
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, 0.95)) * math.sqrt(squares / freedom)
 
 
 def _cut_by(budget: Mapping[str, Any], seconds: float, counted: int, total: int | None) -> str:

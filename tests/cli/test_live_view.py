@@ -146,13 +146,8 @@ def test_in_a_terminal(finished) -> None:
     # The view is gone, the cursor is back, and what is left is how it ended.
     assert played.raw.rfind("\x1b[?25h") > played.raw.rfind("\x1b[?25l")
     reading, *rows = played.screen.text.splitlines()
-    assert (
-        reading.startswith("reading ")
-        and " ".join(rows[0].split()) == "cell n params trials complete best value bits per byte"
-    )
-    assert [row.partition(" ")[0] for row in rows] == [
-        "cell", "n_embd=8", "n_embd=16", "n-gram", "to", "best:", "chosen", "not", "tiny:", "report:", "browse:"
-    ]  # fmt: skip
+    assert reading.startswith("reading ")
+    assert [row.partition(" ")[0] for row in rows] == ["tiny", "best", "law", "check", "next", "open"]
 
 
 @pytest.mark.slow
@@ -205,7 +200,7 @@ def test_ctrl_c_puts_the_runs_away_and_says_how_to_go_on(folder: Path, finished)
     assert played.code == 130
     assert "Traceback" not in played.raw
     rows = played.screen.text.splitlines()
-    assert "tiny: interrupted; runs: 1 waiting" in rows, "a second trial waits for what the first finds"
+    assert any(row.startswith("tiny   interrupted: ") for row in rows), "a second trial waits for the first"
     assert f"continue with: sweeplab study run tiny.yaml {' '.join(LONG)}" in rows
     assert nothing_runs(folder)
     states = sorted((folder / "lab" / "studies" / "tiny" / "runs").glob("*/*/state*"))
@@ -219,7 +214,7 @@ def test_the_other_ways_to_stop(sent: signal.Signals, folder: Path, finished) ->
     played = interrupted(folder, finished, (trains, sent), *second)
     assert played.code == 130
     assert "Traceback" not in played.raw
-    assert "tiny: interrupted" in played.screen.text
+    assert "tiny   interrupted: " in played.screen.text
     assert nothing_runs(folder)
     again = play(["study", "run", "tiny.yaml", *LONG, "-o", "budget.time=1s"], folder)
     assert again.code == 0, again.screen.text

@@ -21,12 +21,14 @@ SETTLED = ("-o", "dtype=float32", "-o", "engine.stack=1")  # what a plan would e
 
 def test_a_study_ends_with_a_report_and_says_where(finished) -> None:
     assert finished.played.code == 0
-    last = finished.played.screen.text.splitlines()[-3:]
+    last = finished.played.screen.text.splitlines()[-4:]
     report = finished.lab / "studies" / "tiny" / "report" / "scaling.html"
-    said, where = last[1].split(": ")
-    assert last[0] == "tiny: complete; runs: 4 complete"
-    assert said == "report" and Path(where).parts[-5:] == report.parts[-5:]
-    assert last[2] == "browse: sweeplab ui tiny"
+    assert last[0] == "law    not yet: 2 sizes with finished trials; three or more are needed"
+    assert last[1].startswith("check  worse than n-grams (") and last[2].startswith(
+        "next   sweeplab run tiny "
+    )
+    said, where = last[3].split("     ")
+    assert said == "open   sweeplab ui tiny" and Path(where).parts[-5:] == report.parts[-5:]
     # The lab's pages share one plotly.js; what MLflow shows has no file beside it.
     (shared,) = (finished.lab / "reports").glob("plotly-*.min.js")
     assert f'src="../../../reports/{shared.name}"' in report.read_text(encoding="utf-8")
@@ -86,8 +88,11 @@ def test_list_and_show(cli, finished) -> None:
     read = values["max_iters"] * values["batch_size"] * values["block_size"]
     loss = f"{shown['cells'][0]['baseline']:.4f} nats/token"
     assert f"n-gram baseline: {loss}, by n-grams, counted in {read:,} tokens" in printed
-    assert printed.splitlines()[2].split()[:4] == ["n_embd=8", "1,840", "2/2", "2"]
-    assert f"val_loss {row['best_value']:.4f} on the evaluation targets, by {shown['best']['key']}" in printed
+    rows = [line.split()[:4] for line in printed.splitlines()]
+    assert ["n_embd=8", "1,840", "2/2", "2"] in rows
+    assert shown["headline"]["state"] == "finished: 4 of 4 trials"
+    assert shown["headline"]["best"].startswith(f"val_loss {row['best_value']:.3g} (one seed)   n_embd=")
+    assert printed.startswith(f"tiny   {shown['headline']['state']}\nbest   {shown['headline']['best']}\n")
     assert (row["state"], row["done"], row["planned"]) == ("complete", 4, 4)
     one = json.loads(cli("study", "show", "tiny", "--cell", CELLS[1], "--lab", finished.lab, "--json").out)
     assert one["cells"] == shown["cells"][1:] and one["best"]["key"].startswith(CELLS[1])

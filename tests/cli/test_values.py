@@ -48,7 +48,6 @@ def test_a_study_repeats_its_choice_and_gives_the_expected_value(
     assert shown["best"]["choice"] == choice and shown["best"]["key"].startswith(
         f"{best['cell']}/{best['trial']}/"
     )
-    assert "chosen by the expected value" in cli("study", "show", "values").out
     # A rerun of the repetition trains with its seed, and the study is whole for the doctor.
     cell = next(iter(by_cell))
     assert "seeds: [1000]" in cli("study", "best", "values", "--cell", cell, "--trial", "3", "--yaml").out

@@ -147,13 +147,13 @@ def test_watching_waits_for_the_job_that_is_to_run_a_study(run, cluster: Cluster
         # Slurm has no reason at the first moment; a new line follows once it has one.
         wait(lambda: " is pending (" in log.read_text())
         assert "jobs waits: job " in log.read_text() and watching.poll() is None
-        assert "jobs: queued: job " in run("study", "show", "jobs")
+        assert "jobs   queued: 0 of " in run("study", "show", "jobs")
         assert [row["state"] for row in json.loads(run("study", "list", "--json"))] == ["queued"]
         cluster.ask("scancel", holder)
         assert watching.wait(600) == 0, log.read_text()
     finally:
         watching.kill()
-    assert "jobs: complete; runs: " in log.read_text()
+    assert "jobs   finished: " in log.read_text()
 
 
 def test_a_detached_study_finds_the_storage_that_its_command_started(

@@ -97,7 +97,7 @@ def show(
     from sweeplab.report.headline import read_headline
 
     study = showing.show_study(folder, cell, _jobs([folder]).get(folder.name, ""))
-    first = read_headline(folder)
+    first = read_headline(folder, is_queued=bool(study["job"]))
 
     def print_shown(study: dict[str, Any]) -> None:
         say(str(first))
