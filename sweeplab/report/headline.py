@@ -114,9 +114,9 @@ class Headline:
     @property
     def lines(self) -> list[str]:
         """Return the lines as a terminal of `WIDTH` columns shows them; a command is never cut."""
-        said = [(self.study, self.state), ("best", self.best), ("law", self.law), ("check", self.check)]
+        texts = [(self.study, self.state), ("best", self.best), ("law", self.law), ("check", self.check)]
         margin = max(6, len(self.study) + 1)
-        lines = [_cut(f"{name:<{margin}} {text}") for name, text in said if text]
+        lines = [_cut(f"{name:<{margin}} {text}") for name, text in texts if text]
         if self.next:
             lines.append(f"{'next':<{margin}} {self.next}")
         return lines
