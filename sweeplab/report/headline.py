@@ -59,7 +59,7 @@ class Ahead:
 
 
 @dataclass(frozen=True)
-class Facts:
+class StudyFacts:
     """What the headline says of a study, as values.
 
     `total` is None where only time or FLOPs end the study. `cut` names the budget that ended it before all trials.
@@ -129,7 +129,7 @@ class Headline:
         return asdict(self)
 
 
-def headline(facts: Facts) -> Headline:
+def headline(facts: StudyFacts) -> Headline:
     """Put a study into its five lines."""
     best = law = "none"
     if facts.best:
@@ -141,7 +141,7 @@ def headline(facts: Facts) -> Headline:
     return Headline(facts.name, _state(facts), best, law, _check(facts), _next(facts))
 
 
-def _state(facts: Facts) -> str:
+def _state(facts: StudyFacts) -> str:
     counts = several(facts.counted, "trial")
     if facts.total is not None:
         counts = f"{facts.counted} of {several(facts.total, 'trial')}"
@@ -190,7 +190,7 @@ def _short(value: Any) -> str:
     return written(value)
 
 
-def _law(facts: Facts) -> str:
+def _law(facts: StudyFacts) -> str:
     ahead = facts.ahead
     if ahead:
         digits = max(1, -math.floor(math.log10(max(ahead.high - ahead.low, 1e-9) / 4)))
@@ -207,7 +207,7 @@ def _law(facts: Facts) -> str:
     return f"none: {facts.why_no_law}"
 
 
-def _check(facts: Facts) -> str:
+def _check(facts: StudyFacts) -> str:
     if not facts.is_over:
         return ""
     above = _finding(facts, "above n-grams")
@@ -221,7 +221,7 @@ def _check(facts: Facts) -> str:
     return ""
 
 
-def _next(facts: Facts) -> str:
+def _next(facts: StudyFacts) -> str:
     match facts.state:
         case StudyState.FAILED:
             return facts.command("logs")
@@ -232,7 +232,7 @@ def _next(facts: Facts) -> str:
     return facts.command("resume")
 
 
-def _next_of_ended(facts: Facts) -> str:
+def _next_of_ended(facts: StudyFacts) -> str:
     """Return the first command that applies to a study whose budget is used up."""
     if facts.cut and facts.total is not None and 0 < facts.counted < facts.total:
         minutes = math.ceil(facts.seconds * facts.total / facts.counted / 60)
@@ -263,7 +263,7 @@ def _lower(tried: float | None) -> str:
     return f"={rounded(low)}..{rounded(high)}"
 
 
-def _finding(facts: Facts, kind: str) -> Finding | None:
+def _finding(facts: StudyFacts, kind: str) -> Finding | None:
     return next((finding for finding in facts.findings if finding.kind == kind), None)
 
 
@@ -323,7 +323,7 @@ def law_ahead(folder: StudyFolder) -> tuple[Ahead | None, str]:
     return Ahead(what, forecast.loss, forecast.low, forecast.high, *ends), ""
 
 
-def read_facts(folder: StudyFolder, left: str = "") -> Facts:
+def read_facts(folder: StudyFolder, left: str = "") -> StudyFacts:
     """Read what the headline says of a study, but for its law.
 
     Raises:
@@ -344,7 +344,7 @@ def read_facts(folder: StudyFolder, left: str = "") -> Facts:
         best = _read_best(chosen, ranked, find_metric(folder))
         values = chosen.start.values
         length = {name: getattr(values, name) for name in LENGTHS if getattr(values, name)}
-    return Facts(
+    return StudyFacts(
         name=folder.name,
         state=study_state(folder),
         counted=counted,

@@ -8,7 +8,7 @@ import pytest
 
 from sweeplab.lab.findings import Finding
 from sweeplab.lab.listing import StudyState
-from sweeplab.report.headline import WIDTH, Ahead, Best, Facts, headline
+from sweeplab.report.headline import WIDTH, Ahead, Best, StudyFacts, headline
 
 BEST = Best(
     "n_layer=2,n_embd=66",
@@ -24,7 +24,7 @@ EDGE = Finding(
     "end of range", ("a", "b", "c"), "learning_rate", "", "", {"min": 0.01, "max": 0.1, "max to take": 0.3}
 )
 BELOW = Finding("above n-grams", ("all",), "max_iters", "", "", {"loss": 3.11, "n_grams": 1.96})
-SMALL = Facts(
+SMALL = StudyFacts(
     "small", StudyState.COMPLETE, 30, 30, runs=57, best=BEST, sizes=10, begun=10, done=10, ahead=AHEAD
 )  # fmt: skip
 ONE = replace(
@@ -100,7 +100,7 @@ SCREENS = {
 
 
 @pytest.mark.parametrize(("facts", "screen"), SCREENS.values(), ids=SCREENS.keys())
-def test_a_study_is_said_in_five_lines(facts: Facts, screen: str) -> None:
+def test_a_study_is_said_in_five_lines(facts: StudyFacts, screen: str) -> None:
     said = headline(facts)
     assert said.lines == [line.strip() for line in screen.strip().splitlines()]
     assert all(len(line) <= WIDTH for line in said.lines)
