@@ -208,14 +208,14 @@ class Start:
         return [*(name for name in FIELDS if name not in free), *dict(self.shape.own)]
 
     @property
-    def _bound_values(self) -> dict[str, Any]:
+    def bound_values(self) -> dict[str, Any]:
         """Return the values of the run's model by name, those of a plugin's own rows among them."""
         return vars(self.shape) | dict(self.shape.own)
 
     @property
     def model_values(self) -> dict[str, Any]:
         """Return the values that a study has to set to train the run on: those that are not its defaults."""
-        theirs = self._bound_values
+        theirs = self.bound_values
         auto = {name for name in SETTLED if follows(name, theirs)}
         values = {
             name: theirs[name]
@@ -304,7 +304,7 @@ def check_start(spec: StudySpec, start: Start | None, trials: Iterable[Hyperpara
     if start is None:
         return []
     unlike = defaultdict[str, set[Any]](set)
-    theirs, run = start._bound_values, start.values
+    theirs, run = start.bound_values, start.values
     for values in trials:
         ours = values.as_dict() | vars(ModelShape.of(values))
         changed = [name for name in start.bound if theirs[name] != ours[name]]

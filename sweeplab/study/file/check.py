@@ -17,7 +17,7 @@ from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE, Hyperparameters, is_number
 from sweeplab.model.shape import SETTLED
 from sweeplab.study.algorithms import read_algorithm
-from sweeplab.study.file.entries import EVALUATED, Written, expression, is_searched, share_of
+from sweeplab.study.file.entries import EVALUATED, WRONG, Written, expression, is_searched, share_of
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, Refusal, dotted, shown
 from sweeplab.study.rules import FACTS, LENGTHS_OF, UNSEEN, Rule
 from sweeplab.study.search import Derived, Divisors, Range, SearchSpec, needs
@@ -159,9 +159,13 @@ def _hyperparameters(document: Mapping[str, Any], problems: Problems) -> dict[st
             if entry:
                 search[name] = entry
         elif section == "fixed":
-            fixed.update((name, value) for value in written.literal())
+            value = written.literal()
+            if value is not WRONG:
+                fixed[name] = value
         else:
-            cells[int(index)].update((name, value) for value in written.literal())
+            value = written.literal()
+            if value is not WRONG:
+                cells[int(index)][name] = value
     rivals = {name: lengths[name] for name in LENGTHS if name in lengths and fixed.get(name, 0) is not None}
     if len(rivals) > 1:
         problems.conflict(*[*rivals.values()][:2])
@@ -198,14 +202,16 @@ def _first_trial(held: Any, search: Mapping[str, SearchSpec], problems: Problems
             problems.unknown(path, list(TABLE), "hyperparameter")
         if entry is None or isinstance(entry, Derived):
             continue
-        for typed in Written(TABLE[name], value, path, problems).literal():
-            try:
-                if not isinstance(entry, Divisors):
-                    entry.stored(typed)
-                first[name] = typed
-            except (ValueError, TypeError) as error:
-                what = f"first_trial.{name} is {shown(value)}, which the search does not contain"
-                problems.add(path, what, str(error))
+        typed = Written(TABLE[name], value, path, problems).literal()
+        if typed is WRONG:
+            continue
+        try:
+            if not isinstance(entry, Divisors):
+                entry.stored(typed)
+            first[name] = typed
+        except (ValueError, TypeError) as error:
+            what = f"first_trial.{name} is {shown(value)}, which the search does not contain"
+            problems.add(path, what, str(error))
     return first
 
 

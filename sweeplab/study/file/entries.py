@@ -18,6 +18,8 @@ from sweeplab.study.problems import LENGTHS, Location, Problems, dotted, shown
 from sweeplab.study.search import CONFIDENCES, Choices, Derived, Divisors, Range, SearchSpec
 
 SUGGESTED = "suggested"
+# In place of a value that was refused: null is a value.
+WRONG: Any = object()
 _RANGE = ("min", "max", "log", "step", "when", "prior", "confidence")
 # The forms of an entry of `search`: the key that identifies each, and the keys that it may have.
 FORMS: dict[str, tuple[str, ...]] = {
@@ -99,15 +101,16 @@ class Written:
     def _at(self, key: str | int) -> Written:
         return replace(self, value=self.value[key], path=(*self.path, key))
 
-    def literal(self) -> Iterator[Any]:
-        """Yield the value as the row's own type, or nothing where it is wrong."""
+    def literal(self) -> Any:
+        """Return the value as the row's own type, or WRONG."""
         try:
-            yield self.row.check(self.value)
+            return self.row.check(self.value)
         except ValueError:
             allowed = self.row.allowed
             if isinstance(self.value, Mapping):
                 allowed += "; put ranges and expressions under search"
             self.wrong(allowed, nearest(self.value, self.row.choices))
+            return WRONG
 
     def literals(self) -> tuple[Any, ...]:
         """Return the distinct values of a list."""
@@ -115,12 +118,15 @@ class Written:
             self.wrong(f"a list of one or more of: {self.row.allowed}")
             return ()
         values: list[Any] = []
-        for item in map(self._at, range(len(self.value))):
-            for value in item.literal():
-                if value in values:
-                    item.wrong("", what=f"{self} has {shown(value)} twice")
-                else:
-                    values.append(value)
+        for index in range(len(self.value)):
+            item = self._at(index)
+            value = item.literal()
+            if value is WRONG:
+                continue
+            if value in values:
+                item.wrong("", what=f"{self} has {shown(value)} twice")
+            else:
+                values.append(value)
         return tuple(values)
 
     def entry(self) -> SearchSpec | None:
@@ -242,7 +248,9 @@ class Written:
             elif not is_number(self.value[key]):
                 self._at(key).wrong(self.row.allowed)
             else:
-                ends += self._at(key).literal()
+                end = self._at(key).literal()
+                if end is not WRONG:
+                    ends.append(end)
         if ends != sorted(ends):
             self.wrong("min below max", what=f"{self} is inverted: min {ends[0]:g} is above max {ends[1]:g}")
         return ends if len(ends) == 2 else []
