@@ -189,7 +189,7 @@ class MLflowTracker(Mirror):
     def _page(self, summary: StudySummary) -> str:
         """Describe the study, with links to the runs of the best trials."""
         runs = f"#/experiments/{self._experiment.find()}/runs"
-        keys = [trial["key"] for trial in summary.get("best_trials", ())[:TRIALS_ON_PAGE]]
+        keys = [trial["key"] for trial in summary.get("best_trials", ())[:1]]
         links = {key: f"{runs}/{self._run_id(key)}" for key in keys if self._run_id(key)}
         if summary.get("state") == "complete" and self._parent:
             links["report"] = (
@@ -441,7 +441,6 @@ class MLflowTracker(Mirror):
 
 PARAM_CHARACTERS = 6000  # MLflow silently truncates a longer one
 DIGEST_CHARACTERS = 16  # MLflow allows 36
-TRIALS_ON_PAGE = 5
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
@@ -481,10 +480,11 @@ def _datasets(data: Mapping[str, Any]) -> list[DatasetInput]:
 def _page(description: Description, summary: StudySummary, links: Mapping[str, str]) -> str:
     """Describe a study in the UI by Markdown, results first: MLflow shows only its first lines.
 
-    `links` maps the keys of the best trials to their runs, and `report` to the study's report.
+    `links` maps the key of the best trial to its run, and `report` to the study's report. The table of all runs is
+    MLflow's own.
     """
     counts = _counted(summary)
-    trials = summary.get("best_trials", ())[:TRIALS_ON_PAGE]
+    trials = summary.get("best_trials", ())[:1]
     state = f"**{summary.get('state', 'interrupted')}**"
     best, metric = summary.get("best_value"), summary.get("metric", "val_loss")
     leads = []
@@ -496,15 +496,8 @@ def _page(description: Description, summary: StudySummary, links: Mapping[str, s
     if commands:
         leads.append(f"Next commands: {commands}")
     parts = ["  \n".join(leads), f"{state}: runs {counts}".removesuffix(": runs ")]
-    if trials:
-        names = list(dict.fromkeys(name for trial in trials for name in trial if name != "key"))
-        rows = [
-            [_linked(row["key"], links), *(_short(row.get(name, "")) for name in names)] for row in trials
-        ]
-        parts.append(f"## Best trials\n\n{_table([['trial', *names], *rows])}")
     parts += [
         description.get("note", ""),
-        _table([("", ""), *_texts(description.get("params", {})).items()]),
         "Artifacts: the study file, its plan, its environment, and its report.",
     ]
     return "\n\n".join(filter(None, parts))
@@ -542,9 +535,3 @@ def _short(value: Any) -> str:
     if type(value) is int:
         return f"{value:,}"
     return str(value)
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Write a Markdown table; the first row is its heading."""
-    lines = [f"| {' | '.join(text.replace('|', '&#124;') for text in row)} |" for row in rows]
-    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])

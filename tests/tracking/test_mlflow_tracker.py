@@ -80,7 +80,6 @@ def test_the_parent_describes_the_study(
     assert expected.items() <= parent.data.tags.items()
     note = parent.data.tags["mlflow.note.content"]
     assert "Nine cells of four trials." in note
-    assert "| constraints | a &#124; b |" in note
     run_id = parent.info.run_id
     assert text(client, run_id, "study.yaml", tmp_path) == "name: small\n"
     assert json.loads(text(client, run_id, "plan.json", tmp_path)) == {"cells": 9}
@@ -175,11 +174,9 @@ def test_closing_writes_the_best(
     )
     assert "\n\n**complete**: runs 1 complete, 1 pruned\n\n" in page
     assert "\n\nA study.\n\n" in page
-    link = f"#/experiments/{run.info.experiment_id}/runs/{best.info.run_id}"
-    assert f"| [all/1/0]({link}) | 3.8 | 12,345 | [0.9, 0.95] | True |" in page
     tracker.open({"summary": {"state": "complete", "best_trials": trials}})
     page = client.get_run(parent).data.tags["mlflow.note.content"]
-    assert "**running**" in page and f"]({link})" in page
+    assert "**running**" in page
     client.set_experiment_tag(run.info.experiment_id, "mlflow.note.content", "a person's own words")
     tracker.close({"state": "complete"})
     assert client.get_experiment(run.info.experiment_id).tags["mlflow.note.content"] == "a person's own words"
