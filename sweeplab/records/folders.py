@@ -269,15 +269,12 @@ class StudyFolder:
             return None
 
     def decided(self, cell: str) -> dict[str, Any]:
-        """Return what the plan decided for runs of a cell on a CPU: dtype, compile, and stack if it was timed."""
+        """Return what the plan decided for runs of a cell on a CPU: dtype and compile."""
         if not self.plan_file.exists():
             return {}
         plan = self.read(self.plan_file)
         planned: dict[str, Any] = next((each for each in plan["cells"] if each["cell"] == cell), {})
-        decided = {"dtype": plan["dtype"], "compile": planned.get("compile", False)}
-        if planned.get("stack_rates"):
-            decided["stack"] = planned["stack"]
-        return decided
+        return {"dtype": plan["dtype"], "compile": planned.get("compile", False)}
 
     @property
     def storage_url(self) -> str:

@@ -118,9 +118,8 @@ class CellPlan:
 
     `max_iters` and `epochs` are None where trials differ in them; `n_points`, the number of different trials, where
     they cannot be counted. `startup_trials` are spread evenly before the sampler models their results. `rungs` are the
-    iterations at which halving decides, in a run of typical length. `stack_rates` maps runs per stack to the
-    trial-steps per second of all workers, if `stack` was chosen by timing. `run_seconds` are the seconds by which one
-    more whole run prolongs the study, 0 if nothing was measured. `search` has Optuna's distributions.
+    iterations at which halving decides, in a run of typical length. `run_seconds` are the seconds by which one more
+    whole run prolongs the study, 0 if nothing was measured. `search` has Optuna's distributions.
     """
 
     cell: str
@@ -141,15 +140,7 @@ class CellPlan:
     epochs: float | None = None
     compile: bool = False
     repeats: int = 0
-    stack_rates: dict[int, float] = field(default_factory=dict)
     run_seconds: float = 0.0
-
-    @property
-    def stack_gain(self) -> float | None:
-        """Return the stack's speedup in trial-steps per second over single runs; None if it was not timed."""
-        if self.stack in self.stack_rates:
-            return self.stack_rates[self.stack] / self.stack_rates[1]
-        return None
 
     def n_trials(self, per_cell: int) -> int:
         """Return the number of trials of the cell under a budget: at most its points and repetitions."""

@@ -1,9 +1,9 @@
 """How a study trains on this machine's CPU: the ways in which it can, how fast each is, which is chosen, and why.
 
-The ways are a table: workers, threads, runs in a stack, precision, compiled or not. Its rows are timed where that saves
-more than it takes: a few steps of each, in processes like a study's workers, which run `main`. Measurements are kept in
-the user's cache, by shape, versions and processor. Times decide only what leaves a run's numbers as they are: the
-precision follows from the sizes and the processor.
+One rule decides by the sizes, the number of steps and the processor, so that equal machines train alike. The ways are a
+table: workers, threads, runs in a stack, precision, compiled or not. `study bench` times a few steps of each beside the
+one that the rule takes, in processes like a study's workers, which run `main`. Measurements are kept in the user's
+cache, by shape, versions and processor.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from itertools import cycle
@@ -28,20 +27,19 @@ from typing import NamedTuple
 import numpy as np
 
 from sweeplab.data.batches import Split
-from sweeplab.data.dataset import Dataset
 from sweeplab.files import cache_folder, read_bytes, write_whole
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import AUTO, TRANSFORMER, Hyperparameters
-from sweeplab.model.accounting import has_large_product, n_params
+from sweeplab.model.accounting import has_large_product
 from sweeplab.model.shape import ModelShape
 from sweeplab.processes import python, python_environment
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study import plan
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.engines import SETTINGS
-from sweeplab.train.devices import free_memory_bytes, multiplies_bfloat16, processor
-from sweeplab.train.program import compiling_pays, program_file
-from sweeplab.train.run import ShapeKey, TrainingRun, row_flops, shape_key, state_bytes
+from sweeplab.train.devices import multiplies_bfloat16, processor
+from sweeplab.train.program import compiling_pays
+from sweeplab.train.run import TrainingRun, row_flops, shape_key, state_bytes
 from sweeplab.version import VERSION
 
 # bfloat16 is chosen from this n_embd on. Steps in it took, of the time in float32, 0.75 to 1.05 on a Xeon with matrix
@@ -52,12 +50,6 @@ MOST_STEP_FLOPS = 1e11
 # The stacks that are timed, and the most FLOPs of a stack's step and bytes of its state. In larger stacks more runs
 # begin before any has ended, so samplers and pruners have fewer results to learn from.
 STACKS, MOST_FLOPS, MOST_BYTES = (1, 2, 4, 8, 16), 2e11, 2**28
-# The smallest stack that reaches this share of the fastest one's speed is chosen: its runs end earlier.
-WITHIN = 0.97
-# A shape's stacks are timed if its runs would take longer than this in all, at the peak rate of a CPU core; of a study,
-# no more shapes than MOST_SHAPES, as the user waits for the plan.
-WORTH_SECONDS, STEP_SECONDS, CORE_FLOPS = 300.0, 5e-4, 1e11
-MOST_SHAPES = 4
 # Seconds per round of one way (a longer step is a round by itself) and for all rounds; their least and greatest number.
 ROUND_SECONDS, ALL_SECONDS, FEWEST_ROUNDS, MOST_ROUNDS = 0.15, 10.0, 3, 7
 MOST_TOKENS = 2**22  # of a text that steps are timed on
@@ -176,7 +168,6 @@ def bench(
 def choose(
     spec: StudySpec,
     folder: StudyFolder,
-    dataset: Dataset,
     samples: Sequence[plan.Samples],
     plans: Sequence[plan.CellPlan],
     dtype: str,
@@ -206,76 +197,7 @@ def choose(
         dtype, why = precision(largest.median)
         if len(ways) > 1:
             why += f", in {planned.cell}, which has most FLOPs"
-    if spec.engine.stack == AUTO:
-        ways = _stacked(spec, dataset, samples, ways, dtype)
     return ways, dtype, why
-
-
-def _stacked(
-    spec: StudySpec,
-    dataset: Dataset,
-    samples: Sequence[plan.Samples],
-    plans: Sequence[plan.CellPlan],
-    dtype: str,
-) -> list[plan.CellPlan]:
-    """Return the cells with the fastest stack size, where timing steps is worthwhile.
-
-    Of many shapes, those whose runs take most FLOPs in total are timed.
-    """
-    budget = spec.budget
-    if min(budget.time or math.inf, (budget.flops or math.inf) / CORE_FLOPS) < WORTH_SECONDS:
-        return list(plans)
-    alone = plan.worker_resources(spec, [replace(planned, stack=1) for planned in plans], "cpu")
-    n_runs, flops = (defaultdict[frozenset[ShapeKey], float](float) for _ in range(2))
-    shapes = [frozenset(map(shape_key, cell.valid)) for cell in samples]
-    for shape, planned in zip(shapes, plans, strict=True):
-        per_cell = math.inf if budget.trials_per_cell is None else planned.n_trials(budget.trials_per_cell)
-        n_runs[shape] += per_cell * len(planned.seeds)
-        flops[shape] += planned.train_flops * len(planned.seeds)
-    one_shape = [shape for shape in flops if len(shape) == 1]  # of several shapes each would have to be timed
-    largest = sorted(one_shape, key=lambda shape: -flops[shape])[:MOST_SHAPES]
-    stacked = []
-    for cell, planned, shape in zip(samples, plans, shapes, strict=True):
-        like = cell.median.replace(device="cpu", dtype=dtype, compile=planned.compile)
-        rates = dict[int, float]()
-        if shape in largest:
-            train, machine = dataset.training(like), (len(alone), alone[0].threads)
-            rates = stack_rates(like, train, dataset.val, *machine, n_runs[shape])
-        if rates:
-            n_seeds = len(planned.seeds)
-            stack = max(fastest_stack(rates), n_seeds)
-            fits = plan.stack_capacity(stack, like, n_seeds, free_memory_bytes("cpu"))
-            planned = replace(planned, stack=fits, stack_rates=rates)
-        stacked.append(planned)
-    return stacked
-
-
-def stack_rates(
-    values: Hyperparameters, train: Split, val: Split, workers: int, threads: int, n_runs: float
-) -> dict[int, float]:
-    """Return trial-steps per second by stack size, on this machine's CPU, in the precision and compilation of `values`.
-
-    Empty if the bits of a larger model would depend on its stack, as they do with several threads. Unless the rates are
-    known from an earlier plan or `study bench`, also empty if timing could take longer than it saves, or if the step
-    would have to be compiled first. Stacks that would leave some workers without runs are left out.
-    """
-    if threads > 1 and n_params(ModelShape.of(values)) >= plan.CPU_STACK_BELOW_PARAMS:
-        return {}
-    stacks = [stack for stack in _stacks_timed(values) if stack == 1 or stack * workers <= n_runs]
-    ways = [Way(workers, threads, stack, values.dtype, values.compile) for stack in stacks]
-    if any(known_seconds(values, way) is None for way in ways):
-        flops = step_flops(values)
-        seconds = n_runs * values.max_iters * max(STEP_SECONDS, flops / CORE_FLOPS) / workers
-        must_compile = values.compile and not program_file(values, threads).exists()
-        if seconds < WORTH_SECONDS or flops > MOST_STEP_FLOPS or must_compile:
-            return {}
-    times = measured([Timed(values, train, way) for way in ways], val)
-    return {stack: 1.0 / seconds for stack, seconds in zip(stacks, times, strict=True)}
-
-
-def fastest_stack(rates: Mapping[int, float]) -> int:
-    """Return the smallest stack whose rate is within measurement noise (WITHIN) of the highest."""
-    return min(stack for stack, rate in rates.items() if rate >= WITHIN * max(rates.values()))
 
 
 # ---------------------------------------------------------------------- the reason
@@ -284,13 +206,8 @@ def fastest_stack(rates: Mapping[int, float]) -> int:
 def reason(spec: StudySpec, cell: plan.CellPlan, values: Hyperparameters, taken: Way) -> str:
     """Say in words why a plan has taken a way to train a cell."""
     stack = "as the study says"
-    if spec.engine.stack == AUTO and cell.stack_rates:
-        rates = ", ".join(f"{rate:,.4g} of {stack}" for stack, rate in cell.stack_rates.items())
-        stack = f"by timed steps ({rates} trial-steps/s)"
-    elif spec.engine.stack == AUTO:
-        stack = (
-            f"for {several(cell.n_params, 'parameter')}: timing other stacks could take longer than it saves"
-        )
+    if spec.engine.stack == AUTO:
+        stack = f"for {several(cell.n_params, 'parameter')}"
     why = {"dtype": precision(values)[1], "compile": "by the number of planned steps"}
     why |= {name: "as the study says" for name in why if spec.fixed.get(name, AUTO) != AUTO}
     return (

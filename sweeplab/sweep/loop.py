@@ -18,7 +18,7 @@ from typing import Any
 from sweeplab.data.dataset import Dataset
 from sweeplab.errors import StorageUnavailable
 from sweeplab.formatting import several
-from sweeplab.hyperparameters import AUTO, SHAPE
+from sweeplab.hyperparameters import SHAPE
 from sweeplab.lab import events
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState, TrialEnding
@@ -176,8 +176,6 @@ class Loop:
         values, wanted, capacity = first.run.values, self.spec.engine.stack, 1
         if self._recovery.one_at_a_time:
             wanted = 1
-        elif wanted == AUTO:
-            wanted = self.folder.decided(cell.key).get("stack", AUTO)
         try:
             n_seeds = len(self._held.trials[first.run.key].trainings)
             capacity = self._recovery.capacity(wanted, values, n_seeds)

@@ -81,7 +81,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     workers = plan.worker_resources(spec, plans, settled.device)
     is_here, dtype, dtype_by = spec.engine.type == "local", settled.dtype, ""
     if settled.device == "cpu" and is_here:
-        plans, dtype, dtype_by = choosing.choose(spec, folder, dataset, samples, plans, dtype)
+        plans, dtype, dtype_by = choosing.choose(spec, folder, samples, plans, dtype)
         workers = plan.worker_resources(spec, plans, settled.device)
     shortage = plan.memory_shortage(plans, workers, settled.device) if is_here else ""
     addresses = [address for _, _, address in spec.addresses if not database_file(address)]
@@ -119,7 +119,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
 def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, list[BenchRow]]:
     """Time the ways to train the cell with most of a study's FLOPs on this machine; return its key and the ways.
 
-    `again` repeats measurements that are in the cache, and plans with the new ones.
+    `again` repeats measurements that are in the cache.
 
     Raises:
         BadInput: the study cannot start, or does not train on this machine's CPU.
@@ -135,12 +135,7 @@ def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, l
     taken = Way(len(planned.workers), threads, cell.stack, planned.dtype, cell.compile)
     why = choosing.reason(spec, cell, values, taken)
     rows = choosing.bench(values, dataset.training(values), dataset.val, taken, why, again)
-    # A step compiled for the first time, or new times, may change the plan.
-    now, _, _ = make_plan(spec, lab)
-    ways = [[(cell.stack, cell.compile, cell.stack_rates) for cell in of.cells] for of in (planned, now)]
-    if planned.dtype == now.dtype and ways[0] == ways[1]:
-        return cell.cell, rows
-    return bench_study(spec, lab)
+    return cell.cell, rows
 
 
 def with_durations(
@@ -244,9 +239,6 @@ def _by_steps(
         n_tokens = min(n_val, values.evaluated_tokens or n_val) * (1 + values.eval_train)
         n_evaluated = n_tokens * (1 + values.max_iters // values.eval_interval)
         n_steps = values.max_iters + n_evaluated / 3 / (values.batch_size * values.block_size)
-        rate = cell.stack_rates.get(cell.stack)
-        if rate:
-            return n_steps / rate
         return n_steps * (took[0] + slope * (flops[cell.cell] - least))
 
     return _with(planned, f"timed steps of {several(len(jobs), 'cell')}", BY_STEPS, seconds)

@@ -3,8 +3,6 @@
 import json
 import math
 from dataclasses import replace
-from functools import partial
-from os import cpu_count
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +10,10 @@ import pytest
 
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.study.plan import Plan
 from sweeplab.study.space import spaces_of
 from sweeplab.study.spec import Budget, Engine
-from sweeplab.sweep import choosing, loop, planning
-from sweeplab.sweep.choosing import Timed, Way, fastest_stack, measured, precision, stack_rates
-from sweeplab.sweep.loop import Loop
+from sweeplab.sweep import choosing, planning
+from sweeplab.sweep.choosing import Timed, Way, measured, precision
 from sweeplab.sweep.planning import bench_study, look_ahead, make_plan
 from sweeplab.sweep.progress import START_SECONDS
 from sweeplab.sweep.trial import TrialRuns
@@ -41,49 +37,6 @@ def test_steps_are_timed_once_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert sorted(each["stack"] for each in kept) == [1, 8]
     monkeypatch.setattr(choosing, "_side_by_side", None)
     assert measured(ways, TOKENS) == [lone, stacked]
-    monkeypatch.setattr(choosing, "STACKS", (1, 8))
-    steps = partial(stack_rates, train=TOKENS, val=TOKENS, workers=2)
-    long = SMALL.replace(max_iters=100_000)
-    assert steps(long, threads=1, n_runs=16) == {1: 1 / lone, 8: 1 / stacked}
-    assert steps(SMALL, threads=1, n_runs=16) == {1: 1 / lone, 8: 1 / stacked}, "it is known already"
-    assert steps(long, threads=1, n_runs=15) == {1: 1 / lone}, "a stack of 8 leaves the other worker too few"
-    for nothing in (
-        steps(SMALL.replace(max_iters=5000, n_embd=24), threads=1, n_runs=16),  # is over before it is timed
-        steps(long.replace(n_embd=128, n_layer=2), threads=2, n_runs=16),  # its bits would rest on the stack
-        steps(long.replace(compile=True), threads=1, n_runs=16),  # not compiled yet
-    ):
-        assert nothing == {}
-
-
-@pytest.mark.parametrize(
-    ("rates", "fastest"),
-    [
-        ({1: 100.0, 2: 101.0, 4: 99.0}, 1),
-        ({1: 100.0, 2: 190.0, 4: 198.0, 8: 200.0, 16: 150.0}, 4),
-        ({1: 100.0, 8: 200.0, 16: 300.0}, 16),
-    ],
-)
-def test_the_smallest_of_the_fastest_stacks_is_taken(rates: dict[int, float], fastest: int) -> None:
-    assert fastest_stack(rates) == fastest
-
-
-@pytest.mark.slow
-def test_a_worker_takes_the_stack_that_the_plan_found(tiny, opened, dataset, monkeypatch) -> None:
-    spec = tiny(budget=Budget(trials_per_cell=6), values={"eval_interval": 20})
-    folder, store = opened(spec)
-    monkeypatch.setattr(choosing, "stack_rates", lambda *given: {1: 10.0, 2: 15.0, 4: 40.0})
-    planned, _, _ = make_plan(spec, folder.lab)
-    (cell,) = planned.cells
-    assert (cell.stack, cell.stack_gain, len(planned.workers)) == (4, 4.0, min(2, cpu_count() or 1))
-    assert Plan.from_dict(json.loads(json.dumps(planned.as_dict()))).cells == planned.cells
-    asked, _, _ = make_plan(tiny(engine=Engine(stack=2)), folder.lab)
-    assert (asked.cells[0].stack, asked.cells[0].stack_rates) == (2, {})
-    folder.plan_file.write_text(json.dumps(planned.as_dict()))
-    capacities = []
-    stack = loop.Stack
-    monkeypatch.setattr(loop, "Stack", lambda *given: capacities.append(given[3]) or stack(*given))
-    Loop(spec, store, dataset, folder).run()
-    assert capacities == [4]
 
 
 @pytest.mark.slow
@@ -237,9 +190,7 @@ def test_a_bench_times_the_ways_of_a_study_and_says_which_one_the_plan_takes(
     assert cell == "all"
     (taken,) = [row for row in rows if row.taken]
     assert (taken.dtype, taken.compile) == ("float32", False)
-    alike = [row for row in rows if (row.workers, row.compile) == (taken.workers, False)]
-    assert taken.stack == fastest_stack({row.stack: row.trial_steps_per_second for row in alike})
-    assert f"a stack of {taken.stack}, by timed steps (" in taken.why
+    assert taken.stack == 8 and "a stack of 8, for " in taken.why
     speeds = {(row.workers, row.stack, row.compile): row.trial_steps_per_second for row in rows}
     assert list(speeds.values()) == sorted(speeds.values(), reverse=True)
     assert all(0.0 < row.share_of_bound < 1.0 for row in rows)

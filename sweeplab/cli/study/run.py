@@ -140,7 +140,6 @@ def _print_plan(plan: Plan, ahead: Outlook, orders: Sequence[str]) -> None:
             "FLOPs per run": f"{cell.train_flops:.2e}",
             "memory per run": bytes_in_words(cell.memory_bytes),
             "stack": cell.stack,
-            "over one run": cell.stack_gain and f"{cell.stack_gain:.2f}x",
             "step": {True: "compiled"}.get(cell.compile and plan.device == "cpu"),
             "valid samples": f"{cell.valid_share:.0%}",
             "seeds": len(cell.seeds) if has_seeds else None,
@@ -148,8 +147,6 @@ def _print_plan(plan: Plan, ahead: Outlook, orders: Sequence[str]) -> None:
         for cell in plan.cells
     ]
     print_rows(rows, text=("cell",))
-    if any(cell.stack_gain for cell in plan.cells):
-        say("stacks have the fastest timed steps; over one run: how many times faster; study bench shows all")
     say()
     for epochs, max_iters in dict.fromkeys((cell.epochs, cell.max_iters) for cell in plan.cells):
         if epochs:
