@@ -140,8 +140,8 @@ def test_whatever_is_written_as_jsonl_is_read(
 @pytest.mark.parametrize(
     ("name", "line", "says"),
     [
-        ("a.tsv", "no tab", "line 2 has 0 tabs; allowed: one, between source and target"),
-        ("a.tsv", "a\tb\tc", "line 2 has 2 tabs"),
+        ("a.tsv", "no tab", "line 2 has 1 field; allowed: 2, source, target"),
+        ("a.tsv", "a\tb\tc", "line 2 has 3 fields"),
         ("a.tsv", "\tb", "line 2 has an empty source"),
         ("a.tsv", "a\t ", "line 2 has an empty target"),
         ("a.tsv", "\t", "line 2 has an empty source"),

@@ -250,7 +250,7 @@ def test_parts_of_a_batch_are_the_batch_at_once(data: dict[str, Dataset], name: 
 
 BAD = [
     ("labels", "a.csv", "text,lable\na,b\n", "there is no column label, but text, lable; allowed: a first line with"),
-    ("labels", "a.csv", "text,label\na,b,c\n", "a.csv:2: line 2 has 3 fields; allowed: 2, as in the first line"),
+    ("labels", "a.csv", "text,label\na,b,c\n", "a.csv:2: line 2 has 3 fields; allowed: 2, text, label"),
     ("labels", "a.csv", 'text,label\n"a\nb",\n', "a.csv:3: line 3 has an empty label"),
     ("labels", "a.jsonl", '{"text": "a"}\n', 'line 1 has no text and label; allowed: {"text": "…", "label": "…"}'),
     ("labels", "a.tsv", "a\tx\nb\tx\nc\tx\n", "a.tsv has 1 label; allowed: 2 to 1,000"),

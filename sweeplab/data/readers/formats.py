@@ -352,7 +352,29 @@ def named_rows(
     names = _chosen(file, head, first, known, form, len(wanted[0]) > 1)
     if names:
         reading.taken[names] += 1
-    yield from _picked(all_rows, first, names, head, known[0], form)
+    with_first, context = itertools.chain([first], all_rows), ""
+    named_by_column: Iterator[Row]
+    if form.is_table and names:
+        named_by_column = (_by_name(row, head) for row in all_rows)
+    elif form.is_table:  # the columns alone, in their order
+        names = known[0]
+        named_by_column = (_by_name(row, names) for row in with_first)
+    else:
+        named_by_column, context = with_first, CONTEXT.get(tuple(name.lower() for name in names), "")
+    for row in named_by_column:
+        values = row.values
+        if row.wrong:
+            yield row
+            continue
+        if not isinstance(values, Mapping) or not all(name in values for name in names):
+            allowed = ", ".join(f'"{name}": "…"' for name in names)
+            yield Row(row.line, (), f"has no {listed(names)}; allowed: {{{allowed}}}")
+            continue
+        picked = [values[name] for name in names]
+        more = values.get(context)
+        if isinstance(more, str) and more.strip():
+            picked[0] = f"{picked[0]}\n\n{more}"
+        yield Row(row.line, picked)
 
 
 def _chosen(
@@ -382,40 +404,9 @@ def _chosen(
     raise NoText("without a field of text", what, allowed, nearest(missing, head))
 
 
-def _picked(
-    rest: Iterator[Row],
-    first: Row,
-    names: tuple[str, ...],
-    head: list[str],
-    keys: Sequence[str],
-    form: Format,
-) -> Iterator[Row]:
-    if not form.is_table:
-        context = CONTEXT.get(tuple(name.lower() for name in names), "")
-        for row in itertools.chain([first], rest):
-            values = row.values
-            if row.wrong:
-                yield row
-            elif not isinstance(values, dict) or not all(name in values for name in names):
-                allowed = ", ".join(f'"{key}": "…"' for key in names)
-                yield Row(row.line, (), f"has no {listed(names)}; allowed: {{{allowed}}}")
-            else:
-                picked = [values[name] for name in names]
-                if isinstance(more := values.get(context), str) and more.strip():
-                    picked[0] = f"{picked[0]}\n\n{more}"
-                yield Row(row.line, picked)
-        return
-    if not names:  # a table without names has the columns alone, in their order
-        for row in itertools.chain([first], rest):
-            n_tabs = several(len(row.values) - 1, "tab")
-            wrong = f"has {n_tabs}; allowed: one, between {' and '.join(keys)}"
-            yield row if len(row.values) == len(keys) else Row(row.line, (), wrong)
-        return
-    columns = [head.index(name) for name in names]
-    for row in rest:
-        if len(row.values) == len(head):
-            cells = [*row.values]
-            yield Row(row.line, [cells[at] for at in columns])
-        else:
-            wrong = f"has {several(len(row.values), 'field')}; allowed: {len(head)}, as in the first line"
-            yield Row(row.line, (), wrong)
+def _by_name(row: Row, head: Sequence[str]) -> Row:
+    """Return a row of a table with the names of its columns; of two columns of one name the first."""
+    if len(row.values) != len(head):
+        wrong = f"has {several(len(row.values), 'field')}; allowed: {len(head)}, {several_named(head)}"
+        return Row(row.line, {}, wrong)
+    return Row(row.line, dict(zip(reversed(head), reversed([*row.values]), strict=True)))
