@@ -162,6 +162,8 @@ def _searched(surface: Surface, j: int) -> Searched:
     if 2 * outside > runs.n_cells:
         cells = several(runs.n_cells, "cell")
         lacking.append(f"the best {runs.names[j]} of {outside} of {cells} lies at an end of the values tried")
+    elif at_end := runs.best_at_end(j):
+        lacking.append(at_end)
     bent = surface.bent[runs.names[j]]
     doubts = [f"the optima bend in log {size} (p = {p:.2g})" for size, p in bent.items() if p < _BENT]
     if 3 * outside > runs.n_cells:
@@ -171,16 +173,13 @@ def _searched(surface: Surface, j: int) -> Searched:
 
 
 def _sides(surface: Surface, j: int) -> Array:
-    """Return at which end of its values each cell's optimum lies.
-
-    One within half a step of an end is at that end if the lowest loss, the mean of seeds, is there.
-    """
+    """Return at which end of its values each cell's optimum lies: its interval comes within half a step of it."""
     runs = surface.runs
     low, high = runs.ends(j)
-    values, steps, best = np.median(surface.optima[:, :, j], axis=0), runs.steps(j)[1], runs.best(j)
-    below = (values <= low) | ((best <= low + 1e-3) & (values <= low + steps / 2))
-    above = (values >= high) | ((best >= high - 1e-3) & (values >= high - steps / 2))
-    return np.where(below, -1, np.where(above, 1, 0))
+    half = runs.steps(j)[1] / 2
+    below, above = np.quantile(surface.optima[:, :, j], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    is_low, is_high = below <= low + half, above >= high - half
+    return np.where(is_high, 1, np.where(is_low, -1, 0))
 
 
 def _lacking(surface: Surface, inside: Array) -> list[str]:
