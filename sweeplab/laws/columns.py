@@ -339,9 +339,12 @@ def named_column(asked: str, known: Sequence[str]) -> tuple[str, float | None, s
     return name, factor, ""
 
 
+_GROUPED = re.compile(r"[-+]?\d{1,3}(_\d{3})+(\.\d+)?")
+
+
 def as_number(text: str) -> float:
     """Return the number that a text is; NaN if it is none."""
-    if "_" in text:  # a number for Python alone
+    if "_" in text and not _GROUPED.fullmatch(text.strip()):  # such as 1_0e-4, a number for Python alone
         return np.nan
     try:
         return float(text)

@@ -29,6 +29,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sweeplab.formatting import several
+
 Array = NDArray[np.float64]
 Design = Callable[[Array], Array]  # shape parameters [S, q] to columns [S, n, p]
 
@@ -256,7 +258,7 @@ class _Problem:
         random = np.random.default_rng(seed)
         p = self._p(np.array([[shape.at(np.array(0.5)) for shape in self.shapes]]).reshape(1, -1))
         if self.n <= p:
-            raise ValueError(f"{self.n} rows for {p} scales")
+            raise ValueError(f"{several(self.n, 'row')} for {several(p, 'scale')}")
         if self.k == 0:
             u, weights = np.zeros((1, 0)), np.ones(1)
             marginal = self.marginal(u)

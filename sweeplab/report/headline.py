@@ -173,7 +173,7 @@ def _state(facts: StudyFacts) -> str:
 
 
 def _best(best: Best, is_over: bool) -> str:
-    number, seed = f"{best.value:.3g}", "(one seed)"
+    number, seed = f"{best.value:#.3g}", "(one seed)"
     if best.half_width is not None and best.half_width > 0:
         digits = max(0, 1 - math.floor(math.log10(best.half_width)))
         number, seed = f"{best.value:.{digits}f}", f"+-{best.half_width:.{digits}f} (seed)"

@@ -35,7 +35,7 @@ _HIDDEN = (
         re.compile(r"((about |under )?\S+( to \S+)? left, )?\b\d+(\.\d+)? an? (second|minute|hour|day)"),
         "<pace>",
     ),
-    (re.compile(r"\b\d+\.\d{3,}(e[-+]?\d+)?\b|\b\d+\.\d+e[-+]?\d+\b"), "<n>"),
+    (re.compile(r"\b\d+\.\d{2,}(e[-+]?\d+)?\b|\b\d+\.\d+e[-+]?\d+\b"), "<n>"),
     (re.compile(r"\b\d{8}-\d{6}\b"), "<time>"),
     (re.compile(r"\b[0-9a-f]{12,}\b|(?<=/experiments/)\d+"), "<id>"),
     (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?\S*"), "<time>"),

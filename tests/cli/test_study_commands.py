@@ -91,7 +91,7 @@ def test_list_and_show(cli, finished) -> None:
     rows = [line.split()[:4] for line in printed.splitlines()]
     assert ["n_embd=8", "1,840", "2/2", "2"] in rows
     assert shown["headline"]["state"] == "finished: 4 of 4 trials"
-    assert shown["headline"]["best"].startswith(f"val_loss {row['best_value']:.3g} (one seed)   n_embd=")
+    assert shown["headline"]["best"].startswith(f"val_loss {row['best_value']:#.3g} (one seed)   n_embd=")
     assert printed.startswith(f"tiny   {shown['headline']['state']}\nbest   {shown['headline']['best']}\n")
     assert (row["state"], row["done"], row["planned"]) == ("complete", 4, 4)
     one = json.loads(cli("study", "show", "tiny", "--cell", CELLS[1], "--lab", finished.lab, "--json").out)

@@ -51,7 +51,7 @@ def test_cells(cell: str, number: float) -> None:
     np.testing.assert_equal(values("N", [cell, "7"], "params"), [number, 7])
 
 
-@pytest.mark.parametrize("cell", ["1,0,0", "M", "1.3 billion", "--", "."])
+@pytest.mark.parametrize("cell", ["1,0,0", "1_0", "1_0e-4", "M", "1.3 billion", "--", "."])
 def test_cells_that_are_no_number(cell: str) -> None:
     with pytest.raises(BadInput, match=r"is not a number(; --where .* leaves it out)?$"):
         values("L", [cell, "3"], "loss")

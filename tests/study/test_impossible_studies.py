@@ -71,7 +71,7 @@ def test_bad_lines_of_pairs_are_named_where_they_stand(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as refused:
         make_plan(read_study(file), tmp_path / "lab")
     first, *_, last = map(str, refused.value.problems)
-    assert first.startswith(f"{tmp_path / 'b.tsv'}:2: line 2 has 0 tabs")
+    assert first.startswith(f"{tmp_path / 'b.tsv'}:2: line 2 has 1 field; allowed: 2")
     assert last == "and 10 more bad lines"
 
 

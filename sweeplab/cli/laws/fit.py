@@ -183,7 +183,7 @@ def isoflop(
     tuned: Tuned = None,
     lab: Lab = None,
 ) -> Answer:
-    """Find the compute-optimal size, by parabolas at equal compute.
+    """Find the compute-optimal size, by isoFLOP parabolas.
 
     A minimum counts only with rows on both sides of it.
 

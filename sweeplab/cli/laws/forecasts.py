@@ -167,7 +167,7 @@ def verify(
 
 
 def ledger(ledger: Ledger = None, lab: Lab = None) -> Answer:
-    """List sealed forecasts, and how often their intervals held.
+    """List sealed forecasts, and how often they held.
 
     It prints one row per forecast with its outcome, then the coverage at each level over all scored forecasts.
 

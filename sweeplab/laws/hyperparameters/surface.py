@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput, Problem
+from sweeplab.formatting import several
 from sweeplab.laws.core import fit_line
 from sweeplab.laws.hyperparameters.runs import SHAPE, Array, SearchedRuns
 
@@ -143,7 +144,8 @@ def fit_surface(runs: SearchedRuns) -> Surface:
             surface = _surface(part, names, logs, regression, window)
             if surface.sure >= 0.975:
                 return surface
-    what = f"{len(runs.y)} trials in {runs.n_cells} cells show no minimum over {' and '.join(runs.names)}"
+    counts = f"{several(len(runs.y), 'trial')} in {several(runs.n_cells, 'cell')}"
+    what = f"{counts} show no minimum over {' and '.join(runs.names)}"
     reasons = [reason for j in range(len(runs.names)) if (reason := runs.best_at_end(j))]
     raise BadInput(
         Problem(
