@@ -14,13 +14,13 @@ import numpy as np
 
 from sweeplab.analysis.studies import Counting, sizes_of
 from sweeplab.data.task import Sizes
-from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.errors import BadInput
 from sweeplab.formatting import several
-from sweeplab.hyperparameters import TABLE, canonical
-from sweeplab.laws.columns import COUNTS, Array
+from sweeplab.laws.columns import COUNTS
 from sweeplab.laws.next_runs import MOST, Candidates
 
 if TYPE_CHECKING:
+    from sweeplab.laws.points import Points
     from sweeplab.records.folders import StudyFolder
     from sweeplab.study.spec import StudySpec
 
@@ -31,26 +31,31 @@ _LONGEST = 480  # letters of an expression, a little under what a study file may
 
 
 def study_candidates(
-    lab: Path | None, names: Sequence[str], axes: Mapping[str, Array] | None, counting: Counting
+    lab: Path | None, names: Sequence[str], counting: Counting, points: Points
 ) -> tuple[StudySpec, Candidates]:
-    """Return the study of all that could be run next, and its cells; the first of the names says how runs are made."""
+    """Return the study of all that could be run next, and its cells; the first of the names says how runs are made.
+
+    Where the points are of one depth, so are the cells.
+    """
     from sweeplab.lab.listing import find_study, study_names
 
     folders = [find_study(lab, name) for name in names]
-    spec = candidate_study(folders, study_names(folders[0].lab), axes)
+    depths = sorted({round(depth) for depth in points.shape.get("n_layer", ()) if depth == depth})
+    spec = candidate_study(folders, study_names(folders[0].lab), depths)
     return spec, cell_candidates(spec, folders[0].data.sizes, counting)
 
 
 def candidate_study(
-    folders: Sequence[StudyFolder], taken: Sequence[str] = (), axes: Mapping[str, Array] | None = None
+    folders: Sequence[StudyFolder], taken: Sequence[str] = (), depths: Sequence[int] = ()
 ) -> StudySpec:
     """Return the first study with a new name and the grid of candidates.
 
-    The grid has its own sizes and lengths with values between and above, or the rounded `axes`. There are as many seeds
-    as every cell of the study has, all unused so far: a cell that was trained before gives new information.
+    The grid has its own sizes and lengths with values between and above; of `depths` only one, it has that one. There
+    are as many seeds as every cell of the study has, all unused so far: a cell that was trained before gives new
+    information.
 
     Raises:
-        BadInput: there is nothing to vary, an axis is not a whole number, or there are too many cells.
+        BadInput: there is nothing to vary, or there are too many cells.
     """
     from sweeplab.lab.listing import read_spec
     from sweeplab.study.file.reading import read_study
@@ -58,21 +63,15 @@ def candidate_study(
 
     specs = [read_spec(folder) for folder in folders]
     spec = specs[0]
-    axes = {canonical(name): values for name, values in (axes or {}).items()}
-    whole = [name for name, row in TABLE.items() if row.kind == "int" and name != "seed"]
-    unknown = [name for name in axes if name not in whole]
-    if unknown:
-        what = f"--candidates has no {unknown[0]!r} for a study"
-        raise BadInput(Problem(what, ", ".join(AXES), nearest(unknown[0], whole)))
-    grid = {name: sorted({round(float(value)) for value in values}) for name, values in axes.items()}
-    grid = grid or {name: _extended(spec.grid[name]) for name in AXES if name in spec.grid}
+    grid = {name: _extended(spec.grid[name]) for name in AXES if name in spec.grid}
+    if len(depths) == 1 and "n_layer" in grid:
+        grid["n_layer"] = list(depths)
     if not grid:
-        what = f"the grid of {spec.name} has no size to vary; name one with --candidates"
-        raise BadInput(Problem(what, ", ".join(AXES)))
+        raise BadInput(f"the grid of {spec.name} has no size to vary")
     count = math.prod(len(values) for values in (spec.grid | grid).values())
     if count > MOST:
         many = f"{several(count, 'cell')} are too many"
-        raise BadInput(f"{many}: at most {MOST:,}; name fewer with --candidates")
+        raise BadInput(f"{many}: at most {MOST:,}")
     used = [seed for one in specs for seed in one.seed_numbers]
     each_cell = sum(not isinstance(each, ConditionalSeed) for each in spec.seeds)
     seeds = list(range(max(used) + 1, max(used) + 1 + each_cell))

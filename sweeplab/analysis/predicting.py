@@ -106,7 +106,7 @@ class Prediction:
         loss: dict[str, Any] = {"value": None, "low": None, "high": None, "law": None, "why": self.why_none}
         if self.loss and self.law:
             shown = (self.loss.loss, self.loss.low, self.loss.high)
-            loss = self.loss.verdict.entry(shown, "the loss of a run") | {"law": self.law.fit.law.name}
+            loss = self.loss.verdict.entry(shown, "the loss of a run") | {"law": self.law.law.name}
         return {
             "name": self.spec.name,
             "cell": self.target.words,

@@ -334,7 +334,7 @@ def calibrate(outcomes: Iterable[Outcome]) -> Calibration:
         first.setdefault((*sorted(forecast["at"].items()), scored_one.outcome), (forecast, scored_one))
     scored = list(first.values())
     pit = np.array([own.pit for _, own in scored])
-    fits = {(said["data"]["digest"], said["fit"]["law"], said["fit"]["delta"]) for said, _ in scored}
+    fits = {(said["data"]["digest"], said["fit"]["law"]) for said, _ in scored}
     verdicts = np.array([said["predicted"]["verdict"]["verdict"] for said, _ in scored], object)
     skill = {}
     for name in (LAST_POINT, LOG_LINE):

@@ -296,12 +296,12 @@ def seal(
     """
     runs = _started(lab, wanted[0]) if wanted else []
     forecasts, left_out, warnings = [], dict(left_out or {}), list(assessment.warnings)
-    if not assessment.form_error.test.cuts:
-        why = assessment.form_error.test.why
-        warnings.append(f"intervals assume that the form is right: {why} for a back-test")
+    first = assessment.tests[0]
+    if not len(first.errors):
+        warnings.append(f"intervals assume that the form is right: {first.words}")
     for target in wanted:
         try:
-            _refuse_known(target, assessment.points, source, runs)
+            _refuse_known(target, assessment.raw, source, runs)
             predicted = predict(assessment, target.at, target.seeds, target.regret)
         except BadInput as error:
             left_out[target.words] = "; ".join(map(str, error.problems))
@@ -313,9 +313,6 @@ def seal(
             if verdict.verdict == INTERVAL_ONLY:
                 weak = verdict.reason
             warnings.append(f"{target.words}: {weak}; the forecast is sealed with this verdict")
-        if assessment.outliers:
-            loss = f"{predicted.without_outliers:.4g} in place of {predicted.loss:.4g}"
-            warnings.append(f"{target.words}: {assessment.outliers.without} the loss would be {loss}")
     if not forecasts:
         raise BadInput(*(f"{words}: {why}" for words, why in left_out.items()))
     return Sealed(append(ledger, forecasts), left_out, tuple(dict.fromkeys(warnings)))
@@ -355,10 +352,10 @@ def _refuse_known(target: Target, points: Points, source: PointSource, runs: Seq
 def _forecast(
     source: PointSource, assessment: Assessment, target: Target, predicted: Forecast
 ) -> dict[str, Any]:
-    points, fit = assessment.points, assessment.fit
+    points, fit = assessment.raw, assessment.fit
     estimates = {estimate.quantity.name: estimate for estimate in assessment.estimates}
     largest = {role: float(points.columns[role].max()) for role in COUNTS if role in points.columns}
-    parameters = {name: value for name, value in fit.minimizer().items() if estimates[name].identified}
+    parameters = {name: value for name, value in fit.medians.items() if estimates[name].identified}
     run: dict[str, Any] = {"studies": {}, "counting": None}
     # A file has no times of its own: digests of its rows record what was in it.
     rows: list[str] | None = sorted(row_marks(points))
@@ -378,9 +375,6 @@ def _forecast(
             "parameters": parameters,
             "form": {"status": assessment.misfit.status, "sentences": list(assessment.misfit.sentences)},
             "verdicts": {name: estimate.verdict.verdict for name, estimate in estimates.items()},
-            "delta": assessment.delta,
-            "delta_log_units": fit.rows.delta if math.isfinite(fit.rows.delta) else None,
-            "objective": fit.objective,
             "sigma": fit.sigma,
             "warnings": list(assessment.warnings),
         },

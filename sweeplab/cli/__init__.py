@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from sweeplab.cli import runs
-from sweeplab.cli.laws.fit import compare, fit, isoflop
+from sweeplab.cli.laws.fit import fit
 from sweeplab.cli.laws.forecasts import forecast, ledger, next_runs, verify
 from sweeplab.cli.laws.hyperparameters import hyperparameter_laws
 from sweeplab.cli.mcp import mcp
@@ -66,7 +66,7 @@ GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
     "report": ("Write reports of studies.", (scaling, sweep, compare_studies)),
     "laws": (
         "Fit scaling laws, each number with a verdict.",
-        (fit, compare, isoflop, hyperparameter_laws, forecast, verify, ledger, next_runs),
+        (fit, hyperparameter_laws, forecast, verify, ledger, next_runs),
     ),
     "model": ("Look inside models.", (params, trace, runs.attention, coordinates, runs.next_tokens)),
 }
@@ -92,7 +92,7 @@ NAMES: dict[Callable[..., Any], str] = {
 
 
 # Commands that went, with the one that answers their question.
-MOVED = {"audit": "sweeplab laws fit", "shape": "sweeplab laws fit"}
+MOVED = dict.fromkeys(("audit", "compare", "isoflop", "shape"), "sweeplab laws fit")
 DAILY = ("study run", "study list", "study show", "study best", "report scaling", "ui")
 
 

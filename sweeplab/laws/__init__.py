@@ -61,11 +61,11 @@ class FittedLaw:
         """
         import pandas as pd
 
-        from sweeplab.laws.columns import COUNTS, SHAPE, count_columns, read_columns
+        from sweeplab.laws.columns import COUNTS, count_columns, read_columns
         from sweeplab.laws.forecasts import predict
         from sweeplab.laws.points import path_of
 
-        named, needed = count_columns(frame, self.columns, (*COUNTS, *SHAPE)), self.assessment.fit.law.columns
+        named, needed = count_columns(frame, self.columns, COUNTS), self.assessment.law.columns
         missing, known = [role for role in needed if role not in named], ", ".join(map(str, frame))
         if missing:
             raise BadInput(*(Problem(f"the rows to predict lack {role}", known) for role in missing))
@@ -94,9 +94,7 @@ class FittedLaw:
         from sweeplab.report.panels.law import LawPanel
 
         assessment = self.assessment
-        panel = LawPanel.of(
-            ReportData.of_table(assessment), law=assessment.fit.law.name, delta=assessment.delta
-        )
+        panel = LawPanel.of(ReportData.of_table(assessment), law=assessment.law.name)
         figure = panel.figure()
         if figure is None:
             raise BadInput(f"nothing to draw: {panel.missing}")
@@ -110,14 +108,13 @@ def fit(
     columns: Mapping[str, str] | None = None,
     count: Mapping[str, str] | None = None,
     where: str = "",
-    delta: str = "auto",
     flops: float | None = None,
     tuned: str | None = None,
 ) -> FittedLaw:
     """Fit a law to a DataFrame, or to a table's file; a `study export` holds runs.
 
     `columns` such as {"params": "N", "tokens": "D*1e9", …} is needed if names are not the usual ones; `count`, `where`,
-    `delta` and `flops` are as on the command line: {"rows": "best"}, "epochs == 1", "auto", the budget of the optimum.
+    and `flops` are as on the command line: {"rows": "best"}, "epochs == 1", the budget of the optimum.
     `tuned` says how the points were tuned: "each" by itself, all by one "shared" setting, or "unknown".
     """
     from sweeplab.laws.assessment import assess, law_for
@@ -140,4 +137,4 @@ def fit(
     if not named and set(map(str, table)) >= _STUDY_KEYS:
         from sweeplab.analysis.studies import table_points as read
     points = read(table, source, named, conventions, where).tuned_as(tuned).of_new_text()
-    return FittedLaw(assess(points, law_for(points, law), delta, flops), named)
+    return FittedLaw(assess(points, law_for(points, law), flops), named)

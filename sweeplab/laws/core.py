@@ -38,7 +38,8 @@ N_DRAWS = 4000  # a 5% quantile of so many has an error of 0.02 standard deviati
 TILT_SD = 0.2  # published tables have c of about -0.25; wider spoils small tables
 MOST_SHARED = 0.7  # beyond it the rows of a size say little more than one
 _EFFECTIVE = 1000.0  # draws that the weighted ones must be worth
-_STAGE = 1000  # draws of an adaptation
+_STAGE, _FEWEST = 1000, 300  # draws of an adaptation
+_AT_ONCE = 1e6  # rows times draws in memory
 _MOST_DRAWN = 20_000  # a stage
 _MOST_STAGES = 60  # tables of exact losses take about 30
 _FREEDOM = 5.0  # of the proposals: their tails are heavier than those of the target
@@ -73,6 +74,12 @@ class RowErrors:
     tilt: Array | None = None
     groups: NDArray[np.int64] | None = None
     weights: Array | None = None
+
+    def weights_or_ones(self, n: int) -> Array:
+        """Return the weight of each of n rows, [n]."""
+        if self.weights is None:
+            return np.ones(n)
+        return self.weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,17 +172,13 @@ class _Problem:
         is_law: bool,
     ) -> None:
         self.y, self.design, self.shapes, self.excess, self.is_law = y, design, shapes, excess, is_law
-        self.n, self.base = len(y), np.ones(len(y))
-        if noise.weights is not None:
-            self.base = np.sqrt(noise.weights)
-        self.z = noise.tilt
-        self.members: Array | None = None
-        if noise.groups is not None:
-            self.members = (np.unique(noise.groups)[:, None] == noise.groups).astype(float)
-            if self.members.sum(1).max() < 2:
-                self.members = None
+        self.n, self.base, self.z = len(y), np.sqrt(noise.weights_or_ones(len(y))), noise.tilt
+        self.order: NDArray[np.intp] | None = None  # of the rows by group, where some share one
         bounded = [shape.name for shape in shapes]
-        if self.members is not None:
+        if noise.groups is not None and len(np.unique(noise.groups)) < self.n:
+            self.order = np.argsort(noise.groups, kind="stable")
+            self.sizes = np.unique(noise.groups, return_counts=True)[1]
+            self.begins = np.cumsum(self.sizes) - self.sizes
             bounded.append("r")
         if excess is not None:
             bounded.append("e")
@@ -189,7 +192,7 @@ class _Problem:
         shapes = np.empty((len(u), count))
         for index, shape in enumerate(self.shapes):
             shapes[:, index] = shape.at(share[:, index])
-        r = MOST_SHARED * share[:, self.bounded.index("r")] if self.members is not None else zero
+        r = MOST_SHARED * share[:, self.bounded.index("r")] if self.order is not None else zero
         e = self.excess.bound * share[:, self.bounded.index("e")] if self.excess else zero
         c = TILT_SD * u[:, -1] if self.z is not None else zero
         return shapes, c, r, e
@@ -211,7 +214,8 @@ class _Problem:
 
     def marginal(self, u: Array) -> _Marginal:
         """Return the density of places without the priors, and what the scales' draws need."""
-        parts = [self._given(u[at : at + _STAGE]) for at in range(0, len(u), _STAGE)]
+        step = int(np.clip(_AT_ONCE / self.n, 1, _STAGE))
+        parts = [self._given(u[at : at + step]) for at in range(0, len(u), step)]
         return _Marginal(
             *(
                 np.concatenate([getattr(part, name) for part in parts])
@@ -235,8 +239,8 @@ class _Problem:
         whole *= root_weight[:, :, None]
         gram = whole.transpose(0, 2, 1) @ whole
         log_v = -2 * np.log(root_weight).sum(1)
-        if self.members is not None:
-            sums, sizes = self.members @ whole, self.members.sum(1)
+        if self.order is not None:
+            sums, sizes = np.add.reduceat(whole[:, self.order], self.begins, axis=1), self.sizes
             between = r[:, None] / (1 - r[:, None] + r[:, None] * sizes)
             gram = (gram - sums.transpose(0, 2, 1) @ (between[:, :, None] * sums)) / (1 - r)[:, None, None]
             log_v += ((sizes - 1) * np.log1p(-r)[:, None] + np.log1p(r[:, None] * (sizes - 1))).sum(1)
@@ -280,8 +284,10 @@ class _Problem:
 
     def _importance(self, random: np.random.Generator) -> tuple[Array, Array, _Marginal]:
         """Return places with their weights, worth at least `_EFFECTIVE` draws where the stages suffice."""
-        u = self.from_prior(random, 2 * _STAGE)
-        base, marginal, temperature, count = np.zeros(len(u)), self.marginal(u), 0.0, _STAGE
+        # Of a large table few draws are enough to adapt: its posterior is nearly normal.
+        count = int(np.clip(_AT_ONCE / self.n, _FEWEST, _STAGE))
+        u = self.from_prior(random, 2 * count)
+        base, marginal, temperature = np.zeros(len(u)), self.marginal(u), 0.0
         for _ in range(_MOST_STAGES):
             likelihood = self._likelihood(marginal)
             temperature = _next_temperature(base, likelihood, temperature)
@@ -291,7 +297,7 @@ class _Problem:
                 break
             if temperature == 1.0:
                 wanted = 1.3 * _EFFECTIVE * len(u) / effective
-                count = int(np.clip(wanted, _STAGE, _MOST_DRAWN))
+                count = int(np.clip(wanted, count, _MOST_DRAWN))
             mean, spread = _moments(u, weights)
             u, log_q = _student(mean, spread, count, random)
             marginal = self.marginal(u)

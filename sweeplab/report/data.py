@@ -65,7 +65,6 @@ PROGRESS = {"train_tokens": "training tokens", "iteration": "iteration"}
 ASPECT = "aspect_ratio"
 ROLES = {"params": "parameters N", "tokens": "training tokens D", "flops": "training FLOPs C"}
 ROLES |= {"n_layer": "n_layer", "n_embd": "n_embd", ASPECT: "n_embd / n_layer"}
-N_REFITS = 400
 # Grid entries that would make a study's points differ in a role; iterations are filled in.
 _GRID_OF = {"params": "n_embd: [32, 64, 128]", "tokens": "max_iters: [{}, {}, {}]"}
 
@@ -132,8 +131,8 @@ class ReportData:
     @classmethod
     def of_table(cls, assessment: Assessment) -> ReportData:
         """Return the data of a table's page: its points and the law fitted to them."""
-        report = cls(DataFrame(), lambda metric: DataFrame(), table=assessment.points)
-        report._kept["assess", assessment.fit.law.name, assessment.delta] = assessment
+        report = cls(DataFrame(), lambda metric: DataFrame(), table=assessment.raw)
+        report._kept["assess", assessment.law.name] = assessment
         return report
 
     @property
@@ -304,20 +303,19 @@ class ReportData:
         Raises:
             BadInput: there is no such law, or no point.
         """
-        fitted = [kept.fit.law for kept in self._kept.values() if isinstance(kept, Assessment)]
+        fitted = [kept.law for kept in self._kept.values() if isinstance(kept, Assessment)]
         if name == AUTO and self.table is not None and fitted:
             return fitted[0]
         return law_for(self.points, name)
 
-    def assessment(self, law: str, delta: str = AUTO) -> Assessment:
+    def assessment(self, law: str) -> Assessment:
         """Return a law's fit to the points, with every interval and verdict.
 
         Raises:
             BadInput: the points allow no fit.
         """
         chosen = self.law(law)
-        key = ("assess", chosen.name, delta)
-        return self.once(key, lambda: assess(self.points, chosen, delta, n_refits=N_REFITS))
+        return self.once(("assess", chosen.name), lambda: assess(self.points, chosen))
 
     def check_differs(self, role: str) -> None:
         """Raise unless a study's points differ in their parameters or tokens.

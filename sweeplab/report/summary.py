@@ -30,9 +30,9 @@ from sweeplab.lab.identity import differences
 from sweeplab.lab.listing import StudyTrials
 from sweeplab.lab.showing import baselines_in_words, commands_about
 from sweeplab.laws.assessment import IDENTIFIED, NOT_IDENTIFIED, WEAK, Assessment
+from sweeplab.laws.check import FLAGGED
 from sweeplab.laws.evidence import chosen_best
 from sweeplab.laws.forms import LAWS, N_OPT, RATIO
-from sweeplab.laws.misfit import FLAGGED
 from sweeplab.records.runs import MEASURED_ON
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.headline import Headline, read_headline
@@ -42,9 +42,9 @@ from sweeplab.report.style import spaced
 # At most this many different settings are named.
 _MOST_SETTINGS = 8
 _N_GRAMS = "N-gram baseline"
-_POWERS = {name for law in LAWS.values() for name, _ in law.powers}
+_POWERS = {name for law in LAWS.values() for name in law.exponents}
 _EXPONENTS = _POWERS | {N_OPT}
-_ANSWERS = _POWERS | {law.power for law in LAWS.values() if law.power} | {RATIO}
+_ANSWERS = _POWERS | {RATIO}
 Entries = list[tuple[str, str]]
 
 

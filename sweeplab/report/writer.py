@@ -91,7 +91,7 @@ def write_law_report(assessment: Assessment, source: str, page: Path) -> Path:
         BadInput: the page cannot be written.
     """
     asked, report = read_dashboard(), ReportData.of_table(assessment)
-    law, panels = {"law": assessment.fit.law.name, "delta": assessment.delta}, []
+    law, panels = {"law": assessment.law.name}, []
     for spec in asked.panels:
         kind = PANELS[spec.panel]
         if kind.source == "points":

@@ -133,24 +133,7 @@ def test_the_file_can_be_planned_and_is_otherwise_the_same_study(small, candidat
     assert read.constraints[0] == "n_params <= 2e6"
 
 
-def test_axes_that_a_person_gives(small) -> None:
-    spec = candidate_study([small[0]], (), {"n_layer": [1, 2.2, 4.4], "n_embd": [32]})
-    assert (spec.grid["n_layer"], spec.grid["n_embd"], spec.grid["max_iters"]) == (
-        [1, 2, 4],
-        [32],
-        [20, 80, 320],
-    )
-
-
-def test_bad_input(small, tmp_path: Path) -> None:
-    for axes, said in (
-        ({"n_embdd": [8]}, "no 'n_embdd' for a study.*did you mean 'n_embd'"),
-        ({"learning_rate": [8]}, "no 'learning_rate' for a study"),
-        ({"n_embd": range(16, 6000)}, "cells are too many"),
-        ({"n_embd": [0.2]}, "n_embd"),
-    ):
-        with pytest.raises(BadInput, match=said):
-            candidate_study([small[0]], (), axes)
+def test_a_grid_without_sizes_is_refused(tmp_path: Path) -> None:
     text = STUDY.replace("n_embd: [16, 32], max_iters: [20, 80, 320]", "tie_weights: [true, false]")
     folder, _ = folder_of(text.replace("name: small", "name: flat"), tmp_path)
     with pytest.raises(BadInput, match="the grid of flat has no size to vary"):

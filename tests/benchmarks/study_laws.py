@@ -28,7 +28,7 @@ NOISES = (0.002, 0.005, 0.01)
 def one_study(noise: float, seed: int) -> tuple[bool, bool, bool, float]:
     """Return whether the exponent is held, the form flagged, the exponent identified, and its half width."""
     points = study_points(like_the_first(noise, seed), None, Conventions(params="non-embedding"))
-    assessed = assess(points, law_for(points), others=())
+    assessed = assess(points, law_for(points))
     (alpha,) = (each for each in assessed.estimates if each.quantity.name == "alpha")
     low, high = alpha.interval.low, alpha.interval.high
     held = low <= FIRST_LAW["alpha"] <= high

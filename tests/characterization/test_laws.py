@@ -14,13 +14,10 @@ from characterization.test_commands import described
 COLUMNS = "--columns params=N,tokens=D,loss=val"
 LINES = (
     f"laws fit runs.csv {COLUMNS} --tuned each --json",
-    f"laws fit runs.csv {COLUMNS} --law kaplan --delta 1e-3 --flops 1e20 --at params=1e9,tokens=2e10 --json",
+    f"laws fit runs.csv {COLUMNS} --law tied --flops 1e20 --at params=1e9,tokens=2e10 --json",
     f"laws fit runs.csv {COLUMNS} --law power-c --report page.html --json",
     f"laws fit ray.csv {COLUMNS} --law power-n --json",
-    f"laws compare runs.csv {COLUMNS} --laws chinchilla,power-c --json",
-    f"laws isoflop runs.csv {COLUMNS} --budgets 4 --tuned each --json",
-    f"laws next runs.csv {COLUMNS} --law kaplan --flops 4e18 --quantity beta --most-runs 4"
-    " --candidates params=1e6:1e8:4,ratio=2:200:4 --json",
+    f"laws next runs.csv {COLUMNS} --quantity beta --json",
     f"laws forecast runs.csv {COLUMNS} --params 2e8 --tokens 4e9 --tuned each --json",
     "laws ledger --json",
     "laws verify --json",

@@ -115,7 +115,7 @@ def test_a_plugin_cannot_rewrite_the_question_about_it(cli, folder: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [("fit",), ("compare",)], ids=" ".join)
+@pytest.mark.parametrize("words", [("fit",), ("next",)], ids=" ".join)
 def test_headings_and_cells_of_a_table(cli, folder: Path, words: tuple[str, ...]) -> None:
     write_points(folder / "points.csv", heading := NAME.replace("\r", ""))
     checked(cli("laws", words[0], "points.csv", *words[1:]))

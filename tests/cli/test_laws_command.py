@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from law_tables import COLUMNS, write_table
 from laws.planted_tuning import World, planted
-from terminal import play
 
 
 @pytest.fixture
@@ -24,8 +23,8 @@ def test_a_good_table(cli, good: Path) -> None:
     said = cli("laws", "fit", good, *COLUMNS, "--tuned", "each")
     assert (said.code, said.err) == (0, "")
     lines = said.out.splitlines()
-    assert lines[0].startswith("chinchilla: L = E + A/N^alpha + B/D^beta  (Hoffmann et al. 2022")
-    assert lines[1].startswith("30 rows, delta auto, residuals of 0.") and "starts reached" in lines[1]
+    assert lines[0].startswith("quantity ") and lines[1].startswith("E "), "the answer comes first"
+    assert "\nchinchilla: L = E + A/N^alpha + B/D^beta  (Hoffmann et al. 2022" in said.out
     (alpha,) = [line.split() for line in lines if line.startswith("alpha ")]
     value, low, high = map(float, alpha[1:4])
     assert low < 0.35 < high and low < value < high and alpha[4] == "identified"
@@ -35,11 +34,11 @@ def test_a_good_table(cli, good: Path) -> None:
 def test_of_an_unknown_tuning_no_number_is_identified_and_one_line_says_what_it_would_do(
     cli, good: Path
 ) -> None:
-    for how, share in (("unknown", "1%"), ("shared", "3%")):
+    for how, share in (("unknown", "2%"), ("shared", "3%")):
         said = cli("laws", "fit", good, *COLUMNS, *(("--tuned", how) if how == "shared" else ()))
         assert said.code == 0 and " identified  " not in said.out
-        (line,) = [line for line in said.out.splitlines() if "warning: " in line and "costs" in line]
-        assert f"costs {share} of the loss at the largest params" in line and "alpha 0.3" in line
+        (line,) = [line for line in said.out.splitlines() if "warning: " in line and "too much" in line]
+        assert f"without {share} of the loss too much at the largest params" in line
         forecast = ("--params", "2e8", "--tokens", "4e9", "--tuned", how, "--json")
         (entry,) = json.loads(cli("laws", "forecast", good, *COLUMNS, *forecast, "--ledger", how).out)[
             "sealed"
@@ -47,15 +46,13 @@ def test_of_an_unknown_tuning_no_number_is_identified_and_one_line_says_what_it_
         assert entry["predicted"]["verdict"]["verdict"] == "weak"
 
 
-@pytest.mark.parametrize("command", [("compare", "--laws", "chinchilla,joint"), ("next", "--flops", "1e18")])
-def test_a_comparison_and_a_choice_of_runs_say_it_too_unless_they_are_told(cli, good: Path, command) -> None:
-    name, *options = command
+def test_a_choice_of_runs_says_it_too_unless_it_is_told(cli, good: Path) -> None:
     for how, said in (
         ("unknown", "is not known: "),
         ("shared", "one setting served all sizes: "),
         ("each", ""),
     ):
-        answer = json.loads(cli("laws", name, good, *COLUMNS, *options, "--tuned", how, "--json").out)
+        answer = json.loads(cli("laws", "next", good, *COLUMNS, "--tuned", how, "--json").out)
         lines = [
             each for each in answer["warnings"] if "the points were tuned is" in each or "one setting" in each
         ]
@@ -84,38 +81,12 @@ def test_a_wrong_form_is_said(cli, folder: Path) -> None:
     loss *= np.exp(np.random.default_rng(3).normal(0, 0.003, 30))
     np.savetxt(folder / "wrong.csv", np.c_[n, d, loss], delimiter=",", header="N,D,val", comments="")
     said = cli("laws", "fit", "wrong.csv", *COLUMNS)
-    assert said.code == 0 and "warning: chinchilla does not fit: " in said.out
-    assert " identified  " not in said.out and "identified within this form, which does not fit" in said.out
+    assert said.code == 0 and "warning: the form does not fit (chance" in said.out
+    assert " identified  " not in said.out
     sealed = cli("laws", "forecast", "wrong.csv", *COLUMNS, "--params", "2e8", "--tokens", "4e9", "--json")
     (entry,) = json.loads(sealed.out)["sealed"]
     assert entry["fit"]["form"]["status"] == "flagged"
     assert entry["predicted"]["verdict"]["verdict"] == "weak"
-
-
-@pytest.mark.parametrize(
-    "more", [(), pytest.param(("--report", "page.html"), marks=pytest.mark.slow)], ids=["printed", "page"]
-)
-def test_refits_stand_beside_the_numbers_that_are_identified(more: tuple[str, ...], cli, good: Path) -> None:
-    """The first number is identified and the last is not: only some have refits."""
-    said = cli("laws", "fit", good, *COLUMNS, "--flops", "1e30", "--bootstrap", "5", "--tuned", "each", *more)
-    assert (said.code, said.err) == (0, "")
-    rows = {line[:20].strip(): line for line in reversed(said.out.splitlines())}
-    assert " identified " in rows["E"] and " to " in rows["E"]
-    assert "–  not identified" in rows["loss at budget"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        (("fit", "--bootstrap", "3000"), " of 3,000 bootstrap refits"),
-        (("compare", "--laws", "chinchilla,kaplan"), "back-testing chinchilla"),
-    ],
-)
-def test_a_terminal_shows_how_far_a_long_fit_is(folder: Path, good: Path, command, words: str) -> None:
-    name, *options = command
-    played = play(["laws", name, "good.csv", *COLUMNS, *options], folder)
-    assert played.code == 0 and words in played.raw and words not in played.screen.text
 
 
 @pytest.mark.slow
@@ -124,7 +95,6 @@ def test_a_terminal_shows_how_far_a_long_fit_is(folder: Path, good: Path, comman
     [
         "fit",
         "forecast --params 1e9 --tokens 1e11",
-        "compare",
         "next --flops 1e14",
     ],
 )
@@ -138,22 +108,16 @@ def test_what_speaks_against_a_file_is_said_wherever_it_is_fitted(command: str, 
     name, *more = command.split()
     said = cli("laws", name, "runs.csv", *more, "--lab", "lab")
     assert said.code == 0, said.err
-    assert (
-        "residuals of " in said.out
-        and "every number is in doubt; 1 of 1 other column (experts) can" in said.out
-    )
+    assert "residuals of " in said.out
     assert "the residuals correlate with experts, which the law does not use: +" in said.out
-    if name == "fit":
-        warnings = json.loads(cli("laws", name, "runs.csv", "--json").out)["warnings"]
-        assert sum("every number is in doubt" in each for each in warnings) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "numbers"),
     [
-        *(("fit", "parameters"), ("compare", "laws"), ("isoflop --budgets 4", "budgets")),
-        ("next --flops 1e14", "runs"),
+        ("fit", "parameters"),
+        ("next --flops 1e16", "runs"),
     ],
 )
 def test_rows_are_chosen_by_an_expression(command: str, numbers: str, cli, folder: Path, good: Path) -> None:
@@ -173,25 +137,8 @@ def test_a_large_table_comes_with_a_hint_to_thin_it(cli, folder: Path) -> None:
     n = np.geomspace(1e6, 1e9, 20_001)
     np.savetxt("large.csv", np.c_[n, 2 + 400 / n**0.3], delimiter=",", header="N,loss", comments="")
     hint = "20,001 rows are read; fitting them takes a while; --where 'line % 4 == 0' takes 5,000 of them"
-    assert hint in cli("laws", "isoflop", "large.csv").err
-    assert "rows are read" not in cli("laws", "isoflop", "large.csv", "--where", "line % 4 == 0").err
-
-
-def test_laws_are_compared_on_a_good_table(cli, good: Path) -> None:
-    said = cli("laws", "compare", good, *COLUMNS, "--laws", "chinchilla,kaplan")
-    assert (said.code, said.err) == (0, "")
-    lines = said.out.splitlines()
-    assert lines[0].startswith("30 rows; cuts in flops: ")
-    rows = {line.split()[0]: line for line in lines[3:5]}
-    assert rows["chinchilla"].rstrip().endswith("not seen") and rows["kaplan"].rstrip().endswith("flagged")
-    assert "chinchilla is off by " in said.out and "kaplan does not fit: " in said.out
-
-
-@pytest.mark.slow
-def test_a_ray_cannot_show_a_misfit(cli, ray: Path) -> None:
-    said = cli("laws", "compare", ray, *COLUMNS, "--laws", "chinchilla")
-    assert said.code == 0
-    assert "this design cannot show a misfit: all rows lie near one ray" in said.out
+    assert hint in cli("laws", "fit", "large.csv").err
+    assert "rows are read" not in cli("laws", "fit", "large.csv", "--where", "line % 4 == 0").err
 
 
 @pytest.mark.slow
@@ -205,7 +152,7 @@ def test_a_page_is_written_beside_what_is_printed(cli, folder: Path) -> None:
     assert "tied: estimates and verdicts" not in text and "chinchilla: estimates and verdicts" in text
     assert "runs.csv" in text and "Learning curves" not in text
     as_json = json.loads(cli("laws", "fit", table, *COLUMNS, "--law", "tied", "--report", page, "--json").out)
-    assert as_json["report"] == str(page) and as_json["bootstrap"]["refits"] > 0
+    assert as_json["report"] == str(page)
     assert "tied: estimates and verdicts" in page.read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""`sweeplab laws isoflop` of a file."""
+"""The compute-optimal size of a table with several sizes at each of some budgets."""
 
 import json
 from pathlib import Path
@@ -18,13 +18,13 @@ def table(folder: Path) -> Path:
     return folder / "runs.csv"
 
 
-def test_the_best_size(cli, table: Path) -> None:
-    said = cli("laws", "isoflop", table, *COLUMNS, "--tuned", "each")
-    assert (said.code, said.err) == (0, "")
-    (line,) = [each.split() for each in said.out.splitlines() if each.startswith("N_opt exponent ")]
-    value, low, high = map(float, line[2:5])
-    assert low < exponent("steep") < high and low < value < high and line[5] == "identified"
-    unknown = json.loads(cli("laws", "isoflop", table, *COLUMNS, "--json").out)["numbers"]
-    assert {each["verdict"] for each in unknown.values()} == {"weak"}, (
-        "how the points were tuned is not known"
-    )
+def test_the_best_size_of_each_budget_is_given_with_the_fit(cli, table: Path) -> None:
+    said = cli("laws", "fit", table, *COLUMNS, "--tuned", "each")
+    assert (said.code, said.err) == (0, "") and "by 5 budgets of rows at equal FLOPs:" in said.out
+    number = json.loads(cli("laws", "fit", table, *COLUMNS, "--tuned", "each", "--json").out)["isoflop"][
+        "numbers"
+    ]
+    n_opt = number["N_opt exponent"]
+    assert n_opt["low"] < exponent("steep") < n_opt["high"] and n_opt["verdict"] == "identified"
+    unknown = json.loads(cli("laws", "fit", table, *COLUMNS, "--json").out)["isoflop"]["numbers"]
+    assert {each["verdict"] for each in unknown.values()} == {"weak"}, "the tuning is not known"

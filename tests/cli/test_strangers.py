@@ -63,9 +63,9 @@ study transfer NAME --quiet|study export NAME --output runs.csv|study diff NAME 
 study list|study rename NAME newer --yes
 study rm NAME --yes|study rm NAME --undo|study repair NAME|trial stop NAME 0 --cell n_embd=8
 trial resume NAME 0 --cell n_embd=8|storage status|storage backup|storage stop|report scaling NAME
-report sweep NAME|report compare NAME NAME|laws fit NAME|laws compare NAME|laws isoflop NAME
+report sweep NAME|report compare NAME NAME|laws fit NAME
 laws hyperparameters NAME|laws forecast NAME --params 1e5 --tokens 1e6|laws verify NAME|laws ledger
-laws next NAME --flops 1e9|model params FILE|model trace NAME|model attention NAME --output attention.html
+laws next NAME|model params FILE|model trace NAME|model attention NAME --output attention.html
 model coordinates FILE --steps 1 --widths 8,16|model next NAME|export-hf NAME exported --force
 import-hf FOLDER --name hf --force|hyperparameters|generate NAME|predict NAME text
 evaluate NAME|data FILE|schema|ui NAME|ui|doctor|doctor NAME|doctor FILE|storage start

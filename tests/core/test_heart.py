@@ -83,7 +83,7 @@ def test_stopped_at_any_step_it_goes_on_to_the_same_losses(tiny, work) -> None:
 
 def test_a_planted_law_is_found_with_its_interval() -> None:
     points = plant("steep", GOOD["30 points, 6 x 5"], 0.003, np.random.default_rng(3))
-    found = assess(points, LAWS["chinchilla"], n_refits=4).as_dict()["parameters"]
+    found = assess(points, LAWS["chinchilla"]).as_dict()["parameters"]
     for name in ("alpha", "beta"):
         assert found[name]["low"] < TRUTHS["steep"][name] < found[name]["high"]
         assert found[name]["verdict"] == "identified"

@@ -126,30 +126,20 @@ def spoilt(
 def of_law(law: Law, truth: str) -> dict[str, float]:
     """Return a truth of the law's own: the same exponents, with scales that give losses of the same size."""
     own = dict((TRUTHS | HELD_OUT)[truth])
-    at_d = own["B"] / 2e8 ** own["beta"]  # the term at 1e7 parameters and 2e8 tokens
     if law.name == "tied":
-        own["B"] = at_d * 2e8 ** own["alpha"]
-    elif law.name == "kaplan":  # without E, which the other two make up for
-        own |= {"A": 2 * 1e7 ** own["alpha"], "B": 1.5 * 2e8 ** own["beta"]}
+        own["B"] = own["B"] / 2e8 ** own["beta"] * 2e8 ** own["alpha"]
     elif law.name == "power-c":
         own |= {"alpha": own["alpha"] / 2, "A": 1.2 * 1.2e16 ** (own["alpha"] / 2)}
-    elif law.name == "joint":
-        own["gamma"] = 1.3
     return {name: own[name] for name in law.parameters}
 
 
-def vector(law: Law, truth: Mapping[str, float], center: Mapping[str, float]) -> np.ndarray:
-    """Return a truth as a fit at a center has its parameters: [p]."""
-    theta = np.array([truth[name] for name in law.parameters])
-    for term in law.terms:
-        shift = sum(truth[exponent] * center.get(column, 0.0) for exponent, column in term.powers)
-        theta[law.index(term.scale)] = np.log(truth[term.scale]) - shift
-    return theta
+def values_of(truth: Mapping[str, float]) -> dict[str, np.ndarray]:
+    """Return a truth as one draw of a fit."""
+    return {name: np.array([value]) for name, value in truth.items()}
 
 
 def plant_law(law: Law, truth: str, where, noise: float, random) -> Points:
     """Return a table of any law."""
     n, d = where
-    logs = {"params": np.log(n), "tokens": np.log(d), "flops": np.log(6 * n * d)}
-    theta = vector(law, of_law(law, truth), {})
-    return spoilt(n, d, np.exp(law.log_loss(theta[None], logs)[0]), noise, random)
+    sizes = {"params": n, "tokens": d, "flops": 6 * n * d}
+    return spoilt(n, d, law.loss(values_of(of_law(law, truth)), sizes)[0], noise, random)

@@ -9,7 +9,7 @@ from laws.planted_paths import RATIO, plant_path
 
 from sweeplab.errors import BadInput
 from sweeplab.laws.assessment import assess, find_law, law_for
-from sweeplab.laws.choosing import compared
+from sweeplab.laws.check import suited
 from sweeplab.laws.forecasts import predict
 from sweeplab.laws.points import Points, path_of
 
@@ -24,10 +24,10 @@ def test_a_path_is_found_and_said(jitter: float, slope: float) -> None:
     assert path is not None and path.slope == pytest.approx(slope, abs=0.1)
     law = law_for(points)
     assert law.name == "power-n"
-    assessed = assess(points, law, others=())
+    assessed = assess(points, law)
     (said,) = [warning for warning in assessed.warnings if "path" in warning]
     assert said.startswith("power-n holds along one path, tokens = ") and path.words in said
-    assert not [kind for kind in assessed.misfit.kinds if "tokens" in kind.kind], (
+    assert not [name for name in assessed.misfit.powers if "tokens" in name], (
         "no trend with tokens can be told"
     )
 
@@ -54,22 +54,19 @@ def test_a_law_of_params_is_of_one_depth_where_a_table_has_enough_of_it(n_sizes:
     columns["loss"][n_sizes:] *= [1.03, 0.97]  # what another depth does at equal parameters
     shape = {"n_layer": np.array([2.0] * n_sizes + [1.0, 3.0]), "n_embd": np.sqrt(columns["params"] / 24)}
     points = Points(columns=columns, weights=np.full(n_sizes + 2, 4.0), shape=shape)
-    assessed = assess(points, find_law("power-n"), others=())
-    assert (
-        assessed.points.n == kept and assess(points, find_law("power-n"), of_all_depths=True).points is points
-    )
+    assessed = assess(points, find_law("power-n"))
+    assert assessed.points.n == kept
     if kept < points.n:
-        (why,) = assessed.points.dropped
+        (why,) = assessed.raw.dropped
         alpha = next(each for each in assessed.estimates if each.quantity.name == "alpha").as_dict()
         assert "n_layer 1 and 3" in why and alpha["low"] < TRUTH[2] < alpha["high"]
-    rows, laws = compared(points, law_for(points))
-    assert rows.n == kept, "laws are compared on the rows that a fit takes"
-    assert [law.name for law in laws] == ["power-n", "power-d", "power-c"], "along a path each is of one size"
+    laws = [law.name for law in suited(points)]
+    assert laws == ["power-n", "power-d", "power-c"], "along a path each is of one size"
 
 
 def test_a_forecast_holds_on_the_path_only() -> None:
     points = plant_path(8, 0.0, TRUTH, np.random.default_rng(1))
-    assessed = assess(points, law_for(points), others=())
+    assessed = assess(points, law_for(points))
     larger = {"params": 5e5, "tokens": RATIO * 5e5}
     there = predict(assessed, larger)
     assert there.low < TRUTH[0] + TRUTH[1] * 5e5 ** -TRUTH[2] < there.high

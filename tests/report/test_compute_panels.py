@@ -37,7 +37,7 @@ def isoflops(reach: float = 4.0) -> ReportData:
     sizes, compute = np.array(n), np.array(flops)
     noise = np.exp(0.001 * np.random.default_rng(2).standard_normal(len(n)))
     points = _points(sizes, compute, losses(TRUTH, sizes, compute / 6 / sizes) * noise)
-    return ReportData.of_table(assess(points, LAWS["chinchilla"], n_refits=50))
+    return ReportData.of_table(assess(points, LAWS["chinchilla"]))
 
 
 def test_isoflop_marks_the_minimum_of_each_budget() -> None:

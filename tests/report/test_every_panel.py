@@ -24,7 +24,6 @@ from sweeplab.analysis.trials import LOST, WORST_FIRST
 from sweeplab.records.confirmed import Confirmed
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import GradientPoint, append_gradients
-from sweeplab.report import data as report_data
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelSpec
 from sweeplab.report.page import page_trials
@@ -112,7 +111,6 @@ STUDIES = st.builds(
 def few_repeats() -> None:
     """Refit and shuffle a few times only: it is not tested here how precise the numbers are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report_data, "N_REFITS", 4)
         patch.setattr(importance, "N_SHUFFLES", {"ped-anova": 3, "fanova": 3})
         yield
 

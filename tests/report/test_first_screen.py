@@ -111,14 +111,14 @@ def test_every_place_opens_with_the_same_five_lines(tiny: Callable[..., StudySpe
 @pytest.mark.parametrize("law", LAWS.values(), ids=lambda law: law.name)
 def test_every_law_is_put_into_words_whether_or_not_its_exponents_are_identified(law: Law, value) -> None:
     number = {"value": value, "low": 0.1, "high": 0.9, "verdict": "weak"}
-    names = [quantity.name for quantity in parameters_of(law, dict.fromkeys(law.columns, 0.0))]
+    names = [quantity.name for quantity in parameters_of(law)]
     fitted = {
         "law": law.name,
         "formula": law.formula,
         "parameters": dict.fromkeys(names, number),
         "derived": {},
     }
-    first = law.powers[0][0]
+    first = law.exponents[0]
     assert _law_in_words(fitted | {"n_points": 9}).startswith(
         f"No exponent is identified by these 9 points yet: in the law {law.name}, {law.formula}, {first} is between"
         if value is None

@@ -68,7 +68,6 @@ Tuned = Annotated[
         " [default: what the trials of a study, or several rows a point, say; else unknown]",
     ),
 ]
-Delta = Annotated[str, option("DELTA", "Huber's delta in log units, auto (1.345 sigma), or least-squares.")]
 Budget = Annotated[float | None, option("C", "Budget to give N_opt for.  [default: the table's largest]")]
 Law = Annotated[str, option("LAW", "A law, as in `laws fit`.")]
 
@@ -150,8 +149,7 @@ NUMBER_TEXT = ("quantity", "verdict", "meaning")
 def number_row(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return a number with its interval and verdict as a row of a table."""
     ends = {end: cell_text(entry[end]) for end in ("low", "high")}
-    refits = " to ".join(map(cell_text, entry.get("bootstrap", ()))) or None
-    row = {"quantity": name, "value": entry["value"], **ends, "bootstrap": refits}
+    row = {"quantity": name, "value": entry["value"], **ends}
     return row | {"verdict": entry["verdict"], "meaning": entry["meaning"]}
 
 

@@ -12,7 +12,6 @@ from sweeplab.analysis.ledger import FILE_NAME, Chain, read_chain
 from sweeplab.cli.laws import (
     Columns,
     Count,
-    Delta,
     Law,
     Source,
     Tuned,
@@ -26,15 +25,10 @@ from sweeplab.cli.options import Lab, argument, option, studies
 from sweeplab.cli.printing import Answer, cell_text, interval, print_rows, say, say_warnings
 from sweeplab.errors import BadInput, conflict
 from sweeplab.formatting import several
-from sweeplab.laws.rules import Rules
 from sweeplab.records.folders import lab_folder
 
 if TYPE_CHECKING:
     from sweeplab.analysis.scoring import Outcome
-    from sweeplab.analysis.studies import Counting
-    from sweeplab.laws.next_runs import Candidates
-    from sweeplab.laws.points import Points
-    from sweeplab.study.spec import StudySpec
 
 
 Ledger = Annotated[Path | None, option("FILE", "File of sealed forecasts.  [default: LAB/ledger.jsonl]")]
@@ -59,7 +53,6 @@ def forecast(
     count: Count = None,
     where: Where = None,
     law: Law = "auto",
-    delta: Delta = "auto",
     tuned: Tuned = None,
     ledger: Ledger = None,
     lab: Lab = None,
@@ -100,7 +93,7 @@ def forecast(
         asked, left_out = [sealing.point_target(points, sizes, place)], {}
     path = _file(ledger, lab)
     origin = sealing.PointSource(tuple(read.specs) if read else (source,), not read, counting)
-    sealed = sealing.seal(path, origin, assess(points, form, delta), lab_folder(lab), asked, left_out)
+    sealed = sealing.seal(path, origin, assess(points, form), lab_folder(lab), asked, left_out)
     entries = [
         {"number": entry.number, "sealed": entry.sealed.isoformat(), "sha256": entry.sha256, **entry.forecast}
         for entry in sealed.entries
@@ -293,27 +286,15 @@ def _signed(number: float | None, form: str) -> str | None:
 
 def next_runs(
     source: Source,
-    flops: Annotated[float, option("C", "FLOPs to spend on all runs.")],
+    flops: Annotated[
+        float | None, option("C", "FLOPs to spend on all runs.  [default: half of those spent]", min=0)
+    ] = None,
     quantity: Annotated[
         str | None,
         option(
-            "QUANTITY",
-            "What to learn: exponent (of N_opt), loss-at, or any number of `laws fit`.  "
-            "[default: exponent, else that of the law]",
+            "QUANTITY", "A number of `laws fit` to learn.  [default: N_opt exponent, else that of the law]"
         ),
     ] = None,
-    at: Annotated[str | None, option("ROLE=NUMBER,…", "Point of loss-at: params=…,tokens=….")] = None,
-    candidates: Annotated[
-        str | None,
-        option(
-            "FILE|NAME=FROM:TO:COUNT,…",
-            "Runs to choose from: params with tokens or ratio; for a study n_embd, max_iters, ….",
-        ),
-    ] = None,
-    most_runs: Annotated[int, option("RUNS", "Most runs to choose.", min=1)] = Rules.most_runs,
-    most_each: Annotated[int, option("TIMES", "Most seeds per candidate.", min=1)] = Rules.most_each,
-    most_share: Annotated[float, option("SHARE", "Largest share of runs at the corners.")] = Rules.most_share,
-    misfit: Annotated[float, option("SHARE", "Allow for this relative law error.", min=0)] = Rules.misfit,
     law: Law = "auto",
     output: Annotated[Path | None, option("FILE", "Write the chosen runs as a study file.")] = None,
     columns: Columns = None,
@@ -324,39 +305,35 @@ def next_runs(
 ) -> Answer:
     """Choose the runs that tell most about a number.
 
-    It shows how they would narrow its interval, next to a grid of equal cost.
+    The promise is the median half width of a few refits with imagined losses of these runs.
 
     \b
     $ sweeplab laws next runs.csv --flops 1e18 --quantity beta
-    $ sweeplab laws next scaling --flops 1e16 --output next.yaml
+    $ sweeplab laws next scaling --output next.yaml
     """
-    from sweeplab.analysis.next_study import next_study_text
+    from sweeplab.analysis.next_study import next_study_text, study_candidates
     from sweeplab.files import write_whole
-    from sweeplab.laws.assessment import law_for, parse_target
-    from sweeplab.laws.choosing import along_family
-    from sweeplab.laws.doubts import doubts, tuning_of
-    from sweeplab.laws.fitting import fit
-    from sweeplab.laws.next_runs import find_quantity
+    from sweeplab.laws.assessment import assess, law_for
+    from sweeplab.laws.next_runs import find_quantity, of_points, spent
     from sweeplab.laws.next_runs import next_runs as choose
 
     if output and is_file(source):
         raise BadInput("--output writes a study file, but a table's runs belong to no study")
-    target = parse_target(at) if at else None
-    rules = Rules(flops, most_runs, most_each, most_share, misfit=misfit)
     points, counting, _ = read_source(source, columns, count, lab, where, tuned)
-    form = law_for(points, law)
-    if "params" in form.columns:
-        points = along_family(points)
-    spec, choice = _candidates(source, points, candidates, flops, counting, lab)
-    tuning = tuning_of(points)
-    fitted = fit(tuning.points, form)
-    chosen = choose(fitted, find_quantity(fitted, points, quantity, target), choice, rules).as_dict()
-    of_tuning = tuning.warnings(f"{chosen['quantity']} is weak at best, however many runs there are")
-    chosen["warnings"] = [*doubts(points, fitted).sentences, *of_tuning, *chosen["warnings"]]
+    assessed = assess(points, law_for(points, law))
+    asked = find_quantity(assessed, quantity)
+    budget = spent(assessed.points) / 2 if flops is None else flops
+    spec = None
+    if is_file(source):
+        candidates = of_points(assessed.points, budget)
+    else:
+        spec, cells = study_candidates(lab, names_in(source), counting, assessed.points)
+        candidates = cells.like(assessed.points, budget)
+    chosen = choose(assessed, asked, candidates, budget).as_dict() | {"warnings": list(assessed.warnings)}
     if output and spec:
         why = f"Chosen by `laws next` to learn {chosen['quantity']}; next: sweeplab laws fit {source},{spec.name}"
-        cells, times = [run["cell"] for run in chosen["runs"]], [run["times"] for run in chosen["runs"]]
-        text = next_study_text(spec, cells, times, why)
+        cells_run = [run["cell"] for run in chosen["runs"]]
+        text = next_study_text(spec, cells_run, [run["times"] for run in chosen["runs"]], why)
         try:
             write_whole(output, text.encode())
         except OSError as error:
@@ -365,53 +342,22 @@ def next_runs(
     return chosen, _print_runs
 
 
-def _candidates(
-    source: str, points: Points, asked: str | None, flops: float, counting: Counting, lab: Path | None
-) -> tuple[StudySpec | None, Candidates]:
-    from sweeplab.analysis.next_study import study_candidates
-    from sweeplab.laws.next_runs import of_axes, of_file, of_points, parse_axes
-
-    file = Path(asked) if asked and is_file(asked) else None
-    axes = parse_axes(asked) if asked and not file else None
-    if is_file(source):
-        if file:
-            return None, of_file(points, file)
-        return None, of_axes(points, axes) if axes else of_points(points, flops)
-    if file:
-        raise BadInput("--candidates of a study are NAME=FROM:TO:COUNT,…, not a file")
-    spec, candidates = study_candidates(lab, names_in(source), axes, counting)
-    return spec, candidates if axes else candidates.like(points, flops)
-
-
 def _print_runs(chosen: dict[str, Any]) -> None:
-    spent, budget = chosen["spent_flops"], chosen["budget_flops"]
-    say(f"{chosen['quantity']}: {chosen['meaning']}")
-    say(f"{several(chosen['n_runs'], 'run')} for {spent:.3g} of {budget:.3g} FLOPs\n")
-    repeated = chosen["n_runs"] > len(chosen["runs"])
+    half = chosen["half_width"]
+    sign = "a factor " if half["is_factor"] else "±"
+    now, then = (f"{sign}{cell_text(half[when])}" for when in ("now", "then"))
+    say(f"{chosen['quantity']}: {now} now, about {then} with {several(chosen['n_runs'], 'run')} of")
+    say(f"{chosen['spent_flops']:.3g} of {chosen['budget_flops']:.3g} FLOPs\n")
     rows = [
         {
             "cell": ",".join(f"{name}={value}" for name, value in run.get("cell", {}).items()) or None,
             **{name: f"{run[name]:.3g}" for name in ("params", "tokens", "tokens_per_param")},
-            "times": run["times"] if repeated else None,
+            "times": run["times"],
             "FLOPs": f"{run['flops']:.3g}",
-            "of the budget": f"{run['share_of_budget']:.1%}",
-            "of the information": f"{run['share_of_information']:.1%}",
         }
         for run in chosen["runs"]
     ]
     print_rows(rows, text=("cell",))
-    say()
-    widths, sign = chosen["width"], ("±", "a factor ")[chosen["width"]["is_factor"]]
-    whens = {"now": "of the table as it is", "after": "with these runs"}
-    for name, when in {**whens, "grid_of_equal_cost": "with a grid of equal cost"}.items():
-        width = "too wide for any number"
-        if widths[name]["at_fit"] is not None:
-            over = f"{interval(widths[name])} over the fits that the table allows"
-            width = f"{sign}{cell_text(widths[name]['at_fit'])} ({over})"
-        say(f"{chosen['level']:.0%} interval {when}: {width}")
-    flops = chosen["grid_flops_for_the_same"]
-    if flops is not None:
-        say(f"a grid would take {flops:.3g} FLOPs for the same, {flops / spent:.2g} times as many")
     say_warnings(chosen["warnings"])
     if "study_file" in chosen:
         file = chosen["study_file"]

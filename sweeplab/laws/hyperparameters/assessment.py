@@ -344,7 +344,7 @@ def _tuned_loss(laws: HyperparameterLaws, logs: Mapping[str, float], regret: flo
             needed = listed(sorted(varied or {"params"}))
             raise BadInput(f"a law of the loss needs {needed} of the size and of the cells")
         law = law_for(points)
-        predicted = forecast(assess(points, law, others=()), at)
+        predicted = forecast(assess(points, law), at)
     except BadInput as refused:
         return {"value": None, "low": None, "high": None, "why": refused.problems[0].what}
     entry = predicted.verdict.entry((predicted.loss, predicted.low, predicted.high), "the tuned loss")

@@ -9,8 +9,8 @@ from pandas import DataFrame, concat
 
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, rounded, sentence
-from sweeplab.laws.compute_optimal.isoflop import isoflop as find_minima
 from sweeplab.laws.doubts import tuning_of
+from sweeplab.laws.isoflop import isoflop as find_minima
 from sweeplab.report.data import ROLES, ReportData
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.panels.law import shown_of
@@ -18,15 +18,15 @@ from sweeplab.report.style import Axis, Figure, bars, looks
 
 _HOFFMANN = "Hoffmann et al. 2022, Training compute-optimal large language models"
 _ISOFLOP = {
-    "IsoFLOP": f"{_HOFFMANN}, approach 2: a parabola in log N, fitted to the losses of each compute budget.",
-    "Departures": "A minimum counts only if the parabola is convex and the loss rises by more than the noise on both "
-    "sides of it, within the sizes of the budget. Its interval is Fieller's (1954). The line of best sizes is fitted "
-    "to the rows of all budgets at once.",
+    "IsoFLOP": f"{_HOFFMANN}, approach 2: the loss at each compute budget falls and rises again in log N.",
+    "Departures": "One regression over the rows of all budgets, which share curvature and skew. A minimum "
+    "counts only if "
+    "its interval lies within the sizes of its budget.",
 }
 
 
 class IsoFlopPanel(Panel, name="isoflop", heading="IsoFLOP", source="points"):
-    """Losses at equal FLOPs. `data`: what (row, far row, parabola, minimum), flops, params, loss, low, high.
+    """Losses at equal FLOPs. `data`: what (row, curve, minimum), flops, params, loss, low, high.
 
     `low` and `high` are the interval of a minimum's params. `budgets` are the labels of `flops`, in order.
     """
@@ -72,10 +72,7 @@ class IsoFlopPanel(Panel, name="isoflop", heading="IsoFLOP", source="points"):
             other = group | {"showlegend": False}
             if "row" in by_what:
                 look.points(figure, by_what["row"], *at, hover, **group)
-            if "far row" in by_what:
-                hollow = {"symbol": f"{look.symbol}-open", "opacity": 0.7}
-                look.points(figure, by_what["far row"], *at, hover, marker=hollow, **other)
-            look.line(figure, by_what["parabola"], *at, **other)
+            look.line(figure, by_what["curve"], *at, **other)
             if "minimum" in by_what:
                 best, hover = by_what["minimum"], f"{look.name}<br>best size %{{x:.4s}}: %{{y:.4f}}"
                 star = {"symbol": "star", "size": 15, "line": {"width": 1, "color": "white"}}
@@ -86,9 +83,8 @@ class IsoFlopPanel(Panel, name="isoflop", heading="IsoFLOP", source="points"):
 
 
 def _isoflop_rows(budget: Mapping[str, Any]) -> DataFrame:
-    rows, curve = budget["rows"], budget["parabola"]
-    kinds = {True: "row", False: "far row"}
-    what = [*(kinds[bool(used)] for used in rows["used"]), *["parabola"] * len(curve["params"])]
+    rows, curve = budget["rows"], budget["curve"]
+    what = ["row"] * len(rows["params"]) + ["curve"] * len(curve["params"])
     table = DataFrame({"what": what} | {name: [*rows[name], *curve[name]] for name in ("params", "loss")})
     if budget["n_opt"] is not None:
         best = {"what": "minimum", **_minimum(budget), "loss": budget["loss"]}

@@ -2,52 +2,47 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from typing import Annotated, Any
 
 import numpy as np
 from pandas import DataFrame, concat
 
 from sweeplab.errors import BadInput
-from sweeplab.formatting import counts, measured, rounded, sentence, several, short, span, written
+from sweeplab.formatting import counts, measured, rounded, sentence, several, short, span
 from sweeplab.hyperparameters import AUTO
-from sweeplab.laws.assessment import DELTAS, IDENTIFIED, Assessment
-from sweeplab.laws.backtest import SHARE_ABOVE, SHARE_BELOW, Comparison, compare
-from sweeplab.laws.choosing import compared
+from sweeplab.laws.assessment import IDENTIFIED, Assessment
+from sweeplab.laws.check import SHARE_ABOVE, SHARE_BELOW
 from sweeplab.laws.forms import LAWS
-from sweeplab.laws.intervals import LEVEL, correlations
+from sweeplab.laws.intervals import LEVEL
 from sweeplab.report.data import ROLES, ReportData
 from sweeplab.report.options import PanelOption
 from sweeplab.report.panels.base import Panel, TablePanel
 from sweeplab.report.panels.lines import at_lines, ended, less_excess, lines_by, lines_of
-from sweeplab.report.style import GREY, SHADE, SYMBOLS, Axis, Figure, Look, by_look, looks, ticks_of
+from sweeplab.report.style import GREY, SHADE, Axis, Figure, Look, by_look, looks, ticks_of
 
 Law = Annotated[str, PanelOption((AUTO, *LAWS))]
-Delta = Annotated[str, PanelOption(tuple(DELTAS))]
 ROLES_OF_SIZE = ("params", "tokens", "flops")
 Size = Annotated[str, PanelOption(ROLES_OF_SIZE)]
 _Sizes = Annotated[Sequence[str], PanelOption(ROLES_OF_SIZE, many=True)]
-_Laws = Annotated[Sequence[str], PanelOption(tuple(LAWS), many=True)]
 Entries = Mapping[str, Mapping[str, Any]]
 
 _FEW_TICKS = 3  # of a figure a third as wide
 _MOST_COLORS = 12
 _ERROR = "error (%)"
 _TEST = {
-    "Test": "Rao's score test in many directions. A direction is what a departure from the law's form leaves in the "
-    "residuals after the law's own gradient is projected out. The largest score is compared with those of simulated "
-    "noise alone (Davies 1987).",
-    "Power": "The share of simulated tables that would be flagged if the departure were present, at a size that makes "
-    "the law's forecast at ten times the compute 5% wrong. If the power is low, the absence of a flag says nothing.",
+    "Test": "The F test of columns that are added to the law, products of the logs of its own columns, after the law's "
+    "gradient and unequal and shared noise are taken out of the residuals.",
+    "Power": "The chance to flag a departure that makes the law's forecast at ten times the compute 5% "
+    "wrong. If the power "
+    "is low, the absence of a flag says nothing.",
 }
-_BACKTEST = {
-    "Back-test": f"A law is fitted to the rows below a compute cut (at least {SHARE_BELOW:.0%} of all rows) and "
-    f"predicts the rows above it (at least {SHARE_ABOVE:.0%}), for several cuts. Laws are compared by these prediction "
-    "errors, not by their goodness of fit.",
-    "Lead": "How much smaller a challenger's errors are than the first law's. It counts only if it is larger than on "
-    "tables simulated from the first law's fit with its noise; below it: the share of tables with a lead as large.",
+_HOLD_OUT = {
+    "Hold-out": f"A law is fitted to the rows below a compute cut (at least {SHARE_BELOW:.0%} of all rows) "
+    f"and forecasts the "
+    f"rows above it (at least {SHARE_ABOVE:.0%}). What neither noise nor the law's own uncertainty explains "
+    f"of its error, "
+    "per unit of log compute, is allowed for in forecasts beyond the table.",
 }
 
 
@@ -55,18 +50,18 @@ class VerdictsPanel(TablePanel, name="verdicts", source="points"):
     """Every estimate of a law: its value, or a dash if the points do not identify it."""
 
     @classmethod
-    def _of(cls, report: ReportData, law: Law = AUTO, delta: Delta = AUTO) -> Panel:
-        assessment = report.assessment(law, delta)
+    def _of(cls, report: ReportData, law: Law = AUTO) -> Panel:
+        assessment = report.assessment(law)
         plain = assessment.as_dict()
         entries = plain["parameters"] | plain["derived"]
-        objectives = "The last columns show the fit under the other objectives."
+        none = ""
         if not any(each.identified for each in assessment.estimates):
-            objectives = "These rows identify none of its numbers."
+            none = " These rows identify none of its numbers."
         return cls(
             title=f"{plain['law']}: estimates and verdicts",
             data=data_of(entries),
             shown=shown_of(entries),
-            notes=(f"{plain['formula']}, fitted to {several(plain['n_points'], 'row')}. {objectives}",),
+            notes=(f"{plain['formula']}, fitted to {several(plain['n_points'], 'row')}.{none}",),
             warnings=assessment.warnings,
             method=about_fit(assessment),
             result=plain,
@@ -76,28 +71,26 @@ class VerdictsPanel(TablePanel, name="verdicts", source="points"):
 class ResidualsPanel(Panel, name="residuals", source="points"):
     """Residuals over each of `axes`. `data`: the columns that the table has, loss, fitted, residual.
 
-    A residual is 100 log(loss / fitted), in percent; `sigma` is their robust scale, in percent too.
+    A residual is 100 log(loss / fitted), in percent; `sigma` is the noise of a row, in percent too.
     """
 
     axes: tuple[Axis, ...]
     sigma: float
 
     @classmethod
-    def _of(
-        cls, report: ReportData, law: Law = AUTO, delta: Delta = AUTO, against: _Sizes = ROLES_OF_SIZE
-    ) -> Panel:
-        assessment = report.assessment(law, delta)
+    def _of(cls, report: ReportData, law: Law = AUTO, against: _Sizes = ROLES_OF_SIZE) -> Panel:
+        assessment = report.assessment(law)
         columns, fit = (
-            assessment.tuning.points.columns,
+            assessment.points.columns,
             assessment.fit,
         )  # the losses that the law is fitted to
         shown = [name for name in against if name in columns and np.ptp(np.log(columns[name])) > 1e-9]
         if not shown:
             raise BadInput(f"none of {', '.join(against)} varies in the table")
-        residuals = fit.residuals()
+        residuals = fit.residuals
         data = DataFrame({name: columns[name] for name in (*ROLES_OF_SIZE, "loss") if name in columns})
         data = data.assign(fitted=columns["loss"] / np.exp(residuals), residual=100 * residuals)
-        scale = f"log(loss / law) in percent; shaded: within twice their robust scale, {fit.sigma:.2%}."
+        scale = f"log(loss / law) in percent; shaded: within twice the noise of a row, {fit.sigma:.2%}."
         return cls(
             title=f"{fit.law.name}: residuals",
             data=data,
@@ -138,20 +131,11 @@ class ResidualsPanel(Panel, name="residuals", source="points"):
 
 
 def data_of(entries: Entries) -> DataFrame:
-    """Return one row per number with all its fields; null where a value is missing.
-
-    An entry is from `as_dict` of an estimate or of an approach: value, low, high, verdict, why and meaning, and for
-    an estimate also the bootstrap interval and the value under each objective.
-    """
-    rows = []
-    for name, entry in entries.items():
-        low, high = entry.get("bootstrap") or (None, None)
-        by_delta = entry.get("by_delta", {})
-        row = {"quantity": name} | {each: entry[each] for each in ("value", "low", "high", "verdict", "why")}
-        row |= {"bootstrap low": low, "bootstrap high": high}
-        row |= {f"delta {delta}": by_delta.get(delta) for delta in DELTAS}
-        rows.append(row | {"meaning": entry["meaning"]})
-    return DataFrame(rows)
+    """Return one row per number with its fields, as `as_dict` of an estimate gives them; null for a missing value."""
+    fields = ("value", "low", "high", "verdict", "code", "why", "meaning")
+    return DataFrame(
+        [{"quantity": name} | {each: entry[each] for each in fields} for name, entry in entries.items()]
+    )
 
 
 def shown_of(entries: Entries) -> DataFrame:
@@ -174,43 +158,29 @@ def shown_of(entries: Entries) -> DataFrame:
             f"{LEVEL:.0%} interval": span(entry["low"], entry["high"]),
             "verdict": verdict,
         }
-        if "bootstrap" in entry:
-            row["bootstrap"] = span(*entry["bootstrap"])
-        others = {key: each for key, each in entry.get("by_delta", {}).items() if each != entry["value"]}
-        rows.append(row | {f"delta {delta}": rounded(each) for delta, each in others.items()})
+        rows.append(row)
     return DataFrame(rows).fillna("")
 
 
 def about_fit(assessment: Assessment) -> dict[str, str]:
-    """Return how a law was fitted: formula, source, objective, conventions, rows left out."""
-    fit, law, points = assessment.fit, assessment.fit.law, assessment.points
-    delta = f"delta {written(fit.rows.delta)} in log units"
-    if math.isinf(fit.rows.delta):
-        delta = "least squares"
-    if assessment.delta == "auto":
-        delta += " (auto)"
-    reached = f"{fit.n_reached} of {several(fit.n_starts, 'start')} reached this optimum"
-    shared = "Rows are treated as independent."
-    if assessment.shared is not None:
-        groups = f"{assessment.grouped_by}; {several(assessment.shared.n_groups, 'group')}"
-        shared = f"Rows of one group ({groups}) share {assessment.shared.share:.0%} of the error variance."
-    matrix, names = np.tril(correlations(fit), -1), law.parameters
-    row, column = np.unravel_index(np.abs(matrix).argmax(), matrix.shape)
-    pair = f"{names[column]} and {names[row]}"
+    """Return how a law was fitted: formula, source, intervals, verdicts, conventions, rows left out."""
+    fit, law, points = assessment.fit, assessment.law, assessment.raw
+    noise = "Rows are treated as independent."
+    if fit.grouped_by:
+        share = float(np.median(fit.draws.shared))
+        noise = f"Rows of one {fit.grouped_by} share {share:.0%} of the errors' variance."
     paragraphs = {
         "Law": f"{law.name}: {law.formula}",
         "Source": f"{law.source}. Departures: {law.departures}.",
-        "Objective": "The estimates minimize the sum of Huber losses of the log residuals (log-sum-exp form, analytic "
-        "derivatives, Levenberg-Marquardt), as in Hoffmann et al. 2022, who use delta 1e-3. Here: "
-        f"{delta}, sum {written(fit.objective)}; residuals of {fit.sigma:.2%}; {reached}.",
-        "Intervals": f"{LEVEL:.0%} profile intervals: the values at which the law, refitted with the number fixed, "
-        "fits not much worse. The threshold is from the F distribution; chi-squared is too narrow for few rows. "
-        "Noise may differ from row to row: it is estimated by a variance function of the columns and from the "
-        f"residuals of the rows that decide the number, and the wider interval counts. {shared}",
-        "Verdicts": "A number is identified if the design can determine it (decades of N and D, spread of D/N, points "
-        "near the optimum) and its interval is narrow. If the form does not fit, no number is better than weak. A "
-        "number that is not identified is not shown.",
-        "Correlation": f"the most correlated pair of parameters is {pair}, at {matrix[row, column]:.2f}",
+        "Intervals": f"{LEVEL:.0%}: quantiles of {len(fit.draws.sigma):,} draws of all unknowns, worth "
+        f"{fit.draws.effective:,.0f} independent ones: exponents, scales, the noise of a row "
+        f"({fit.sigma:.2%}), how it grows "
+        f"or falls with tokens, and what rows of one size share. {noise} What is doubted has other fits, "
+        f"and the interval "
+        "holds theirs too.",
+        "Verdicts": "A number is identified if the design can determine it (decades of N and D, spread of "
+        "D/N, points near "
+        "the optimum), nothing is doubted, and its interval is narrow. A number that is not identified is not shown.",
         "Conventions": "; ".join(f"{name}: {what}" for name, what in points.conventions.items()),
         "Rows": f"{fit.n_points:,} fitted; left out: {counts(points.dropped) or 'none'}",
     }
@@ -218,105 +188,75 @@ def about_fit(assessment: Assessment) -> dict[str, str]:
 
 
 class MisfitPanel(TablePanel, name="misfit", source="points"):
-    """Possible departures from a law's form: whether each is flagged, and the power to see it."""
+    """Possible departures from a law's form, with the power to see each; the notes say whether it is flagged."""
 
     @classmethod
-    def _of(cls, report: ReportData, law: Law = AUTO, delta: Delta = AUTO) -> Panel:
-        misfit = report.assessment(law, delta).misfit.as_dict()
-        table = DataFrame(misfit["kinds"])
-        shown = {
-            "departure": table["kind"],
-            "verdict": table["status"],
-            "power": table["power"].map("{:.0%}".format),
-            "share of squared residuals": table["share"].map("{:.0%}".format),
-            "strongest direction": table["strongest"],
-        }
+    def _of(cls, report: ReportData, law: Law = AUTO) -> Panel:
+        misfit = report.assessment(law).misfit.as_dict()
+        powers = misfit["powers"]
+        if not powers:
+            raise BadInput(misfit["sentences"][0])
+        table = DataFrame({"departure": [*powers], "power": [*powers.values()]})
         return cls(
             title=f"{misfit['law']}: is the form right?",
             data=table,
-            shown=DataFrame(shown),
+            shown=table.assign(power=table["power"].map("{:.0%}".format)),
             notes=tuple(map(sentence, misfit["sentences"])),
             method=_TEST,
             result=misfit,
         )
 
 
-class BacktestPanel(Panel, name="backtest", heading="Back-test", source="points"):
-    """Errors of laws above cuts. `data`: law, cut (its compute), x's column, error (%), held.
+class BacktestPanel(Panel, name="backtest", heading="Hold-out", source="points"):
+    """Errors of laws on the rows above a cut. `data`: law, x's column, error (%), held.
 
     An error above zero is a prediction that was too high.
     """
 
-    laws: tuple[str, ...]
-    cuts: tuple[float, ...]
+    cut: float
 
     @classmethod
-    def _of(cls, report: ReportData, law: Law = AUTO, delta: Delta = AUTO, laws: _Laws = ()) -> Panel:
-        comparison = _comparison(report, law, delta, laws)
-        if not comparison.cuts.cuts:
-            raise BadInput(comparison.cuts.why)
-        by = comparison.cuts.by
-        column = comparison.points.columns[by]
-        plain = comparison.as_dict()
+    def _of(cls, report: ReportData, law: Law = AUTO) -> Panel:
+        assessment = report.assessment(law)
+        tests = [each.as_dict() for each in assessment.tests]
+        by, cut = tests[0]["by"], tests[0]["cut"]
+        if cut is None:
+            raise BadInput(tests[0]["says"])
+        column = assessment.points.columns[by]
         rows = [
-            {"law": scores["law"], "cut": cut["at"], by: column[row], _ERROR: 100 * error, "held": held}
-            for scores in plain["laws"]
-            for cut in scores["backtest"].get("by_cut", ())
-            for row, error, held in zip(cut["rows"], cut["errors"], cut["held"], strict=True)
+            {"law": test["law"], by: column[row], _ERROR: 100 * error, "held": held}
+            for test in tests
+            for row, error, held in zip(test["rows"], test["errors"], test["held"], strict=True)
         ]
-        if not rows:
-            raise BadInput(plain["laws"][0]["backtest"]["why_none"])
+        shown = [
+            {
+                "law": test["law"],
+                "error on larger runs": measured(test["error"], ".2%"),
+                f"inside {LEVEL:.0%} intervals": measured(test["coverage"], ".0%"),
+            }
+            for test in tests
+        ]
         return cls(
-            title="Back-test: fitted to smaller runs, tested on larger ones",
+            title="Hold-out: fitted to smaller runs, tested on larger ones",
             data=DataFrame(rows),
-            shown=DataFrame(map(_predictions, plain["laws"])),
-            notes=(sentence(plain["sentences"][0]),),
-            method=_BACKTEST,
-            result=plain,
+            shown=DataFrame(shown),
+            notes=(sentence(tests[0]["says"]),),
+            method=_HOLD_OUT,
+            result={"holdout": tests},
             x=Axis(by, ROLES[by], True),
             y=Axis(_ERROR, "prediction above the measured loss (%)"),
-            laws=tuple(each["law"] for each in plain["laws"]),
-            cuts=tuple(each.at for each in comparison.cuts.cuts),
+            cut=cut,
         )
 
     def _draw(self, figure: Figure) -> None:
         data, x = self.data, self.x.column
-        symbols = dict(zip(self.cuts, cycle(SYMBOLS), strict=False))
         for look, rows in by_look(data, "law"):
-            hover = f"{look.name}, fitted up to %{{cut:.3s}}<br>{x} %{{x:.4s}}: %{{y:+.2f}}%"
-            marker = {"symbol": [symbols[cut] for cut in rows["cut"]]}
-            look.points(figure, rows, x, self.y.column, hover, marker=marker)
+            hover = f"{look.name}<br>{x} %{{x:.4s}}: %{{y:+.2f}}%"
+            look.points(figure, rows, x, self.y.column, hover)
         figure.add_hline(y=0, line={"color": GREY, "width": 1})
-        for cut in self.cuts:
-            figure.add_vline(x=cut, line={"color": GREY, "width": 1, "dash": "2px 3px"}, layer="below")
-        axes = {"xaxis": self.x.around(data[x], *self.cuts), "yaxis": self.y.around(data[_ERROR], 0.0)}
+        figure.add_vline(x=self.cut, line={"color": GREY, "width": 1, "dash": "2px 3px"}, layer="below")
+        axes = {"xaxis": self.x.around(data[x], self.cut), "yaxis": self.y.around(data[_ERROR], 0.0)}
         figure.update_layout(**axes, showlegend=True)
-
-
-def _comparison(report: ReportData, name: str, delta: str, others: Sequence[str]) -> Comparison:
-    first = report.law(name)
-    report.assessment(name, delta)  # raises the same error as elsewhere on the page if no law can be fitted
-    challengers = [LAWS[other] for other in others if other != first.name] if others else None
-    points, laws = compared(report.points, first, challengers)
-    return report.once(("compare", *(law.name for law in laws)), lambda: compare(points, laws))
-
-
-def _predictions(scores: Mapping[str, Any]) -> dict[str, str]:
-    test, lead = scores["backtest"], scores["lead"]
-    gained = ""
-    if lead is not None:
-        gained = f"{lead['value']:+.2%}"
-        if lead["chance"] is not None:
-            gained += f"\nby chance: {lead['chance']:.1%}"
-    return {
-        "law": scores["law"],
-        "error on larger runs": measured(test.get("error"), ".2%"),
-        "bias": measured(test.get("bias"), "+.2%"),
-        f"inside {LEVEL:.0%} intervals": measured(test.get("coverage"), ".0%"),
-        "residuals, all rows": f"{scores['in_sample']:.2%}",
-        "form": scores["misfit"]["status"],
-        "lead": gained,
-    }
 
 
 class LinesPanel(Panel):
@@ -336,7 +276,7 @@ class LinesPanel(Panel):
 
     @classmethod
     def _over(cls, report: ReportData, assessment: Assessment, x: str, **more: Any) -> Panel:
-        columns = assessment.points.sizes
+        columns = assessment.points.columns
         if x not in columns:
             raise BadInput(f"the table has no {x}")
         groups = lines_by(assessment, x)
@@ -355,14 +295,12 @@ class LinesPanel(Panel):
                 "measured loss": columns["loss"],
             }
         ).sort_values([x, "loss"])
-        notes = [
-            f"Lines: {assessment.fit.law.formula}. Band: the pointwise {LEVEL:.0%} interval of the loss."
-        ]
+        notes = [f"Lines: {assessment.law.formula}. Band: the pointwise {LEVEL:.0%} interval of the loss."]
         if groups.moved:
             notes.append("The law moves each point to the value that its line holds, with its residual.")
         notes += less_excess(assessment)
         settings: dict[str, Any] = {
-            "title": f"{assessment.fit.law.name}: loss against {ROLES[x]}",
+            "title": f"{assessment.law.name}: loss against {ROLES[x]}",
             "method": about_fit(assessment),
             "y": Axis("loss", report.law_loss_title, True),
         }
@@ -418,6 +356,6 @@ class LawPanel(LinesPanel, name="law", heading="Scaling law", source="points"):
     """A law over a size."""
 
     @classmethod
-    def _of(cls, report: ReportData, law: Law = AUTO, delta: Delta = AUTO, x: Size = "params") -> Panel:
+    def _of(cls, report: ReportData, law: Law = AUTO, x: Size = "params") -> Panel:
         report.check_differs({"tokens": "tokens", "flops": "tokens"}.get(x, "params"))
-        return cls._over(report, report.assessment(law, delta), x)
+        return cls._over(report, report.assessment(law), x)

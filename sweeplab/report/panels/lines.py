@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +12,9 @@ from pandas import DataFrame
 
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, short
-from sweeplab.laws.assessment import NOT_IDENTIFIED, Assessment, gate, judge
-from sweeplab.laws.forms import Array, Quantity, loss_at, optimum_of
-from sweeplab.laws.intervals import Interval, profiles
+from sweeplab.laws.assessment import Assessment, Estimate
+from sweeplab.laws.core import Array
+from sweeplab.laws.forms import Quantity, has_optimum, loss_at, optimum_of
 from sweeplab.report.data import ReportData
 
 BEYOND = 10.0  # a line is extended beyond the points by at most this factor, while it is identified
@@ -23,9 +22,7 @@ MOST_LINES = 7
 _SOME_LINES = 4  # if no column has few values
 _OTHER = {"params": "tokens", "tokens": "params"}
 _OPTIMAL = "compute-optimal"
-_KNOTS = 4  # where the band is computed within the points; its width is interpolated in between
-_MORE_KNOTS = 3
-_STEPS = 8  # points of the line from one knot to the next
+_INSIDE, _OUTSIDE = 25, 12  # points of a line within the points and beyond
 
 
 def lines_of(report: ReportData, assessment: Assessment, x: str) -> dict[str, tuple[DataFrame, str]]:
@@ -38,7 +35,7 @@ def lines_of(report: ReportData, assessment: Assessment, x: str) -> dict[str, tu
             for name, low, high, at in lines_by(assessment, x).lines
         }
 
-    return report.once(("lines", assessment.fit.law.name, assessment.delta, x), work)
+    return report.once(("lines", assessment.law.name, x), work)
 
 
 class LawLines(NamedTuple):
@@ -55,17 +52,17 @@ class LawLines(NamedTuple):
 
 def lines_by(assessment: Assessment, x: str) -> LawLines:
     """Group the points and the lines of a law over one column."""
-    columns, law, center = assessment.points.sizes, assessment.fit.law, assessment.fit.center
+    columns, law = assessment.points.columns, assessment.law
     ends = (float(columns[x].min()), float(columns[x].max()))
-    if x == "flops" and {"params", "tokens"} <= set(law.columns):
+    if x == "flops" and has_optimum(law):
         per_param_token = assessment.points.flops_per_param_token
         names, belongs, _ = _groups("params", columns["params"])
-        line = (_OPTIMAL, *ends, lambda at: optimum_of(law, center, at, per_param_token)[-1])
+        line = (_OPTIMAL, *ends, lambda at: optimum_of(law, at, per_param_token)[-1])
         return LawLines(names, belongs, [line])
     if x not in law.columns:
         raise BadInput(f"{law.name} does not use {x}")
     if law.columns == (x,):
-        line = (law.name, *ends, lambda at: loss_at(law, center, {x: at}))
+        line = (law.name, *ends, lambda at: loss_at(law, {x: at}))
         named = "less the tuning excess" if assessment.tuning.record else "measured"
         return LawLines([named], np.zeros(assessment.points.n, np.intp), [line])
     label, values, other_at = _held(columns, x)
@@ -75,7 +72,7 @@ def lines_by(assessment: Assessment, x: str) -> LawLines:
         within = columns[x][belongs == group]
 
         def at(value: float, level: float = level) -> Quantity:
-            return loss_at(law, center, {x: value, _OTHER[x]: other_at(value, level)})
+            return loss_at(law, {x: value, _OTHER[x]: other_at(value, level)})
 
         lines.append((name, float(within.min()), float(within.max()), at))
     return LawLines(names, belongs, lines, moved=len(levels) < len(_distinct(values)))
@@ -85,12 +82,12 @@ def at_lines(assessment: Assessment, groups: LawLines, x: str) -> Array:
     """Compute the loss of each point that the law is fitted to, at the value that its line holds fixed, [n]."""
     if not groups.moved:
         return assessment.tuning.points.columns["loss"]
-    fit, column = assessment.fit, assessment.points.sizes[x]
+    fit, column = assessment.fit, assessment.points.columns[x]
     at_line = [
-        groups.lines[group][3](float(value)).measure(fit.theta[None])[0][0]
+        float(np.median(groups.lines[group][3](float(value)).measure(fit.values)))
         for group, value in zip(groups.belongs, column, strict=True)
     ]
-    return np.asarray(np.exp(at_line + fit.residuals()))
+    return np.asarray(np.exp(at_line + fit.residuals))
 
 
 def less_excess(assessment: Assessment) -> list[str]:
@@ -151,50 +148,26 @@ def band(
 ) -> tuple[DataFrame, str]:
     """Return the line of a loss, or of another log quantity, from `low` to `high`, the points' range, up to `limit`.
 
-    The columns are what (law, beyond), x, value, low and high: the pointwise profile interval. If the design does not
-    identify the loss, the band is from the bootstrap and the line does not leave the points' range. The text says why
-    the line stops before `limit`; it is empty if it does not.
+    The columns are what (law, beyond), x, value, low and high: the pointwise 90% interval. The line does not leave the
+    points' range where the loss is not identified. The text says why it stops before `limit`; it is empty if
+    it does not.
     """
-    fit = assessment.fit
-    lacking = gate(at(high), assessment.points, fit)
     inside, outside = np.array([high]), np.array([])
     if high > low * (1 + 1e-9):
-        inside = np.geomspace(low, high, _KNOTS)
-    if limit > high and not lacking:
-        outside = np.geomspace(high, limit, _MORE_KNOTS + 1)[1:]
-    of = {x: at(x) for x in map(float, np.concatenate([inside, outside]))}
-    profiled: dict[float, Interval] = {}
-    if not lacking:
-        intervals = zip(
-            of.values(), profiles(fit, [*of.values()], assessment.shared, assessment.noise), strict=True
-        )
-        widened = (assessment.form_error.widened(fit, *each) for each in intervals)
-        profiled = dict(zip(of, widened, strict=True))
-    knots = [(x, *_sides(assessment, of[x], profiled.get(x))) for x in map(float, inside)]
-    ends = "; ".join(lacking)
-    for x in map(float, outside):
-        interval = profiled[x]
-        verdict = judge(of[x], interval, fit, ())
-        if verdict.verdict == NOT_IDENTIFIED:
-            ends = verdict.reason
+        inside = np.geomspace(low, high, _INSIDE)
+    if limit > high:
+        outside = np.geomspace(high, limit, _OUTSIDE + 1)[1:]
+    rows, ends = list[dict[str, Any]](), ""
+    for x in map(float, np.concatenate([inside, outside])):
+        there = assessment.estimate(at(x))
+        is_beyond = x > high * (1 + 1e-9)
+        if is_beyond and not there.identified:
+            ends = there.verdict.reason
             break
-        knots.append((x, interval.value - interval.low, interval.high - interval.value))
-    known, below, above = np.array(knots).T
-    steps = [np.linspace(start, end, _STEPS + 1) for start, end in pairwise(np.log(known))]
-    log_x = np.unique(np.concatenate(steps or [np.log(known)]))
-    log_value = np.array([at(math.exp(x)).measure(fit.theta[None])[0][0] for x in log_x])
-    below, above = (np.interp(log_x, np.log(known), side) for side in (below, above))
-    what = np.where(log_x > math.log(high) + 1e-9, "beyond", "law")
-    logs = {"x": log_x, "value": log_value, "low": log_value - below, "high": log_value + above}
-    return DataFrame({"what": what} | {name: np.exp(each) for name, each in logs.items()}), ends
+        rows.append({"what": "beyond" if is_beyond else "law", "x": x} | _shown(there))
+    return DataFrame(rows), ends
 
 
-def _sides(assessment: Assessment, quantity: Quantity, interval: Interval | None) -> tuple[float, float]:
-    """Measure the distances below and above the log value; an unbounded interval is replaced by the bootstrap's."""
-    if interval and not interval.open_ends:
-        return interval.value - interval.low, interval.high - interval.value
-    if assessment.refits is None:
-        return 0.0, 0.0
-    value = float(quantity.measure(assessment.fit.theta[None])[0][0])
-    low, high = assessment.refits.interval(quantity)
-    return max(value - low, 0.0), max(high - value, 0.0)
+def _shown(estimate: Estimate) -> dict[str, float]:
+    value, low, high = (estimate.quantity.shown(end) for end in (estimate.value, estimate.low, estimate.high))
+    return {"value": value, "low": low, "high": high}

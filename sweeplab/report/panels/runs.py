@@ -365,13 +365,13 @@ def _law_of_size(report: ReportData, x: str, metric: str) -> DataFrame | None:
     role = {report.params_column: "params"}.get(x, x)
     if role == "params" and metric == report.law_metric:
         with suppress(BadInput):
-            law = (assessment := report.assessment(AUTO)).fit.law
+            law = (assessment := report.assessment(AUTO)).law
             if not {"tokens", "flops"} & {*law.columns}:
                 lines = lines_of(report, assessment, role).items()
                 drawn = concat([rows.assign(line=name) for name, (rows, _) in lines], ignore_index=True)
                 drawn = drawn[drawn["what"] == "law"]
                 if less_excess(assessment):
-                    values = {"x": assessment.points.sizes[role]}
+                    values = {"x": assessment.points.columns[role]}
                     values["value"] = at_lines(assessment, lines_by(assessment, role), role)
                     drawn = concat([drawn, DataFrame(values).assign(what="fitted", line="")])
                 return drawn.assign(law=law.name)

@@ -1,0 +1,297 @@
+"""Whether a law's form is right: one test of added columns, and one hold-out of the larger runs.
+
+The test adds columns to the law: products of the logs of its columns, which a departure of any smooth form has to
+second order (log N log D, their squares). If the form is right, the residuals follow them no more than noise does: the
+F test of nested linear models, after the law's inner gradient, and the noise that grows, falls or is shared, are taken
+out. Its power is that of the noncentral F for a departure that makes the forecast at ten times the compute 5% wrong.
+The same test tells whether residuals follow a column of the table that the law does not use.
+
+In the hold-out a law is fitted to the rows below a cut, and forecasts those above. The part of its error that neither
+noise nor the law's inner uncertainty explains, per unit of log compute, is the error of the form that forecasts allow.
+
+Legend: n rows, p parameters, k added columns, h rows above a cut, S draws.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeplab.errors import BadInput
+from sweeplab.laws.core import Array
+from sweeplab.laws.fitting import Fit, fit, groups_of
+from sweeplab.laws.forms import LAWS, Law, has_optimum, log_compute, log_n_opt
+from sweeplab.laws.intervals import LEVEL
+from sweeplab.laws.points import Points, path_of
+from sweeplab.laws.sentences import sentence
+
+FLAGGED, NOT_SEEN, UNSEEN = "flagged", "not seen", "cannot be seen"
+_ALARM = 0.05  # the chance of a false alarm
+BEYOND, _WRONG = 10.0, 0.05  # the compute of the forecast, and its error, that a departure's power is for
+_SEEN = 0.5  # the power under which a departure cannot be seen
+_NOTHING = 1e-6  # the share of a column left after projection below which the law contains it
+SHARE_ABOVE, SHARE_BELOW = 0.2, 0.5  # of the rows
+SPARE = 2  # more rows below a cut than the law has parameters
+LEAST_ERROR, _POWER = (
+    0.008,
+    0.7,
+)  # the least sd of a form's error at ten times the compute, and how it grows with it
+BETTER = 0.6  # the share of a law's hold-out error under which another form's is named
+
+
+@dataclass(frozen=True)
+class Added:
+    """What the residuals of a fit say of added columns: the chance of such a pattern by noise, and the largest."""
+
+    chance: float
+    strongest: int
+    effect: float
+    powers: tuple[float, ...]
+
+
+def added_columns(points: Points, fitted: Fit, added: Array, beyond: Array | None = None) -> Added | None:
+    """Return the test of `added` [n, k]; `beyond` [p + k] are the derivatives of a forecast by all parameters.
+
+    `effect` is what the strongest column does to the log loss from its least to its largest value. None if there are
+    too few rows, or the law contains the columns.
+    """
+    from scipy.special import fdtrc, fdtri, ncfdtr
+
+    jacobian = fitted.jacobian(fitted.rows)
+    whole = _whitened(points, fitted, np.column_stack([fitted.residuals, jacobian, added]))
+    p = jacobian.shape[1]
+    residual, gradient, columns = whole[:, 0], whole[:, 1 : p + 1], whole[:, p + 1 :]
+    basis = np.linalg.qr(gradient)[0]
+    left = columns - basis @ (basis.T @ columns)
+    lengths = np.linalg.norm(left, axis=0)
+    seen = lengths > _NOTHING * np.linalg.norm(columns, axis=0)
+    inner = np.linalg.qr(left[:, seen])[0] if seen.any() else np.empty((len(left), 0))
+    residual = residual - basis @ (basis.T @ residual)
+    k, freedom = inner.shape[1], len(residual) - p - inner.shape[1]
+    total = float(residual @ residual)
+    if not k or freedom < 1 or total <= 0:
+        return None
+    inside = float(((residual @ inner) ** 2).sum())
+    variance = max((total - inside) / freedom, 1e-300)
+    chance = float(fdtrc(k, freedom, inside / k / variance))
+    shares = np.zeros(len(lengths))
+    shares[seen] = (residual @ left[:, seen] / lengths[seen]) ** 2
+    strongest = int(shares.argmax())
+    slope = float(residual @ left[:, strongest]) / max(float(lengths[strongest]) ** 2, 1e-300)
+    powers = np.zeros(len(lengths))
+    if beyond is not None:
+        absorbed = np.linalg.lstsq(gradient, columns, rcond=None)[0]
+        change = np.abs(beyond[p:] - beyond[:p] @ absorbed)
+        away = np.where(change > 0, _WRONG / np.maximum(change, 1e-300) * lengths, 0.0) ** 2
+        limit = fdtri(k, freedom, 1 - _ALARM)
+        powers = 1 - ncfdtr(k, freedom, np.minimum(away / variance, 1e4), limit)
+    effect = slope * float(np.ptp(added[:, strongest]))
+    return Added(chance, strongest, effect, tuple(map(float, powers)))
+
+
+def _whitened(points: Points, fitted: Fit, columns: Array) -> Array:
+    """Columns [n, m] in rows of equal and independent noise, by the fit's median tilt and sharing."""
+    scale = np.sqrt(fitted.weights)
+    if fitted.tilted_by:
+        z = np.log(fitted.rows[fitted.tilted_by])
+        scale = scale * np.exp(-float(np.median(fitted.draws.tilt)) * (z - z.mean()))
+    scaled, groups = columns * scale[:, None], groups_of(points)[0]
+    if not groups:
+        return np.asarray(scaled)
+    r = float(np.median(fitted.draws.shared))
+    places, sizes = np.unique(np.array(groups), return_inverse=True, return_counts=True)[1:]
+    sums = np.zeros((len(sizes), columns.shape[1]))
+    np.add.at(sums, places, scaled)
+    kept = (1 - np.sqrt((1 - r) / (1 - r + r * sizes))) / sizes
+    return np.asarray((scaled - (kept[:, None] * sums)[places]) / math.sqrt(1 - r))
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """The test of a law's form: `chance` of such residuals if it is right, and the power to see departures by name."""
+
+    law: str
+    status: str
+    chance: float | None
+    direction: str
+    powers: Mapping[str, float]
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Return the result in words."""
+        powers = ", ".join(f"{name} {power:.0%}" for name, power in self.powers.items()) or "too few rows"
+        facts = {"law": self.law, "chance": self.chance, "direction": self.direction, "powers": powers}
+        code = {FLAGGED: "form flagged", NOT_SEEN: "form fits", UNSEEN: "form unseen"}[self.status]
+        return (sentence(code, facts),)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {**vars(self), "powers": dict(self.powers), "sentences": list(self.sentences)}
+
+
+def misfit(points: Points, fitted: Fit) -> Misfit:
+    """Test the form of a law."""
+    law = fitted.law
+    target = _target(points, fitted)
+    names, columns, beyond = [], [], []
+    centers = {name: float(np.log(fitted.rows[name]).mean()) for name in law.columns}
+    for one, other in combinations_with_replacement(law.columns, 2):
+        names.append(f"the square of log {one}" if one == other else f"log {one} times log {other}")
+        first, second = (np.log(fitted.rows[name]) - centers[name] for name in (one, other))
+        columns.append(first * second)
+        beyond.append((math.log(target[one]) - centers[one]) * (math.log(target[other]) - centers[other]))
+    at = {name: np.array([target[name]]) for name in law.columns}
+    slopes = np.append(fitted.jacobian(at)[0], beyond)
+    seen = added_columns(points, fitted, np.stack(columns, 1), slopes)
+    if seen is None:
+        return Misfit(law.name, UNSEEN, None, "", {})
+    powers = dict(zip(names, seen.powers, strict=True))
+    status = NOT_SEEN
+    if seen.chance < _ALARM:
+        status = FLAGGED
+    elif max(seen.powers) < _SEEN:
+        status = UNSEEN
+    return Misfit(law.name, status, seen.chance, names[seen.strongest], powers)
+
+
+def _target(points: Points, fitted: Fit) -> dict[str, float]:
+    """The run of BEYOND times the largest compute: of N and D at the best tokens per parameter within the rows'."""
+    law = fitted.law
+    if not has_optimum(law):
+        grown = BEYOND if law.columns == ("flops",) else math.sqrt(BEYOND)
+        return {name: grown * float(points.columns[name].max()) for name in law.columns}
+    params, tokens = points.columns["params"], points.columns["tokens"]
+    log_nd = math.log(BEYOND * float((params * tokens).max()))
+    ratios = np.log(tokens / params)
+    best = log_nd - 2 * float(log_n_opt(law, fitted.best, log_nd)[0])
+    ratio = float(np.clip(best, ratios.min(), ratios.max()))
+    return {"params": math.exp((log_nd - ratio) / 2), "tokens": math.exp((log_nd + ratio) / 2)}
+
+
+@dataclass(frozen=True)
+class HoldOut:
+    """A law's forecasts, log(predicted / loss) [h], of the `above` rows by a fit to those up to `cut` in `by`.
+
+    `error` is the mean absolute error in log loss, `held` which losses lie inside the 90% intervals, `growth` the sd of
+    the form's error per unit of log compute. Without a cut there are no errors, and the growth is 0.
+    """
+
+    law: str
+    by: str
+    cut: float
+    above: NDArray[np.intp]
+    errors: Array
+    held: NDArray[np.bool_]
+    growth: float
+
+    @property
+    def error(self) -> float:
+        """Return the mean absolute error, NaN without a cut."""
+        return float(np.abs(self.errors).mean()) if len(self.errors) else math.nan
+
+    @property
+    def words(self) -> str:
+        """Return the result in words."""
+        facts = {
+            "law": self.law,
+            "by": self.by,
+            "cut": self.cut,
+            "error": self.error,
+            "rows": len(self.above),
+        }
+        return sentence("holdout" if len(self.errors) else "holdout none", facts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        has_errors = len(self.errors) > 0
+        return {
+            "law": self.law,
+            "by": self.by,
+            "cut": self.cut if has_errors else None,
+            "rows": self.above.tolist(),
+            "errors": self.errors.tolist(),
+            "held": self.held.tolist(),
+            "error": self.error if has_errors else None,
+            "coverage": float(self.held.mean()) if has_errors else None,
+            "says": self.words,
+        }
+
+    def sd(self, lead: float) -> float:
+        """Return the sd of the form's error in log loss, `lead` in log compute beyond the table's largest row."""
+        if lead <= 0:
+            return 0.0
+        return max(self.growth * lead, LEAST_ERROR * math.pow(lead / math.log(10), _POWER))
+
+
+def hold_out(points: Points, law: Law) -> HoldOut:
+    """Return a law's forecasts of the larger rows of a table."""
+    by = next(name for name in ("flops", "tokens", "params") if name in points.columns)
+    logs = np.log(points.columns[by])
+    none = HoldOut(law.name, by, math.nan, np.empty(0, np.intp), np.empty(0), np.empty(0, bool), 0.0)
+    fewest = max(len(law.parameters) + SPARE, math.ceil(SHARE_BELOW * points.n))
+    most = points.n - max(2, math.ceil(SHARE_ABOVE * points.n))
+    for value in np.unique(logs.round(6))[::-1]:
+        below = np.flatnonzero(logs <= value + 1e-6)
+        if not fewest <= len(below) <= most:
+            continue
+        few = points.only(below)
+        if min(_distinct(few.columns[name]) for name in law.columns) < law.fewest_values:
+            continue
+        try:
+            fitted = fit(few, law)
+        except BadInput:
+            continue
+        return _above(points, fitted, by, float(value), below)
+    return none
+
+
+def _above(points: Points, fitted: Fit, by: str, value: float, below: NDArray[np.intp]) -> HoldOut:
+    above = np.setdiff1d(np.arange(points.n), below)
+    sizes = {name: column[above] for name, column in points.columns.items()}
+    random = np.random.default_rng(0)
+    law = np.log(fitted.loss(sizes))
+    noise = np.stack(
+        [
+            fitted.errors(random, {name: float(column[row]) for name, column in sizes.items()}, weight)
+            for row, weight in enumerate(points.weights[above])
+        ],
+        1,
+    )
+    losses = np.log(sizes["loss"])
+    low, high = np.quantile(law + noise, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    errors = np.median(law, axis=0) - losses
+    # Errors above one cut come from one fit: their mean is one observation of the form's error.
+    known = float(law.mean(1).var() + noise.var(0).mean() / len(above))
+    logs = {name: np.log(points.columns[name]) for name in fitted.law.columns}
+    compute = log_compute(logs)
+    lead = float(np.maximum(compute[above] - compute[below].max(), 0.0).mean())
+    growth = math.sqrt(max(float(errors.mean()) ** 2 - known, 0.0)) / lead if lead > 0 else 0.0
+    held = (low <= losses) & (losses <= high)
+    return HoldOut(fitted.law.name, by, math.exp(value), above, errors, held, growth)
+
+
+def suited(points: Points) -> list[Law]:
+    """Return the laws that use every column that varies in the table, and along a path those of one size."""
+    there = {"params", "tokens", "flops"} & (points.varied or points.columns.keys())
+    laws = [law for law in LAWS.values() if set(law.columns) <= there]
+    if path_of(points):
+        return [law for law in laws if len(law.columns) == 1]
+    if {"params", "tokens"} <= there:
+        return [law for law in laws if law.columns[0] == "flops" or len(law.columns) > 1]
+    return laws
+
+
+def hold_outs(points: Points, law: Law) -> list[HoldOut]:
+    """Return the hold-outs of a law and of all others that suit the table."""
+    laws: Sequence[Law] = [law, *(other for other in suited(points) if other != law)]
+    return [hold_out(points, each) for each in laws]
+
+
+def _distinct(column: Array) -> int:
+    return len(np.unique(np.log(column).round(6)))

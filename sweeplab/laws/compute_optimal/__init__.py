@@ -1,1 +1,0 @@
-"""The compute-optimal size, by three approaches, and what depth and width are worth."""

@@ -1,0 +1,66 @@
+"""The sentences of verdicts and warnings: one template a code. Codes and facts are the data; no code reads a
+sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+TEMPLATES = {
+    # Verdicts by the width of an interval.
+    "narrow": "its 90% interval ends {far} from the value",
+    "wide": "its 90% interval ends {far} from the value; {needed} or less is needed",
+    "too wide": "its 90% interval is {width} wide; {needed} or less is needed between the value and each end",
+    "scale": "a scale is no better known than its exponent {exponent}, which is {verdict}",
+    # What a design lacks.
+    "decades": "{column} span {decades:.2f} decades and {needed} are needed",
+    "one row": "{column} span {decades:.2f} decades without one row: all depends on that row",
+    "few values": "{column} have only {count} distinct values",
+    "ray": "all rows lie near one {line} ({what} is {spread:.2f}, {needed} is needed): the effects of the two on the "
+    "loss cannot be separated",
+    "ray but one": "all rows but one lie near one line of log tokens against log params: the effects of the two on the "
+    "loss cannot be separated",
+    "far from optimum": "no row is within a factor {factor:g} of the optimum in D/N",
+    # Doubts: each makes every number weak at best, and its interval a union.
+    "tuning": "{how}: the interval holds the fit as it is, and the one without {excess:.0%} of the loss too "
+    "much at the "
+    "largest {size} and nothing at the smallest; {tells}",
+    "drift": "the tuning excess may drift with size, by up to {drift:.2%} of the loss; {tells}",
+    "form": "the form does not fit (chance {chance:.1%}, {direction}): the interval holds the fit of all "
+    "rows, and that of "
+    "the larger ones",
+    "outliers": "beyond {sigmas:g} sigma of the law: {rows}; the interval holds the fits with and without them",
+    "column": "the residuals correlate with {column}, which the law does not use: {swing:+.1%} of the loss "
+    "from its low "
+    "end to its high end (chance {chance:.2g}, {tested} tested)",
+    "large": "residuals of {sigma:.1%}: runs of one recipe rarely leave over {usual:.0%}, so more than "
+    "{columns} affects "
+    "the loss, or the form is wrong",
+    "repeats": "{count} of {rows} rows read their text more than once (column {column}), which the law does "
+    "not describe "
+    "(Muennighoff et al. 2023)",
+    "shapes": "the shapes are unlike (n_embd / n_layer is {low} to {high}): at equal parameters the loss differs",
+    "above": "the law has E above the smallest loss of the table",
+    # The test of the form.
+    "form fits": "no departure of the form {law} is seen (chance {chance:.0%}); one that makes the forecast "
+    "at 10 times the "
+    "compute 5% wrong would be found in: {powers}",
+    "form unseen": "this design cannot show a misfit ({powers}); this is no evidence that {law} is right",
+    "form flagged": "the form {law} does not fit: residuals follow {direction} (chance {chance:.1%})",
+    # The hold-out.
+    "holdout": "fitted to the rows up to {cut:.3g} {by}, {law} is off by {error:.2%} of the loss on the "
+    "{rows} larger ones",
+    "holdout none": "no cut in {by} leaves enough rows on both sides for a hold-out",
+    "holdout other": "{other} is off by {other_error:.2%} of the loss on larger runs where {law} is off by "
+    "{error:.2%}; "
+    "--law {other} fits it",
+    # Warnings.
+    "path": "{law} holds along one path, {path}: what is due to tokens and what to params cannot be told",
+    "unused": "{law} does not use {column}, which vary by a factor {factor:.3g}",
+    "shared": "{share:.0%} of the errors' variance is shared by rows of one {by}; intervals allow for it",
+}
+
+
+def sentence(code: str, facts: Mapping[str, Any]) -> str:
+    """Return a code with its facts in words."""
+    return TEMPLATES[code].format(**facts)

@@ -1,0 +1,86 @@
+"""The test of added columns and the hold-out: right forms pass, wrong ones are found, and the power is said."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from laws.planted_laws import BAD, GOOD, TRUTHS, losses, plant
+from laws.planted_misfit import wrong_table
+
+from sweeplab.laws.check import FLAGGED, NOT_SEEN, UNSEEN, hold_out, hold_outs, misfit
+from sweeplab.laws.fitting import fit
+from sweeplab.laws.forms import LAWS
+from sweeplab.laws.points import EACH, Points
+
+CHINCHILLA = LAWS["chinchilla"]
+GRID = GOOD["30 points, 6 x 5"]
+
+
+def test_a_right_form_is_rarely_flagged() -> None:
+    alarms = 0
+    for seed in range(40):
+        shared = 0.36 if seed % 2 else 0.0
+        points = plant([*TRUTHS][seed // 2 % 2], GRID, 0.005, np.random.default_rng([seed, 9]), shared)
+        alarms += misfit(points, fit(points, CHINCHILLA)).status == FLAGGED
+    assert alarms <= 6
+
+
+@pytest.mark.parametrize(("kind", "size"), [("interaction", 0.03), ("broken power of D", 0.4)])
+def test_a_wrong_form_is_flagged_and_its_direction_named(kind: str, size: float) -> None:
+    points = wrong_table("steep", kind, size, GRID, 0.003, np.random.default_rng(1))
+    found = misfit(points, fit(points, CHINCHILLA))
+    assert found.status == FLAGGED and found.direction in found.powers
+    assert found.sentences[0].startswith("the form chinchilla does not fit")
+
+
+def test_what_a_design_cannot_show_is_said() -> None:
+    points = plant("steep", BAD["one ray, D = 20 N"], 0.02, np.random.default_rng(0))
+    found = misfit(points, fit(points, CHINCHILLA))
+    assert found.status == UNSEEN and "no evidence" in found.sentences[0]
+    few = plant("steep", GOOD["9 points, 3 x 3"], 0.01, np.random.default_rng(0)).only(np.arange(6))
+    assert misfit(few, fit(few, CHINCHILLA)).status in (UNSEEN, NOT_SEEN)
+
+
+def test_the_power_is_the_share_of_tables_that_are_flagged() -> None:
+    """Tables whose interaction is 5% of the loss at ten times the compute."""
+    flagged, said = [], []
+    for seed in range(20):
+        random = np.random.default_rng([seed, 3])
+        n, d = GRID
+        x, y = np.log(n) - np.log(n).mean(), np.log(d) - np.log(d).mean()
+        loss = losses(TRUTHS["steep"], n, d) * np.exp(0.01 * x * y / 10 + 0.01 * random.standard_normal(30))
+        points = Points({"params": n, "tokens": d, "flops": 6 * n * d, "loss": loss}, np.ones(30), tuned=EACH)
+        found = misfit(points, fit(points, CHINCHILLA))
+        flagged.append(found.status == FLAGGED)
+        said.append(found.powers["log params times log tokens"])
+    assert 0.0 <= np.mean(flagged) <= np.mean(said) + 0.3
+
+
+def test_the_hold_out_forecasts_the_larger_rows() -> None:
+    points = plant("steep", GRID, 0.003, np.random.default_rng(0))
+    found = hold_out(points, CHINCHILLA)
+    flops = points.columns["flops"]
+    assert (flops[found.above] > found.cut).all() and len(found.above) == (
+        flops > found.cut * 1.0001
+    ).sum() >= 6
+    assert found.error < 0.01 and found.as_dict()["coverage"] >= 0.5 and found.sd(0.0) == 0.0
+    assert found.sd(2.0) > found.sd(1.0) > 0
+
+
+def test_a_form_that_bends_is_allowed_for() -> None:
+    tests = []
+    for size in (0.0, 0.4):
+        random = np.random.default_rng(2)
+        points = wrong_table("steep", "broken powers of N and D", size, GRID, 0.001, random)
+        tests.append(hold_out(points, CHINCHILLA))
+    right, bent = tests
+    assert bent.growth > 2 * right.growth and bent.sd(2.3) > right.sd(2.3)
+
+
+def test_forms_are_held_out_side_by_side() -> None:
+    points = plant("hoffmann", GRID, 0.003, np.random.default_rng(0))
+    assert [each.law for each in hold_outs(points, CHINCHILLA)] == ["chinchilla", "tied", "power-c"]
+    few = points.only(np.arange(7))
+    assert (
+        "no cut" in hold_out(few, CHINCHILLA).words and hold_out(few, CHINCHILLA).as_dict()["error"] is None
+    )

@@ -1,0 +1,139 @@
+"""The posterior's draws against a slow plain version of its density, and against textbook intervals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from laws.planted_laws import GOOD, TRUTHS, plant
+from scipy.stats import kstest
+from scipy.stats import t as t_distribution
+
+from sweeplab.laws.core import MOST_SHARED, TILT_SD, RowErrors, RowExcess, Shape, fit_law, fit_line, interval
+
+LOW, HIGH = 0.01, 2.0
+
+
+def design(x: np.ndarray):
+    return lambda a: np.stack([np.ones((len(a), len(x))), np.exp(-a[:, :1] * x)], 2)
+
+
+def log_density(loss, x, z, groups, a: float, c: float, r: float, e: float, shape) -> float:
+    """Return the density of one vector with whole matrices, as the head of core.py writes it."""
+    n = len(loss)
+    columns = np.stack([np.ones(n), np.exp(-a * x)], 1) * ((1 + e * shape) / loss)[:, None]
+    tilt = np.diag(np.exp(c * z))
+    v = tilt @ ((1 - r) * np.eye(n) + r * (groups[:, None] == groups)) @ tilt
+    inverse = np.linalg.inv(v)
+    m = columns.T @ inverse @ columns
+    b = np.linalg.solve(m, columns.T @ inverse @ np.ones(n))
+    rest = 1 - columns @ b
+    if (b <= 0).any():
+        return -np.inf
+    rss = rest @ inverse @ rest
+    logs = [np.linalg.slogdet(each)[1] for each in (v, m, columns.T @ columns)]
+    return -(n - 2) / 2 * np.log(rss) - logs[0] / 2 - logs[1] / 2 + logs[2] / 2 - (c / TILT_SD) ** 2 / 2
+
+
+@pytest.mark.parametrize("bound", [0.0, 0.03], ids=["no excess", "an excess"])
+def test_the_draws_have_the_moments_of_the_density(bound: float) -> None:
+    random = np.random.default_rng(0)
+    x = np.repeat(np.linspace(-1.5, 1.5, 4), 3)
+    z = np.tile([-1.0, 0.0, 1.0], 4)
+    groups, shape = np.repeat(np.arange(4), 3), (x - x.min()) / np.ptp(x)
+    loss = (2 + np.exp(-0.5 * x)) * np.exp(0.01 * random.standard_normal(12))
+    excess = RowExcess(shape, bound) if bound else None
+    draws = fit_law(loss, design(x), [Shape("a", LOW, HIGH)], RowErrors(z, groups), excess)
+    grid_a, grid_c = np.linspace(0.02, 1.4, 90), np.linspace(-0.6, 0.6, 25)
+    grid_r, grid_e = np.linspace(0.01, MOST_SHARED, 12), np.linspace(0, bound, 7) if bound else np.zeros(1)
+    logs = np.array(
+        [
+            [
+                [[log_density(loss, x, z, groups, a, c, r, e, shape) for e in grid_e] for r in grid_r]
+                for c in grid_c
+            ]
+            for a in grid_a
+        ]
+    )
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    for seen, grid, axis in (
+        (draws.shapes[:, 0], grid_a, 0),
+        (draws.tilt, grid_c, 1),
+        (draws.shared, grid_r, 2),
+    ):
+        others = tuple(each for each in range(4) if each != axis)
+        share = weights.sum(others)
+        mean = share @ grid
+        sd = np.sqrt(share @ (grid - mean) ** 2)
+        assert abs(seen.mean() - mean) < 0.1 * sd and seen.std() == pytest.approx(sd, rel=0.1)
+    assert draws.effective >= 1000
+
+
+def test_a_line_without_tilt_or_groups_has_the_t_interval_of_the_textbook() -> None:
+    random = np.random.default_rng(1)
+    x = random.standard_normal(15)
+    columns = np.stack([np.ones(15), x], 1)
+    y = 1 + 2 * x + 0.3 * random.standard_normal(15)
+    draws = fit_line(y, columns, n_draws=40_000)
+    theta, (squares,), *_ = np.linalg.lstsq(columns, y, rcond=None)
+    error = np.sqrt(squares / 13 * np.linalg.inv(columns.T @ columns)[1, 1])
+    half = t_distribution.ppf(0.95, 13) * error
+    middle, low, high = interval(draws.scales[:, 1])
+    assert (middle, low, high) == pytest.approx((theta[1], theta[1] - half, theta[1] + half), abs=0.03 * half)
+
+
+def test_a_row_of_weight_four_counts_as_four() -> None:
+    random = np.random.default_rng(2)
+    x, weights = np.linspace(-1, 1, 8), np.array([4.0, 1, 1, 1, 1, 1, 1, 4])
+    columns, y = np.stack([np.ones(8), x], 1), x + 0.1 * random.standard_normal(8)
+    draws = fit_line(y, columns, RowErrors(weights=weights), n_draws=20_000)
+    root = np.sqrt(weights)[:, None]
+    expected = np.linalg.lstsq(columns * root, y * root[:, 0], rcond=None)[0]
+    np.testing.assert_allclose(draws.scales.mean(0), expected, atol=0.01)
+
+
+def test_exact_losses_and_few_rows() -> None:
+    x = np.linspace(-2, 2, 9)
+    draws = fit_law(1.5 + 0.7 * np.exp(-0.4 * x), design(x), [Shape("a", LOW, HIGH)])
+    assert draws.shapes[:, 0] == pytest.approx(0.4, abs=1e-3)
+    with pytest.raises(ValueError, match="2 rows for 2 scales"):
+        fit_law(np.array([2.0, 1.0]), design(np.array([0.0, 1.0])), [Shape("a", LOW, HIGH)])
+
+
+@pytest.mark.slow
+def test_ranks_of_truths_from_the_priors_are_uniform() -> None:
+    """Simulation-based calibration (Talts et al. 2018): exponents, tilt and sharing are drawn from the priors."""
+    random, ranks = np.random.default_rng(20261129), []
+    n, d = GOOD["30 points, 6 x 5"]
+    x, z, places = (
+        np.log(n) - np.log(n).mean(),
+        np.log(d) - np.log(d).mean(),
+        np.unique(n, return_inverse=True)[1],
+    )
+
+    def both(a):
+        return np.stack([np.ones((len(a), 30)), np.exp(-a[:, :1] * x), np.exp(-a[:, 1:] * z)], 2)
+
+    shapes = (Shape("alpha", 0.2, 0.6), Shape("beta", 0.2, 0.6))
+    for seed in range(200):
+        a, c, r = (
+            random.uniform(0.2, 0.6, 2),
+            TILT_SD * random.standard_normal(),
+            MOST_SHARED * random.uniform(),
+        )
+        f = both(a[None])[0] @ np.array([2.0, 0.3, 0.5])
+        own, shared = random.standard_normal(30), random.standard_normal(6)[places]
+        loss = f * (1 + 0.01 * np.exp(c * z) * (np.sqrt(1 - r) * own + np.sqrt(r) * shared))
+        draws = fit_law(loss, both, shapes, RowErrors(z, places), seed=seed)
+        ranks.append([(draws.shapes[:, 0] < a[0]).mean(), (draws.tilt < c).mean(), (draws.shared < r).mean()])
+    for of_one in np.array(ranks).T:
+        assert kstest(of_one, "uniform").pvalue > 0.01
+
+
+def test_the_same_seed_gives_the_same_draws() -> None:
+    points = plant(next(iter(TRUTHS)), GOOD["12 points, 4 x 3"], 0.01, np.random.default_rng(0))
+    x = np.log(points.columns["params"])
+    one, other = (
+        fit_law(points.columns["loss"], design(x - x.mean()), [Shape("a", LOW, HIGH)]) for _ in range(2)
+    )
+    np.testing.assert_array_equal(one.shapes, other.shapes)
