@@ -92,7 +92,7 @@ NAMES: dict[Callable[..., Any], str] = {
 
 
 # Commands that went, with the one that answers their question.
-MOVED = dict.fromkeys(("audit", "compare", "isoflop", "shape"), "sweeplab laws fit")
+MOVED = dict.fromkeys(("audit", "compare", "isoflop", "shape"), "sweeplab laws fit")  # of `laws`
 DAILY = ("study run", "study list", "study show", "study best", "report scaling", "ui")
 
 
@@ -112,7 +112,9 @@ class CommandGroup(TyperGroup):
         word = args[0]
         if word.startswith("-") or ctx.resilient_parsing or self.get_command(ctx, word):
             return super().resolve_command(ctx, args)
-        known = {name: f"{ctx.command_path} {name}" for name in self.commands} | MOVED
+        known = {name: f"{ctx.command_path} {name}" for name in self.commands}
+        if "fit" in self.commands:
+            known |= MOVED
         for group, (_, commands) in GROUPS.items():
             for command in commands:
                 name = NAMES.get(command, command.__name__)

@@ -44,7 +44,7 @@ _MOST_DRAWN = 20_000  # a stage
 _MOST_STAGES = 60  # tables of exact losses take about 30
 _FREEDOM = 5.0  # of the proposals: their tails are heavier than those of the target
 _SPREAD = 0.3  # the share of a stage's draws that must count at the next target
-_DIGITS = 1e-6  # relative: losses are not known better, and a residual of 0 has no logarithm
+_DIGITS = 1e-5  # relative: losses are not known better, and a residual of 0 has no logarithm
 _RIDGE = 1e-12  # relative: keeps columns that are alike from a singular matrix
 
 

@@ -250,9 +250,7 @@ def test_what_keeps_workers_from_starting_is_said_in_one_line(cluster, running, 
     assert floor in Path(__file__).parents[2].joinpath("pyproject.toml").read_text()
     without = "import sys; sys.modules['ray'] = None; from sweeplab.sweep.engines.ray import connect; connect('auto')"
     ended = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True)
-    assert (
-        "the engine ray: the extra ray is not installed" in ended.stderr and "sweeplab[ray]" in ended.stderr
-    )
+    assert "the engine ray: Ray is not installed" in ended.stderr and "sweeplab[ray]" in ended.stderr
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can hide a folder from a node")

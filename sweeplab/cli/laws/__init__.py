@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sweeplab.laws.points import Points
 
 
-_MANY, _ENOUGH = 20_000, 5_000  # rows of a table
+_MANY, _ENOUGH = 5_000, 1_250  # rows of a table
 
 
 def _tables_and_studies(ctx: typer.Context, incomplete: str) -> list[str]:
