@@ -107,7 +107,8 @@ def main() -> None:
     print(f"{'code tokens':<24}{'now':>10}{commit:>12}{'ceiling':>10}{'over':>9}")
     for name in {**CEILINGS, **now}:
         over = max(0, now[name] - CEILINGS.get(name, 0))
-        print(f"{name:<24}{now[name]:>10,}{before[name]:>12,}{CEILINGS.get(name, 0):>10,}{over:>9,}")
+        earlier = f"{before[name]:,}" if commit else ""
+        print(f"{name:<24}{now[name]:>10,}{earlier:>12}{CEILINGS.get(name, 0):>10,}{over:>9,}")
     spec = find_spec("optuna")
     assert spec is not None and spec.origin is not None
     optuna = readability(read_folder(Path(spec.origin).parent).values())
