@@ -49,7 +49,7 @@ from sweeplab.records.runs import (
 from sweeplab.report.style import looks
 from sweeplab.sweep import steering
 from sweeplab.sweep.following import Watched
-from sweeplab.sweep.progress import StudyProgress
+from sweeplab.sweep.progress import StudyProgress, time_in_words
 from sweeplab.tracking import open_tracker
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Follower:
             "is_run": is_run,
             "total": plan.trials,
             "counted": progress.counted,
-            "left": progress.left.in_words if progress.state == StudyState.RUNNING else "",
+            "left": time_in_words(progress.left) if progress.state == StudyState.RUNNING else "",
             "best": best and {**best, "commands": how},
             "occupancy": {"running": len(live), "slots": max(len(live), slots * len(plan.workers))},
             "cells": [

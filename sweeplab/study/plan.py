@@ -165,7 +165,7 @@ class Plan:
     `reaches` lists what the study file uses outside its own folder and the lab: resolved files, and tracking.
     `mirror` describes where else the runs are sent; empty if nowhere. `is_here` means that the workers are processes
     of this machine. `dtype_by` is the reason for the precision on a CPU. `timed_by` says from what the cells'
-    `run_seconds` come, and `spread` is the standard deviation of their logarithms.
+    `run_seconds` come; it is empty where nothing was measured.
     """
 
     name: str
@@ -190,8 +190,7 @@ class Plan:
     mirror: str = ""
     is_here: bool = True
     dtype_by: str = ""
-    timed_by: str = "FLOPs alone"
-    spread: float = 1.0
+    timed_by: str = ""
 
     def __repr__(self) -> str:
         sizes = sorted({cell.n_params for cell in self.cells})

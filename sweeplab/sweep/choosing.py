@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from itertools import cycle
@@ -67,35 +67,22 @@ class Way:
     compile: bool
 
 
-@dataclass(frozen=True)
-class Product:
-    """A product of square matrices, large enough to reach the machine's peak rate for matrix products."""
-
-    workers: int
-    threads: int
-    dtype: str
-    size: int = 2048
-    stack: int = 1
-
-
 class Timed(NamedTuple):
-    """A job to be timed: a way of training runs like `values` on `train`, or a product."""
+    """A job to be timed: a way of training runs like `values` on `train`."""
 
     values: Hyperparameters
     train: Split
-    way: Way | Product
+    way: Way
 
 
 @dataclass(frozen=True)
 class BenchRow(Way):
-    """A way of training a cell: its trial-steps per second, and their share of the machine's bound.
+    """A way of training a cell, and its trial-steps per second.
 
-    The bound is the rate at which all cores multiply large square matrices in the way's precision. `taken` marks the
-    way that the plan chooses, and `why` is the reason.
+    `taken` marks the way that the plan chooses, and `why` is the reason.
     """
 
     trial_steps_per_second: float
-    share_of_bound: float
     taken: bool
     why: str
 
@@ -110,11 +97,19 @@ def step_flops(values: Hyperparameters) -> float:
 
 def _ways_of(values: Hyperparameters, n_cpus: int) -> list[Way]:
     """Return the ways in which all cores of this machine's CPU can train runs like `values`."""
-    dtypes = [*dict.fromkeys(("float32", precision(values)[0]))]
-    stacks, like = _stacks_timed(values), values.replace(device="cpu", compile=True)
-    compiles = [False] + [True] * compiling_pays(like, math.inf)
-    ways = [Way(n_cpus, 1, stack, dtype, done) for dtype in dtypes for done in compiles for stack in stacks]
-    return ways + [Way(1, n_cpus, stacks[-1], dtype, False) for dtype in dtypes if n_cpus > 1]
+    stacks = [1]
+    if values.model == TRANSFORMER:
+        largest = min(MOST_FLOPS / step_flops(values), MOST_BYTES / state_bytes(values))
+        stacks = [stack for stack in STACKS if stack <= max(1, largest)]
+    compiles = [False]
+    if compiling_pays(values.replace(device="cpu", compile=True), math.inf):
+        compiles.append(True)
+    ways = []
+    for dtype in dict.fromkeys(("float32", precision(values)[0])):
+        ways += [Way(n_cpus, 1, stack, dtype, compiled) for compiled in compiles for stack in stacks]
+        if n_cpus > 1:
+            ways.append(Way(1, n_cpus, stacks[-1], dtype, False))
+    return ways
 
 
 def precision(values: Hyperparameters) -> tuple[str, str]:
@@ -135,30 +130,20 @@ def precision(values: Hyperparameters) -> tuple[str, str]:
     return "bfloat16", f"this processor multiplies bfloat16, and {wide}"
 
 
-def _stacks_timed(values: Hyperparameters) -> list[int]:
-    if values.model != TRANSFORMER:
-        return [1]
-    largest = min(MOST_FLOPS / step_flops(values), MOST_BYTES / state_bytes(values))
-    return [stack for stack in STACKS if stack <= max(1, largest)]
-
-
 def bench(
     values: Hyperparameters, train: Split, val: Split, taken: Way, why: str, again: bool
 ) -> list[BenchRow]:
     """Time the table for runs like `values`, with the way that a plan has taken; return it, the fastest first."""
-    n_cpus = taken.workers * taken.threads
-    ways = [*dict.fromkeys([*_ways_of(values, n_cpus), taken])]
-    products = [Product(n_cpus, 1, dtype) for dtype in dict.fromkeys(way.dtype for way in ways)]
-    jobs: list[Way | Product] = [*products, *ways]
-    seconds = measured([Timed(values, train, job) for job in jobs], val, again)
-    rates = {
-        product.dtype: 2 * product.size**3 / took for product, took in zip(products, seconds, strict=False)
-    }
+    ways = [*dict.fromkeys([*_ways_of(values, taken.workers * taken.threads), taken])]
+    seconds = measured([Timed(values, train, way) for way in ways], val, again)
     rows = []
-    for way, took in zip(ways, seconds[len(products) :], strict=True):
-        share, is_taken = step_flops(values) / took / rates[way.dtype], way == taken
-        rows.append(BenchRow(**asdict(way), trial_steps_per_second=1.0 / took, share_of_bound=share,
-                             taken=is_taken, why=why * is_taken))  # fmt: skip
+    for way, took in zip(ways, seconds, strict=True):
+        is_taken = way == taken
+        rows.append(
+            BenchRow(
+                **asdict(way), trial_steps_per_second=1 / took, taken=is_taken, why=why if is_taken else ""
+            )
+        )
     return sorted(rows, key=lambda row: -row.trial_steps_per_second)
 
 
@@ -205,14 +190,14 @@ def choose(
 
 def reason(spec: StudySpec, cell: plan.CellPlan, values: Hyperparameters, taken: Way) -> str:
     """Say in words why a plan has taken a way to train a cell."""
-    stack = "as the study says"
-    if spec.engine.stack == AUTO:
-        stack = f"for {several(cell.n_params, 'parameter')}"
-    why = {"dtype": precision(values)[1], "compile": "by the number of planned steps"}
-    why |= {name: "as the study says" for name in why if spec.fixed.get(name, AUTO) != AUTO}
+    given = "as the study says"
+    stack = f"for {several(cell.n_params, 'parameter')}" if spec.engine.stack == AUTO else given
+    dtype = precision(values)[1] if spec.fixed.get("dtype", AUTO) == AUTO else given
+    steps = "by the number of planned steps" if spec.fixed.get("compile", AUTO) == AUTO else given
+    compiled = "compiled" if taken.compile else "not compiled"
     return (
         f"{several(taken.workers, 'worker')} of {several(taken.threads, 'thread')}; a stack of {taken.stack}, {stack}; "
-        f"{taken.dtype}, {why['dtype']}; {'not ' * (not taken.compile)}compiled, {why['compile']}"
+        f"{taken.dtype}, {dtype}; {compiled}, {steps}"
     )
 
 
@@ -220,7 +205,7 @@ def reason(spec: StudySpec, cell: plan.CellPlan, values: Hyperparameters, taken:
 
 
 def measured(jobs: Sequence[Timed], val: Split, again: bool = False) -> list[float]:
-    """Return each job's seconds per trial-step (one step of one run, or one product) while all workers train.
+    """Return each job's seconds per trial-step (one step of one run) while all workers train.
 
     Jobs of as many workers and threads are timed by the same processes, which are like a study's workers, as many side
     by side as the study would run. `again` repeats measurements that are in the cache.
@@ -228,20 +213,18 @@ def measured(jobs: Sequence[Timed], val: Split, again: bool = False) -> list[flo
     Raises:
         RuntimeError: a job cannot be trained at all; with the error of its process.
     """
-
-    def together(job: Timed) -> tuple[int, int, bool]:
-        return job.way.workers, job.way.threads, isinstance(job.way, Way) and job.way.compile
-
-    unknown = [job for job in jobs if again or known_seconds(job.values, job.way) is None]
-    for group in dict.fromkeys(map(together, unknown)):
-        alike = [job for job in unknown if together(job) == group]
+    together: dict[tuple[int, int, bool], list[Timed]] = {}
+    for job in jobs:
+        if again or known_seconds(job.values, job.way) is None:
+            together.setdefault((job.way.workers, job.way.threads, job.way.compile), []).append(job)
+    for alike in together.values():
         for job, seconds in zip(alike, _side_by_side(alike, val), strict=True):
-            file = _cache_file(job.values, job.way)
-            write_whole(file, json.dumps({"seconds": seconds, **asdict(job.way)}).encode())
+            content = json.dumps({"seconds": seconds, **asdict(job.way)})
+            write_whole(_cache_file(job.values, job.way), content.encode())
     return [known_seconds(job.values, job.way) or math.nan for job in jobs]
 
 
-def known_seconds(values: Hyperparameters, way: Way | Product) -> float | None:
+def known_seconds(values: Hyperparameters, way: Way) -> float | None:
     """Return the cached seconds per trial-step of a way; None if it was not measured."""
     try:
         return float(json.loads(read_bytes(_cache_file(values, way)))["seconds"])
@@ -249,9 +232,8 @@ def known_seconds(values: Hyperparameters, way: Way | Product) -> float | None:
         return None
 
 
-def _cache_file(values: Hyperparameters, way: Way | Product) -> Path:
-    shape = shape_key(_as_trained(values, way)) if isinstance(way, Way) else ()
-    what = (shape, asdict(way), processor(), VERSION, version("torch"))
+def _cache_file(values: Hyperparameters, way: Way) -> Path:
+    what = (shape_key(_as_trained(values, way)), asdict(way), processor(), VERSION, version("torch"))
     return cache_folder("steps") / f"{hashlib.sha256(repr(what).encode()).hexdigest()[:32]}.json"
 
 
@@ -262,33 +244,30 @@ def _as_trained(values: Hyperparameters, way: Way) -> Hyperparameters:
 
 
 def _side_by_side(jobs: Sequence[Timed], val: Split) -> list[float]:
-    ways = [job.way for job in jobs]
-    workers, threads = ways[0].workers, str(ways[0].threads)
+    workers, threads = jobs[0].way.workers, str(jobs[0].way.threads)
     variables = python_environment(**SETTINGS, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
+    processes: list[subprocess.Popen[str]] = []
+    rounds: list[list[float]] = []  # the trial-steps per second of each job
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "jobs"
+        file, pipe = Path(folder) / "jobs", subprocess.PIPE
         some = [job._replace(train=_some(job.train)) for job in jobs]
         file.write_bytes(pickle.dumps((some, _some(val))))
-        command, pipe = python("-c", _CHILD, file), subprocess.PIPE
-        processes = [
-            subprocess.Popen(command, env=variables, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
-            for _ in range(workers)
-        ]
         try:
+            for _ in range(workers):
+                command = python("-c", _CHILD, file)
+                processes.append(
+                    subprocess.Popen(command, env=variables, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
+                )
             for process in processes:
                 _line(process)
-            ends, rounds = time.monotonic() + ALL_SECONDS, list[list[list[float]]]()
+            ends = time.monotonic() + ALL_SECONDS
             while len(rounds) < FEWEST_ROUNDS or (len(rounds) < MOST_ROUNDS and time.monotonic() < ends):
-                rounds.append([_in_step(processes) for _ in ways])
+                rounds.append([_rate(processes, job.way.stack) for job in jobs])
         finally:
             for process in processes:
                 process.kill()
                 process.communicate()
-    # The rates of workers side by side add up.
-    return [
-        1.0 / median(sum(way.stack / seconds for seconds in each) for each in of_way)
-        for way, of_way in zip(ways, zip(*rounds, strict=True), strict=True)
-    ]
+    return [1 / median(rates) for rates in zip(*rounds, strict=True)]
 
 
 def _some(split: Split) -> Split:
@@ -302,13 +281,13 @@ def _line(process: subprocess.Popen[str]) -> str:
     raise RuntimeError((process.communicate()[1] or "no word").strip().splitlines()[-1])
 
 
-def _in_step(processes: Sequence[subprocess.Popen[str]]) -> list[float]:
-    """Let all processes time a round of the next way at the same time; return the seconds per step of each."""
+def _rate(processes: Sequence[subprocess.Popen[str]], stack: int) -> float:
+    """Let all processes time a round of the next way at the same time; return the sum of their rates."""
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
-    return [float(_line(process)) for process in processes]
+    return sum(stack / float(_line(process)) for process in processes)
 
 
 def main(file: Path) -> None:
@@ -318,50 +297,27 @@ def main(file: Path) -> None:
     """
     import torch
 
+    from sweeplab.train.stack import Stack
+
     jobs, val = pickle.loads(file.read_bytes())  # our own parent's
     torch.set_num_threads(jobs[0].way.threads)
 
-    def seconds(run: Callable[[int], object], n_times: int) -> float:
-        started = time.perf_counter()
-        run(n_times)
-        return (time.perf_counter() - started) / n_times
+    def seconds(stack: Stack, n_steps: int) -> float:
+        started, left = time.perf_counter(), iter(range(n_steps))
+        stack.advance(lambda: next(left, None) is None)
+        return (time.perf_counter() - started) / n_steps
 
     ready = []
     for values, train, way in jobs:
-        run = _steps(values, train, val, way) if isinstance(way, Way) else _products(way)
-        longest = max(seconds(run, 1) for _ in range(2))
-        ready.append((run, max(1, min(1000, int(ROUND_SECONDS / longest)))))
+        like = _as_trained(values, way)
+        stack = Stack(like, train, val, way.stack)
+        for seed in range(way.stack):
+            stack.admit(TrainingRun(str(seed), like.replace(seed=seed)))
+        stack.advance()  # the first evaluation
+        longest = max(seconds(stack, 1) for _ in range(2))
+        ready.append((stack, max(1, min(1000, int(ROUND_SECONDS / longest)))))
     print("ready", flush=True)
-    for run, n_times in cycle(ready):
+    for stack, n_steps in cycle(ready):
         if not sys.stdin.readline():
             return
-        print(seconds(run, n_times), flush=True)
-
-
-def _steps(values: Hyperparameters, train: Split, val: Split, way: Way) -> Callable[[int], object]:
-    from sweeplab.train.stack import Stack
-
-    like = _as_trained(values, way)
-    stack = Stack(like, train, val, way.stack)
-    for seed in range(way.stack):
-        stack.admit(TrainingRun(str(seed), like.replace(seed=seed)))
-    stack.advance()  # the first evaluation
-
-    def train_steps(n_steps: int) -> None:
-        left = iter(range(n_steps))
-        stack.advance(lambda: next(left, None) is None)
-
-    return train_steps
-
-
-def _products(what: Product) -> Callable[[int], object]:
-    import torch
-
-    one = torch.randn(what.size, what.size, dtype=getattr(torch, what.dtype))
-    out = torch.empty_like(one)
-
-    def multiply(n_times: int) -> None:
-        for _ in range(n_times):
-            torch.mm(one, one, out=out)
-
-    return multiply
+        print(seconds(stack, n_steps), flush=True)

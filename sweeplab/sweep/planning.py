@@ -32,8 +32,8 @@ from sweeplab.study.problems import Location, dotted
 from sweeplab.study.space import Cell, Space, cells, spaces_of
 from sweeplab.study.spec import TABLE_SUFFIX, Algorithm, StudySpec
 from sweeplab.sweep import choosing
-from sweeplab.sweep.choosing import BenchRow, Product, Timed, Way, step_flops
-from sweeplab.sweep.progress import Remaining, TimeInterval
+from sweeplab.sweep.choosing import BenchRow, Timed, Way, step_flops
+from sweeplab.sweep.progress import Remaining, time_in_words
 from sweeplab.sweep.trials.warm_start import WarmStartSource, read_warm_starts
 from sweeplab.tracking import mirror_in_words
 from sweeplab.tracking.connection import artifact_location, database_file, planned_uri
@@ -43,11 +43,7 @@ from sweeplab.train.devices import settle_devices
 FEWEST_RUNS, MOST_RUNS = 3, 200
 # A run tells how long others take if their FLOPs are within this factor: in a smaller one most time is overhead.
 LIKE = 4.0
-# The standard deviations of the logarithm of a run's duration: by earlier runs, by timed steps, and by a timed product
-# of matrices; of the last, steps reach about this share.
-BY_RUNS, BY_STEPS, BY_PRODUCT, SHARE_OF_PRODUCT = 0.3, 0.35, 0.6, 0.4
-# A plan times no stack whose step has more FLOPs, but a product of matrices: a dozen such steps, and starting, take
-# some 4 s.
+# A plan times no stack whose step has more FLOPs: a dozen such steps, and starting, take some 4 s.
 MOST_PLANNED_FLOPS = 5e9
 # The samplers that learn from earlier trials.
 LEARNING = ("joint", "tpe", "gp")
@@ -141,35 +137,27 @@ def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, l
 def with_durations(
     planned: plan.Plan, spaces: Sequence[Space], dataset: Dataset, lab: Path, may_time: bool
 ) -> plan.Plan:
-    """Return the plan with the seconds by which a run of each cell prolongs the study.
+    """Return the plan with the seconds by which a run of each cell prolongs the study, where they are known.
 
     They come from earlier runs of about as many FLOPs on the same kind of device, the study's own first; else from
     steps of the smallest and of the largest cell, of which new ones are timed only where that `may_time` and takes
-    seconds, else from a timed product of matrices. Where nothing is measured FLOPs alone tell, roughly.
+    seconds.
     """
     names = sorted(study_names(lab), key=lambda name: name != planned.name)
     known, at_once = _earlier_runs(lab, names, planned.device, len(planned.workers))
     alike = [[1 / LIKE <= flops / cell.train_flops <= LIKE for flops, _ in known] for cell in planned.cells]
     if len(known) >= FEWEST_RUNS and all(map(any, alike)):
         by = f"{several(len(known), 'earlier run')} of this lab"
-        return _with(planned, by, BY_RUNS, lambda cell: _as_earlier(cell, known) / at_once)
+        return _with(planned, by, lambda cell: _as_earlier(cell, known) / at_once)
     if planned.device != "cpu" or not planned.is_here:
         return planned
     typical = {space.cell.key: space.typical for space in spaces}
-    timed = _by_steps(planned, typical, dataset, may_time)
-    if timed or not may_time:
-        return timed or planned
-    values = spaces[0].typical
-    product = Product(len(planned.workers), planned.workers[0].threads, planned.dtype)
-    (took,) = choosing.measured([Timed(values, dataset.training(values), product)], dataset.val)
-    per_flop = took / (2 * product.size**3 * SHARE_OF_PRODUCT)
-    by = "FLOPs and a timed product of matrices, roughly; study bench times steps"
-    return _with(planned, by, BY_PRODUCT, lambda cell: cell.train_flops * per_flop)
+    return _by_steps(planned, typical, dataset, may_time) or planned
 
 
-def _with(planned: plan.Plan, by: str, spread: float, seconds: Callable[[plan.CellPlan], float]) -> plan.Plan:
+def _with(planned: plan.Plan, by: str, seconds: Callable[[plan.CellPlan], float]) -> plan.Plan:
     cells = [replace(cell, run_seconds=seconds(cell)) for cell in planned.cells]
-    return replace(planned, cells=cells, timed_by=by, spread=spread)
+    return replace(planned, cells=cells, timed_by=by)
 
 
 def _earlier_runs(
@@ -241,31 +229,33 @@ def _by_steps(
         n_steps = values.max_iters + n_evaluated / 3 / (values.batch_size * values.block_size)
         return n_steps * (took[0] + slope * (flops[cell.cell] - least))
 
-    return _with(planned, f"timed steps of {several(len(jobs), 'cell')}", BY_STEPS, seconds)
+    return _with(planned, f"timed steps of {several(len(jobs), 'cell')}", seconds)
 
 
 @dataclass(frozen=True)
 class Outlook:
     """A plan's outlook in its lab: the search ranges as the file writes them, trials done, and time still needed.
 
-    `done` counts the trials that use up the budget already. `seconds` is the likeliest time that the rest takes, and
-    below `low_seconds` and above `high_seconds` it is unlikely; `timed_by` says from what they come. `to_change` names
-    the ranges at whose ends the best values of its trials lie.
+    `done` counts the trials that use up the budget already. `seconds` is the time that the rest takes, None where no
+    step was timed, and `timed_by` says from what it comes. `to_change` names the ranges at whose ends the best values
+    of its trials lie.
     """
 
     ranges: dict[str, Any]
     done: int
-    seconds: float
-    low_seconds: float
-    high_seconds: float
+    seconds: float | None
     timed_by: str
     free_bytes: int
     to_change: list[str] = field(default_factory=list)
 
     @property
-    def left(self) -> TimeInterval:
-        """Return the time that the rest takes."""
-        return TimeInterval(self.low_seconds, self.seconds, self.high_seconds)
+    def in_words(self) -> str:
+        """Say how long the rest takes."""
+        if self.seconds is None:
+            return "how long it takes is known once a step was timed; study bench times steps"
+        if not self.seconds:
+            return "takes no more time"
+        return f"takes {time_in_words(self.seconds)} more, by {self.timed_by}"
 
 
 def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
@@ -277,16 +267,16 @@ def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
     dataset = inputs.placed_dataset(spec)
     spaces = spaces_of(spec, cells(spec, dataset.sizes)[0], dataset.sizes)
     timed = with_durations(planned, spaces, dataset, lab, may_time=True)
-    left = Remaining(timed, math.inf).left(0.0, done, folder.elapsed_seconds)
-    ranges = {name: entry.written() for name, entry in spec.search.items()}
-    return Outlook(
+    ranges = {}
+    for name, entry in spec.search.items():
+        text = entry.written()
         # A range that is only a list of choices is written as that list.
-        ranges={name: text["choices"] if [*text] == ["choices"] else text for name, text in ranges.items()},
+        ranges[name] = text["choices"] if [*text] == ["choices"] else text
+    return Outlook(
+        ranges=ranges,
         done=sum(done.values()),
-        seconds=left.likely,
-        low_seconds=left.low,
-        high_seconds=left.high,
-        timed_by=timed.timed_by,
+        seconds=Remaining(timed, math.inf).left(0.0, done, folder.elapsed_seconds),
+        timed_by=timed.timed_by or "its time budget",
         free_bytes=free_bytes(folder.path),
         to_change=[each.in_words() for each in find_limits(trials) if each.kind == "end of range"],
     )

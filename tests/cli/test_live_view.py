@@ -101,11 +101,12 @@ def test_each_running_trial_has_its_latest_and_its_best_loss_and_none_is_cut(col
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])
 @pytest.mark.parametrize("n_done", [0, 20, 39])
-def test_the_time_left_is_always_there_and_never_cut(columns: int, n_done: int, drawn) -> None:
+def test_the_time_left_is_there_once_steps_are_timed_and_never_cut(columns: int, n_done: int, drawn) -> None:
     cell = f"n_layer={1 + n_done // 10},n_embd={8 + 8 * (n_done % 10)}"
-    for events in ([], [evaluated(cell, 3, 50)]):
-        text = drawn(n_done, *events, columns=columns, lines=30)
-        assert re.search(r"^(about |under )?[\dhms]+( to [\dhms]+)? left\b", text, re.MULTILINE), text
+    first, later = evaluated(cell, 3, 0), evaluated(cell, 3, 50)
+    assert not re.search(r"\bleft\b", drawn(n_done, columns=columns, lines=30)), "before a step was timed"
+    text = drawn(n_done, first, later, columns=columns, lines=30)
+    assert re.search(r"^(about|under) [\dhms]+ left\b", text, re.MULTILINE), text
 
 
 def test_an_interrupt_says_what_is_written(drawn) -> None:
@@ -166,7 +167,7 @@ def test_no_number_of_a_table_is_cut(columns: int, finished) -> None:
     assert len(tables) >= 4 and max(map(len, tables)) <= columns
 
 
-SET = "max_iters=1_000_000", "compile=false", "patience=null", "save_interval=1000", "eval_interval=500"
+SET = "max_iters=1000000", "compile=false", "patience=null", "save_interval=1000", "eval_interval=500"
 LONG = [word for text in SET for word in ("-o", text)]
 
 

@@ -112,7 +112,7 @@ def test_a_study_that_lacks_trials_is_interrupted_in_the_list_and_its_plan_says_
     more = ("plan", finished.file, "-o", "budget.trials_per_cell=5")
     planned = json.loads(cli(*more, "--json").out)["outlook"]
     assert planned["done"] == 4 and planned["timed_by"] == "4 earlier runs of this lab"
-    assert 0 < planned["low_seconds"] <= planned["seconds"] <= planned["high_seconds"]
+    assert planned["seconds"] > 0
     printed = cli(*more).out
     assert "done already: 4, 6 to go" in printed and "more, by 4 earlier runs of this lab" in printed
     assert re.search(r"checkpoints and snapshots take up to \S+ \S+ of the \S+ \S+ free on disk", printed)
@@ -256,23 +256,23 @@ def test_plan_and_dry_run_say_the_same_and_write_nothing(cli, finished, folder: 
 
 
 @pytest.mark.slow
-def test_a_plan_without_earlier_runs_times_steps_once_and_else_a_product(
+def test_a_plan_without_earlier_runs_times_steps_once_and_else_says_no_time(
     cli, finished, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = ("plan", finished.file, "--lab", folder / "new", "-o", "max_iters=400", "-o", "eval_interval=100")
     monkeypatch.setenv("SWEEPLAB_CACHE", str(folder / "cache"))  # other tests may have timed such steps
     said = cli(*plan)
-    assert said.code == 0 and "more, by FLOPs and a timed product of matrices" in said.out
+    assert said.code == 0 and "known once a step was timed" in said.out
     monkeypatch.undo()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("SWEEPLAB_CACHE", str(folder / "cache"))
     timed = json.loads(cli(*plan, "--json").out)["outlook"]
     assert timed["timed_by"] == "timed steps of 2 cells"
     # Two cells of two runs, 400 steps each, which take between 0.1 and 100 ms.
-    assert 0.16 < timed["seconds"] < 160 and timed["low_seconds"] < timed["seconds"] < timed["high_seconds"]
+    assert 0.16 < timed["seconds"] < 160
     monkeypatch.setattr("subprocess.Popen", None)
     assert json.loads(cli(*plan, "--json").out)["outlook"]["seconds"] == timed["seconds"]
-    assert re.search(r"takes (about )?\S+( to \S+)? more, by timed steps of 2 cells", cli(*plan).out)
+    assert re.search(r"takes (about|under) \S+ more, by timed steps of 2 cells", cli(*plan).out)
 
 
 def test_schema_is_json(cli) -> None:

@@ -132,7 +132,6 @@ def test_a_plan_says_how_long_a_study_takes_by_the_steps_of_its_smallest_and_lar
     steps = [100 + 3 * 192 / 3 / (each.batch_size * each.block_size) for each in typical]
     seconds = START_SECONDS + 4 * sum(n * step(each) for n, each in zip(steps, typical, strict=True))
     assert ahead.seconds == pytest.approx(seconds, rel=0.25), "the last stack is not full"
-    assert ahead.low_seconds < seconds < ahead.high_seconds
 
 
 def test_much_smaller_runs_tell_no_plan_how_long_it_takes(
@@ -149,35 +148,29 @@ def test_much_smaller_runs_tell_no_plan_how_long_it_takes(
         assert by in ahead.timed_by and ahead.seconds < 2 * 2 * seconds / 0.5 + START_SECONDS
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("known", "budget"),
+    ("most_flops", "is_here", "budget", "seconds"),
     [
-        ("steps", {"trials_per_cell": 2}),
-        ("steps", {"flops": 1e9}),
-        ("product", {"time": 600.0}),
-        ("product", {"flops": 1e9, "time": 600.0}),
-        ("nothing", {"trials_per_cell": 2}),
-        ("nothing", {"flops": 1e9, "time": 600.0}),
+        (math.inf, True, {"trials_per_cell": 2}, 600.0),
+        (math.inf, True, {"flops": 1e9}, 600.0),
+        (0.0, True, {"trials_per_cell": 2, "time": 600.0}, None),
+        (math.inf, False, {"flops": 1e9, "time": 600.0}, None),
+        (0.0, True, {"time": 600.0}, 600.0),
     ],
 )
-def test_every_plan_says_a_time(
-    known: str, budget: dict, tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_plan_says_a_time_only_where_steps_are_timed_or_the_budget_is_one(
+    most_flops: float, is_here: bool, budget: dict, seconds: float | None, tiny, tmp_path: Path, monkeypatch
 ) -> None:
-    """Steps are timed, or where they take long a product of matrices; without either FLOPs alone give an interval."""
     monkeypatch.setattr(choosing, "measured", lambda jobs, *_: [1e-2 for _ in jobs])
     monkeypatch.setattr(choosing, "known_seconds", lambda *_: None)
-    monkeypatch.setattr(planning, "MOST_PLANNED_FLOPS", math.inf if known == "steps" else 0.0)
+    monkeypatch.setattr(planning, "MOST_PLANNED_FLOPS", most_flops)
     spec = tiny(grid={"n_embd": [8, 24]}, budget=Budget(**budget))
-    planned = replace(make_plan(spec, tmp_path)[0], is_here=known != "nothing")
+    planned = replace(make_plan(spec, tmp_path)[0], is_here=is_here)
     ahead = look_ahead(spec, planned, tmp_path)
-    assert 0 < ahead.low_seconds <= ahead.seconds <= ahead.high_seconds <= budget.get("time", math.inf)
-    names = {
-        "steps": "timed steps of 2 cells",
-        "product": "a timed product of matrices",
-        "nothing": "FLOPs alone",
-    }
-    assert names[known] in ahead.timed_by
+    if seconds is None:
+        assert ahead.seconds is None and "once a step was timed" in ahead.in_words
+    else:
+        assert 0 < ahead.seconds <= seconds
 
 
 @pytest.mark.slow
@@ -193,7 +186,6 @@ def test_a_bench_times_the_ways_of_a_study_and_says_which_one_the_plan_takes(
     assert taken.stack == 8 and "a stack of 8, for " in taken.why
     speeds = {(row.workers, row.stack, row.compile): row.trial_steps_per_second for row in rows}
     assert list(speeds.values()) == sorted(speeds.values(), reverse=True)
-    assert all(0.0 < row.share_of_bound < 1.0 for row in rows)
     assert speeds[taken.workers, 8, True] > speeds[taken.workers, 1, False]
 
 

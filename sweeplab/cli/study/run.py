@@ -77,8 +77,8 @@ def bench(
     """Time the ways to train a study on this machine's CPU.
 
     They differ in workers, threads, runs per stack, precision and compilation. It shows the trial-steps per second
-    of each, their share of the rate at which the cores multiply large matrices, and which one the plan takes and
-    why. Only the cell with the most FLOPs is timed, for a minute or two, longer where steps are compiled.
+    of each, and which one the plan takes and why. Only the cell with the most FLOPs is timed, for a minute or two,
+    longer where steps are compiled.
 
     \b
     $ sweeplab study bench studies/small.yaml
@@ -101,7 +101,6 @@ def _print_ways(cell: str, rows: Sequence[BenchRow]) -> None:
             "precision": row.dtype,
             "step": ("operations", "compiled")[row.compile],
             "trial-steps/s": f"{row.trial_steps_per_second:,.4g}",
-            "of the bound": f"{row.share_of_bound:.0%}",
             "plan": {True: "takes it"}.get(row.taken),
         }
         for row in rows
@@ -190,7 +189,7 @@ def _print_plan(plan: Plan, ahead: Outlook, orders: Sequence[str]) -> None:
     say(f"ends after {' or '.join(ends)}" + (f"; done already: {ahead.done}{to_go}" if ahead.done else ""))
     for words in orders:
         say(words)
-    say(f"takes {ahead.left.in_words} more, by {ahead.timed_by}" if ahead.seconds else "takes no more time")
+    say(ahead.in_words)
     if plan.train_tokens is not None:
         most = f"{plan.train_tokens:.3g} tokens and {plan.train_flops:.3g} FLOPs"
         say(f"at most {most}: pruning and patience save some")

@@ -113,7 +113,8 @@ def _print_prediction(answer: Mapping[str, Any]) -> None:
             f"loss of a run{with_them}: {with_interval(loss)}, {loss['verdict']}, by {loss['law']}: {loss['why']}"
         )
     size = bytes_in_words(cost["memory_bytes"])
-    say(f"{cost['flops']:.3g} FLOPs, {size}, about {duration(cost['seconds'])} here")
+    takes = "" if cost["seconds"] is None else f", about {duration(cost['seconds'])} here"
+    say(f"{cost['flops']:.3g} FLOPs, {size}{takes}")
     if "sealed" in answer:
         say(f"sealed in {answer['ledger']}: {answer['sealed']}")
     if "study_file" in answer:
