@@ -190,10 +190,10 @@ def choose(
 
 def reason(spec: StudySpec, cell: plan.CellPlan, values: Hyperparameters, taken: Way) -> str:
     """Say in words why a plan has taken a way to train a cell."""
-    given = "as the study says"
-    stack = f"for {several(cell.n_params, 'parameter')}" if spec.engine.stack == AUTO else given
-    dtype = precision(values)[1] if spec.fixed.get("dtype", AUTO) == AUTO else given
-    steps = "by the number of planned steps" if spec.fixed.get("compile", AUTO) == AUTO else given
+    by_file = "as the study says"
+    stack = f"for {several(cell.n_params, 'parameter')}" if spec.engine.stack == AUTO else by_file
+    dtype = precision(values)[1] if spec.fixed.get("dtype", AUTO) == AUTO else by_file
+    steps = "by the number of planned steps" if spec.fixed.get("compile", AUTO) == AUTO else by_file
     compiled = "compiled" if taken.compile else "not compiled"
     return (
         f"{several(taken.workers, 'worker')} of {several(taken.threads, 'thread')}; a stack of {taken.stack}, {stack}; "
