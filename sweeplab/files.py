@@ -198,8 +198,10 @@ def read_only_uri(file: Path) -> str:
     """
     _check_database(file)
     log = file.with_name(f"{file.name}-wal")
-    is_still = not os.access(file.absolute().parent, os.W_OK) and not log.exists()
-    return f"{file.absolute().as_uri()}?mode=ro" + "&immutable=1" * is_still
+    uri = f"{file.absolute().as_uri()}?mode=ro"
+    if not os.access(file.absolute().parent, os.W_OK) and not log.exists():
+        return f"{uri}&immutable=1"
+    return uri
 
 
 def _check_database(file: Path) -> None:
@@ -442,8 +444,9 @@ def to_delete(lab: Path) -> str:
     spare = []
     for folder in (lab / TRASH, cache_folder()):
         if folder.is_dir() and folder.stat().st_dev == device:
-            size = sum(file.lstat().st_size for file in folder.rglob("*"))
-            spare.append(f"{folder} ({bytes_in_words(size)})")
+            size = sum(file.lstat().st_size for file in folder.rglob("*") if file.is_file())
+            if size:
+                spare.append(f"{folder} ({bytes_in_words(size)})")
     if spare:
         return f"may be deleted: {', '.join(spare)}"
     return "free some space on it"

@@ -31,9 +31,12 @@ AREAS = {
     "schedules": ("train/schedule.py", "train/test_schedule.py"),
     "optimizers": ("train/optimizers.py", "train/test_optimizers.py train/test_schedule.py"),
     "accounting": ("model/accounting.py", "model/test_accounting.py"),
-    "resume": ("train/checkpoint.py train/member.py", "train/test_checkpoint.py train/test_stack.py"),
-    "permissions": ("permissions.py", "test_owners.py cli/test_foreign_modules.py"),
-    "files": ("files.py", "test_owners.py test_links.py"),
+    "resume": (
+        "train/checkpoint.py train/member.py",
+        "train/test_checkpoint.py train/test_schedule.py train/test_stack.py",
+    ),
+    "permissions": ("permissions.py", "test_permissions.py sweep/test_reach.py"),
+    "files": ("files.py", "test_files.py test_owners.py"),
 }
 
 

@@ -1,0 +1,286 @@
+"""Files: complete or not there, no larger than memory, no link or pipe followed, and what a full disk is told."""
+
+import errno
+import fcntl
+import os
+import sqlite3
+import stat
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import strangers
+
+from sweeplab import files
+from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.files import (
+    GrowingFile,
+    database_url,
+    downloading,
+    existing,
+    folder_gone,
+    full_disk,
+    make_folder,
+    opened,
+    read_bytes,
+    read_only_uri,
+    shipped,
+    unsafe,
+    write_new,
+    write_whole,
+)
+
+LEFT = "a.txt.0123456789abcdef.tmp"
+
+
+@pytest.fixture(autouse=True)
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(files, "_labs", set())
+    monkeypatch.setenv(files.CACHE, str(tmp_path / "cache"))
+    return make_folder(tmp_path / "lab")
+
+
+def names(folder: Path) -> set[str]:
+    return {file.name for file in folder.iterdir()}
+
+
+def test_a_file_is_written_whole_with_its_mode(lab: Path) -> None:
+    file = lab / "a.txt"
+    write_whole(file, b"old", 0o600)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    write_whole(file, [b"new ", memoryview(b"parts")])
+    assert file.read_bytes() == b"new parts"
+
+    def failing():
+        yield b"half"
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_whole(file, failing())
+    assert file.read_bytes() == b"new parts" and names(lab) == {"a.txt"}
+
+
+def test_a_new_file_is_written_once(lab: Path) -> None:
+    assert write_new(lab / "a.txt", b"first") and not write_new(lab / "a.txt", b"second")
+    assert (lab / "a.txt").read_bytes() == b"first" and names(lab) == {"a.txt"}
+    with pytest.raises(OSError):
+        write_new(lab / "no" / "a.txt", b"")
+
+
+@pytest.mark.parametrize("write", [write_whole, write_new])
+def test_what_a_killed_process_left_is_removed_and_nothing_else(write, lab: Path) -> None:
+    others = {f"b.{LEFT}", "a.txt.0123456789abcde.tmp", f"{LEFT}x"}
+    for name in (*others, LEFT):
+        (lab / name).touch()
+    write(lab / "a.txt", b"text")
+    assert names(lab) == {*others, "a.txt"}
+    with (lab / LEFT).open("w") as stream:
+        fcntl.flock(stream.fileno(), fcntl.LOCK_EX)  # as a process does that is writing it
+        write(lab / "a.txt", b"text")
+        assert (lab / LEFT).exists()
+    (lab / LEFT).unlink()
+    (lab / LEFT).symlink_to(lab / f"b.{LEFT}")
+    write(lab / "a.txt", b"text")
+    assert names(lab) == {*others, "a.txt"}
+
+
+def test_a_link_is_replaced_by_a_whole_file_and_followed_by_no_other(lab: Path, tmp_path: Path) -> None:
+    other, link = tmp_path / "other", lab / "a.txt"
+    other.write_text("the user's")
+    for write in (lambda: opened(link, "ab"), lambda: opened(link, "wb")):
+        link.symlink_to(other)
+        with pytest.raises(BadInput, match="is a symbolic link, which is not followed"):
+            write()
+        link.unlink()
+    link.symlink_to(other)
+    assert read_bytes(link) == b"the user's"
+    write_whole(link, b"own")
+    assert not link.is_symlink() and other.read_text() == "the user's"
+
+
+def test_no_link_leads_out_of_a_lab(lab: Path, tmp_path: Path) -> None:
+    (lab / "out").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    files.keep_inside(lab)
+    (tmp_path / "elsewhere").mkdir()
+    for write in (
+        lambda: write_whole(lab / "out" / "a", b""),
+        lambda: write_new(lab / "out" / "a", b""),
+        lambda: make_folder(lab / "out" / "b"),
+        lambda: opened(lab / "out" / "a", "wb"),
+    ):
+        with pytest.raises(BadInput, match="a symbolic link leads out of"):
+            write()
+    assert not names(tmp_path / "elsewhere")
+    make_folder(lab / "inside" / "deep")
+    assert (lab / "inside" / "deep").is_dir() and files.labs_in_use() == [lab]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+def test_what_is_no_file_is_not_waited_for(kind: str, lab: Path) -> None:
+    place = lab / "a.db"
+    match kind:
+        case "pipe":
+            os.mkfifo(place)
+        case "folder":
+            place.mkdir()
+        case _:
+            place = Path("/dev/null")
+    for use in (read_bytes, database_url, read_only_uri):
+        with pytest.raises(OSError):
+            use(place)
+
+
+@pytest.mark.parametrize("beside", ["wal", "shm", "journal"])
+def test_a_pipe_beside_a_database_is_not_opened(beside: str, lab: Path) -> None:
+    os.mkfifo(lab / f"a.db-{beside}")
+    for use in (database_url, read_only_uri):
+        with pytest.raises(OSError, match="is no file"):
+            use(lab / "a.db")
+
+
+def test_a_file_is_read_from_a_byte_on_and_no_larger_than_memory(lab: Path) -> None:
+    file = lab / "a"
+    file.write_bytes(b"0123")
+    assert [read_bytes(file, start=at) for at in (0, 3, 4, 5)] == [b"0123", b"3", b"", b""]
+    most = 256 << 20
+    with file.open("r+b") as stream:
+        stream.truncate(most + 1)  # with holes, it takes no room
+        with pytest.raises(OSError, match="is larger than 256 MiB") as error:
+            read_bytes(file)
+        assert error.value.errno == errno.EFBIG
+        assert read_bytes(file, start=most) == b"\0" and len(read_bytes(file, is_large=True)) == most + 1
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        stream.truncate(memory // 2 + 1)
+        with pytest.raises(OSError, match=f"is larger than {memory >> 21:,} MiB"):
+            read_bytes(file, is_large=True)
+
+
+def test_a_growing_file_gives_whole_lines_once(lab: Path) -> None:
+    growing = GrowingFile(lab / "a")
+    assert growing.new_lines() == b""
+    for added, whole in (("one\ntw", b"one\n"), ("", b""), ("o\nthree\n", b"two\nthree\n"), ("end", b"")):
+        with growing.path.open("a") as stream:
+            stream.write(added)
+        assert growing.new_lines() == whole
+
+
+@pytest.mark.parametrize("name", ["plain", "with space", "a?mode=rw#%20&é"])
+def test_a_database_is_reached_by_any_path(name: str, lab: Path) -> None:
+    from sqlalchemy import create_engine, text
+
+    file = make_folder(lab / name) / f"{name}.db"
+    engine = create_engine(database_url(file))
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE known (x INT)"))
+    engine.dispose()
+    with closing(sqlite3.connect(read_only_uri(file), uri=True)) as connection:
+        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("known",)]
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            connection.execute("INSERT INTO known VALUES (1)")
+    assert "immutable" not in read_only_uri(file)
+    with pytest.raises(sqlite3.OperationalError):
+        sqlite3.connect(read_only_uri(file.with_name("none")), uri=True)
+
+
+@pytest.mark.skipif(not strangers.IS_ANOTHER, reason="only root may become another user")
+def test_a_folder_is_safe_if_only_its_user_and_root_write_there(lab: Path) -> None:
+    place = lab / "own"
+    place.mkdir()
+    place.chmod(0o775)  # the group that has the user's name is no other
+    (place / "file").touch()
+    assert unsafe(place) == ""
+    (place / "file").chmod(0o666)
+    unsafe.cache_clear()
+    assert unsafe(place) == f"others may write {place / 'file'}"
+    (place / "file").unlink()
+    (place / "link").symlink_to("/nowhere")  # a link's mode lets everybody write
+    unsafe.cache_clear()
+    assert unsafe(place) == ""
+    os.chown(place / "link", strangers.UID, -1, follow_symlinks=False)
+    unsafe.cache_clear()
+    assert unsafe(place) == f"{place / 'link'} belongs to another user"
+
+
+@pytest.mark.skipif(not strangers.IS_ANOTHER, reason="only root may become another user")
+def test_a_user_s_own_folder_below_root_s_is_safe() -> None:
+    program = """
+import os, sys
+from pathlib import Path
+from sweeplab.files import unsafe
+os.setgid(int(sys.argv[1]))
+os.setuid(int(sys.argv[1]))
+print(*map(unsafe, map(Path, sys.argv[2:])), sep="\\n")
+"""
+
+    def said(*places: object) -> str:
+        return strangers.python(program, strangers.UID, *places, is_another=False).stdout
+
+    with tempfile.TemporaryDirectory() as above:
+        Path(above).chmod(0o755)
+        own = Path(above, "own")
+        own.mkdir()
+        os.chown(own, strangers.UID, strangers.UID)
+        assert said(own, own.parent) == "\n\n"
+        os.chown(above, strangers.UID + 1, -1)
+        assert said(own) == f"{above} belongs to another user\n"
+
+
+def test_a_shipped_folder_has_files() -> None:
+    assert (shipped("studies") / "small.yaml").is_file() and (shipped("dashboards")).is_dir()
+
+
+def test_a_full_disk_is_said_with_what_may_be_deleted(lab: Path, tmp_path: Path) -> None:
+    full = OSError(errno.ENOSPC, "full", str(lab / "a"))
+    wrapped = RuntimeError("other")
+    wrapped.__cause__ = full
+    free_some = "free some space on it"
+    for error in (full, wrapped):
+        said = full_disk(error, [lab])
+        assert said and said.startswith(f"{lab / 'a'}: the disk is full, ") and said.endswith(free_some)
+        assert " free; " in said
+    assert full_disk(RuntimeError("database or disk is full"), [lab]).startswith(f"{lab}: the disk is full, ")
+    quota = full_disk(OSError(errno.EDQUOT, "", str(lab)), [lab])
+    assert quota == f"{lab}: your quota of the disk is used up; {free_some}"
+    assert full_disk(OSError(errno.ENOENT, "", str(lab)), [lab]) is None
+    assert full_disk(OSError(errno.ENOSPC, "", "stdout"), [lab]) is None
+    assert full_disk(full, []) is None and full_disk(full, [Path("/proc")]) is None
+    for folder in (lab / files.TRASH, tmp_path / "cache"):
+        make_folder(folder)
+        (folder / "spare").write_bytes(b"x" * 5000)
+    said = full_disk(full, [lab])
+    assert said.endswith(f"may be deleted: {lab / 'trash'} (5.0 kB), {tmp_path / 'cache'} (5.0 kB)")
+    shared_memory = Path("/dev/shm")
+    if shared_memory.stat().st_dev != lab.stat().st_dev:
+        assert full_disk(full, [shared_memory]).endswith(free_some)
+
+
+def test_a_deleted_working_folder_is_said(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = FileNotFoundError()
+    assert folder_gone(missing) is None
+    gone = make_folder(lab / "gone")
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for error in (missing, TrackingUnavailable("it is away")):
+        assert "no longer exists" in folder_gone(error)
+    assert folder_gone(ValueError()) is None
+
+
+def test_the_nearest_folder_that_exists(lab: Path) -> None:
+    assert existing(lab / "x" / "y") == lab and existing(lab) == lab and existing(lab / ("x" * 300)) == lab
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("texts/a.txt", ""),
+        ("hf.txt", ""),
+        ("https://example.org/a.txt", "a path: download the file first"),
+        ("hf://gpt2", "a path: `hf download gpt2 --local-dir gpt2` puts it"),
+        ("hf:/datasets/o/n", "a path: `hf download o/n --repo-type dataset --local-dir n` puts it"),
+        ("https://huggingface.co/o/n/resolve/main/x", "a path: `hf download o/n --local-dir n` puts it"),
+        ("http://www.hf.co/n/tree/main", "a path: `hf download n --local-dir n` puts it"),
+    ],
+)
+def test_an_address_is_told_from_a_path(place: str, said: str) -> None:
+    assert downloading(place).startswith(said) and bool(downloading(place)) == bool(said)
