@@ -22,6 +22,7 @@ DRAWN = 16  # mutants an area
 KINDS = ("killed", "survived", "timeout", "incompetent")
 # What changes no behaviour: an operator that does nothing, unions of types, decorators.
 PASSED_OVER = ("NoOp", "BitOr", "RemoveDecorator")
+RESUME = [f"train/test_{name}.py" for name in ("checkpoint", "progress", "schedule", "stack")]
 # An area: the files that are mutated, and the tests that have to notice.
 AREAS = {
     "laws": ("laws/core.py", "laws/test_core.py"),
@@ -31,10 +32,7 @@ AREAS = {
     "schedules": ("train/schedule.py", "train/test_schedule.py"),
     "optimizers": ("train/optimizers.py", "train/test_optimizers.py train/test_schedule.py"),
     "accounting": ("model/accounting.py", "model/test_accounting.py"),
-    "resume": (
-        "train/checkpoint.py train/member.py",
-        "train/test_checkpoint.py train/test_schedule.py train/test_stack.py",
-    ),
+    "resume": ("train/checkpoint.py train/member.py", " ".join(RESUME)),
     "permissions": ("permissions.py", "test_permissions.py sweep/test_reach.py"),
     "files": ("files.py", "test_files.py test_owners.py"),
 }

@@ -14,6 +14,7 @@ from sweeplab.data.batches import Batch
 from sweeplab.sweep.engines import SETTINGS
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
 from sweeplab.train.run import TrainingRun, shape_key
+from sweeplab.train.schedule import learning_rate
 from sweeplab.train.stack import Stack
 
 SHORT = {"max_iters": 24, "eval_interval": 12}
@@ -260,6 +261,21 @@ def test_pausing_loses_no_point_of_the_curve(values_of, tokens) -> None:
     other.admit(TrainingRun("run", values_of()), stack.snapshot("run"))
     (record,) = other.advance()
     assert [point["iteration"] for point in record.points] == [5, 10, 15, 20, 25]
+
+
+def test_a_point_has_the_rate_of_its_last_step_and_the_speed_since_the_one_before(values_of, tokens) -> None:
+    values = values_of(warmup_iters=8)
+    stack = begun(values, tokens)
+    points = [point for _ in range(3) for record in stack.advance() for point in record.points]
+    assert len(points) > 4
+    seconds = 0.0
+    for index, point in enumerate(points):
+        assert point["iteration"] == 5 * (index + 1)
+        assert point["learning_rate"] == learning_rate(values, point["iteration"] - 1)
+        if (point["iteration"] - 5) % values.eval_interval:  # an evaluation's seconds are no step's
+            trained = 5 * values.batch_size * values.block_size
+            assert point["tokens_per_second"] == pytest.approx(trained / (point["wall_seconds"] - seconds))
+        seconds = point["wall_seconds"]
 
 
 def test_best_weights_are_those_of_the_best_evaluation(values_of, tokens) -> None:
