@@ -1,4 +1,4 @@
-"""Measure what the store of trials costs: transactions, statements and CPU per trial, many workers, memory.
+"""Measure what the store of trials costs: transactions, statements and CPU per trial, and many workers.
 
 Run: python tests/benchmarks/store.py [--postgres URL] [--seconds S]. A trial has ten reports and does not train; its
 stack has eight members, all of one cell with a tuned learning rate, weight decay, warm-up and dropout. CPU is that of
@@ -8,14 +8,11 @@ is dropped afterwards.
 """
 
 import argparse
-import gc
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
-import tracemalloc
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,15 +26,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.setting import print_table, setting
 from optuna.trial import TrialState, create_trial
 
-from sweeplab.data.dataset import prepare
-from sweeplab.records.folders import StudyFolder
-from sweeplab.study.search import Choices, Range
+from sweeplab.study.search import Range
 from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, DataSpec, Pruner, Sampler, StudySpec
-from sweeplab.sweep.loop import Loop
-from sweeplab.sweep.trials.sharing import LEASE_SECONDS, Claim, Owner, Report
+from sweeplab.sweep.trials.sharing import Claim, Report
 from sweeplab.sweep.trials.store import Store
-from sweeplab.train.stack import Stack
 
 VOCAB_SIZE, STACK, N_REPORTS = 103, 8, 10
 SEARCH = {
@@ -51,14 +44,12 @@ FIXED |= {"eval_interval": 10, "device": "cpu"}
 TRAINING_SECONDS = 0.04
 
 
-def study(sampler: str, pruner: str, n_cells: int = 1) -> StudySpec:
-    grid = {"n_embd": [16 + 2 * each for each in range(n_cells)]} if n_cells > 1 else {}
-    fixed = {name: value for name, value in FIXED.items() if name not in grid}
+def study(sampler: str, pruner: str) -> StudySpec:
     return StudySpec(
         name="store",
         data=DataSpec(corpus="python-docs", tokenizer="char"),
-        fixed=fixed,
-        grid=grid,
+        fixed=FIXED,
+        grid={},
         search=SEARCH,
         budget=Budget(trials_per_cell=1_000_000),
         sampler=Sampler(type=sampler),
@@ -161,29 +152,6 @@ def cpu_rows(url: str, sizes: Sequence[int]) -> Iterator[list[str]]:
                 yield [sampler, pruner, f"{size:,}", f"{1e3 * median(took):.1f} ms"]
 
 
-def cells_row(url: str) -> list[str]:
-    """Compare a claim and an ending among 200 cells of 10 trials with those among 9."""
-    took: dict[int, tuple[float, float]] = {}
-    for n_cells in (9, 200):
-        with fresh(url) as own:
-            store = opened(own, study("random", "none", n_cells))
-            fill(store, 10)
-            for cell in store.cells:
-                store.study(cell)
-            claimed, finished = [], []
-            for _ in range(30):
-                started = time.process_time()
-                claim = store.claim()
-                claimed.append(time.process_time() - started)
-                started = time.process_time()
-                finish(store, claim, "complete")
-                finished.append(time.process_time() - started)
-            took[n_cells] = (median(claimed), median(finished))
-    (few, few_end), (many, many_end) = took[9], took[200]
-    times = [f"{1e3 * few:.1f} ms", f"{1e3 * many:.1f} ms", f"{many / few:.1f}"]
-    return [*times, f"{1e3 * few_end:.1f} ms", f"{1e3 * many_end:.1f} ms", f"{many_end / few_end:.1f}"]
-
-
 def throughput(url: str, n_workers: int, seconds: float) -> float:
     """Return trials a second of so many processes."""
     with fresh(url) as own:
@@ -226,74 +194,6 @@ def work(url: str, seconds: float) -> None:
     print(mine)
 
 
-def memory_row(url: str, n_trials: int) -> list[str]:
-    with fresh(url) as own:
-        fill(opened(own, study("random", "none")), n_trials)
-        tracemalloc.start()
-        store = opened(own, study("random", "none"))
-        before, _ = tracemalloc.get_traced_memory()
-        store.storage._forget()
-        gc.collect()
-        without, _ = tracemalloc.get_traced_memory()
-        counts = store.counts()
-        assert before > without
-        gc.collect()
-        held, _ = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-    assert counts[0].counted == n_trials
-    return [f"{n_trials:,}", f"{(held - without) / n_trials / 1e3:.1f} KB"]
-
-
-def takeover_row(url: str) -> list[str]:
-    """Measure how long the trial of a worker on another machine that died waits for another worker."""
-    with fresh(url) as own:
-        spec = study("random", "none")
-        one, two = opened(own, spec), opened(own, spec)
-        one.leases.owner = Owner("elsewhere", 1, 0.0, "gone")
-        claim, started = one.claim(), time.monotonic()
-        assert claim
-        while claim.number != 0 or time.monotonic() == started or claim.attempt == 1:
-            claim = two.claim()
-            assert claim
-            if claim.attempt == 1:
-                finish(two, claim, "complete")
-                time.sleep(0.2)
-        return [f"{LEASE_SECONDS:.0f} s", f"{time.monotonic() - started:.1f} s"]
-
-
-def members_row(named: str, more: dict[str, Choices]) -> list[str]:
-    """Train 128 trials in stacks of up to eight, none or many pruned; return how full a step is."""
-    return [named, *(f"{members(more, pruner):.1f}" for pruner in ("none", "median"))]
-
-
-def members(more: dict[str, Choices], pruner: str) -> float:
-    dataset, folder = prepare("python-docs", "char"), Path(tempfile.mkdtemp())
-    spec = study("random", pruner)
-    search = {"learning_rate": SEARCH["learning_rate"], **more}
-    fixed = {name: value for name, value in spec.fixed.items() if name not in more} | {"eval_tokens": 1024}
-    budget, engine = Budget(trials_per_cell=128), spec.engine.model_copy(update={"stack": STACK})
-    changed = {"search": search, "fixed": fixed, "budget": budget, "engine": engine}
-    spec = spec.model_copy(update=changed)
-    place = StudyFolder(folder, spec.name)
-    vocab_size = dataset.tokenizer.vocab_size
-    store = Store.create(spec, cells(spec, vocab_size)[0], vocab_size, place.storage_url)
-    sizes: list[int] = []
-    step = Stack.step
-
-    def counted(stack: Stack) -> None:
-        sizes.append(len(stack))
-        step(stack)
-
-    try:
-        Stack.step = counted  # type: ignore[method-assign]
-        Loop(spec, store, dataset, place).run()
-    finally:
-        Stack.step = step  # type: ignore[method-assign]
-        shutil.rmtree(folder)
-    assert store.counts()[0].counted == 128
-    return sum(sizes) / len(sizes)
-
-
 @contextmanager
 def fresh(url: str) -> Iterator[str]:
     """Yield the URL of an empty storage."""
@@ -326,14 +226,6 @@ def main(postgres: str | None, sizes: Sequence[int], seconds: float) -> None:
     print_table(["storage", "trials", "transactions a trial", "statements a trial"], rows)
     print("\nCPU a trial in stacks of eight, by how many trials the cell has\n")
     print_table(["sampler", "pruner", "trials before", "CPU a trial"], [*cpu_rows("sqlite", sizes)])
-    print(f"\nmembers of a stack of up to {STACK} that train in a step, one worker\n")
-    shapes = {"activation": Choices(("relu", "gelu")), "optimizer": Choices(("adamw", "lion"))}
-    rows = [members_row("learning_rate", {}), members_row("and 2 activations, 2 optimizers", shapes)]
-    rows.append(members_row("and 3 depths", shapes | {"n_layer": Choices((1, 2, 3))}))
-    print_table(["searched", "none is pruned", "pruner: median"], rows)
-    print("\nCPU of a claim and of an ending, by cells\n")
-    headings = ["claim of 9 cells", "of 200", "ratio", "ending of 9", "of 200", "ratio"]
-    print_table(headings, [cells_row("sqlite")])
     print(f"\ntrials a second, a report for {1e3 * TRAINING_SECONDS:.0f} ms of training\n")
     rows = []
     for name, url in places.items():
@@ -341,10 +233,6 @@ def main(postgres: str | None, sizes: Sequence[int], seconds: float) -> None:
         shown = [f"{each:.1f}" for each in speeds.values()]
         rows.append([name, *shown, f"{speeds[16] / speeds[1]:.1f}"])
     print_table(["storage", "1 worker", "4 workers", "16 workers", "16 against 1"], rows)
-    print("\nmemory of a worker, a finished trial\n")
-    print_table(["trials", "memory a trial"], [memory_row("sqlite", max(sizes))])
-    print("\na trial whose worker died on another machine\n")
-    print_table(["lease", "taken over after"], [takeover_row("sqlite")])
 
 
 if __name__ == "__main__":
