@@ -285,7 +285,7 @@ def file_points(
     conventions: Conventions | None = None,
     where: str = "",
 ) -> Points:
-    """Return the points of a file; one that `study export` wrote holds runs of studies, unless `columns` are named."""
+    """Return the points of a file; one that `export` wrote holds runs of studies, unless `columns` are named."""
     return table_points(read_frame(path), str(path), columns, conventions, where)
 
 
@@ -312,7 +312,7 @@ def file_runs(
     where: str = "",
     conventions: Conventions | None = None,
 ) -> SearchedRuns:
-    """Return the runs of a file; one that `study export` wrote holds runs of studies, unless `columns` are named.
+    """Return the runs of a file; one that `export` wrote holds runs of studies, unless `columns` are named.
 
     Raises:
         BadInput: the errors of `read_frame` and of `runs_of_frame`.
@@ -413,7 +413,7 @@ class Studies:
             BadInput: they were trained on different text, or on other tokens of it, or value trials by other metrics
                 or evaluations.
         """
-        self._check_comparable(Conventions(), "`study diff` compares them in bits per byte")
+        self._check_comparable(Conventions(), "`diff` compares them in bits per byte")
         objectives = {name: spec.objective for name, spec in self.specs.items()}
         if len({(objective.label, objective.at) for objective in objectives.values()}) > 1:
             ways = [f"{name} by {objective.label} ({objective.at})" for name, objective in objectives.items()]

@@ -14,21 +14,17 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from sweeplab.cli import runs
+from sweeplab.cli import data, models, report
+from sweeplab.cli.doctor import doctor
 from sweeplab.cli.laws.fit import fit
 from sweeplab.cli.laws.forecasts import forecast, ledger, next_runs, verify
 from sweeplab.cli.laws.hyperparameters import hyperparameter_laws
 from sweeplab.cli.mcp import mcp
-from sweeplab.cli.model import coordinates, data, hyperparameters, params, schema, trace
 from sweeplab.cli.options import AsJson
 from sweeplab.cli.printing import FULL, open_streams, outlive_readers, print_answer
-from sweeplab.cli.report import compare_studies, dashboard, scaling, sweep, ui
-from sweeplab.cli.storage import backup_storage, start_storage, stop_storage, storage_status
-from sweeplab.cli.study import control
-from sweeplab.cli.study.control import doctor
-from sweeplab.cli.study.manage import init, rename, rm
-from sweeplab.cli.study.run import bench, confirm, logs, plan, run, watch
-from sweeplab.cli.study.show import best, diff, export, list_studies, publish, show
+from sweeplab.cli.storage import backup_storage, start_storage, stop_storage
+from sweeplab.cli.study import control, manage, run, show
+from sweeplab.cli.study.plan import plan
 from sweeplab.cli.study.transfer import predict as predict_size
 from sweeplab.cli.study.transfer import transfer
 from sweeplab.errors import (
@@ -44,56 +40,74 @@ from sweeplab.errors import (
 from sweeplab.files import labs_in_use
 from sweeplab.version import VERSION
 
+Command = Callable[..., Any]
 # A wrong option, a missing argument, one too many: the base of the only such error that Typer exports.
 UsageError: Any = typer.BadParameter.__base__
-# The groups with their help and commands, in the order in which help shows them.
-GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
+# The commands by what they are about, in the order of the reference; those of GROUPS come after their group's name.
+COMMANDS: dict[str, tuple[Command, ...]] = {
     "study": (
-        "Write, preview, run and look at studies.",
         # Before a run, during it, then its results and the order in the lab.
-        (
-            *(init, plan, bench, run, watch, logs),
-            *(control.stop, control.pause, control.resume, control.extend, control.enqueue),
-            *(confirm, show, best, predict_size, transfer, publish, export),
-            *(diff, list_studies, rename, rm, control.repair),
-        ),
+        *(manage.init, plan, run.run, run.watch, control.stop, control.pause, control.resume),
+        *(control.extend, control.enqueue, run.confirm, show.list_studies, show.show, show.best, show.diff),
+        *(show.note, show.export, show.publish, transfer, manage.rename, manage.rm),
     ),
-    "trial": ("Control one trial of a study.", (control.stop_trial, control.resume_trial)),
-    "storage": (
-        "Run a PostgreSQL server for the studies of a lab.",
-        (start_storage, stop_storage, storage_status, backup_storage),
+    "pages": (report.report, report.ui, report.dashboard, doctor),
+    "models": (
+        *(models.generate, models.predict, models.evaluate),
+        *(models.trace, models.export_hf, models.import_hf),
     ),
-    "report": ("Write reports of studies.", (scaling, sweep, compare_studies)),
+    "other": (data.data, data.hyperparameters, mcp),
+}
+GROUPS: dict[str, tuple[str, tuple[Command, ...]]] = {
     "laws": (
         "Fit scaling laws, each number with a verdict.",
-        (fit, hyperparameter_laws, forecast, verify, ledger, next_runs),
+        (fit, hyperparameter_laws, forecast, predict_size, verify, ledger, next_runs),
     ),
-    "model": ("Look inside models.", (params, trace, runs.attention, coordinates, runs.next_tokens)),
+    "storage": (
+        "Run a PostgreSQL server for the studies of a lab.",
+        (start_storage, stop_storage, backup_storage),
+    ),
 }
-ALONE = (
-    *(data, runs.export_hf, runs.import_hf, hyperparameters, runs.generate, runs.predict, runs.evaluate),
-    *(schema, ui, dashboard, mcp, doctor),
-)
 # Commands whose functions have longer names, because the short name is taken by Python or another function.
-NAMES: dict[Callable[..., Any], str] = {
-    list_studies: "list",
-    control.stop_trial: "stop",
-    control.resume_trial: "resume",
-    compare_studies: "compare",
-    predict_size: "predict",
+NAMES: dict[Command, str] = {
+    show.list_studies: "list",
     hyperparameter_laws: "hyperparameters",
     next_runs: "next",
-    runs.next_tokens: "next",
     start_storage: "start",
     stop_storage: "stop",
-    storage_status: "status",
     backup_storage: "backup",
 }
-
-
-# Commands that went, with the one that answers their question.
-MOVED = dict.fromkeys(("audit", "compare", "isoflop", "shape"), "sweeplab laws fit")  # of `laws`
-DAILY = ("study run", "study list", "study show", "study best", "report scaling", "ui")
+# What the first page of the help shows.
+FIRST = (
+    "init",
+    "plan",
+    "run",
+    "watch",
+    "list",
+    "show",
+    "best",
+    "extend",
+    "report",
+    "ui",
+    "generate",
+    "doctor",
+)
+# Commands that went, or have another name now, with the one that answers their question.
+MOVED = {
+    "bench": "sweeplab plan FILE --bench",
+    "logs": "sweeplab watch NAME --log",
+    "repair": "sweeplab doctor NAME --repair",
+    "schema": "sweeplab hyperparameters --schema",
+    "study predict": "sweeplab laws predict",
+    "trial": "sweeplab stop STUDY/CELL/TRIAL",
+    "trial resume": "sweeplab resume STUDY/CELL/TRIAL",
+    "storage status": "sweeplab doctor",
+    "report compare": "sweeplab diff A B --page FILE",
+    "model": "sweeplab trace RUN",
+    "model params": "sweeplab plan FILE --layers",
+    "model coordinates": "sweeplab plan FILE --coordinates",
+    **dict.fromkeys(("laws audit", "laws compare", "laws isoflop", "laws shape"), "sweeplab laws fit SOURCE"),
+}
 
 
 class CommandGroup(TyperGroup):
@@ -102,35 +116,15 @@ class CommandGroup(TyperGroup):
     To read an option that was not given Typer imports pydantic, which takes longer than the rest of `--help`.
     """
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command of the group; at the top level also one of `study`, whose commands are used daily."""
-        study = getattr(self.commands.get("study"), "commands", {})
-        return self.commands.get(cmd_name) or study.get(cmd_name)
-
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that is meant, or fail with the nearest one."""
         word = args[0]
-        if word.startswith("-") or ctx.resilient_parsing or self.get_command(ctx, word):
+        if word.startswith("-") or ctx.resilient_parsing or word in self.commands:
             return super().resolve_command(ctx, args)
-        known = {name: f"{ctx.command_path} {name}" for name in self.commands}
-        if "fit" in self.commands:
-            known |= MOVED
-        for group, (_, commands) in GROUPS.items():
-            for command in commands:
-                name = NAMES.get(command, command.__name__)
-                known.setdefault(name, f"sweeplab {group} {name}")
-        # Of this group or of `study` before others: `status` means show, not storage status.
-        here = [name for name, path in known.items() if name in self.commands or "sweeplab study" in path]
+        here = {name: f"{ctx.command_path} {name}" for name in self.commands}
+        known = _paths() | here
         meant = synonym(word, here) or nearest(word, known)
         raise BadInput(Problem(f"{ctx.command_path} has no command {word!r}", nearest=known.get(meant, "")))
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Return the commands that complete `incomplete`; at the top level also those of `study`."""
-        items = super().shell_complete(ctx, incomplete)
-        study = self.commands.get("study")
-        if study and incomplete.isalpha():
-            items += study.shell_complete(type(ctx)(study, parent=ctx, info_name="study"), incomplete)
-        return items
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the group's options, or leave everything to the command; without any, print the help."""
@@ -138,42 +132,69 @@ class CommandGroup(TyperGroup):
             typer.echo(ctx.get_help(), err=True)
             ctx.exit(EXIT_BAD_INPUT)
         bare = copy.copy(self)
-        if args and self.get_command(ctx, args[0]):
+        if args and args[0] in self.commands:
             bare.params, bare.add_help_option = [], False
         return super(CommandGroup, bare).parse_args(ctx, args)
 
+
+class Program(CommandGroup):
+    """`sweeplab` itself: it also takes the word `study` before a command, and knows where commands went."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse a command that went, with the one to use now."""
+        words = args[:2]
+        moved = MOVED.get(" ".join(words))
+        if args[:1] == ["study"]:
+            args = args[1:]
+        moved = moved or MOVED.get("".join(args[:1]))
+        if moved and not ctx.resilient_parsing:
+            raise BadInput(f"sweeplab {' '.join(words)} is now: {moved}")
+        return super().parse_args(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the list of commands, at the top level the daily ones first."""
-        if "study" in self.commands:
-            sentences = [(path, _command(self, path).get_short_help_str(60)) for path in DAILY]
-            with formatter.section("Daily"):
-                formatter.write_dl(sentences)
-        super().format_commands(ctx, formatter)
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the commands' names, groups first."""
-        names = super().list_commands(ctx)
-        return sorted(names, key=lambda name: not isinstance(self.commands[name], TyperGroup))
+        """Write the commands that one begins with, and the names of the others."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.commands[name].get_short_help_str(60)) for name in FIRST])
+        others = [name for name in self.commands if name not in (*FIRST, *GROUPS)]
+        for group, (_, commands) in GROUPS.items():
+            others += [f"{group} {_name(command)}" for command in commands]
+        formatter.write_paragraph()
+        formatter.write_text(f"Also: {', '.join(others)}; each explains itself by --help.")
 
 
-def _command(group: Any, path: str) -> Any:
-    return functools.reduce(lambda command, name: command.commands[name], path.split(), group)
+def _name(command: Command) -> str:
+    return NAMES.get(command, command.__name__.replace("_", "-"))
 
 
-def group_of(help: str, commands: tuple[Callable[..., Any], ...]) -> typer.Typer:
-    """Return a group of commands, which remains a group even with one command.
+def _paths() -> dict[str, str]:
+    """Return all commands by the last word that calls them."""
+    paths = dict[str, str]()
+    for group, (_, commands) in GROUPS.items():
+        paths |= {_name(command): f"sweeplab {group} {_name(command)}" for command in commands}
+    for commands in COMMANDS.values():
+        paths |= {_name(command): f"sweeplab {_name(command)}" for command in commands}
+    return paths
+
+
+def _add(group: typer.Typer, commands: tuple[Command, ...]) -> None:
+    for command in commands:
+        wrapped = command
+        if command.__annotations__["return"] == "Answer":
+            wrapped = printed(command)
+        group.command(_name(command))(wrapped)
+
+
+def group_of(help: str, kind: type[CommandGroup], options: Command) -> typer.Typer:
+    """Return a group of commands.
 
     Its help is plain text: Rich's help takes twice as long to print, and wraps long lines in boxes.
     """
-    group = typer.Typer(cls=CommandGroup, help=help, rich_markup_mode=None, pretty_exceptions_enable=False)
-    group.callback()(lambda: None)
-    for command in commands:
-        wrapped = {"Answer": printed}.get(command.__annotations__["return"], lambda plain: plain)(command)
-        group.command(NAMES.get(command))(wrapped)
+    group = typer.Typer(cls=kind, help=help, rich_markup_mode=None, pretty_exceptions_enable=False)
+    group.callback(help=help)(options)
     return group
 
 
-def printed(command: Callable[..., Any]) -> Callable[..., None]:
+def printed(command: Command) -> Callable[..., None]:
     """Return a command that prints its answer, as JSON with the option `--json`."""
 
     @functools.wraps(command)
@@ -200,14 +221,13 @@ def _options(
     """Read the options of `sweeplab` itself."""
 
 
-HELP = """Hyperparameter sweeps and experiment tracking for small transformers.
-
-The word `study` can be left out: `sweeplab run small` means `sweeplab study run small`.
-"""
-app = group_of(HELP, ALONE)
-app.callback(help=HELP)(_options)
+app = group_of("Hyperparameter sweeps and experiment tracking for small transformers.", Program, _options)
+for commands in COMMANDS.values():
+    _add(app, commands)
 for name, (words, commands) in GROUPS.items():
-    app.add_typer(group_of(words, commands), name=name)
+    inner = group_of(words, CommandGroup, lambda: None)
+    _add(inner, commands)
+    app.add_typer(inner, name=name)
 
 
 @functools.cache

@@ -15,15 +15,16 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, get_args
 
 from sweeplab.cli import options
 from sweeplab.cli.laws.fit import fit
-from sweeplab.cli.options import argument, flag
+from sweeplab.cli.options import argument
 from sweeplab.cli.printing import Answer
-from sweeplab.cli.report import scaling, sweep
+from sweeplab.cli.report import report
 from sweeplab.cli.study.control import enqueue, stop
-from sweeplab.cli.study.run import plan, start_detached
+from sweeplab.cli.study.plan import plan
+from sweeplab.cli.study.run import start_detached
 from sweeplab.cli.study.show import best, show
 from sweeplab.cli.study.transfer import predict
 from sweeplab.errors import BadInput, Problem, TrackingUnavailable, nearest
@@ -125,18 +126,7 @@ def run_detached(
     settings = {"override": override, "grid": grid, "search": search}
     words = [f"--{option}={text}" for option, texts in settings.items() for text in texts or ()]
     words += [f"--name={study.spec.name}"] if name is not None else []
-    return start_detached(study, ["study", "run", "--quiet", f"--lab={study.lab}", *words, "--", str(file)])
-
-
-def report(
-    name: options.MaybeStudyName = None,
-    page: Annotated[Literal["scaling", "sweep"], flag("The page: scaling law, or sweep.")] = "scaling",
-    lab: options.Lab = None,
-) -> Answer:
-    """Write a report of a study, an HTML page in the lab, and return its files."""
-    if page == "sweep":
-        return sweep(name, lab=lab)
-    return scaling(name, lab=lab)
+    return start_detached(study, ["run", "--quiet", f"--lab={study.lab}", *words, "--", str(file)])
 
 
 @dataclass(frozen=True)

@@ -125,12 +125,12 @@ MaybeStudyName = Annotated[
 _FILE = argument("FILE", "The study file, or the study's name.", autocompletion=study_files, parser=file_of)
 StudyFile = Annotated[Path, _FILE]
 MaybeStudyFile = Annotated[Path | None, _FILE]
+StudyOrTrial = Annotated[
+    str, argument("NAME", "Name of the study, or its file; NAME/CELL/TRIAL is one trial.", **_STUDY)
+]
 NewName = Annotated[str, argument("NEW", "The new name.")]
 Name = Annotated[str | None, option("NAME", "Name of the study, instead of the file's.")]
 _CELL = {"autocompletion": cells}
-InCell = Annotated[
-    str | None, option("CELL", "The trial's cell, if several have its number.", "--cell", **_CELL)
-]
 OneCell = Annotated[str | None, option("CELL", "Only this cell.", **_CELL)]
 ShownCell = Annotated[
     str | None, option("CELL", "Only this cell; of several trials, the one in it.", "--cell", **_CELL)
@@ -183,6 +183,22 @@ Yes = Annotated[bool, flag("Do not ask for confirmation.", "--yes", "-y")]
 AsJson = Annotated[bool, flag("Print JSON for programs.", "--json")]
 
 
+def study_or_trial(text: str, lab: Path | None) -> tuple[StudyFolder, str | None, int | None]:
+    """Return the study that a text names and, if it is NAME/CELL/TRIAL or NAME/TRIAL, the trial's cell and number.
+
+    Raises:
+        BadInput: there is no such study, or the text ends with no number of a trial.
+    """
+    name, *place = text.split("/")
+    folder = find_study(lab, name)
+    if not place:
+        return folder, None, None
+    number = place.pop()
+    if not number.isdecimal():
+        raise BadInput(Problem(f"{text}: {number!r} is no trial", f"{name}/CELL/TRIAL, TRIAL a number"))
+    return folder, "/".join(place) or None, int(number)
+
+
 def named_study(name: str | None, lab: Path | None) -> StudyFolder:
     """Return the study that the user named, or the latest one, which is said on standard error."""
     if name is not None:
@@ -197,7 +213,7 @@ def named_file(file: Path | None, lab: Path | None) -> Path:
     if file is not None:
         return file
     known = sorted({*map(str, files_here()), *study_names(lab_folder(lab))})
-    begin = "a new one: `sweeplab study init NAME`, then `sweeplab run NAME`"
+    begin = "a new one: `sweeplab init NAME`, then `sweeplab run NAME`"
     allowed = "; ".join(filter(None, [" | ".join(known[:MOST_NAMED]), begin]))
     raise BadInput(Problem("no study is named", allowed))
 

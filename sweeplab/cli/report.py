@@ -9,28 +9,15 @@ import webbrowser
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from sweeplab.cli import options
-from sweeplab.cli.options import argument, flag, option
+from sweeplab.cli.options import flag, option
 from sweeplab.cli.printing import Answer, print_json
-from sweeplab.errors import BadInput
 from sweeplab.files import read_bytes
-from sweeplab.lab.listing import find_study
 from sweeplab.records.folders import StudyFolder, lab_folder
-
-Dashboard = Annotated[Path | None, option("FILE", "An edited copy of the page's file in dashboards/.")]
-Format = Annotated[
-    Literal["html", "png", "svg", "pdf"],
-    flag("An HTML page, or one picture per figure (needs sweeplab[images]).", "--format"),
-]
-SingleFile = Annotated[
-    bool, flag("Embed plotly.js (5 MB), so that the page can be sent as one file.", "--single-file")
-]
-
-OnePanel = Annotated[str, option("NAME", "With --format: only this panel, by its name in dashboards/.")]
 
 Port = Annotated[int | None, typer.Option(min=1, max=65535, help="The port to use.  [default: a free one]")]
 OpenPage = Annotated[
@@ -42,76 +29,40 @@ OpenPage = Annotated[
 ]
 
 
-def scaling(
+def report(
     name: options.MaybeStudyName = None,
-    dashboard: Dashboard = None,
-    form: Format = "html",
-    panel: OnePanel = "",
-    single_file: SingleFile = False,
+    page: Annotated[
+        Literal["scaling", "sweep"], flag("The scaling law, or what the sweep found.", "--page")
+    ] = "scaling",
+    dashboard: Annotated[
+        Path | None, option("FILE", "An edited copy of the page's file in dashboards/.")
+    ] = None,
+    form: Annotated[
+        Literal["html", "png", "svg", "pdf"],
+        flag("An HTML page, or one picture per figure (needs sweeplab[images]).", "--format"),
+    ] = "html",
+    panel: Annotated[str, option("NAME", "With --format: only this panel, by its name in dashboards/.")] = "",
+    single_file: Annotated[
+        bool, flag("Embed plotly.js (5 MB), so that the page can be sent as one file.", "--single-file")
+    ] = False,
     lab: options.Lab = None,
 ) -> Answer:
-    """Write the scaling report of a study.
+    """Write a report of a study.
 
-    The page shows loss against n_layer, n_embd and parameters, the curves, and the scaling law with
-    a verdict on each of its numbers. Its data are written beside it.
-
-    \b
-    $ sweeplab report scaling small
-    $ sweeplab report scaling small --format pdf --panel law
-    """
-    study = options.named_study(name, lab).name
-    return _write("scaling", [study], lab, None, dashboard, form, single_file, panel)
-
-
-def sweep(
-    name: options.MaybeStudyName = None,
-    dashboard: Dashboard = None,
-    form: Format = "html",
-    panel: OnePanel = "",
-    single_file: SingleFile = False,
-    lab: options.Lab = None,
-) -> Answer:
-    """Write the report of a study's sweep.
-
-    The page shows which hyperparameters matter, where trials fail, what pruning saves, and where compute
-    goes: importances, slices, parallel coordinates and ranks. Its data are written beside it.
+    The page `scaling` shows loss against n_layer, n_embd and parameters, the curves, and the scaling law with a
+    verdict on each of its numbers; `sweep` shows which hyperparameters matter, where trials fail, what pruning saves,
+    and where compute goes. Their data are written beside them.
 
     \b
-    $ sweeplab report sweep small
+    $ sweeplab report small
+    $ sweeplab report small --page sweep
+    $ sweeplab report small --format pdf --panel law
     """
-    study = options.named_study(name, lab).name
-    return _write("sweep", [study], lab, None, dashboard, form, single_file, panel)
-
-
-def compare_studies(
-    names: Annotated[
-        list[str], argument("NAME…", "Names of two studies or more.", autocompletion=options.studies)
-    ],
-    output: Annotated[Path | None, option("FOLDER", "Where to write.  [default: LAB/reports]")] = None,
-    dashboard: Dashboard = None,
-    form: Format = "html",
-    panel: OnePanel = "",
-    single_file: SingleFile = False,
-    lab: options.Lab = None,
-) -> Answer:
-    """Write a comparison of several studies.
-
-    The page shows their sweeps side by side, and whether their best losses differ by more than noise:
-    over the cells that they share, and over their seeds.
-
-    \b
-    $ sweeplab report compare small small-relu
-    """
-    if len(names) < 2:
-        raise BadInput("a comparison needs two studies or more")
-    return _write("compare", names, lab, output, dashboard, form, single_file, panel)
-
-
-def _write(page: str, names: list[str], lab: options.Lab, *settings: Any) -> Answer:
     from sweeplab.api import write_report
 
-    folders = [find_study(lab, name) for name in names]
-    files = list(map(str, write_report(page, folders[0].lab, names, *settings)))
+    folder = options.named_study(name, lab)
+    written = write_report(page, folder.lab, [folder.name], None, dashboard, form, single_file, panel)
+    files = [str(file) for file in written]
     return {"report": files[0], "files": files}, "\n".join(files)
 
 
@@ -173,8 +124,8 @@ def dashboard(
 ) -> None:
     """Show a study live and steer it, until Ctrl-C.
 
-    The page shows curves as they grow, the best trial, stacks, trials by state and the time left. Its buttons
-    do what `study` and `trial` do. It is served to this machine only, to whoever has its address.
+    The page shows curves as they grow, the best trial, stacks, trials by state and the time left. Its buttons do what
+    the commands of the same names do. It is served to this machine only, to whoever has its address.
 
     \b
     $ sweeplab dashboard small

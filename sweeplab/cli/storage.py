@@ -1,4 +1,4 @@
-"""`sweeplab storage start`, `stop`, `status` and `backup`: the lab's own PostgreSQL server."""
+"""`sweeplab storage start`, `stop` and `backup`: the lab's own PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -64,20 +64,6 @@ def stop_storage(lab: Lab = None) -> Answer:
             raise BadInput(f"study {folder.name} is running; stop it first: {folder.command('study stop')}")
     how = ("was not running", "has stopped")[server.stop()]
     return server.status(), f"the lab's storage {how}"
-
-
-def storage_status(lab: Lab = None) -> Answer:
-    """Show whether the PostgreSQL server of a lab runs, and where.
-
-    \b
-    $ sweeplab storage status
-    """
-    server = _server(lab)
-    status = server.status()
-    lines = [f"{name}: {value}" for name, value in status.items()]
-    if status["state"] == "none":
-        lines = [f"the lab has no server of its own; {server.command('start')} creates one"]
-    return status, "\n".join(lines)
 
 
 def backup_storage(

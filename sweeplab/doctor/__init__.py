@@ -50,6 +50,7 @@ def examine(lab: Path, folder: StudyFolder | None = None, spec: StudySpec | None
         yield from machine.slurm_check()
         yield machine.tracking_check(lab)
         yield from machine.moved_check(lab, elsewhere)
+        yield from _server_check(Server(lab))
         yield from (storage_check(StudyFolder(lab, name)) for name in study_names(lab))
         yield from _unstarted_checks(lab)
         return
@@ -97,6 +98,20 @@ def storage_check(study: StudyFolder) -> Check:
             cure = Server(study.lab).command("start")
         return Check("storage", place, "bad", str(error), cure)
     return Check("storage", place, "ok", f"{state}; trials: {n_trials}")
+
+
+def _server_check(server: Server) -> Iterator[Check]:
+    """Yield whether the lab's own server runs, if it has one."""
+    if not server.exists:
+        return
+    status = server.status()
+    place = f"{status['address']}, data in {status['data']}"
+    if status["state"] == "runs":
+        yield Check("server", place, "ok", f"PostgreSQL {status['version']} runs")
+    else:
+        yield Check(
+            "server", place, "warn", f"PostgreSQL does not answer: {status['why']}", server.command("start")
+        )
 
 
 def _unstarted_checks(lab: Path) -> Iterator[Check]:
@@ -214,7 +229,7 @@ def _checks(
     findings: Sequence[RunFault],
     name: Callable[[RunFault], str],
 ) -> Iterator[Check]:
-    repair = study.folder.command("study repair")
+    repair = study.folder.command("doctor", "--repair")
     for key, fault in FAULTS.items():
         names = [name(finding) for finding in findings if finding.kind == key]
         if names:

@@ -1,6 +1,6 @@
 """What a check found; the opened study that checks examine; where its storage, its run folders and MLflow disagree.
 
-`doctor` lists the findings about a study, one for each run and fault, with their cures; `study repair` repairs them. A
+`doctor` lists the findings about a study, one for each run and fault, with their cures; --repair repairs them. A
 trial's ending is written to its run folders first, then reported to Optuna; its numbers are in the folders, and only
 there: MLflow is written and never read.
 """
@@ -103,7 +103,7 @@ class OpenedStudy:
     def run_again(self) -> str:
         """Return the command that continues the study as it was last run; it adds no trial to a full budget."""
         options = ["--allow-plugins"] if self.spec.plugins else []
-        return self.folder.command("study resume", *options)
+        return self.folder.command("resume", *options)
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,21 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import AUTO
 from sweeplab.lab.identity import DIGEST_CHARACTERS
 from sweeplab.lab.listing import StudyTrials, Trial, find_metric, has_one_task, read_spec, tracking_uri_of
+from sweeplab.lab.moving import Done
 from sweeplab.lab.showing import how_to_use
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.notes import write_note
 from sweeplab.records.runs import RunFolder
 from sweeplab.study.file.template import study_file
 from sweeplab.study.plan import CPU_STACK_BELOW_PARAMS
 from sweeplab.study.problems import LENGTHS
 from sweeplab.study.rules import facts
+from sweeplab.tracking import open_tracker
 
 if TYPE_CHECKING:
     from sweeplab.study.plan import Plan
@@ -90,9 +93,9 @@ def _best_checkpoints(by_task: Iterable[Sequence[Trial]]) -> dict[str, RunFolder
 def _how_to_go_on(folder: StudyFolder, best: Trial | None, state: str) -> list[str]:
     if state != "complete":
         return [folder.command("run")]
-    commands = [folder.command("study confirm")]
+    commands = [folder.command("confirm")]
     if best:
-        commands = [how_to_use(best)["generate"], folder.command("study publish"), *commands]
+        commands = [how_to_use(best)["generate"], folder.command("publish"), *commands]
     return commands
 
 
@@ -112,6 +115,30 @@ def publish(folder: StudyFolder, cell: str | None = None, name: str | None = Non
         raise BadInput(f"trial {best.number} in cell {best.cell} kept no checkpoint; {keep}")
     uri = tracking_uri_of(folder)
     return publish_model(folder.lab, folder.name, uri, checkpoints[best.cell], name or folder.name)
+
+
+def keep_note(
+    folder: StudyFolder, text: str, tags: Sequence[str] = (), trial: tuple[str, int] | None = None
+) -> Done:
+    """Keep a note of a study or of a trial, given by cell and number, and show it in MLflow.
+
+    Raises:
+        BadInput: there is no such trial, or the note is too long.
+    """
+    note = write_note(folder, text, tags, trial)
+    kept = f"the note of {folder.name} is kept"
+    if trial is not None:
+        kept = f"the note of trial {trial[1]} in cell {trial[0]} is kept"
+    try:
+        tracker = open_tracker(folder.lab, folder.name, tracking_uri_of(folder))
+        if trial is None:
+            tracker.annotate_study(note.text)
+        else:
+            runs = [run for run in folder.runs() if (run.cell, run.trial) == trial]
+            tracker.annotate(runs, note.text, note.tags)
+    except (BadInput, TrackingUnavailable) as error:
+        return Done(f"{kept}, but MLflow does not show it: {error}", [])
+    return Done(kept, [])
 
 
 def _plan_in_words(spec: StudySpec, plan: Plan) -> str:

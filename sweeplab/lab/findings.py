@@ -100,7 +100,7 @@ def _ends_of_ranges(
             }
             if near and _trend_in_cells(name, entry, ended) * sign <= -TREND:
                 word, how = {"min": ("lower", "lower"), "max": ("upper", "raise")}[end]
-                to, command = widened(name, entry, end), folder.command("study extend", "--widen", name)
+                to, command = widened(name, entry, end), folder.command("extend", "--widen", name)
                 limits = f"{written(entry['min'])} to {written(entry['max'])}"
                 yield Finding(
                     "end of range",

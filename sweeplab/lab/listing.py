@@ -140,7 +140,7 @@ def find_study(lab: str | Path | None, name: str) -> StudyFolder:
         raise BadInput(what)
     if name not in names:
         if is_file(file_of(name)):
-            command = StudyFolder(folder, name).command("study run")
+            command = StudyFolder(folder, name).command("run")
             raise BadInput(f"no study {name!r} in {folder} yet; {command} runs it")
         raise BadInput(Problem(f"no study {name!r} in {folder}", some_of(names), nearest(name, names)))
     return StudyFolder(folder, name)
@@ -157,7 +157,7 @@ def latest_study(lab: Path | None) -> StudyFolder:
     confirming = {f"{name}.{part}" for name in names for part in CONFIRMING}
     folders = [StudyFolder(place, name) for name in names if name not in confirming]
     if not folders:
-        raise BadInput(f"{place} has no study to look at yet; sweeplab study run FILE trains one")
+        raise BadInput(f"{place} has no study to look at yet; sweeplab run FILE trains one")
     return max(folders, key=_last_run)
 
 

@@ -39,7 +39,7 @@ def remove_study(folder: StudyFolder) -> Done:
         make_folder(trash.parent)
         folder.path.rename(trash)
         sync_folder(trash.parent)
-    undo = [folder.command("study rm", "--undo")]
+    undo = [folder.command("rm", "--undo")]
     return Done(f"{folder.name} was removed: its folder is now {trash}", undo)
 
 
@@ -60,7 +60,7 @@ def restore_study(lab: Path, name: str) -> Done:
     restore_experiment(lab, name, tracking_uri_of(trash), kept[-1])
     trash.path.rename(folder.path)
     sync_folder(folder.path.parent)
-    return Done(f"{name} is back, as it was", [folder.command("study rm")])
+    return Done(f"{name} is back, as it was", [folder.command("rm")])
 
 
 def rename_study(folder: StudyFolder, new: str) -> Done:
@@ -84,7 +84,7 @@ def rename_study(folder: StudyFolder, new: str) -> Done:
         sync_folder(renamed.path.parent)
     finish_renaming(renamed)
     what = f"{old} is now {new}; a study file with `name: {old}` would start a new study"
-    return Done(what, [renamed.command("study rename", old)])
+    return Done(what, [renamed.command("rename", old)])
 
 
 def finish_renaming(folder: StudyFolder) -> bool:

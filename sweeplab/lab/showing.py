@@ -228,7 +228,7 @@ def _best_run(trial: Trial, ranked: StudyTrials, cell: str | None) -> dict[str, 
         "folder": str(trial.runs[0].path),
         "evidence": asdict(evidence_of_best(trial, ranked.all, cell)),
         "choice": choice and choice.as_dict(),
-        "choice_in_words": choice and choice.in_words(ranked.folder.command("study confirm")),
+        "choice_in_words": choice and choice.in_words(ranked.folder.command("confirm")),
     }
 
 
@@ -434,6 +434,15 @@ def differ(a: StudyFolder, b: StudyFolder) -> dict[str, Any]:
         "precision": {study.name: study.dtype for study in (a, b) if a.dtype != b.dtype},
         "results": _results(a, b, measure, is_one_text=ours["text_digest"] == theirs["text_digest"]),
     }
+
+
+def differ_in_trials(a: Trial, b: Trial) -> list[dict[str, Any]]:
+    """Return in what two trials differ: their hyperparameters, then how they ended."""
+    rows = [{"name": name, "a": value, "b": b.values.get(name)} for name, value in a.values.items()]
+    rows = [row for row in rows if row["a"] != row["b"]]
+    rows.append({"name": "state", "a": str(a.state), "b": str(b.state)})
+    rows.append({"name": "value", "a": a.value, "b": b.value})
+    return rows
 
 
 def _results(a: StudyFolder, b: StudyFolder, measure: str, is_one_text: bool) -> list[dict[str, Any]]:

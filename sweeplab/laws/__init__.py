@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sweeplab.laws.assessment import Assessment
 
 
-_STUDY_KEYS = frozenset({"study", "cell", "trial", "seed"})  # in a table that `study export` wrote
+_STUDY_KEYS = frozenset({"study", "cell", "trial", "seed"})  # in a table that `export` wrote
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def fit(
     flops: float | None = None,
     tuned: str | None = None,
 ) -> FittedLaw:
-    """Fit a law to a DataFrame, or to a table's file; a `study export` holds runs.
+    """Fit a law to a DataFrame, or to a table's file; a `export` holds runs.
 
     `columns` such as {"params": "N", "tokens": "D*1e9", …} is needed if names are not the usual ones; `count`, `where`,
     and `flops` are as on the command line: {"rows": "best"}, "epochs == 1", the budget of the optimum.

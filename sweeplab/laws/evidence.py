@@ -12,8 +12,8 @@ NOT_SEEN: Final = "no difference seen"
 UNKNOWN: Final = "undecided"
 UNTESTED: Final = "not tested on other seeds"
 # Why a difference cannot be told from chance, and how to find out.
-ONE_SEED = "no cell has two seeds; to find out, use `seeds: [0, 1, 2]` or `study confirm`"
-ONE_TRIAL = "each cell has one trial of its search; to find out, use `trials_per_cell` or `study confirm`"
+ONE_SEED = "no cell has two seeds; to find out, use `seeds: [0, 1, 2]` or `confirm`"
+ONE_TRIAL = "each cell has one trial of its search; to find out, use `trials_per_cell` or `confirm`"
 _SAME_LOSS = "the trial was selected by the loss shown"
 
 

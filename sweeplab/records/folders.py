@@ -384,7 +384,7 @@ class StudyFolder:
             pass
         if self.stored_name != self.name:
             what = f"the study is still named {self.stored_name} there: a rename was interrupted"
-            raise DamagedFile(self.canonical_file, what, self.command("study repair"))
+            raise DamagedFile(self.canonical_file, what, self.command("doctor", "--repair"))
         _ = self.data, self.elapsed_seconds
         if not self.storage_file.exists():
             self._check_database("PRAGMA quick_check(1)")

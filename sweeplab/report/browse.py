@@ -69,7 +69,7 @@ def browse(
     is_empty, uri = not any(folder.runs()), tracking_uri(place, tracking_uri_of(folder))
     database = database_file(uri)
     if database and not database.exists():
-        raise BadInput(f"{place} has no runs to look at yet; sweeplab study run FILE trains some")
+        raise BadInput(f"{place} has no runs to look at yet; sweeplab run FILE trains some")
     if uri.startswith(SERVERS):
         address = without_password(uri).rstrip("/")
         try:

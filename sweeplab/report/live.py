@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem, TrackingUnavailable
 from sweeplab.formatting import json_ready, measured, out_of, several, without_password
+from sweeplab.lab.describing import keep_note
 from sweeplab.lab.events import Event, RunEvaluated, Tick
 from sweeplab.lab.listing import (
     StudyState,
@@ -30,12 +31,11 @@ from sweeplab.lab.listing import (
     read_spec,
     study_names,
     study_state,
-    tracking_uri_of,
 )
 from sweeplab.lab.moving import Done
 from sweeplab.lab.showing import commands_about
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.notes import Note, read_notes, write_note
+from sweeplab.records.notes import Note, read_notes
 from sweeplab.records.runs import (
     MEASURED_ON,
     CurvePoint,
@@ -50,7 +50,6 @@ from sweeplab.report.style import looks
 from sweeplab.sweep import steering
 from sweeplab.sweep.following import Watched
 from sweeplab.sweep.progress import StudyProgress, time_in_words
-from sweeplab.tracking import open_tracker
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -197,22 +196,10 @@ ORDERS: dict[str, Callable[[StudyFolder, Mapping[str, Any]], Done]] = {
     ),
     "enqueue": lambda folder, values: steering.enqueue(folder, str(values.get("values", "")).split()),
     "stop trial": lambda folder, values: steering.stop_trial(folder, _trial(values), str(values["cell"])),
-    "note": lambda folder, values: _note(
-        folder, str(values["cell"]), _trial(values), str(values["text"]), str(values["tags"])
+    "note": lambda folder, values: keep_note(
+        folder, str(values["text"]), str(values["tags"]).split(","), (str(values["cell"]), _trial(values))
     ),
 }
-
-
-def _note(folder: StudyFolder, cell: str, trial: int, text: str, tags: str) -> Done:
-    """Keep a note about a trial, and show it in MLflow."""
-    note = write_note(folder, cell, trial, text, tags.split(","))
-    runs = [run for run in folder.runs() if (run.cell, run.trial) == (cell, trial)]
-    kept = f"the note of trial {trial} in cell {cell} is kept"
-    try:
-        open_tracker(folder.lab, folder.name, tracking_uri_of(folder)).annotate(runs, note.text, note.tags)
-    except (BadInput, TrackingUnavailable) as error:
-        return Done(f"{kept}, but MLflow does not show it: {error}", [])
-    return Done(kept, [])
 
 
 def give(folder: StudyFolder, order: str, values: Mapping[str, Any]) -> Done:
@@ -240,9 +227,9 @@ def _trial(values: Mapping[str, Any]) -> int:
 
 def _run(folder: StudyFolder) -> Done:
     """Run an idle study in a process that outlives the page."""
-    words = ["study", "resume", folder.name, "--lab", str(folder.lab.absolute()), "--json"]
+    words = ["resume", folder.name, "--lab", str(folder.lab.absolute()), "--json"]
     by = steering.detach(read_spec(folder), folder.lab, words)
-    return Done(f"{folder.name} is run by {by}", [folder.command("study stop")])
+    return Done(f"{folder.name} is run by {by}", [folder.command("stop")])
 
 
 @dataclass(frozen=True)
@@ -271,7 +258,7 @@ def live_page(
     if name:
         find_study(lab, name)
     elif not study_names(lab):
-        raise BadInput(f"{lab} has no study to look at yet; sweeplab study run FILE trains one")
+        raise BadInput(f"{lab} has no study to look at yet; sweeplab run FILE trains one")
     with ExitStack() as stack, listen(port) as listening:
         address = private_address(listening)
         app = Private(application(lab, stack, write_sweep), address)

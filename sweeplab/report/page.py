@@ -128,7 +128,7 @@ def _commands(report: ReportData, study: str) -> dict[str, list[str]]:
         return {}
     objective = str(report.runs.loc[report.runs["study"] == study].iloc[0].get("objective", ""))
     commands = commands_about(folder, objective, "{cell}", "{trial}", "{seed}")
-    commands |= {"show": folder.command("study show", "--cell", "{cell}", "--trial", "{trial}")}
+    commands |= {"show": folder.command("show", "--cell", "{cell}", "--trial", "{trial}")}
     return {what: shlex.split(command) for what, command in commands.items() if what != "open"}
 
 

@@ -83,7 +83,7 @@ def summarize(report: ReportData, metric: str = "best_val_loss") -> Summary:
     trials = trials_table(runs, metric)
     tasks = trials.assign(task=tasks_of(trials))
     folder = report.folder(report.study)
-    confirming = folder.command("study confirm") if folder else "study confirm"
+    confirming = folder.command("confirm") if folder else "study confirm"
     bests = [row for _, row in tasks[are_best(tasks, ["task"])].sort_values("loss").iterrows()]
     measure = MEASURED_ON[metric.removeprefix("best_").removeprefix("final_")]
     for row in bests:

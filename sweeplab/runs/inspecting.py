@@ -17,11 +17,12 @@ from sweeplab.data.prompts import check_room
 from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import find_study, read_spec, study_names
 from sweeplab.runs import open_run
-from sweeplab.runs.generating import Writer, fills_holes, named
+from sweeplab.runs.generating import Writer, chosen, fills_holes, named
 from sweeplab.study.inputs import recorded_dataset, start_weights
 
 if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset, Scored
+    from sweeplab.model.tracing import TracedStep
     from sweeplab.study.spec import StudySpec
     from sweeplab.tracking.loading import LoadedRun
 
@@ -104,26 +105,38 @@ def attention_maps(
     return maps
 
 
-def traced_prompt(run: LoadedRun, text: str, position: int | None, n_values: int) -> tuple[Rows, Rows]:
+def traced_prompt(run: LoadedRun, text: str, position: int | None, n_values: int) -> Rows:
     """Return the steps of a run's forward pass over a prompt at one position, by default the last.
-
-    Also return the most probable tokens there, with their probabilities.
 
     Raises:
         BadInput: the run cannot read the prompt, or the prompt has no such position.
     """
+    return [step._asdict() | {"values": step.values[:n_values]} for step in _steps(run, text, position)]
+
+
+def likely_tokens(run: LoadedRun, text: str, position: int | None, most: int) -> list[Rows]:
+    """Return the most probable tokens after a prompt, in each of its holes, or after one of its positions.
+
+    Raises:
+        BadInput: the run cannot read the prompt, or the prompt has no such position.
+    """
+    if position is None:
+        return Writer(run, text, *chosen(run.values, {})).ranked(most)
+    shares = np.array(_steps(run, text, position)[-1].values)
+    best = np.argsort(-shares, kind="stable")[:most].tolist()
+    return [
+        [{"token": named(run, token), "id": token, "probability": float(shares[token])} for token in best]
+    ]
+
+
+def _steps(run: LoadedRun, text: str, position: int | None) -> Sequence[TracedStep]:
     from sweeplab.model.tracing import trace_batch
 
     batch = read_prompt(run, text)
     n_tokens = batch.inputs.shape[1]
     _check("position", position, n_tokens)
     at = n_tokens - 1 if position is None else position
-    steps = trace_batch(run.model.shape, run.model.weights, batch, at, run.model.shape.vocab_size)
-    shares = np.array(steps[-1].values)
-    likeliest = np.argsort(-shares, kind="stable")[:n_values].tolist()
-    words = zip(likeliest, _words(run, likeliest), strict=True)
-    rows = [{"token": token, "word": word, "probability": float(shares[token])} for token, word in words]
-    return [step._asdict() | {"values": step.values[:n_values]} for step in steps], rows
+    return trace_batch(run.model.shape, run.model.weights, batch, at, run.model.shape.vocab_size)
 
 
 def _check(what: str, number: int | None, count: int) -> None:

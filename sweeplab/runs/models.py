@@ -35,6 +35,7 @@ BYTES = 20
 DATA = {"corpus": "python-docs", "tokenizer": "byte"}
 # The default widths, as multiples of mup_base_width.
 TIMES = (1, 2, 4, 8)
+STEPS = 4  # of each model in the coordinate check
 
 
 @dataclass(frozen=True)
@@ -165,10 +166,9 @@ def check_coordinates(
     overrides: Sequence[str],
     cell: str | None,
     widths: Sequence[int],
-    n_steps: int,
-    report: Callable[[str], None] = lambda what: None,
+    say: Callable[[str], None] = lambda what: None,
 ) -> CoordinateCheck:
-    """Train a study's model for some steps in each width and parametrization; `report` is called with each one.
+    """Train a study's model for `STEPS` in each width and parametrization; `say` gets each one.
 
     Searched hyperparameters have the same value in all of them. The default widths are multiples of mup_base_width.
 
@@ -189,14 +189,14 @@ def check_coordinates(
         models.append(_values_of(read_study(file, changes), data.sizes, cell))
     rows: list[Coordinate] = []
     for values in models:
-        report(f"{values.parametrization}, n_embd {values.n_embd}")
-        rows += coordinates(values, data.training(values), n_steps)
+        say(f"{values.parametrization}, n_embd {values.n_embd}")
+        rows += coordinates(values, data.training(values), STEPS)
     searched = {
         name: getattr(models[0], name)
         for name in spec.search
         if len({str(getattr(model, name)) for model in models}) == 1
     }
-    return CoordinateCheck(spec.name, searched, widths, n_steps, rows, growth(rows))
+    return CoordinateCheck(spec.name, searched, widths, STEPS, rows, growth(rows))
 
 
 def _values_of(spec: StudySpec, sizes: Sizes, cell: str | None) -> Hyperparameters:

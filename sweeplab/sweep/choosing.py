@@ -1,8 +1,8 @@
 """How a study trains on this machine's CPU: the ways in which it can, how fast each is, which is chosen, and why.
 
 One rule decides by the sizes, the number of steps and the processor, so that equal machines train alike. The ways are a
-table: workers, threads, runs in a stack, precision, compiled or not. `study bench` times a few steps of each beside the
-one that the rule takes, in processes like a study's workers, which run `main`. Measurements are kept in the user's
+table: workers, threads, runs in a stack, precision, compiled or not. `plan --bench` times a few steps of each beside
+the one that the rule takes, in processes like a study's workers, which run `main`. Measurements are kept in the user's
 cache, by shape, versions and processor.
 """
 

@@ -157,7 +157,7 @@ def _check_seeds(folder: StudyFolder, wanted: Mapping[str, int]) -> None:
     begun = {study: n for study, n in studies.items() if study.canonical_file.exists()}
     others = [study for study, n in begun.items() if len(read_spec(study).seeds) != n]
     if others:
-        cure = " and ".join(study.command("study rm") for study in others)
+        cure = " and ".join(study.command("rm") for study in others)
         what = f"study {folder.name} was confirmed with other numbers of seeds"
         raise BadInput(Problem(what, f"the same, or {cure}"))
 

@@ -45,7 +45,7 @@ from sweeplab.sweep.trials.store import Store, open_store
 # How many random points are drawn for the values that a person leaves open: one must meet the constraints.
 PROBES = 128
 LOOK_SECONDS = 0.2
-# The options of `study extend` by the limits of a budget.
+# The options of `extend` by the limits of a budget.
 OPTIONS = {"trials_per_cell": "--trials-per-cell", "time": "--time"}
 
 
@@ -112,7 +112,7 @@ def stop(folder: StudyFolder) -> Done:
     """
     _commands_of_running(folder).set_phase("stop")
     what = f"{folder.name} stops: its workers save their runs at their next evaluation"
-    return Done(what, [folder.command("study resume")])
+    return Done(what, [folder.command("resume")])
 
 
 def pause(folder: StudyFolder) -> Done:
@@ -126,7 +126,7 @@ def pause(folder: StudyFolder) -> Done:
         raise BadInput(f"study {folder.name} is paused; {folder.command('study resume')} continues it")
     commands.set_phase("pause")
     what = f"{folder.name} pauses: its workers save their runs at their next evaluation and free their memory"
-    return Done(what, [folder.command("study resume")])
+    return Done(what, [folder.command("resume")])
 
 
 def resume(folder: StudyFolder, failed: bool = False) -> Done | None:
@@ -148,7 +148,7 @@ def resume(folder: StudyFolder, failed: bool = False) -> Done | None:
         raise BadInput(f"study {folder.name} is running and not paused")
     if not is_running(folder, commands):
         raise BadInput(f"study {folder.name} is just ending; give the same command again in a moment")
-    done = Done(f"{folder.name} continues", [folder.command(f"study {commands.state.phase}")])
+    done = Done(f"{folder.name} continues", [folder.command(f"{commands.state.phase}")])
     if failed:
         retried = _retry(folder)
         what = f"{done.what}, and tries {several(len(retried.trials), 'failed trial')} again"
@@ -186,13 +186,13 @@ def extend(
             raise BadInput(*map(_by_option, error.problems)) from error
         check_grid_sampler(spec, store.spaces)
         after = spec.budget.model_dump()
-        write_orders(folder, spec, {f"budget.{name}": "study extend" for name in limits})
+        write_orders(folder, spec, {f"budget.{name}": "extend" for name in limits})
         write_whole(folder.canonical_file, json.dumps(spec.as_written(), indent=1).encode())
         store.commands.add_in(connection, "budget", after)
     store.poll_commands()
     changes = ", ".join(f"{name} {_said(after[name])} (was {_said(before[name])})" for name in limits)
     back = [word for name in limits for word in (OPTIONS[name], _said(before[name]))]
-    what, undo = f"{folder.name} has {changes}", [folder.command("study extend", *back)]
+    what, undo = f"{folder.name} has {changes}", [folder.command("extend", *back)]
     if spec.budget.trials_per_cell is not None:
         to_go = sum(max(0, int(store.limit(each.cell)) - each.counted) for each in store.counts())
         what += f": {several(to_go, 'trial')} to go"
@@ -227,7 +227,7 @@ def _widen(folder: StudyFolder, name: str, trials_per_cell: int | str | None, ti
         spec = read_study(
             folder.canonical_file, [f"search.{name}.{end}={value}" for end, value in ends.items()]
         )
-        write_orders(folder, spec, {f"search.{name}.{end}": "study extend" for end in ends})
+        write_orders(folder, spec, {f"search.{name}.{end}": "extend" for end in ends})
         write_whole(folder.canonical_file, json.dumps(spec.as_written(), indent=1).encode())
     new = {**entry, **ends}
     n_ended = sum(1 for trial in trials.all if trial.ending and trial.ending.outcome.counts_towards_budget)
@@ -237,7 +237,7 @@ def _widen(folder: StudyFolder, name: str, trials_per_cell: int | str | None, ti
         "trials_per_cell"
     )
     if trials_per_cell is None and time is None:
-        more = folder.command("study extend", "--trials-per-cell", "N")
+        more = folder.command("extend", "--trials-per-cell", "N")
         return Done(f"{what}, {more} gives it more; {_when(folder, open_store(folder))}", [])
     extended = extend(folder, trials_per_cell, time)
     return replace(extended, what=f"{what}; {extended.what}")
@@ -254,7 +254,7 @@ def _commands_of_running(folder: StudyFolder) -> Commands:
     elif store.has_room():
         next_step = f"{several(done, 'trial')} done; {folder.command('study resume')} continues it"
     else:
-        more = folder.command("study extend", "--trials-per-cell", "N")
+        more = folder.command("extend", "--trials-per-cell", "N")
         next_step = f"it has all of its {several(done, 'trial')}; {more} gives it more"
     raise BadInput(f"study {folder.name} is not running: {next_step}")
 
@@ -332,7 +332,7 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
     if trial.state == TrialState.WAITING:
         store.commands.add("withdraw", place)
         what = f"trial {number} in cell {key} is withdrawn: it had not started"
-        again = folder.command("study resume", "--failed")
+        again = folder.command("resume", "--failed")
         if "enqueued" in trial.user_attrs:
             again = _again(folder, trial.user_attrs["enqueued"] | values)
         return Done(what, [again], [(key, number)])
@@ -364,7 +364,7 @@ def resume_trial(folder: StudyFolder, number: int, cell: str | None = None) -> D
     for run in folder.runs_of(key, number):  # if this process dies first, the trial's next worker does this
         run.take_back_end(trial.last_step or 0)
     what = f"trial {number} in cell {key}, pruned at iteration {trial.last_step or 0}, continues to its end"
-    stop = folder.command("trial stop", str(number), "--cell", key)
+    stop = _of_trial(folder, key, number).command("stop")
     return Done(f"{what}; {_when(folder, store)}; {stop} stops it earlier", [], [(key, number)])
 
 
@@ -446,8 +446,13 @@ def _enqueue(
 
 
 def _asked(folder: StudyFolder, store: Store, what: str, added: list[tuple[str, int]]) -> Done:
-    withdrawals = [folder.command("trial stop", str(number), "--cell", cell) for cell, number in added]
+    withdrawals = [_of_trial(folder, cell, number).command("stop") for cell, number in added]
     return Done(f"{several(len(added), 'trial')} {what}; {_when(folder, store)}", withdrawals, added)
+
+
+def _of_trial(folder: StudyFolder, cell: str, number: int) -> StudyFolder:
+    """Return what makes the commands about a trial."""
+    return StudyFolder(folder.lab, f"{folder.name}/{cell}/{number}")
 
 
 def _listed(trials: Sequence[tuple[str, int]]) -> str:
@@ -455,4 +460,4 @@ def _listed(trials: Sequence[tuple[str, int]]) -> str:
 
 
 def _again(folder: StudyFolder, values: Mapping[str, Any]) -> str:
-    return folder.command("study enqueue", *(f"{name}={json.dumps(value)}" for name, value in values.items()))
+    return folder.command("enqueue", *(f"{name}={json.dumps(value)}" for name, value in values.items()))

@@ -210,7 +210,7 @@ def _opened(spec: StudySpec, lab: Path) -> Iterator[tuple[Plan, Store, Notifier,
         from sweeplab.sweep.trials.store import Store
 
         notices = [choose_storage(folder, is_shared=not engine.is_here), *orders_in_words(folder, spec)]
-        # Said once, until it changes; `study show` or `study plan` repeats it.
+        # Said once, until it changes; `show` or `plan` repeats it.
         if before.get("reaches") != plan.reaches:
             notices.append(plan.reach_in_words)
         if before.get("mirror") != plan.mirror:

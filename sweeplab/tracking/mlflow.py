@@ -219,6 +219,11 @@ class MLflowTracker(Mirror):
                 if folder.tracked_id:
                     self._experiment.log(folder.tracked_id, tags=shown)
 
+    def annotate_study(self, text: str) -> None:
+        """Show a note about the study, with its parent run."""
+        with self._reaching():
+            self._experiment.log(self._parent_id(), tags={"sweeplab.note": text})
+
     def _parent_id(self) -> str:
         if self._parent:
             return str(self._parent.info.run_id)

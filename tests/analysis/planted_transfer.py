@@ -1,4 +1,4 @@
-"""Planted studies whose best learning rate is known at every size, tried and not: what `study predict` is to find."""
+"""Planted studies whose best learning rate is known at every size, tried and not: what `laws predict` is to find."""
 
 from __future__ import annotations
 

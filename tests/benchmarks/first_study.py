@@ -1,6 +1,6 @@
 """Print how far the law of the first study may be believed: `python tests/benchmarks/first_study.py [REPEATS]`.
 
-Each repeat runs studies/small.yaml with seeds of its own, and then what README shows: `laws fit`, `study predict` of a
+Each repeat runs studies/small.yaml with seeds of its own, and then what README shows: `laws fit`, `laws predict` of a
 size twice as large with its forecast sealed, a run of that size, and `laws verify`. Labs are kept in --lab, where a
 benchmark that was stopped goes on. Seconds are those of the first study's command; CPU seconds are of its processes.
 
@@ -73,13 +73,13 @@ def repeat(seed: int, at: str, folder: Path, anew: bool = False) -> dict[str, An
     law = sweeplab("laws", "fit", "small", lab=lab)
     larger = folder / f"larger{seed}.yaml"
     if not larger.exists():
-        sweeplab("study", "predict", "small", "--at", at, "--write", larger, "--seal", lab=lab)
+        sweeplab("laws", "predict", "small", "--at", at, "--write", larger, "--seal", lab=lab)
         trained(larger, lab)
     (scored,) = sweeplab("laws", "verify", lab=lab)["forecasts"]
     names = [name for name in law["parameters"] if name.startswith(("alpha", "exponent"))]
     predicted, score = scored["forecast"]["predicted"], dict(scored["score"])
     if anew:
-        predicted = sweeplab("study", "predict", "small", "--at", at, lab=lab)["loss"]
+        predicted = sweeplab("laws", "predict", "small", "--at", at, lab=lab)["loss"]
         score["covered"] = predicted["low"] <= score["outcome"] <= predicted["high"]
     tuned = sweeplab("laws", "hyperparameters", "small", lab=lab)
     rates = [cell["best"]["learning_rate"]["value"] for cell in tuned["cells"]]

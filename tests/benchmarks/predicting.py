@@ -1,4 +1,4 @@
-"""Measure how often the intervals of `study predict` hold at a size that was not tried, in planted studies.
+"""Measure how often the intervals of `laws predict` hold at a size that was not tried, in planted studies.
 
 Run: python tests/benchmarks/predicting.py [studies] [part of the worlds' names]. Each world is a study of 18 cells,
 n_embd 16 to 96 by max_iters 150 to 1,000, with six random trials each (tests/analysis/planted_transfer.py). Predicted

@@ -1,7 +1,7 @@
 """Compare trial-steps per second of whole studies with a plain serial loop of Optuna, MLflow and eager torch.
 
 Run: python tests/benchmarks/shapes.py [rounds] [P B A] [--fastest]. Before timing, both must train the same thing. With
---fastest the precision is `auto` and steps of P and B are compiled, after `study bench` has timed the study and left
+--fastest the precision is `auto` and steps of P and B are compiled, after `plan --bench` has timed the study and left
 its programs in the cache; compiled float32 runs are then compared with the loop.
 """
 

@@ -68,7 +68,7 @@ def picky(val_loss, iteration, values):
 """
 WORDS = "a tree the river of stones moves under light and rain while small birds sing to no one in an old red barn"
 # While beta runs; while it is paused.
-WHILE_IT_RUNS = ("study show beta --json", "trial stop beta 0 --json")
+WHILE_IT_RUNS = ("study show beta --json", "stop beta/0 --json")
 WHILE_IT_RESTS = (
     "study show beta --json",
     "study enqueue beta learning_rate=2e-3 --json",
@@ -172,7 +172,7 @@ def _make(place: Path) -> None:
         assert (result.status, steering.is_done) == ("interrupted", True), result
         ran = "study run alpha.yaml --name gamma -o budget.trials_per_cell=1 -o seeds=[1] -o pruner=none"
         said[ran] = command(ran)
-        reported, compared = "report sweep alpha --json", "report compare alpha gamma --json"
+        reported, compared = "report alpha --page sweep --json", "diff alpha gamma --page --json"
         said[reported] = command(reported)
         said[compared] = command(compared)
     said |= steering.said

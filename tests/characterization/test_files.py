@@ -77,7 +77,7 @@ def test_how_the_runs_of_a_steered_study_ended(lab: Lab, golden: Golden) -> None
 
 
 def test_tables(lab: Lab, place: Path, tmp_path: Path, golden: Golden) -> None:
-    command(f"study export alpha --output {tmp_path}/runs.csv")
+    command(f"export alpha --output {tmp_path}/runs.csv")
     reports = [lab.studies / "alpha" / "report", lab.place / "lab" / "reports" / "alpha+gamma"]
     for file in [tmp_path / "runs.csv", *sorted(each for folder in reports for each in folder.glob("*.csv"))]:
         with file.open(newline="") as lines:

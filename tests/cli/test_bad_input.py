@@ -225,7 +225,9 @@ def test_another_study_of_the_same_name(cli, finished) -> None:
     assert (said.code, said.out) == (2, "")
     (line,) = said.err.splitlines()
     differences = "fixed.max_iters is 30 and was 20; search.learning_rate.max is 0.02 and was 1e-2"
-    cure = f"give this one a --name of its own, or sweeplab study resume tiny --lab {finished.lab} continues that one"
+    cure = (
+        f"give this one a --name of its own, or sweeplab resume tiny --lab {finished.lab} continues that one"
+    )
     assert differences in line and line.endswith(cure)
     planned = cli("study", "plan", finished.file, *changes)
     assert planned.code == 0 and differences in planned.out, "a plan is shown all the same, and says so"

@@ -53,7 +53,7 @@ def offered(cli):
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_study_s_name_is_completed(shell: str, lab: Path) -> None:
-    environment = {**os.environ, **asking(shell, "sweeplab study show sm")}
+    environment = {**os.environ, **asking(shell, "sweeplab show sm")}
     program = [sys.executable, "-c", PROGRAM]
     ended = subprocess.run(program, capture_output=True, text=True, env=environment, check=False)
     found = words(ended.stdout)
@@ -82,8 +82,8 @@ def test_only_names_that_a_study_may_have_are_listed(shell: str, cli, lab: Path,
     for command in ("show", "run", "plan"):
         found = offered(shell, f"sweeplab study {command} sm")
         assert "small-again" in found and not {each for each in found if "ran" in each}, found
-    assert {"smaller", "smaller.yaml"} <= offered(shell, "sweeplab study run sm")
-    cells = offered(shell, "sweeplab study show wide --cell ")
+    assert {"smaller", "smaller.yaml"} <= offered(shell, "sweeplab run sm")
+    cells = offered(shell, "sweeplab show wide --cell ")
     assert "n_embd=16" in cells and not {each for each in cells if "ran" in each}
     assert "ran" not in cli("study", "run").err + cli("study", "list").out + cli("study", "show", "none").err
     (told,) = (each for each in json.loads(cli("doctor", "--json").out) if HOSTILE in each["found"])
@@ -110,8 +110,7 @@ def test_cells_of_a_study_that_has_run_are_completed(finished, offered) -> None:
         ("enqueue small n_", {"n_embd=", "n_embed="}),
         ("best small --cell n", {"n_embd=8", "n_embd=16"}),
         ("show --cell n", {"n_embd=64"}),
-        ("trial stop small --cell n", {"n_embd=8", "n_embd=16"}),
-        ("model params mine.yaml --cell n", {"n_layer=1", "n_layer=2"}),
+        ("plan mine.yaml --layers --cell n", {"n_layer=1", "n_layer=2"}),
     ],
 )
 def test_values_are_completed(line: str, texts: set[str], lab: Path, offered) -> None:
@@ -135,7 +134,7 @@ def test_other_shells_also_show_what_a_value_means(shell: str, lab: Path, offere
 def test_the_lab_that_was_named_is_looked_into(folder: Path, lab: Path, offered) -> None:
     (folder / "other" / "studies" / "smart").mkdir(parents=True)
     (folder / "other" / "studies" / "smart" / "study.json").write_text("{}")
-    assert offered("bash", "sweeplab study show --lab other sm") == {"smart"}
+    assert offered("bash", "sweeplab show --lab other sm") == {"smart"}
 
 
 def test_a_law_s_source_is_a_table_or_studies(lab: Path, offered) -> None:

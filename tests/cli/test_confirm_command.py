@@ -1,4 +1,4 @@
-"""`sweeplab study confirm`, and a study file that asks for it, as a user runs them."""
+"""`sweeplab confirm`, and a study file that asks for it, as a user runs them."""
 
 import json
 from pathlib import Path

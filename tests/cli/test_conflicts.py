@@ -48,8 +48,7 @@ ALTERNATIVES = [
         "--temperature 1",
         "--seed 0",
     ),
-    ("model params", "FILE", "--preset gpt2"),
-    ("model trace", "RUN", "--preset gpt2", "-o n_layer=1"),
+    ("plan FILE", "--layers", "--coordinates", "--bench"),
 ]
 
 

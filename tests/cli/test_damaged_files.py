@@ -51,7 +51,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 RUN = "runs/n_embd=8/0-0/run.json"
 OTHERS = ("data.json", "elapsed.json", RUN)
 FILES = ("study.json", "trials.db", *OTHERS)
-# What `study show` reads of them; a run goes on from all.
+# What `show` reads of them; a run goes on from all.
 SHOWN = ("study.json", "trials.db", RUN)
 # A study that was never run has no time behind it, and SQLite reads as many pages as it has written.
 HARMLESS = {("missing", "elapsed.json"), ("hole", "trials.db")}
@@ -107,7 +107,7 @@ def test_a_damaged_file_is_one_line_with_its_cure(name: str, damage: str, study:
 def test_what_else_reads_the_file_says_the_same(name: str, study: StudyFolder, cli) -> None:
     file = study.path / name
     DAMAGES["cut"](file)
-    for words in ("study watch tiny", "study list", "report scaling tiny", "study best tiny", "doctor tiny"):
+    for words in ("study watch tiny", "study list", "report tiny", "study best tiny", "doctor tiny"):
         said = cli(*words.split())
         assert "Traceback" not in said.err and said.code in (0, 1, 2), words
         if said.code == 2:

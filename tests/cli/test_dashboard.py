@@ -241,7 +241,7 @@ def test_a_study_that_runs_is_seen_and_steered(folder: Path, tmp_path: Path) -> 
             page.read("document.querySelector('[name=trials_per_cell]').value = '3'")
             page.read("document.querySelector('form[data-order=extend] button').click()")
             page.wait_for("at('counted').textContent.endsWith('of 6 trials')")
-            assert "undo: sweeplab study extend tiny" in page.read("at('said').textContent")
+            assert "undo: sweeplab extend tiny" in page.read("at('said').textContent")
             for asked, counted in (
                 ("learning_rate=2e-3", "2 trials"),
                 ("learning_rate=2e-3 n_embd=16", "1 trial"),

@@ -26,7 +26,7 @@ WALK = [
     "study export tiny --output runs.csv",
     "generate tiny --prompt a --max-new-tokens 2",
     "export-hf tiny exported",
-    "report sweep tiny",
+    "report tiny --page sweep",
 ]
 TINY = (
     STUDY.replace("device: cpu", "device: cpu, compile: true")
@@ -101,7 +101,7 @@ def test_no_command_runs_them_nor_what_it_starts(planted: Path, monkeypatch: pyt
 def test_timing_steps_runs_none(planted: Path) -> None:
     # Muon's step is not compiled, which takes minutes: the test above has a compiler.
     own = ("-o", "compile=false", "-o", "optimizer=muon")
-    assert json.loads(run(SCRIPT, "study", "bench", "tiny.yaml", *own, "--json"))
+    assert json.loads(run(SCRIPT, "plan", "tiny.yaml", "--bench", *own, "--json"))
 
 
 @pytest.mark.slow

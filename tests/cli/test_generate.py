@@ -1,4 +1,4 @@
-"""`sweeplab generate` and `sweeplab model next`, on runs of every family, and on one that was trained here."""
+"""`sweeplab generate` and `sweeplab trace`, on runs of every family, and on one that was trained here."""
 
 import json
 import re
@@ -79,19 +79,15 @@ def test_beams_are_ranked_and_a_contrast_writes_other_text(runs, cli) -> None:
 
 
 def test_next_tokens_are_ranked(runs, cli) -> None:
-    found = json.loads(cli("model", "next", "text", "--prompt", "the", "--most", "99", "--json").out)
-    chances = [each["probability"] for each in found["tokens"]]
+    (found,) = json.loads(cli("trace", "text", "--prompt", "the", "--top", "99", "--json").out)["next"]
+    chances = [each["probability"] for each in found]
     assert len(chances) == LETTERS.vocab_size and sum(chances) == pytest.approx(1, abs=1e-5)
     assert chances == sorted(chances, reverse=True)
     greedy = json.loads(cli("generate", "text", "--prompt", "the", "--greedy", "--json").out)
-    assert greedy["tokens"][0] == found["tokens"][0]["id"]
-    table = cli("model", "next", "text", "--prompt", "the", "--most", "2").out.splitlines()
-    assert table[0].split() == ["rank", "token", "probability", "id"] and len(table) == 3
-    holes = json.loads(cli("model", "next", "masked", "--prompt", "a[MASK]b[MASK]", "--json").out)["places"]
-    assert [len(each) for each in holes] == [10, 10]
-    marked = json.loads(cli("model", "next", "span", "--prompt", "ab", "--most", "99", "--json").out)[
-        "tokens"
-    ]
+    assert greedy["tokens"][0] == found[0]["id"]
+    holes = json.loads(cli("trace", "masked", "--prompt", "a[MASK]b[MASK]", "--json").out)["next"]
+    assert [len(each) for each in holes] == [5, 5]
+    (marked,) = json.loads(cli("trace", "span", "--prompt", "ab", "--top", "99", "--json").out)["next"]
     assert {"<eos>", "<sentinel_0>"} < {each["token"] for each in marked}
 
 
@@ -99,7 +95,7 @@ def test_of_spans_the_first_token_after_its_sentinel_is_ranked(runs, cli) -> Non
     run = load_checkpoint(runs / "span")
     prompt = laid_out(run, "a[MASK]b")
     (scores,) = reader(run, prompt)(torch.tensor([[run.special["sentinel_0"]]]))
-    found = json.loads(cli("model", "next", "span", "--prompt", "a[MASK]b", "--json").out)["tokens"]
+    found = json.loads(cli("trace", "span", "--prompt", "a[MASK]b", "--json").out)["next"][0]
     assert found[0]["id"] == int(scores.argmax())
     assert found[0]["probability"] == pytest.approx(float(scores.max().exp()))
 
@@ -130,7 +126,7 @@ def test_a_run_that_came_with_special_tokens_ends_and_names_them_by_its_own(runs
     text = cli("generate", "text", "--prompt", "the cat", "--max-new-tokens", "40").out[:-1]
     own = cli("generate", "own", "--prompt", "the cat", "--max-new-tokens", "40").out[:-1]
     assert " " in text and own == text[: text.index(" ", 7)]
-    ranked = json.loads(cli("model", "next", "own", "--prompt", "a", "--most", "99", "--json").out)["tokens"]
+    ranked = json.loads(cli("trace", "own", "--prompt", "a", "--top", "99", "--json").out)["next"][0]
     assert next(each["token"] for each in ranked if each["id"] == 0) == "<eos>"
     (first,) = attention_maps(load_checkpoint(runs / "own"), "a b")
     assert first.keys == ["a", "<eos>", "b"]

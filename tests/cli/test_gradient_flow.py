@@ -1,4 +1,4 @@
-"""A study with `track: {gradients: true}`, from its file to `study show` and its page."""
+"""A study with `track: {gradients: true}`, from its file to `show` and its page."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ engine: {workers: 1}
     assert "gradient_flow" not in shown[1]
     losses = [[point["val_loss"] for point in run["curve"]] for run in shown]
     assert losses[0] == losses[1]
-    cli("report", "sweep", "flow")
+    cli("report", "flow", "--page", "sweep")
     panels = json.loads((folder / "lab/studies/flow/report/sweep.json").read_text())["panels"]
     (panel,) = [each for each in panels if each["title"] == "Gradient flow by layer"]
     assert len(panel["data"]) == 4 * 5

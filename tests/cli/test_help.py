@@ -29,6 +29,7 @@ print(*sorted({HEAVY!r} & set(sys.modules)))
 
 
 ALL = get_command(app)
+MOST_COMMANDS, MOST_OPTIONS, FIRST_PAGE = 43, 238, 12
 
 
 def commands(command=ALL, names=()) -> Iterator[tuple[str, ...]]:
@@ -62,6 +63,16 @@ def test_help_reads_well(capsys: pytest.CaptureFixture[str]) -> None:
         if not begins or not is_sentence or is_cut or max(map(len, lines)) > 80:
             wrong.append(lines)
     assert not wrong
+
+
+def test_there_are_no_more_commands_and_options_than_one_can_know(capsys: pytest.CaptureFixture[str]) -> None:
+    last = [named(names) for names in commands() if not hasattr(named(names), "commands")]
+    options = [each for command in last for each in command.params if each.param_type_name == "option"]
+    assert len(last) <= MOST_COMMANDS and len(options) <= MOST_OPTIONS
+    with pytest.raises(SystemExit):
+        ALL(["--help"], prog_name="sweeplab", terminal_width=80)
+    page = capsys.readouterr().out.partition("Commands:\n")[2].partition("\n\n")[0]
+    assert len(page.splitlines()) == FIRST_PAGE
 
 
 def test_every_option_says_what_it_does() -> None:
@@ -99,7 +110,7 @@ def examples(names: tuple[str, ...]) -> list[str]:
 def test_every_command_has_an_example() -> None:
     last = [names for names in commands() if not hasattr(named(names), "commands")]
     own = {names: [line for line in examples(names) if line.startswith(" ".join(names))] for names in last}
-    assert len(own) > 40 and not [names for names, lines in own.items() if not lines]
+    assert not [names for names, lines in own.items() if not lines]
 
 
 def test_the_readme_has_the_commands_as_their_help_tells_of_them() -> None:

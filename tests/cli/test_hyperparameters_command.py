@@ -3,7 +3,7 @@ import json
 import typer
 from typer.testing import CliRunner
 
-from sweeplab.cli.model import hyperparameters
+from sweeplab.cli.data import hyperparameters
 from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE
 from sweeplab.study.file.markdown import parse_tables
 

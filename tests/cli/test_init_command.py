@@ -48,13 +48,13 @@ def run(*arguments: str) -> Result:
 
 
 def test_writes_beside_you_and_names_the_next_command(folder: Path) -> None:
-    assert "sweeplab study plan mine.yaml" in run("mine").stdout
+    assert "sweeplab plan mine.yaml" in run("mine").stdout
     assert read_study(folder / "mine.yaml").name == "mine"
 
 
 def test_writes_into_studies_if_there(folder: Path) -> None:
     (folder / "studies").mkdir()
-    assert "sweeplab study plan studies/mine.yaml" in run("mine", "--minimal").stdout
+    assert "sweeplab plan studies/mine.yaml" in run("mine", "--minimal").stdout
     spec = read_study(folder / "studies" / "mine.yaml")
     assert {*spec.fixed, *spec.search} == set(MINIMAL)
     assert not (folder / "mine.yaml").exists()

@@ -110,7 +110,7 @@ def test_a_tool_returns_what_its_command_prints(cli, finished: Finished, folder:
         assert tools.call(name, {"name": "tiny"}) == json.loads(
             cli("study", name, "tiny", "--json", "--lab", finished.lab).out
         )
-    said = cli("study", "predict", "tiny", "--at", "n_embd=32", "--json", "--lab", finished.lab)
+    said = cli("laws", "predict", "tiny", "--at", "n_embd=32", "--json", "--lab", finished.lab)
     assert tools.call("predict", {"name": "tiny", "at": "n_embd=32"}).keys() == json.loads(said.out).keys()
 
 
@@ -150,7 +150,7 @@ def test_an_agent_plans_runs_and_reads_a_study(folder: Path) -> None:
             typo = await refused("run", file="typo.yaml")
             assert typo.startswith(f"{Path('typo.yaml')}:3:") and "did you mean 'n_layer'?" in typo
             started = await call("run", file="tiny", override=["max_iters=30"], name="short")
-            assert started["study"] == "short" and started["watch"].startswith("sweeplab study watch short")
+            assert started["study"] == "short" and started["watch"].startswith("sweeplab watch short")
             while (shown := await call("show", name="short"))["state"] != "complete":
                 assert shown["state"] in ("running", "ending")
                 await anyio.sleep(1)

@@ -45,7 +45,7 @@ def lab(request: pytest.FixtureRequest, original: Path, tmp_path: Path) -> Itera
 
 @pytest.mark.slow
 def test_pages_and_checkpoints_are_those_of_the_lab(lab: Path, cli) -> None:
-    assert cli("report", "sweep", "tiny", "--lab", lab).code == 0
+    assert cli("report", "tiny", "--page", "sweep", "--lab", lab).code == 0
     client = connect(lab, tracking_uri(lab))
     experiment = client.get_experiment_by_name("tiny")
     runs = client.search_runs([experiment.experiment_id])
@@ -107,7 +107,7 @@ def test_what_is_reached_by_another_name_stays(original: Path, tmp_path: Path) -
 
 
 def test_what_happened_keeps_its_time(original: Path, cli) -> None:
-    before = cli("study", "logs", "tiny", "--lab", original).out
+    before = cli("watch", "tiny", "--log", "--lab", original).out
     for path in original.rglob("run.json"):
         os.utime(path)
-    assert cli("study", "logs", "tiny", "--lab", original).out == before
+    assert cli("watch", "tiny", "--log", "--lab", original).out == before

@@ -25,7 +25,7 @@ from sweeplab.tracking.connection import database_file, tracking_uri
 COMMANDS = (
     "study list",
     "study show tiny",
-    "study logs tiny",
+    "watch tiny --log",
     "study watch tiny",
     "study best tiny",
     "doctor",
@@ -129,7 +129,7 @@ def test_a_lab_that_may_only_be_read_is_read(read_only: Path) -> None:
     assert {each: each.stat().st_mtime_ns for each in read_only.rglob("*")} == before
     doctor = {each: said.pop(each) for each in COMMANDS if each.startswith("doctor")}
     assert {code for code, _ in said.values()} == {0}, said
-    assert "complete     4/4" in said["study list"][1] and "ended: complete" in said["study logs tiny"][1]
+    assert "complete     4/4" in said["study list"][1] and "ended: complete" in said["watch tiny --log"][1]
     for _, text in doctor.values():
         assert [line for line in text.splitlines() if line.startswith("bad")] == [
             f"bad   lab        cannot be written: Permission denied  {read_only}"
@@ -147,7 +147,7 @@ def test_a_file_of_trials_is_opened_by_the_machine_alone_that_runs_the_study(cli
             "study list",
             "study show tiny",
             "study pause tiny",
-            "study logs tiny",
+            "watch tiny --log",
         ):
             said = cli(*words.split())
             assert (said.code, said.out) == (2, ""), words
@@ -168,7 +168,7 @@ def test_what_would_write_to_such_a_lab_is_refused_in_a_line(read_only: Path) ->
         "study extend tiny --trials-per-cell 3": "the storage may only be read",
         "study rm tiny --yes": f"cannot write {read_only / 'studies' / 'tiny'}: Permission denied",
         "study resume tiny": "cannot be written (Permission denied)",
-        "report scaling tiny": "cannot be written: Permission denied",
+        "report tiny": "cannot be written: Permission denied",
     }
     for command, (code, text) in said_by(tuple(commands), read_only.parent).items():
         assert code == 2 and text.startswith("error: ") and text.count("\n") == 1, (command, text)

@@ -22,4 +22,4 @@ def test_runs_with_a_removed_choice_are_shown(lab: Path, cli, kind: str) -> None
     after = json.loads(cli("study", "show", study.name, "--json").out)
     assert (before["removed"], after["removed"]) == ([], [f"attention={kind}"])
     assert after["best"]["value"] == before["best"]["value"]
-    assert cli("report", "sweep", study.name).code == 0
+    assert cli("report", study.name, "--page", "sweep").code == 0

@@ -68,7 +68,7 @@ def test_a_study_of_a_module_is_killed_continued_and_used(cli, folder: Path) -> 
     assert "model nanogpt is a plugin's" in found["left_out"][0]["why"]
     for words, why in (
         (
-            ("model", "attention", "mine", "--prompt", "The "),
+            ("trace", "mine", "--prompt", "The "),
             "a trace shows a transformer's parts, and model nanogpt",
         ),
         (("export-hf", "mine", "to"), "model transformer, because it has no other parts"),

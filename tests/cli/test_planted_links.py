@@ -20,9 +20,9 @@ COMMANDS = {
     "best": ("best", "tiny", "--output", "out/best.yaml", "--force"),
     "fit": ("laws", "fit", "points.csv", "--report", "out/law.html"),
     "export": ("export", "tiny", "--output", "out/trials.csv"),
-    "scaling": ("report", "scaling", "tiny"),
-    "sweep": ("report", "sweep", "tiny"),
-    "attention": ("model", "attention", "tiny", "--prompt", "the", "--output", "out/attention.html"),
+    "scaling": ("report", "tiny"),
+    "sweep": ("report", "tiny", "--page", "sweep"),
+    "attention": ("trace", "tiny", "--prompt", "the", "--page", "out/attention.html"),
     "evaluate": ("evaluate", "tiny", "--report", "out/evaluation.html"),
     "export-hf": ("export-hf", "tiny", "out/hf"),
 }
@@ -109,10 +109,10 @@ def test_no_folder_of_a_lab_leads_out_of_it(cli, place: Path, name: str) -> None
     commands = [("study", "extend", *more), ("study", "resume", "tiny", "--lab", "lab")]
     commands += [
         ("study", "run", "tiny", "--detach", "--lab", "lab"),
-        ("report", "scaling", "tiny", "--lab", "lab"),
+        ("report", "tiny", "--lab", "lab"),
     ]
     commands += [
-        ("report", "compare", "tiny", "tiny", "--lab", "lab"),
+        ("diff", "tiny", "tiny", "--page", "--lab", "lab"),
     ]
     commands += [
         ("study", "resume", "tiny", "--failed", "--lab", "lab"),

@@ -240,7 +240,7 @@ def test_what_a_plugin_trained_is_shown_without_it_and_used_with_it_alone(
         ("show", "kinds"),
         ("best", "kinds"),
         ("list",),
-        ("report", "scaling", "kinds"),
+        ("report", "kinds"),
         ("doctor", "kinds"),
     ):
         said(*words)

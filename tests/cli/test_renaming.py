@@ -57,7 +57,7 @@ def test_repair_finishes_a_rename_that_was_killed(step: str, lab: Path, finished
     for words in (f"run {finished.file} --name other --quiet", "doctor other"):
         said = cli(*words.split())
         assert said.code and "a rename was interrupted" in said.out + said.err, said
-        assert "sweeplab study repair other" in said.out + said.err
+        assert "sweeplab doctor other --repair" in said.out + said.err
     said = cli("repair", "other")
     assert (said.code, said.out, said.err) == (0, "renamed to other\n", "")
     assert_agrees(lab, before)

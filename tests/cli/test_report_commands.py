@@ -10,7 +10,7 @@ from mlflow import MlflowClient
 
 
 def test_a_sweep_of_a_real_study_is_written(cli, finished) -> None:
-    said = cli("report", "sweep", "tiny", "--lab", finished.lab)
+    said = cli("report", "tiny", "--page", "sweep", "--lab", finished.lab)
     assert (said.code, said.err) == (0, "")
     page = Path(said.out.strip())
     assert page == finished.lab / "studies" / "tiny" / "report" / "sweep.html"
@@ -33,7 +33,9 @@ def test_a_sweep_of_a_real_study_is_written(cli, finished) -> None:
 
 def test_a_dashboard_of_ones_own_and_json(cli, finished, folder: Path) -> None:
     (folder / "mine.yaml").write_text("panels: [{panel: slice, params: [learning_rate]}]\n")
-    said = cli("report", "sweep", "tiny", "--lab", finished.lab, "--dashboard", "mine.yaml", "--json")
+    said = cli(
+        "report", "tiny", "--page", "sweep", "--lab", finished.lab, "--dashboard", "mine.yaml", "--json"
+    )
     assert said.code == 0 and json.loads(said.out)["report"].endswith("sweep.html")
 
 
@@ -42,7 +44,7 @@ def test_a_dashboard_of_ones_own_and_json(cli, finished, folder: Path) -> None:
 def test_two_studies_are_compared(cli, finished, lab: Path) -> None:
     ran = cli("study", "run", finished.file, "--lab", lab, "--name", "longer", "-o", "max_iters=40", "--json")
     assert ran.code == 0, ran.err
-    said = cli("report", "compare", "tiny", "longer", "--lab", lab)
+    said = cli("diff", "tiny", "longer", "--page", "--lab", lab)
     assert (said.code, said.err) == (0, "")
     page = Path(said.out.strip())
     assert page == lab / "reports" / "tiny+longer" / "compare.html"
@@ -66,7 +68,7 @@ def test_two_studies_are_compared(cli, finished, lab: Path) -> None:
 @pytest.mark.parametrize(("form", "begins"), [("png", b"\x89PNG"), ("svg", b"<svg"), ("pdf", b"%PDF")])
 def test_each_figure_is_a_picture_where_that_is_asked_for(cli, finished, form: str, begins: bytes) -> None:
     pytest.importorskip("kaleido", reason="kaleido, of the extra images, is not installed")
-    said = cli("report", "sweep", "tiny", "--lab", finished.lab, "--format", form)
+    said = cli("report", "tiny", "--page", "sweep", "--lab", finished.lab, "--format", form)
     assert (said.code, said.err) == (0, "")
     pictures = [Path(line) for line in said.out.splitlines()]
     assert len(pictures) > 3 and all(each.suffix == f".{form}" for each in pictures)
@@ -77,7 +79,7 @@ def test_each_figure_is_a_picture_where_that_is_asked_for(cli, finished, form: s
 @pytest.mark.browser
 def test_one_figure_is_written_by_its_name(cli, finished) -> None:
     pytest.importorskip("kaleido", reason="kaleido, of the extra images, is not installed")
-    asked = ("report", "scaling", "tiny", "--lab", finished.lab, "--panel", "learning_curves")
+    asked = ("report", "tiny", "--lab", finished.lab, "--panel", "learning_curves")
     (svg,) = cli(*asked, "--format", "svg").out.splitlines()
     assert "learning-curves" in svg and "<svg" in Path(svg).read_text(encoding="utf-8")
     said = cli(*asked)
@@ -86,7 +88,7 @@ def test_one_figure_is_written_by_its_name(cli, finished) -> None:
 
 @pytest.mark.skipif(find_spec("kaleido") is not None, reason="Kaleido is installed")
 def test_pictures_need_kaleido_and_say_how_to_get_it(cli, finished) -> None:
-    said = cli("report", "sweep", "tiny", "--lab", finished.lab, "--format", "png")
+    said = cli("report", "tiny", "--page", "sweep", "--lab", finished.lab, "--format", "png")
     assert said.code == 2
     assert (
         said.err == "error: --format png needs Kaleido: pip install 'sweeplab[images]'; html needs nothing\n"

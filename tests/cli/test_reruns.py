@@ -1,4 +1,4 @@
-"""The best trials of real studies, trained again from the file that `study best` writes: every bit is the same."""
+"""The best trials of real studies, trained again from the file that `best` writes: every bit is the same."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`study diff`, `best` and warm starts, from one study's results to the next one's."""
+"""`diff`, `best` and warm starts, from one study's results to the next one's."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def test_the_best_trial_runs_again_to_the_same_bits(cli, lab: Path) -> None:
     assert f"val_loss {best['value']!r}." in text and "to the last bit" in text
     assert "wandb_project: null" in text
     said = cli("study", "best", "tiny", "--output", "best.yaml")
-    assert said.out == "wrote best.yaml\nnext: sweeplab study run best.yaml\n"
+    assert said.out == "wrote best.yaml\nnext: sweeplab run best.yaml\n"
     assert Path("best.yaml").read_text() == text
     assert cli("study", "run", "best.yaml").code == 0
     name = f"tiny-{best['cell'].replace('=', '')}-{best['trial']}"
@@ -172,7 +172,7 @@ def test_none_is_best_of_cells_that_find_unlike_things(cli, folder: Path) -> Non
     assert summary["best_run"] is None and len(summary["best_trials"]) == 2, "the best of each"
     told = cli("study", "show", "tiny", "--trial", "0", "--cell", "family=encoder").out
     assert re.search(r"^family +encoder +grid *$", told, re.MULTILINE)
-    assert cli("report", "sweep", "tiny").code == 0, "each choice is alone in its task"
+    assert cli("report", "tiny", "--page", "sweep").code == 0, "each choice is alone in its task"
     samples = read_samples(StudyFolder(folder / "lab", "tiny"))
     assert {each["run"] for each in samples} == {"tiny/family=decoder/0-0", "tiny/family=encoder/0-0"}
     page = (folder / "lab/studies/tiny/report/sweep.html").read_text()
@@ -193,8 +193,8 @@ def test_one_text_in_unlike_tokens_is_compared_in_bits_a_byte(cli, folder: Path)
     for row in found["results"]:
         assert row["change"] == pytest.approx(row["b"] - row["a"]) and 4 < row["a"] < 12
     assert "in bits per byte, because the tokens differ" in cli("study", "diff", "chars", "bytes").out
-    said = cli("report", "compare", "chars", "bytes")
-    assert said.code == 2 and "`study diff` compares them in bits per byte" in said.err
+    said = cli("diff", "chars", "bytes", "--page")
+    assert said.code == 2 and "`diff` compares them in bits per byte" in said.err
     told = cli("study", "show", "chars", "--trial", "0", "--cell", "bias=false,n_embd=8").out
     assert re.search(r"^bias +false +cells *$", told, re.MULTILINE)
     assert cli("study", "export", "chars", "--output", "runs.csv").code == 0

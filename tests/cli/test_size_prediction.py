@@ -1,4 +1,4 @@
-"""`sweeplab study predict`: the best values and the loss of a size that a study has not tried."""
+"""`sweeplab laws predict`: the best values and the loss of a size that a study has not tried."""
 
 import json
 import shutil
@@ -128,7 +128,7 @@ def test_what_no_law_is_about_is_refused(changes: list[str], message: str, predi
 def test_a_study_of_few_trials_gives_the_nearest_cell_s_values_and_a_file_that_runs(
     cli, finished, folder
 ) -> None:
-    asked = ("study", "predict", "tiny", "--lab", finished.lab, "--at", "n_embd=32")
+    asked = ("laws", "predict", "tiny", "--lab", finished.lab, "--at", "n_embd=32")
     found = json.loads(cli(*asked, "--write", "big.yaml", "--json").out)
     rate = found["values"]["learning_rate"]
     best = read_studies(finished.lab, ["tiny"]).runs.query("n_embd == 16").sort_values("value").iloc[0]
@@ -146,7 +146,7 @@ def test_a_study_of_few_trials_gives_the_nearest_cell_s_values_and_a_file_that_r
 @pytest.mark.slow
 def test_a_size_is_predicted_again_after_it_was_trained_with_other_values(cli, finished, folder) -> None:
     lab = shutil.copytree(finished.lab, folder / "lab")
-    asked = ("study", "predict", "tiny", "--lab", lab, "--at", "n_embd=32")
+    asked = ("laws", "predict", "tiny", "--lab", lab, "--at", "n_embd=32")
     first = json.loads(cli(*asked, "--write", "big.yaml", "--json").out)
     assert cli("study", "run", "big.yaml", "--lab", lab, "-o", "learning_rate=0.5").code == 0
     again = json.loads(cli(*asked, "--json").out)

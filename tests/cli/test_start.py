@@ -74,8 +74,8 @@ def test_the_first_line_comes_before_anything_slow_is_imported(finished: Finishe
     [
         ("doctor", {"torch", "mlflow", "scipy"}),
         ("doctor tiny", {"torch", "mlflow", "scipy"}),
-        ("report sweep tiny", {"torch", "mlflow", "sklearn"}),
-        ("study logs tiny", {"torch", "mlflow", "optuna", "numpy", "pandas"}),
+        ("report tiny --page sweep", {"torch", "mlflow", "sklearn"}),
+        ("watch tiny --log", {"torch", "mlflow", "optuna", "numpy", "pandas"}),
         ("hyperparameters --minimal", {"torch", "optuna", "mlflow", "numpy", "pandas"}),
     ],
 )
@@ -112,7 +112,7 @@ def test_tracking_that_does_not_answer_ends_with_1(
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    assert cli("report", "scaling", "tiny", "--lab", finished.lab).code == 0, "reports are made from records"
+    assert cli("report", "tiny", "--lab", finished.lab).code == 0, "reports are made from records"
     said = cli("study", "publish", "tiny", "--lab", finished.lab)
     assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)
     assert said.err.startswith("error: tracking does not answer: http://127.0.0.1:9")

@@ -117,7 +117,7 @@ def test_running_the_file_again_undoes_no_order(cli, finished, lab: Path, folder
 @pytest.mark.slow
 def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab: Path) -> None:
     said = cli("study", "extend", "tiny", "--trials-per-cell", "3")
-    assert "trials_per_cell 3 (was 2): 2 trials to go; sweeplab study resume tiny runs it" in said.out
+    assert "trials_per_cell 3 (was 2): 2 trials to go; sweeplab resume tiny runs it" in said.out
     undo(cli, said.out)
     assert json.loads(cli("study", "show", "tiny", "--json").out)["trials_per_cell"] == 2
     asked = json.loads(cli("study", "enqueue", "tiny", "n_embd=16", "lr=5e-3", "--json").out)
@@ -143,7 +143,7 @@ def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab: Path) -> No
     assert ["learning_rate", "0.005", "enqueued"] in [line.split() for line in printed.splitlines()]
     assert "seed 0: complete: reached max_iters" in printed
     assert "┤" in printed and "time: waiting" in printed
-    log = cli("study", "logs", "tiny").out
+    log = cli("watch", "tiny", "--log").out
     for line in (
         "study: enqueue trial 2 in cell n_embd=16, with n_embd 16, learning_rate 5e-3\n",
         "study: withdraw trial 2 in cell n_embd=16",
@@ -199,14 +199,14 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
     first = study.run("all", 0, 0)
     assert "study long is running and not paused" in cli("study", "resume", "long").err
     removed = cli("study", "rm", "long", "--yes").err
-    assert "study long is running; stop it first: sweeplab study stop long" in removed
+    assert "study long is running; stop it first: sweeplab stop long" in removed
 
     assert cli("study", "pause", "long").code == 0
     wait_for(lambda: not has_workers(process))
     rested = len(first.points())
     assert "study long is paused" in cli("study", "pause", "long").err
     assert list(first.path.glob("state-*")), "what to go on from is kept"
-    assert "undo: sweeplab study pause long" in cli("study", "resume", "long").out
+    assert "undo: sweeplab pause long" in cli("study", "resume", "long").out
     wait_for(lambda: len(first.points()) > rested)
 
     assert (
@@ -217,7 +217,7 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
     assert cli("study", "enqueue", "long", "learning_rate=5e-4").code == 0
     wait_for(lambda: study.run("all", 2, 0).points())
     assert study.run("all", 2, 0).read_start().sampled == {"learning_rate": 5e-4}
-    assert cli("trial", "stop", "long", "2").code == 0
+    assert cli("stop", "long/2").code == 0
     wait_for(lambda: study.run("all", 2, 0).read_end())
     assert study.run("all", 2, 0).read_end().state == "stopped"
 
@@ -226,7 +226,7 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
         folder,
         signals=[(lambda screen: "#0 " in screen.text and "1000000" in screen.text, signal.SIGINT)],
     )
-    assert watched.code == 0 and "long continues; sweeplab study stop long stops it" in watched.screen.text
+    assert watched.code == 0 and "long continues; sweeplab stop long stops it" in watched.screen.text
     assert process.poll() is None
 
     followers = [
@@ -245,34 +245,31 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
     assert "trial: all trial 2 stopped, val_loss" in logged and "(asked to stop, at iteration" in logged
     said = (folder / "said.txt").read_text()
     assert "long   interrupted: " in said
-    assert "continue with: sweeplab study resume long\n" in said, (
+    assert "continue with: sweeplab resume long\n" in said, (
         "with the options of `run` it would undo the extension"
     )
     assert Commands.open(study).state.status == "interrupted"
-    assert (
-        "study long is not running: 1 trial done; sweeplab study resume long"
-        in cli("study", "stop", "long").err
-    )
+    assert "study long is not running: 1 trial done; sweeplab resume long" in cli("study", "stop", "long").err
 
 
 @pytest.mark.slow
 def test_a_study_that_disagrees_says_so_and_is_repaired(cli, lab: Path) -> None:
     study = StudyFolder(lab, "tiny")
-    assert cli("study", "repair", "tiny").out == "study tiny has nothing to repair\n"
+    assert cli("doctor", "tiny", "--repair").out == "study tiny has nothing to repair\n"
     assert "disagree" not in cli("study", "show", "tiny").out
     study.run("n_embd=8", 1, 0).end_file.unlink()
     said = cli("study", "show", "tiny").out
     line = "disagree: 2 complete trials of cell n_embd=8 in Optuna's storage, 1 in the folders; "
-    assert line + "sweeplab study repair tiny makes them agree" in said
-    planned = cli("study", "repair", "tiny", "--dry-run").out
+    assert line + "sweeplab doctor tiny --repair makes them agree" in said
+    planned = cli("doctor", "tiny", "--repair", "--dry-run").out
     assert planned.startswith("n_embd=8 #1 seed 0: ended trials whose runs have lost run.json or end.json: ")
     assert not study.run("n_embd=8", 1, 0).end_file.exists()
-    done = json.loads(cli("study", "repair", "tiny", "--json").out)
+    done = json.loads(cli("doctor", "tiny", "--repair", "--json").out)
     repaired = [(fault["fault"], fault["cell"], fault["trial"], fault["seed"]) for fault in done["done"]]
     assert repaired == [(kind, "n_embd=8", 1, 0) for kind in ("lost", "unsent")], "MLflow gets the new end"
     assert (done["left"], done["to_train"]) == ([], [])
     assert json.loads(cli("study", "show", "tiny", "--json").out)["disagreement"] == ""
-    assert json.loads(cli("study", "repair", "tiny", "--json").out)["done"] == []
+    assert json.loads(cli("doctor", "tiny", "--repair", "--json").out)["done"] == []
 
 
 @pytest.mark.slow
@@ -392,7 +389,7 @@ def test_one_state_in_all_views_of_a_study_that_has_ended(cli, folder: Path, vie
     added = json.loads(cli("study", "enqueue", "long", "learning_rate=5e-4", "--json").out)
     check("waiting")
     said = cli("study", "show", "long").out
-    assert said.startswith("long: waiting: sweeplab study resume long runs trials that wait\n")
+    assert said.startswith("long: waiting: sweeplab resume long runs trials that wait\n")
     assert cli(*added["undo"][0].split()[1:]).code == 0
     check("complete")
     assert cli("study", "extend", "long", "--trials-per-cell", "2").code == 0

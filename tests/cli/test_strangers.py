@@ -52,26 +52,26 @@ for line in sys.stdin:
 """
 # The words of every command, about the study NAME of a lab, its FILE, and the FOLDER of an imported run.
 COMMANDS = """\
-study init new --output init.yaml --force|study plan FILE|study bench FILE -o optimizer=muon -o engine.stack=1
-study run FILE --quiet
-study run FILE --dry-run|study run FILE --detach --name apart|study plan NAME|study run NAME --quiet
-study watch NAME|study logs NAME|study stop NAME|study pause NAME|study resume NAME
-study extend NAME --trials-per-cell 3|study enqueue NAME learning_rate=1e-3|study resume NAME --failed
-study confirm NAME --top 1 --seeds 2|study show NAME|study show NAME --trial 0 --cell n_embd=8
-study best NAME|study predict NAME --at n_embd=16|study publish NAME
-study transfer NAME --quiet|study export NAME --output runs.csv|study diff NAME NAME
-study list|study rename NAME newer --yes
-study rm NAME --yes|study rm NAME --undo|study repair NAME|trial stop NAME 0 --cell n_embd=8
-trial resume NAME 0 --cell n_embd=8|storage status|storage backup|storage stop|report scaling NAME
-report sweep NAME|report compare NAME NAME|laws fit NAME
+init new --output init.yaml --force|plan FILE|plan FILE --bench -o optimizer=muon -o engine.stack=1
+run FILE --quiet
+run FILE --dry-run|run FILE --detach --name apart|plan NAME|run NAME --quiet
+watch NAME|watch NAME --log|stop NAME|pause NAME|resume NAME
+extend NAME --trials-per-cell 3|enqueue NAME learning_rate=1e-3|resume NAME --failed
+confirm NAME --top 1 --seeds 2|show NAME|show NAME --trial 0 --cell n_embd=8
+best NAME|laws predict NAME --at n_embd=16|publish NAME
+transfer NAME --quiet|export NAME --output runs.csv|diff NAME NAME
+list|rename NAME newer --yes
+rm NAME --yes|rm NAME --undo|doctor NAME --repair|stop NAME/n_embd=8/0
+resume NAME/n_embd=8/0|note NAME text|storage backup|storage stop|report NAME
+report NAME --page sweep|diff NAME NAME --page|laws fit NAME
 laws hyperparameters NAME|laws forecast NAME --params 1e5 --tokens 1e6|laws verify NAME|laws ledger
-laws next NAME|model params FILE|model trace NAME|model attention NAME --output attention.html
-model coordinates FILE --steps 1 --widths 8,16|model next NAME|export-hf NAME exported --force
+laws next NAME|plan FILE --layers|trace NAME|trace NAME --prompt a --page attention.html
+plan FILE --coordinates --widths 8,16|export-hf NAME exported --force
 import-hf FOLDER --name hf --force|hyperparameters|generate NAME|predict NAME text
-evaluate NAME|data FILE|schema|ui NAME|ui|doctor|doctor NAME|doctor FILE|storage start
+evaluate NAME|data FILE|hyperparameters --schema|ui NAME|ui|doctor|doctor NAME|doctor FILE|storage start
 """
-WITHOUT_LAB = ("study init", "model params", "hyperparameters", "schema", "data")
-# Until Ctrl-C, or the end of the input: a page and tools, which read a study as `study show` does.
+WITHOUT_LAB = ("init", "hyperparameters", "data")
+# Until Ctrl-C, or the end of the input: a page and tools, which read a study as `show` does.
 SERVES = ("dashboard", "mcp")
 
 
@@ -309,7 +309,7 @@ def test_a_storage_is_no_file_elsewhere(cli, finished, tmp_path: Path) -> None:
             ("study", "list"),
             ("study", "show", "tiny"),
             ("study", "resume", "tiny"),
-            ("study", "logs", "tiny"),
+            ("watch", "tiny", "--log"),
         ):
             said = cli(*words, "--lab", lab)
             assert said.code == 2 and said.err.startswith("error: ") and said.err.count("\n") == 1

@@ -56,16 +56,14 @@ def test_a_reader_that_leaves_ends_what_only_prints(finished: Finished) -> None:
 
 def test_what_trains_outlives_who_reads(folder: Path) -> None:
     (folder / "tiny.yaml").write_text(STUDY)
-    ended = shell("sweeplab study run tiny.yaml 2>&1 | head -1; exit ${PIPESTATUS[0]}")
+    ended = shell("sweeplab run tiny.yaml 2>&1 | head -1; exit ${PIPESTATUS[0]}")
     assert ended.returncode == 0 and ended.stdout.count("\n") == 1
     logged = shell("sweeplab logs tiny; sweeplab list").stdout
     assert "is dropped: Broken pipe" in logged and "4/4" in logged
-    assert shell("sweeplab study run tiny.yaml --name full >/dev/full 2>/dev/full").returncode == 0
+    assert shell("sweeplab run tiny.yaml --name full >/dev/full 2>/dev/full").returncode == 0
 
 
-@pytest.mark.parametrize(
-    "command", ["list", "show tiny", "study run tiny.yaml", "report scaling tiny", "init new"]
-)
+@pytest.mark.parametrize("command", ["list", "show tiny", "study run tiny.yaml", "report tiny", "init new"])
 def test_a_deleted_working_folder_is_named(command: str, folder: Path) -> None:
     (folder / "gone").mkdir()
     ended = shell(f"cd {folder}/gone && rmdir ../gone && sweeplab {command}")

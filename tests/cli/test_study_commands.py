@@ -40,7 +40,7 @@ def test_a_study_ends_with_a_report_and_says_where(finished) -> None:
 @pytest.mark.slow
 def test_a_page_to_send_has_all_it_needs(cli, lab: Path) -> None:
     report = lab / "studies" / "tiny" / "report" / "scaling.html"
-    assert cli("report", "scaling", "tiny", "--single-file", "--lab", str(lab)).code == 0
+    assert cli("report", "tiny", "--single-file", "--lab", str(lab)).code == 0
     assert "<script src" not in report.read_text(encoding="utf-8") and report.stat().st_size > 2e6
 
 
@@ -212,10 +212,10 @@ def test_export_without_a_file_is_a_table_on_standard_output(cli, finished) -> N
 def test_a_removal_has_one_undo(cli) -> None:
     before = cli("best", "tiny", "--json").out
     removed = json.loads(cli("rm", "tiny", "--yes", "--json").out)
-    assert removed["undo"] == ["sweeplab study rm tiny --undo"]
+    assert removed["undo"] == ["sweeplab rm tiny --undo"]
     assert cli("show", "tiny").code == 2
     said = cli(*shlex.split(removed["undo"][0])[1:])
-    assert said.out == "tiny is back, as it was\nundo: sweeplab study rm tiny\n"
+    assert said.out == "tiny is back, as it was\nundo: sweeplab rm tiny\n"
     assert cli("best", "tiny", "--json").out == before
     assert len(json.loads(cli("export", "tiny", "--json").out)) == 4, "tracking has it again"
     again = cli("rm", "tiny", "--undo")
@@ -227,7 +227,7 @@ def test_report_is_written_again(cli, lab: Path) -> None:
     page = lab / "studies" / "tiny" / "report" / "scaling.html"
     before = {path.name for path in page.parent.glob("scaling*")}
     shutil.rmtree(page.parent)
-    assert json.loads(cli("report", "scaling", "tiny", "--json").out) == {
+    assert json.loads(cli("report", "tiny", "--json").out) == {
         "report": str(page),
         "files": [str(page)],
     }
@@ -276,7 +276,7 @@ def test_a_plan_without_earlier_runs_times_steps_once_and_else_says_no_time(
 
 
 def test_schema_is_json(cli) -> None:
-    assert json.loads(cli("schema").out)["title"] == "A sweeplab study"
+    assert json.loads(cli("hyperparameters", "--schema").out)["title"] == "A sweeplab study"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`sweeplab study transfer`: the small sizes of a study tuned, its largest predicted, sealed and trained."""
+"""`sweeplab transfer`: the small sizes of a study tuned, its largest predicted, sealed and trained."""
 
 import json
 from pathlib import Path
@@ -74,7 +74,7 @@ def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_o
     assert (
         f"costs {size['cost']:.2%} of the loss against the best of the ladder" in said and "sealed: " in said
     )
-    sealed = ("study", "predict", ran[0], "--at", "n_embd=24", "--seal", "--write", "larger.yaml")
+    sealed = ("laws", "predict", ran[0], "--at", "n_embd=24", "--seal", "--write", "larger.yaml")
     for command in (sealed, ("study", "run", "larger.yaml", "--quiet")):
         assert cli(*command).code == 0
     forecasts = json.loads(cli("laws", "verify", "--json").out)["forecasts"]

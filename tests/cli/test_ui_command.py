@@ -189,7 +189,7 @@ def test_a_tracking_server_that_is_down(cli, finished, monkeypatch: pytest.Monke
 def test_what_is_refused(cli, finished) -> None:
     empty = cli("ui")
     assert (empty.code, empty.out) == (2, "")
-    assert "has no study to look at yet; sweeplab study run FILE trains one" in empty.err
+    assert "has no study to look at yet; sweeplab run FILE trains one" in empty.err
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -80,10 +80,7 @@ def test_a_best_value_at_the_end_of_its_range_is_told_and_the_range_is_widened(
     for command in (("plan", file), ("show", "values"), ("best", "values")):
         said = " ".join(cli("study", *command).out.split())
         assert "learning_rate 1e-3 of the best trial is at the upper end of its range (1e-5 to 1e-3)" in said
-        assert (
-            "raise search.learning_rate.max to 1e-2: sweeplab study extend values --widen learning_rate"
-            in said
-        )
+        assert "raise search.learning_rate.max to 1e-2: sweeplab extend values --widen learning_rate" in said
     for wrong, why in (
         ("learning_rat", "did you mean 'learning_rate'"),
         ("n_embd", "searches no range of n_embd"),

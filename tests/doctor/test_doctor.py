@@ -134,7 +134,7 @@ def test_a_worker_that_hangs(study: StudyFolder) -> None:
         execute(study, "UPDATE sweeplab_lease SET expires = 1")
         check = wrong(study)
         kill, _, again = check.cure.partition(" && ")
-        assert kill == f"kill -9 {worker.pid}" and again.startswith("sweeplab study resume ")
+        assert kill == f"kill -9 {worker.pid}" and again.startswith("sweeplab resume ")
         worker.kill()
     found = "trials of workers that exist but hang: all #3"
     assert (check.name, check.verdict, check.found) == ("workers", "bad", found)

@@ -1,4 +1,4 @@
-"""Damage of every kind, planted in a finished study: `study repair` lets storage, folders and MLflow agree again."""
+"""Damage of every kind, planted in a finished study: `doctor --repair` lets storage, folders and MLflow agree again."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_what_was_damaged_agrees_again(harm: Callable[[StudyFolder], str], study
     named = [
         check for check in examine(study.lab, study) if check.cure and check.name in ("runs", "agreement")
     ]
-    assert any("sweeplab study repair ill" in check.cure for check in named), "the doctor names it"
+    assert any("sweeplab doctor ill --repair" in check.cure for check in named), "the doctor names it"
     said = repair_study(study, dry_run=True)
     assert kind in faults(said)
     repaired = repair_study(study)
@@ -243,7 +243,7 @@ def test_what_was_damaged_agrees_again(harm: Callable[[StudyFolder], str], study
 def test_a_trial_without_a_folder_is_trained_again_to_the_same_bits(study: StudyFolder) -> None:
     before, number = content(study), pick(study, "complete")
     shutil.rmtree(study.run("all", number, 0).path)
-    assert "study repair ill" in disagreement(study)
+    assert "doctor ill --repair" in disagreement(study)
     repaired = repair_study(study)
     assert faults(repaired) == {"lost"} and repaired.to_train == [("all", number)]
     assert open_study("ill", study.lab).run().status == "complete"

@@ -311,7 +311,7 @@ def _change_tensors(draw: Random, file: Path) -> None:
 
 
 def _read_import(draw: Random, folder: Path) -> None:
-    from sweeplab.cli.runs import import_hf
+    from sweeplab.cli.models import import_hf
 
     import_hf(folder / "model", name="imported", force=True, lab=folder / "lab")
 

@@ -87,9 +87,7 @@ def test_a_best_value_at_the_end_of_its_range_is_said(tmp_path: Path, cells: tup
     (finding,) = plant(tmp_path, rising, cells)
     assert (finding.kind, finding.name, finding.cells) == ("end of range", "learning_rate", cells)
     assert "upper end of its range (1e-3 to 0.1)" in finding.what
-    assert finding.change.startswith(
-        "raise search.learning_rate.max to 1: sweeplab study extend planted --widen"
-    )
+    assert finding.change.startswith("raise search.learning_rate.max to 1: sweeplab extend planted --widen")
     (lower,) = plant(tmp_path / "other", lambda rate: -rising(rate), cells)
     assert lower.change.startswith("lower search.learning_rate.min to 1e-4: ")
     (among_pruned,) = plant(tmp_path / "pruned", rising, cells, states=("pruned",) * 6)

@@ -151,7 +151,7 @@ def test_baselines_stand_beside_the_curves_and_in_the_summary(material: ReportDa
 
 def test_what_was_confirmed_is_drawn_beside_what_was_searched(material: ReportData, tmp_path) -> None:
     material = replace(material, lab=tmp_path)
-    with pytest.raises(BadInput, match="nothing is confirmed: `sweeplab study confirm"):
+    with pytest.raises(BadInput, match="nothing is confirmed: `sweeplab confirm"):
         ConfirmedPanel.of(material)
     tests = {"n_layer=1,n_embd=32": {7: 3.5, 8: 3.6, 9: 3.55}, CELL: {7: 3.0, 8: 3.1, 9: 3.05}, "lost": {}}
     found = [

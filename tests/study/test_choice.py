@@ -98,8 +98,8 @@ def test_too_few_trials_keep_the_lowest_value_and_say_so() -> None:
 def test_trials_within_the_spread_of_seeds_are_named_and_many_seeds_distinguish() -> None:
     choice = rank(planted(6, 1, noise=0.03)).choice(str(SIZES[0]))
     assert choice and choice.rivals and all(cell == str(SIZES[0]) for cell, _ in choice.rivals)
-    words = choice.in_words("sweeplab study confirm x")
-    assert "not distinguishable from trial" in words[1] and "sweeplab study confirm x" in words[1]
+    words = choice.in_words("sweeplab confirm x")
+    assert "not distinguishable from trial" in words[1] and "sweeplab confirm x" in words[1]
     many = rank(planted(6, 1, noise=0.03, n_seeds=30)).choice(str(SIZES[0]))
     assert many and len(many.rivals) < len(choice.rivals) and many.n_seeds == 30
 

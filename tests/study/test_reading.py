@@ -140,7 +140,10 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("§program: train.py", 'the study: unknown key "program"; allowed: `sweeplab schema` lists them'),
+        (
+            "§program: train.py",
+            'unknown key "program"; allowed: `sweeplab hyperparameters --schema` lists',
+        ),
         ("§bugdet: {time: 30m}", "unknown key \"bugdet\".*did you mean 'budget'"),
         ("fixed: {§block_sise: 64}", "hyperparameter \"block_sise\"; did you mean 'block_size'"),
         ("grid: {§n_layrs: [1]}", "did you mean 'n_layer'"),

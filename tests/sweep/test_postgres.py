@@ -107,10 +107,10 @@ def test_a_damaged_storage_is_repaired(run, server: str, tmp_path: Path) -> None
             f"UPDATE trial_values SET value = value + 1 WHERE trial_id = {changed}",
         ):
             assert connection.exec_driver_sql(statement).rowcount == 1
-    assert "study repair tiny" in run("study", "show", "tiny")
-    run("study", "repair", "tiny")
+    assert "doctor tiny --repair" in run("study", "show", "tiny")
+    run("doctor", "tiny", "--repair")
     assert stored(engine) == before
-    assert "study repair tiny" not in run("study", "show", "tiny")
+    assert "doctor tiny --repair" not in run("study", "show", "tiny")
     engine.dispose()
 
 

@@ -67,7 +67,7 @@ def test_what_a_person_asks_for_is_tried_in_a_full_cell_too(tiny, kept) -> None:
     finish_all(store)
     assert store.claim() is None and not store.has_room()
     done = enqueue(folder, ["learning_rate=1e-3"])
-    assert "sweeplab study resume tiny" in done.what and "trial stop tiny 2 --cell all" in done.undo[0]
+    assert "sweeplab resume tiny" in done.what and "stop tiny/all/2" in done.undo[0]
     assert store.has_room()
     (claim,) = finish_all(store)
     assert (claim.number, claim.sampled) == (2, {"learning_rate": 1e-3})

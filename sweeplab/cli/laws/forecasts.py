@@ -361,4 +361,4 @@ def _print_runs(chosen: dict[str, Any]) -> None:
     say_warnings(chosen["warnings"])
     if "study_file" in chosen:
         file = chosen["study_file"]
-        say(f"written to {file}; sweeplab study run {file} trains them")
+        say(f"written to {file}; sweeplab run {file} trains them")

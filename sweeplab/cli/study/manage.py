@@ -1,4 +1,4 @@
-"""`sweeplab study init`, `rename` and `rm`: new study files, and studies moved in their lab."""
+"""`sweeplab init`, `rename` and `rm`: new study files, and studies moved in their lab."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def init(
     With --data it has three sizes that suit the data: `sweeplab data FILE` shows how they are read.
 
     \b
-    $ sweeplab study init mine --data notes.txt
-    $ sweeplab study init mine --search lr=1e-4..1e-2 --grid n_layer=1,2,4
-    $ sweeplab study init mine --preset nanogpt-char
+    $ sweeplab init mine --data notes.txt
+    $ sweeplab init mine --search lr=1e-4..1e-2 --grid n_layer=1,2,4
+    $ sweeplab init mine --preset nanogpt-char
     """
     from sweeplab.study.file.entries import SUGGESTED
     from sweeplab.study.file.markdown import MarkdownTables, read_tables
@@ -99,7 +99,7 @@ def rename(
     Forecasts sealed for it keep the old name, and no longer find it.
 
     \b
-    $ sweeplab study rename small first-try
+    $ sweeplab rename small first-try
     """
     from sweeplab.lab.moving import rename_study
 
@@ -119,8 +119,8 @@ def rm(
     MLflow marks its experiment as deleted. Nothing is lost until you empty both.
 
     \b
-    $ sweeplab study rm small
-    $ sweeplab study rm small --undo
+    $ sweeplab rm small
+    $ sweeplab rm small --undo
     """
     from sweeplab.lab.moving import remove_study, restore_study
 

@@ -1,4 +1,4 @@
-"""`sweeplab study list`, `show`, `best`, `publish`, `diff` and `export`: the lab's studies and their results."""
+"""`sweeplab list`, `show`, `best`, `diff`, `note`, `publish` and `export`: studies and their results."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import typer
 
 from sweeplab.cli import options
 from sweeplab.cli.options import argument, flag, option
-from sweeplab.cli.printing import Answer, cell_text, console, print_answer, print_rows, say
+from sweeplab.cli.printing import Answer, answer_of, cell_text, console, print_answer, print_rows, say
 from sweeplab.cli.study.manage import write_study
-from sweeplab.errors import DamagedFile
+from sweeplab.errors import BadInput, DamagedFile, Problem
 from sweeplab.formatting import bytes_in_words, duration, out_of, several, written, yaml_text
 from sweeplab.lab import showing
 from sweeplab.lab.findings import Finding, find_limits
 from sweeplab.lab.identity import Order
-from sweeplab.lab.listing import StudyTrials, find_metric, find_study, study_names
+from sweeplab.lab.listing import StudyTrials, find_metric, find_study, pick_trial, read_trials, study_names
 from sweeplab.laws.evidence import Evidence
 from sweeplab.records.folders import StudyFolder, WorkerPlace, lab_folder
 from sweeplab.records.runs import MEASURED_ON
@@ -51,8 +51,8 @@ def list_studies(lab: options.Lab = None) -> Answer:
     """List the studies of the lab.
 
     \b
-    $ sweeplab study list
-    $ sweeplab study list --json
+    $ sweeplab list
+    $ sweeplab list --json
     """
     place = lab_folder(lab)
     folders = [StudyFolder(place, name) for name in study_names(place)]
@@ -88,8 +88,8 @@ def show(
     ended, its checkpoints, where its time went, and its hyperparameters, each with its origin.
 
     \b
-    $ sweeplab study show small
-    $ sweeplab study show small --trial 3 --cell n_layer=1,n_embd=32
+    $ sweeplab show small
+    $ sweeplab show small --trial 3 --cell n_layer=1,n_embd=32
     """
     folder = options.named_study(name, lab)
     if trial is not None:
@@ -192,9 +192,7 @@ def print_confirmed(name: str, cells: Sequence[CellConfirmed], unit: str) -> Non
     say(
         f"losses in {unit}: validation {MEASURED_ON['whole_val_loss']}, test {MEASURED_ON['test_loss']}; 90% intervals"
     )
-    say(
-        f"`study best` and `show` give the search's loss {MEASURED_ON['val_loss']}, by which trials were chosen"
-    )
+    say(f"`best` and `show` give the search's loss {MEASURED_ON['val_loss']}, by which trials were chosen")
     look = max((cell.look for cell in cells), default=1)
     if look > 1:
         looks = f"look {look} at this test split in this lab: intervals and verdicts allow for {look} looks"
@@ -289,8 +287,8 @@ def best(
     it reproduces the loss bit for bit.
 
     \b
-    $ sweeplab study best small
-    $ sweeplab study best small --cell n_layer=1,n_embd=32 --output best.yaml
+    $ sweeplab best small
+    $ sweeplab best small --cell n_layer=1,n_embd=32 --output best.yaml
     """
     from sweeplab.lab.describing import rerun_text
 
@@ -310,7 +308,7 @@ def best(
         findings = find_limits(trials, chosen.cell)
         choice = trials.choice(cell)
         if choice:
-            sentences = choice.in_words(folder.command("study confirm"))
+            sentences = choice.in_words(folder.command("confirm"))
     whole = [end.whole_val_loss for end in chosen.ends if end.whole_val_loss is not None]
     checkpoint = chosen.runs[0].checkpoint()
     plain = {
@@ -363,19 +361,71 @@ def _print_best(
 
 
 def diff(
-    a: Annotated[str, argument("A", "Name of a study.", autocompletion=options.studies)],
-    b: Annotated[str, argument("B", "Name of another study.", autocompletion=options.studies)],
+    names: Annotated[
+        list[str],
+        argument(
+            "A B", "Names of two studies, or NAME/CELL/TRIAL of trials.", autocompletion=options.studies
+        ),
+    ],
+    page: Annotated[
+        bool, flag("Write a page with their sweeps side by side, of two or more.", "--page")
+    ] = False,
+    dashboard: Annotated[Path | None, option("FILE", "An edited copy of dashboards/compare.yaml.")] = None,
     lab: options.Lab = None,
 ) -> Answer:
-    """Show how two studies differ, from their files to their results.
+    """Show how two studies or trials differ.
 
-    It compares the meaning of the files, not their layout; then the data's digests, the code's versions,
-    and the best value of every cell.
+    Of studies it compares the meaning of the files, not their layout; then the data's digests, the code's versions,
+    and the best value of every cell. The page shows whether their best losses differ by more than noise: over the
+    cells that they share, and over their seeds.
 
     \b
-    $ sweeplab study diff small longer
+    $ sweeplab diff small longer
+    $ sweeplab diff small/n_layer=1,n_embd=32/0 small/n_layer=1,n_embd=32/3
+    $ sweeplab diff small longer wider --page
     """
-    return showing.differ(find_study(lab, a), find_study(lab, b)), _print_differences
+    if len(names) < 2 or (len(names) > 2 and not page):
+        raise BadInput(Problem(f"{several(len(names), 'name')}", "two; with --page two or more"))
+    if page:
+        from sweeplab.api import write_report
+
+        folders = [find_study(lab, name) for name in names]
+        files = [str(file) for file in write_report("compare", folders[0].lab, names, None, dashboard)]
+        return {"report": files[0], "files": files}, "\n".join(files)
+    (a, cell_of_a, trial_a), (b, cell_of_b, trial_b) = (options.study_or_trial(name, lab) for name in names)
+    if trial_a is None and trial_b is None:
+        return showing.differ(a, b), _print_differences
+    if trial_a is None or trial_b is None:
+        raise BadInput(Problem("a study and a trial", "two studies, or two trials"))
+    one = pick_trial(a, read_trials(a), trial_a, cell_of_a)
+    other = pick_trial(b, read_trials(b), trial_b, cell_of_b)
+    return showing.differ_in_trials(one, other), lambda rows: print_rows(rows, text=("name", "a", "b"))
+
+
+def note(
+    name: options.StudyName,
+    text: Annotated[str, argument("TEXT", "The note, in place of an earlier one; an empty text removes it.")],
+    trial: Annotated[
+        str | None, option("CELL/N", "The trial that it is about, instead of the study.")
+    ] = None,
+    lab: options.Lab = None,
+) -> Answer:
+    """Keep a note of a study, or of one of its trials.
+
+    `show` prints it, pages show it, and MLflow has it with the run.
+
+    \b
+    $ sweeplab note small "the first study"
+    $ sweeplab note small --trial n_layer=1,n_embd=32/3 "look at its curve"
+    """
+    from sweeplab.lab.describing import keep_note
+
+    if trial is None:
+        return answer_of(keep_note(find_study(lab, name), text))
+    folder, cell, number = options.study_or_trial(f"{name}/{trial}", lab)
+    assert number is not None
+    of = pick_trial(folder, read_trials(folder), number, cell)
+    return answer_of(keep_note(folder, text, trial=(of.cell, number)))
 
 
 def _print_differences(differences: dict[str, Any]) -> None:
@@ -418,8 +468,8 @@ def publish(
     labels or scores. The same model is registered only once.
 
     \b
-    $ sweeplab study publish small
-    $ sweeplab study publish small --cell n_layer=1,n_embd=32 --as tiny
+    $ sweeplab publish small
+    $ sweeplab publish small --cell n_layer=1,n_embd=32 --as tiny
     """
     from sweeplab.lab.describing import publish as register
 
@@ -444,8 +494,8 @@ def export(
     One row per run: cell, trial, seed, state, metrics, hyperparameters. Without --output it prints CSV.
 
     \b
-    $ sweeplab study export small > small.csv
-    $ sweeplab study export small --output small.parquet
+    $ sweeplab export small > small.csv
+    $ sweeplab export small --output small.parquet
     """
     from sweeplab.analysis.table import export as write
     from sweeplab.analysis.table import runs_table

@@ -1,4 +1,4 @@
-"""`sweeplab study predict` and `transfer`: what to train a larger size with, the loss to expect, and what it is."""
+"""`sweeplab laws predict` and `transfer`: what to train a larger size with, the loss to expect, and what it is."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def predict(
     and with what the values are expected to cost: --at may name searched values, too, such as a learning rate.
 
     \b
-    $ sweeplab study predict small --at n_layer=2,n_embd=64
-    $ sweeplab study predict small --at n_layer=2,n_embd=64 --write large.yaml
+    $ sweeplab laws predict small --at n_layer=2,n_embd=64
+    $ sweeplab laws predict small --at n_layer=2,n_embd=64 --write large.yaml
     """
     from sweeplab.analysis import sealing
     from sweeplab.analysis.predicting import predict_size
@@ -82,7 +82,7 @@ def predict(
         entries = sealing.seal(path, origin, predicted.law, folder.lab, [predicted.target]).entries
         answer |= {"ledger": str(path), "sealed": entries[-1].sha256}
     if write:
-        comment = f"What `study predict {folder.name} --at {at}` says."
+        comment = f"What `laws predict {folder.name} --at {at}` says."
         new_file(write, study_file(spec.as_written(), [comment]), force)
         answer["study_file"] = str(write)
     return answer, _print_prediction
@@ -118,7 +118,7 @@ def _print_prediction(answer: Mapping[str, Any]) -> None:
     if "sealed" in answer:
         say(f"sealed in {answer['ledger']}: {answer['sealed']}")
     if "study_file" in answer:
-        say(f"wrote {answer['study_file']}\nnext: sweeplab study run {answer['study_file']}")
+        say(f"wrote {answer['study_file']}\nnext: sweeplab run {answer['study_file']}")
 
 
 def transfer(
@@ -153,9 +153,9 @@ def transfer(
     the runs; the same command continues them.
 
     \b
-    $ sweeplab study transfer studies/small.yaml
-    $ sweeplab study transfer studies/small.yaml --mup --ladder 8
-    $ sweeplab study transfer studies/small.yaml --hold-out n_layer --name deeper
+    $ sweeplab transfer studies/small.yaml
+    $ sweeplab transfer studies/small.yaml --mup --ladder 8
+    $ sweeplab transfer studies/small.yaml --hold-out n_layer --name deeper
     """
     file = options.named_file(file, lab)
     study = load_study(

@@ -136,7 +136,7 @@ class View:
         state = self._progress.phase
         if self._progress.live or (self._has_begun and self._progress.places):
             return LEAVING.get(state, "")
-        paused = f"paused: sweeplab study resume {self._name} continues it"
+        paused = f"paused: sweeplab resume {self._name} continues it"
         words = {"pause": paused, "run": ("starting the workers" if not self._has_exited else "")}
         return words.get(state) or "updating tracking and writing the report"
 
@@ -376,7 +376,7 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
         console(stderr=True).print(f"error: {error}", style="red", soft_wrap=True)
     code = EXIT_CODES[result.status]
     if study.spec.confirm and code == 0:
-        # --json prints one document: `study confirm --json` prints the other, without training.
+        # --json prints one document: `confirm --json` prints the other, without training.
         return confirm_with_view(study, None, None, as_json=False, quiet=quiet or as_json)
     return code
 
@@ -389,7 +389,7 @@ def followed(
     Raises:
         typer.Exit: a study did not come to its end; the command `again` continues.
     """
-    # Imported here because it imports torch, for which `study run` need not wait.
+    # Imported here because it imports torch, for which `run` need not wait.
     from sweeplab.sweep.confirming import Interrupted
 
     outlive_readers()
@@ -408,7 +408,7 @@ def followed(
 
 def confirm_with_view(study: Study, top: int | None, seeds: int | None, as_json: bool, quiet: bool) -> int:
     """Confirm a study, show the progress of what it trains, print what was confirmed, and return the exit code."""
-    again = study.folder.command("study confirm")
+    again = study.folder.command("confirm")
     cells = followed(lambda run: study.confirm(top, seeds, run), again, as_json, quiet)
     if as_json:
         print_json({"study": study.folder.name, "cells": cells})

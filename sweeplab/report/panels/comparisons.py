@@ -376,9 +376,7 @@ class ConfirmedPanel(Panel, name="confirmed", heading="Confirmed on fresh seeds"
     def _of(cls, report: ReportData) -> Panel:
         confirmed = report.confirmed
         if not confirmed:
-            raise BadInput(
-                "nothing is confirmed: `sweeplab study confirm NAME` trains the best with fresh seeds"
-            )
+            raise BadInput("nothing is confirmed: `sweeplab confirm NAME` trains the best with fresh seeds")
         of_studies = len({study for study, _ in confirmed}) > 1
         rows = [_confirmed(study, cell) for study, cell in confirmed]
         lines = [spaced(row["cell"]) + f" ({row['study']})" * of_studies for row in rows]

@@ -156,7 +156,7 @@ class TransferPanel(Panel, name="transfer", heading="Predicted sizes", source="r
     def _of(cls, report: ReportData) -> Panel:
         results = read_transferred(report.lab, report.study) if report.lab else []
         if not results:
-            raise BadInput("no size was predicted and trained; sweeplab study transfer does")
+            raise BadInput("no size was predicted and trained; sweeplab transfer does")
         return cls(
             title="Loss at sizes that were predicted, not tuned",
             data=DataFrame([row for each in results for row in _rows(each)]).astype(

@@ -83,7 +83,7 @@ def study_text(
     fixed = [row for row in TABLE.values() if row.name in kept - {"seed", *grid} and row not in tuned]
     unit = loss_unit([effective["objective"]])
     return f"""\
-# Check with `sweeplab study plan`, train with `sweeplab study run`; `sweeplab hyperparameters` lists them all.
+# Check with `sweeplab plan`, train with `sweeplab run`; `sweeplab hyperparameters` lists them all.
 name: {yaml_text(name)}
 
 data:

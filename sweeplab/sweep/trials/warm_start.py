@@ -202,7 +202,7 @@ def _study_trials(spec: StudySpec, lab: Path, name: str, data: DataDescription) 
 
 
 def _table_trials(file: Path, objective: ObjectiveSpec) -> Iterator[FinishedTrial]:
-    """Yield the rows of a table: one that `study export` writes, or any with columns named like hyperparameters.
+    """Yield the rows of a table: one that `export` writes, or any with columns named like hyperparameters.
 
     If it has one row per run, the first row of each trial.
     """

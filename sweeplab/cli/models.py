@@ -1,4 +1,4 @@
-"""Commands on a trained run: generate, predict, evaluate, `model attention`, `model next`, folders of transformers."""
+"""Commands on trained runs: generate, predict, evaluate, trace, folders of transformers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from sweeplab.cli.printing import Answer, print_answer, print_json, print_rows
 from sweeplab.errors import BadInput, Problem, conflict
 from sweeplab.files import check_is_path
 from sweeplab.formatting import several
+from sweeplab.lab.listing import study_names
 from sweeplab.records.folders import lab_folder
 from sweeplab.records.runs import MEASURED_ON
 from sweeplab.runs import check_imported_name, imported_folder, open_run
@@ -197,67 +198,99 @@ def _by_stretch(losses: dict[str, list[float]], width: int) -> list[dict[str, An
     ]
 
 
-def attention(
-    run: options.Run,
-    prompt: Annotated[str, option("TEXT", "Text that the run reads.")],
-    layer: Annotated[int | None, option("N", "Only this layer, from 0.")] = None,
-    head: Annotated[int | None, option("N", "Only this head, from 0.")] = None,
-    output: Annotated[Path | None, option("FILE", "The page.  [default: LAB/reports/attention.html]")] = None,
+def trace(
+    run: Annotated[
+        str, argument("RUN", "A run, as for `generate`, or a preset with random weights, such as t5-small.")
+    ],
+    prompt: Annotated[str | None, option("TEXT", "Text that the run reads, instead of --token.")] = None,
+    token: Annotated[int, option("ID", "The token's id, among others at random.")] = 0,
+    position: Annotated[
+        int | None, option("N", "The token's position, from 0.  [default: 0, or the prompt's last]")
+    ] = None,
+    layer: Annotated[int | None, option("N", "Only the steps of one layer, from 0.", min=0)] = None,
+    values: Annotated[int, option("N", "Numbers to show per step.", min=1)] = 5,
+    top: Annotated[int, option("N", "Probable next tokens to show, of a prompt.", min=1)] = 5,
+    page: Annotated[Path | None, option("FILE.html", "Draw the attention over the prompt on a page.")] = None,
+    override: options.Overrides = None,
     lab: options.Lab = None,
 ) -> Answer:
-    """Draw a run's attention over a text.
+    """Follow a token through a model, and rank what comes next.
 
-    The page has one panel per layer with one matrix per head, and the numbers below. An encoder-decoder
-    first generates a target for the prompt; its cross-attention is drawn too.
-
-    \b
-    $ sweeplab model attention small --prompt "The print function" --layer 0
-    """
-    from sweeplab.report.models import write_attention
-    from sweeplab.runs.inspecting import attention_maps
-
-    opened = open_run(run, lab_folder(lab))
-    maps = attention_maps(opened, prompt, layer, head)
-    file = output or lab_folder(lab) / "reports" / "attention.html"
-    write_attention(opened.run_id, prompt, maps, file)
-    plain = [{**vars(each), "heads": list(each.heads), "weights": each.weights.tolist()} for each in maps]
-    return {"output": str(file), "run": opened.run_id, "maps": plain}, f"{file} written"
-
-
-def next_tokens(
-    run: options.Run,
-    prompt: options.Prompt,
-    most: Annotated[int, option("N", "Number of tokens to show.", min=1)] = 10,
-    lab: options.Lab = None,
-) -> Answer:
-    """Rank the most probable tokens after a prompt.
-
-    For an encoder these are the tokens in each [MASK] of the prompt; for a model trained on spans, the first
-    token in the first [MASK]; for a model trained on pairs, the first of the target. The temperature is 1.
+    Each step shows its tensor's shape and the first numbers of the token's row, in float64. Among the steps are
+    the attention scores before the softmax, the weights after it, and last the softmax over the vocabulary. For an
+    encoder the ranked tokens are those of each [MASK]. The page has a matrix per head; an encoder-decoder first
+    generates a target for the prompt, and its cross-attention is drawn too.
 
     \b
-    $ sweeplab model next small --prompt "import "
-    $ sweeplab model next masked --prompt "The [MASK] sat" --most 3 --json
+    $ sweeplab trace small --prompt "The print" --layer 0 --page attention.html
+    $ sweeplab trace transformer-base --token 42 -o vocab_size=30000
     """
-    from sweeplab.runs.generating import Writer, chosen
+    from sweeplab.model.tracing import trace_token
+    from sweeplab.runs.models import model_of, started
+    from sweeplab.study.spec import preset_names
 
-    opened = open_run(run, lab_folder(lab))
-    ranked = Writer(opened, prompt, *chosen(opened.values, {})).ranked(most)
-    several = len(ranked) > 1
+    place = lab_folder(lab)
+    if run in preset_names() and run not in study_names(place):
+        if prompt is not None or page:
+            raise BadInput(Problem(f"{run} is a preset, without a tokenizer", "a run with --prompt"))
+        model = model_of(run, override or ())
+        name, shape, weights = model.name, model.shape, started(model, 0)
+    else:
+        if override:
+            raise BadInput(conflict("RUN", "-o", "-o with a preset"))
+        opened = open_run(run, place)
+        name, shape, weights = opened.run_id, opened.model.shape, opened.model.weights
+    answer: dict[str, Any] = {"model": name}
+    if prompt is None:
+        if page:
+            raise BadInput(Problem("--page draws the attention over a text", "--prompt TEXT"))
+        at = position or 0
+        steps = [each._asdict() for each in trace_token(shape, weights, token, at, n_values=values)]
+        answer |= {"token": token, "position": at}
+    else:
+        from sweeplab.runs.inspecting import attention_maps, likely_tokens, traced_prompt
+
+        steps = traced_prompt(opened, prompt, position, values)
+        answer |= {"prompt": prompt, "next": likely_tokens(opened, prompt, position, top)}
+        if page:
+            from sweeplab.report.models import write_attention
+
+            maps = attention_maps(opened, prompt, layer)
+            write_attention(opened.run_id, prompt, maps, page)
+            drawn = [
+                {**vars(layer_map), "heads": list(layer_map.heads), "weights": layer_map.weights.tolist()}
+                for layer_map in maps
+            ]
+            answer |= {"page": str(page), "attention": drawn}
+    if layer is not None:
+        steps = [each for each in steps if f"blocks.{layer}." in each["name"]]
+        if not steps:
+            raise BadInput(Problem(f"there is no layer {layer}", f"0 to {shape.n_layer - 1}"))
+    return answer | {"steps": steps}, _print_trace
+
+
+def _print_trace(trace: dict[str, Any]) -> None:
     rows = [
         {
-            "[MASK]": mask if several else None,
-            "rank": rank,
-            "token": repr(row["token"]),
-            "probability": f"{row['probability']:.4f}",
-            "id": str(row["id"]),
+            "step": step["name"],
+            "shape": " x ".join(map(str, step["shape"])),
+            "values": " ".join(f"{each:9.4f}" for each in step["values"]),
         }
-        for mask, place in enumerate(ranked, start=1)
-        for rank, row in enumerate(place, start=1)
+        for step in trace["steps"]
     ]
-    answer: dict[str, Any] = {"run": opened.run_id, "prompt": prompt}
-    answer |= {"places": ranked} if several else {"tokens": ranked[0]}
-    return answer, lambda _: print_rows(rows, text=("token",))
+    print_rows(rows, text=("step", "values"))
+    ranked = []
+    for number, tokens in enumerate(trace.get("next", ()), start=1):
+        for rank, row in enumerate(tokens, start=1):
+            shown = {"rank": rank, "token": repr(row["token"]), "probability": f"{row['probability']:.4f}"}
+            if len(trace["next"]) > 1:
+                shown = {"[MASK]": number, **shown}
+            ranked.append(shown)
+    if ranked:
+        print()
+        print_rows(ranked, text=("token",))
+    if "page" in trace:
+        print(f"\n{trace['page']} written")
 
 
 def export_hf(

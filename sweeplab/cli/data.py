@@ -1,0 +1,151 @@
+"""Data and hyperparameters without training: `sweeplab data` and `hyperparameters`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sweeplab.cli.options import argument, flag, option
+from sweeplab.cli.printing import Answer, console, print_json, print_rows, say, say_start, say_warnings
+from sweeplab.errors import BadInput, Problem, conflict, nearest
+from sweeplab.formatting import on_one_line, several, yaml_text
+from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
+from sweeplab.study.file.template import range_in_words
+
+if TYPE_CHECKING:
+    from sweeplab.study.spec import StudySpec
+
+
+def data(
+    file: Annotated[str, argument("FILE", "A file, folder or glob, files of tokens, or a study file.")],
+    field: Annotated[
+        str | None, option("NAME", "Field of the text in rows; of pairs two, as FROM,TO.")
+    ] = None,
+    corpus: Annotated[
+        str | None, option("NAME", "Corpus: text, pairs or labels.  [default: by what the files have]")
+    ] = None,
+    format: Annotated[
+        str | None,
+        option("NAME", "Format: text, jsonl, json, csv, tsv, parquet or arrow.  [default: the file's]"),
+    ] = None,
+    encoding: Annotated[str | None, option("NAME", "Encoding of the texts.  [default: UTF-8]")] = None,
+    tokenizer: Annotated[
+        str | None,
+        option("NAME", "Tokenizer: char, bpe, …, or a file.  [default: char below 1 MB, else bpe]"),
+    ] = None,
+) -> Answer:
+    """Show what is read of your data, without training.
+
+    It shows documents, characters, tokens by tokenizer, three samples, the splits and what they have in common. The
+    options are the keys of `data` in a study file.
+
+    \b
+    $ sweeplab data notes.txt
+    $ sweeplab data reviews.csv --corpus labels --field review,stars
+    """
+    say_start(f"reading {file}")
+    from sweeplab.sweep.beginning import look_at, spec_of
+
+    fields: Any = field.split(",") if field and "," in field else field
+    spec = spec_of(file, field=fields, corpus=corpus, format=format, encoding=encoding, tokenizer=tokenizer)
+    return look_at(spec), lambda read: _print_data(spec, read)
+
+
+def _print_data(spec: StudySpec, read: dict[str, Any]) -> None:
+    unit = "document" if read["kind"] == "text" else "pair"
+    counts = {unit: read["n_documents"], "character": read["n_characters"]}
+    words = [several(count, noun) for noun, count in counts.items() if count]
+    say(f"{spec.data.corpus}: {', '.join(words) or 'tokens'}")
+    for note in read.get("notes", ()):
+        say(note, "dim")
+    say()
+    for row in read["tokenizers"]:
+        row["characters_per_token"] = row["characters_per_token"] and round(row["characters_per_token"], 2)
+    print_rows(read["tokenizers"], text=("tokenizer",))
+    sizes = ", ".join(f"{name} {count:,}" for name, count in read["splits"].items())
+    say(f"\nsplits, in tokens of {spec.data.tokenizer}: {sizes}")
+    left_out = f"; {several(read['n_duplicates'], 'near-duplicate')} left out" if read["n_duplicates"] else ""
+    say(f"{read['val_overlap']:.1%} of val and {read['test_overlap']:.1%} of test occur in train{left_out}\n")
+    for sample in read["samples"]:
+        line = on_one_line(sample)
+        say(line[:100] + ("…" if len(line) > 100 else ""))
+    say_warnings(read["warnings"])
+
+
+def hyperparameters(
+    category: Annotated[str | None, option("NAME", "Only the rows of this category.")] = None,
+    minimal: Annotated[bool, flag("Only the eight that matter most.", "--minimal")] = False,
+    as_json: Annotated[bool, flag("Print JSON: one object per row.", "--json")] = False,
+    markdown: Annotated[bool, flag("Print a Markdown table.", "--markdown")] = False,
+    schema: Annotated[bool, flag("Print the JSON Schema of study files, for editors.", "--schema")] = False,
+) -> None:
+    """Print the table of hyperparameters.
+
+    Each row has a sample value, the suggested search range, and the meaning. The shipped studies name the schema that
+    --schema prints: with it an editor completes and checks study files.
+
+    \b
+    $ sweeplab hyperparameters --category model
+    $ sweeplab hyperparameters --schema > studies/.schema.json
+    """
+    if schema:
+        from sweeplab.study.file.schema import study_schema
+
+        typer.echo(json.dumps(study_schema(), indent=2))
+        return
+    if as_json and markdown:
+        raise BadInput(conflict("--json", "--markdown"))
+    rows = [row for row in TABLE.values() if not minimal or row.name in MINIMAL]
+    if category:
+        names = {name.lower(): key for key, title in CATEGORIES.items() for name in (key, title)}
+        if category.lower() not in names:
+            what, known = f"unknown category {category!r}", ", ".join(CATEGORIES)
+            raise BadInput(Problem(what, known, nearest(category, names)))
+        rows = [row for row in rows if row.category == names[category.lower()]]
+    if as_json:
+        print_json([asdict(row) | {"default": row.default, "allowed": row.allowed} for row in rows])
+    elif markdown:
+        typer.echo(_markdown(rows))
+    else:
+        _print_table(rows)
+
+
+def _markdown(rows: list[Hyperparameter]) -> str:
+    headings = ("Category", "Parameter", "Sample Value", "Allowed", "Suggested", "Meaning")
+    lines = [tuple(f"**{heading}**" for heading in headings), ("---",) * len(headings)]
+    for row in rows:
+        value = "*(auto from tokenizer)*" if row.name == "vocab_size" else f"`{_python(row.sample)}`"
+        cells = (f"`{row.name}`", value, row.allowed, range_in_words(row.suggested), row.meaning)
+        lines.append((CATEGORIES[row.category], *(cell.replace("|", "\\|") for cell in cells)))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _print_table(rows: list[Hyperparameter]) -> None:
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    name = Column("Parameter", style="cyan", no_wrap=True)
+    table = Table(name, "Sample value", "Suggested", "Meaning", box=None, header_style="bold", pad_edge=False)
+    for category, members in groupby(rows, lambda row: row.category):
+        if table.row_count:
+            table.add_row()
+        table.add_row(Text(CATEGORIES[category], "bold"))
+        for row in members:
+            default = f", default {yaml_text(row.default)}" if row.default != row.sample else ""
+            unit = f" ({row.unit})" if row.unit not in row.meaning.lower() else ""
+            cells = (f"{_python(row.sample)}{default}", range_in_words(row.suggested), f"{row.meaning}{unit}")
+            table.add_row(f"  {row.name}", *cells)
+    console().print(table)
+
+
+def _python(value: Any) -> str:
+    """Write a value as Python does, but floats as people do, and with double quotes: 3e-4, "cosine"."""
+    if isinstance(value, float):
+        return yaml_text(value)
+    if isinstance(value, str):
+        return f'"{value}"'
+    return repr(value)
