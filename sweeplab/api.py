@@ -1,4 +1,4 @@
-"""The Python API of studies: the commands of `sweeplab study` as methods."""
+"""The Python API of studies: its commands as methods."""
 
 from __future__ import annotations
 

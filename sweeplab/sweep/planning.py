@@ -252,7 +252,7 @@ class Outlook:
     def in_words(self) -> str:
         """Say how long the rest takes."""
         if self.seconds is None:
-            return "how long it takes is known once a step was timed; study bench times steps"
+            return "how long it takes is known once a step was timed; plan --bench times steps"
         if not self.seconds:
             return "takes no more time"
         return f"takes {time_in_words(self.seconds)} more, by {self.timed_by}"

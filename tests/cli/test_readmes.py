@@ -346,7 +346,7 @@ class Page:
 
 def check_parsed(words: list[str], whole: bool = False) -> None:
     """Check that a command exists, with its options, and if it is a whole one that it lacks nothing."""
-    context = ROOT.make_context("sweeplab", ["study"])
+    context = ROOT.make_context("sweeplab", ["list"])
     command, rest = context.command, words[: words.index(">")] if ">" in words else words
     while hasattr(command, "commands") and rest and not re.match("-|…", rest[0]):
         name, rest = rest[0], rest[1:]

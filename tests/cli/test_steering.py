@@ -283,7 +283,7 @@ def test_a_detached_study_outlives_who_started_it_and_is_stopped(cli, folder: Pa
     process = psutil.Process(int(started.stdout.partition("process ")[2].partition(",")[0]))
     try:
         assert started.stdout.splitlines()[1:] == [
-            f"{what}: sweeplab study {what} long" for what in ("watch", "stop")
+            f"{what}: sweeplab {what} long" for what in ("watch", "stop")
         ]
         assert os.getsid(process.pid) == process.pid and study.is_run
         twice = subprocess.run(command, cwd=folder, capture_output=True, text=True)

@@ -1,1 +1,1 @@
-"""`sweeplab study` and `sweeplab trial`: write, preview, run, control and show studies."""
+"""The commands about studies: write, preview, run, control and show studies."""

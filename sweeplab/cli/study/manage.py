@@ -134,7 +134,7 @@ def rm(
 def write_study(file: Path, text: str, force: bool, next_command: str) -> None:
     """Write a new study file, as `new_file` does, and print which command comes next."""
     new_file(file, text, force)
-    typer.echo(f"wrote {file}\nnext: sweeplab study {next_command} {file}")
+    typer.echo(f"wrote {file}\nnext: sweeplab {next_command} {file}")
 
 
 def new_file(file: Path, text: str, force: bool) -> None:
