@@ -11,10 +11,11 @@ from sweeplab.data.dataset import prepare
 from sweeplab.errors import BadInput
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.check import study_from
+from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.problems import Problems
 from sweeplab.study.search import Range
 from sweeplab.study.space import cells
-from sweeplab.study.spec import Budget, DataSpec, Pruner, Sampler, StudySpec
+from sweeplab.study.spec import Budget, DataSpec, StudySpec
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.trials.sharing import Claim

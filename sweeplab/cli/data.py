@@ -12,9 +12,8 @@ import typer
 from sweeplab.cli.options import argument, flag, option
 from sweeplab.cli.printing import Answer, console, print_json, print_rows, say, say_start, say_warnings
 from sweeplab.errors import BadInput, Problem, conflict, nearest
-from sweeplab.formatting import on_one_line, several, yaml_text
+from sweeplab.formatting import on_one_line, range_in_words, several, yaml_text
 from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
-from sweeplab.study.file.template import range_in_words
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec

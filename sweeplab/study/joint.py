@@ -21,7 +21,6 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from sweeplab.data.generators import generator_key
@@ -40,8 +39,7 @@ from sweeplab.study.search import Choices, Range, Sampled, Scalar
 from sweeplab.study.space import Space, nearest_cells, spread
 
 if TYPE_CHECKING:
-    from optuna import Study
-    from optuna.distributions import BaseDistribution
+    pass
 
 # New points are chosen among this many spread over the space, and this many near the best of these; among all choices
 # where there are fewer.
@@ -377,32 +375,3 @@ def knowledge_gradient(points: Posterior, noise_sd: Floats) -> Floats:
         for column in moved.T
     ]
     return np.array(gains)
-
-
-class JointSampler(RandomSampler):
-    """An Optuna sampler that takes a trial's parameters from a point; `propose` returns it when the first is asked for.
-
-    What the point lacks, and everything without `propose`, is drawn at random. `n_startup_trials` is the number of
-    points of each cell that are spread evenly before the first proposal.
-    """
-
-    def __init__(
-        self,
-        n_startup_trials: int = 1,
-        seed: int | None = None,
-        propose: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
-    ) -> None:
-        super().__init__(seed)
-        self.n_startup_trials = n_startup_trials
-        self._propose = propose
-        self._point: Mapping[str, Any] | None = None
-
-    def sample_independent(
-        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        """Return the point's value of a parameter."""
-        if self._point is None:
-            self._point = self._propose(trial.system_attrs.get("fixed_params", {}))
-        if param_name in self._point:
-            return self._point[param_name]
-        return super().sample_independent(study, trial, param_name, param_distribution)

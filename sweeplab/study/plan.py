@@ -20,7 +20,6 @@ from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import DataDescription
 from sweeplab.study.algorithms import (
-    JOINT,
     believed,
     first_decision,
     n_startup_trials,
@@ -29,6 +28,7 @@ from sweeplab.study.algorithms import (
     settled_pruner,
     settled_sampler,
 )
+from sweeplab.study.options import JOINT
 from sweeplab.study.problems import reaches_in_words
 from sweeplab.study.rules import facts
 from sweeplab.study.space import MOST_LISTED, Space, unmet

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import Problem, conflict, nearest
 from sweeplab.formatting import several_named, without_passwords
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 Location = tuple[str | int, ...]
 Mark = tuple[int, int]
@@ -25,6 +29,28 @@ SECTIONS = ("fixed", "grid", "search")
 LENGTHS = ("max_iters", "epochs", "tokens_per_param")
 # A longer list of allowed names is not printed.
 MOST_NAMED = 20
+# `seeds: 3` is probably meant as three seeds; a larger number as a seed.
+MOST_COUNTED = 21
+# The forms of a seed, which pydantic adds to the location of an error.
+FORMS_OF_TYPES = ("number", "conditional")
+# What is allowed, by the type of pydantic's error; braces hold the bounds of its context.
+ALLOWED = {
+    "greater_than_equal": "at least {ge:g}",
+    "greater_than": "a number above {gt:g}",
+    "less_than_equal": "at most {le:,}",
+    "finite_number": "a number",
+    "string_type": "a string",
+    "string_too_short": "a string",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "too_short": "a list of one or more",
+    "too_long": "a list of at most {max_length:,}",
+    "model_type": "a mapping",
+    "dict_type": "a mapping",
+}
 
 
 def reaches_in_words(reaches: Sequence[str]) -> str:
@@ -104,6 +130,27 @@ class SourceMap:
         return next((words for laid, words in self.overrides.items() if laid[: len(path)] == path), "")
 
 
+class Refusal(ValueError):  # noqa: N818 - its text is shown to the user
+    """Report what is wrong with one value, what is allowed and which name was probably meant.
+
+    Without `what`, the value itself is; the message repeats no value that `is_secret`. `at` is the place of the value
+    inside what is validated. An unknown name is refused with the `known` ones; `what` is of which kind it is.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        allowed: str = "",
+        nearest: str = "",
+        is_secret: bool = False,
+        at: Location = (),
+        known: Sequence[str] = (),
+    ) -> None:
+        super().__init__(what)
+        self.what, self.allowed, self.nearest, self.is_secret = what, allowed, nearest, is_secret
+        self.at, self.known = at, known
+
+
 @dataclass
 class Problems:
     """Collects all problems of a document, so that they are reported together."""
@@ -128,17 +175,43 @@ class Problems:
         near = nearest(name, [*known, *elsewhere])
         allowed = ", ".join(known)
         if len(known) > MOST_NAMED:
-            command = "schema" if kind == "key" else "hyperparameters"
+            command = "hyperparameters" if kind == "hyperparameter" else "schema"
             allowed = f"`sweeplab {command}` lists them" if not near else ""
         self.add(path, f"{dotted(path[:-1])}: unknown {kind} {shown(name)}", allowed, near, at_key=True)
 
+    def retell(self, error: ValidationError, place: Location = (), elsewhere: Iterable[str] = ()) -> None:
+        """Add all that pydantic found wrong with the value at a place.
 
-class Refusal(ValueError):  # noqa: N818 - its text is shown to the user
-    """Report what is wrong with one value, what is allowed and which name was probably meant.
+        `elsewhere` are names that an unknown key at the top may mean.
+        """
+        for detail in error.errors(include_url=False):
+            path = (*place, *(part for part in detail["loc"] if part not in FORMS_OF_TYPES))
+            context, kind, value = detail.get("ctx", {}), detail["type"], detail["input"]
+            refusal = context.get("error")
+            what = f"{dotted(path)} is {shown(value)}"
+            if kind == "missing":
+                self.add(path[:-1], f"{dotted(path)} is missing")
+            elif isinstance(refusal, Refusal) and refusal.known:
+                others = elsewhere if len(path) == 1 else SECTIONS[:1]
+                self.unknown(path, refusal.known, refusal.what, others)
+            elif isinstance(refusal, Refusal):
+                self._refuse((*path, *refusal.at), refusal, value)
+            elif kind == "literal_error":
+                choices = re.findall(r"'(.*?)'", context["expected"])
+                self.add(path, what, " | ".join(choices), nearest(value, choices))
+            else:
+                allowed = ALLOWED.get(kind, detail["msg"].removeprefix("Input should be "))
+                if kind == "list_type" and isinstance(value, int | float | str):
+                    is_count = path == ("seeds",) and value in range(1, MOST_COUNTED)
+                    allowed += f", such as {shown([*range(int(value))] if is_count else [value])}"
+                self.add(path, what, allowed.format(**context))
 
-    The message does not repeat a value that `is_secret`.
-    """
-
-    def __init__(self, what: str, allowed: str = "", nearest: str = "", is_secret: bool = False) -> None:
-        super().__init__(what)
-        self.what, self.allowed, self.nearest, self.is_secret = what, allowed, nearest, is_secret
+    def _refuse(self, path: Location, refusal: Refusal, value: Any) -> None:
+        for part in refusal.at:
+            value = value[part]
+        what = f"{dotted(path)} {refusal.what or 'is'}"
+        if not refusal.what:
+            what += f" {shown(value)}"
+        elif not refusal.is_secret:
+            what += f": {shown(value)}"
+        self.add(path, what, refusal.allowed, refusal.nearest)

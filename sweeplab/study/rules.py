@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from simpleeval import DEFAULT_OPERATORS
 
@@ -18,45 +18,14 @@ from sweeplab.expressions import Expression
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model import accounting
 from sweeplab.model.attention import requirements
-from sweeplab.model.shape import FIELDS, SETTLED, ModelShape, Requirement, settled
+from sweeplab.model.shape import SETTLED, ModelShape, Requirement, settled
 from sweeplab.study.problems import Location
 from sweeplab.study.search import Derived, Divisors, SearchSpec, needs
 from sweeplab.study.spec import NOWHERE, StudySpec
+from sweeplab.study.values import FACTS, LENGTHS_OF, Facts
 from sweeplab.train.run import REQUIREMENTS, train_flops, train_tokens
 
 Values = Mapping[str, Any]
-
-
-class Facts(NamedTuple):
-    """Numbers computed from a run's hyperparameters: parameters of its model, tokens and FLOPs of its training."""
-
-    n_params: int
-    n_params_active: int
-    n_params_non_embedding: int
-    train_tokens: int
-    train_flops: int
-
-
-# The hyperparameters that each fact depends on.
-_SIZES = frozenset(FIELDS)
-_TOKENS = frozenset(
-    {"objective", "family", "block_size", "mask_share", "span_length"}
-    | {"max_iters", "batch_size", "batch_warmup_iters"}
-)
-FACTS: dict[str, frozenset[str]] = {
-    "n_params": _SIZES,
-    "n_params_active": _SIZES,
-    "n_params_non_embedding": _SIZES - {"block_size"},
-    "train_tokens": _TOKENS,
-    "train_flops": _TOKENS | _SIZES,
-}
-# The hyperparameters that determine the number of steps of a run whose length these set.
-LENGTHS_OF = {
-    "epochs": frozenset({"epochs", "batch_size", "block_size", "data_limit"}),
-    "tokens_per_param": (_SIZES | _TOKENS | {"tokens_per_param", "params_counted"}) - {"max_iters"},
-}
-# Expressions may not use these: a trial is the same for every seed and on every machine.
-UNSEEN = frozenset(row.name for row in TABLE.values() if row.name == "seed" or row.category == "precision")
 
 
 def facts(values: Hyperparameters) -> Facts:

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from sweeplab.expressions import Expression
+from pydantic import (
+    ConfigDict,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass
+
+from sweeplab.errors import nearest
+from sweeplab.hyperparameters import TABLE, Hyperparameter, canonical
+from sweeplab.study.problems import Refusal
+from sweeplab.study.values import Condition, End, Options, WholeEnd, refusal_at
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -18,34 +33,86 @@ Scalar = str | int | float | bool | None
 # How far the best value may lie from a range's prior: a standard deviation, as a share of the range.
 CONFIDENCES = {"low": 0.5, "medium": 0.25, "high": 0.125}
 MEDIUM = "medium"
+# A float cannot distinguish more steps than this.
+MOST_STEPS = 2**53
+_CHECKED = ConfigDict(extra="forbid")
+_WHEN = Field(description="Sampled only where this holds; else the default is used")
 
 
 class Entry:
-    """An entry of `search`; its fields are the keys of the study file, except for two."""
+    """An entry of `search`, whose fields are the keys of the study file."""
 
     def written(self) -> dict[str, Any]:
         """Return the entry as in a study file, as JSON values."""
-        names = {"values": "choices", "of": "divides"}
-        held = {names.get(name, name): value for name, value in vars(self).items() if name != "integer"}
-        keys = {name: value for name, value in held.items() if value is not None and value is not False}
-        return dict(json.loads(json.dumps(keys, default=lambda expression: expression.text)))
+        return dict(
+            _ADAPTERS[type(self)].dump_python(self, mode="json", by_alias=True, exclude_defaults=True)
+        )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_CHECKED)
 class Range(Entry):
-    """Every number (or whole number) from `min` to `max`, both included.
+    """Every number from `min` to `max`, both included; every whole number where these are whole."""
 
-    `prior` is where a person believes the best value to be, with one of CONFIDENCES, by default MEDIUM.
-    """
+    min: End
+    max: End
+    log: Annotated[bool, Field(strict=True, description="Sample evenly over the logarithm")] = False
+    step: Annotated[float | None, Field(strict=True, gt=0, allow_inf_nan=False)] = None
+    when: Annotated[Condition | None, _WHEN] = None
+    prior: Annotated[
+        float | None,
+        Field(
+            strict=True,
+            allow_inf_nan=False,
+            description="Where the best value is believed to be; for the sampler joint",
+        ),
+    ] = None
+    confidence: Annotated[
+        Literal["low", "medium", "high"] | None,
+        Field(description=f"How firmly it is believed; default: {MEDIUM}"),
+    ] = None
 
-    min: float
-    max: float
-    log: bool = False
-    step: float | None = None
-    when: Expression | None = None
-    integer: bool = False
-    prior: float | None = None
-    confidence: str | None = None
+    @model_validator(mode="after")
+    def _is_sound(self) -> Self:
+        low, high = self.min, self.max
+        if low > high:
+            raise Refusal(f"is inverted: min {low:g} is above max {high:g}", "min below max", is_secret=True)
+        if low == high:
+            what = f"is empty: min and max are both {low:g}"
+            raise Refusal(what, "a max above min; put a single value under fixed", is_secret=True)
+        if self.log and low <= 0:
+            what = f"is of a logarithmic range, which starts at {low:g}"
+            raise Refusal(what, "a min above 0, or no log", at=("min",), is_secret=True)
+        if self.step is not None:
+            self._check_step(self.step)
+        if self.confidence and self.prior is None:
+            raise Refusal("has no prior beside it", "a prior", at=("confidence",))
+        if self.prior is not None and not low <= self.prior <= high:
+            what = f"is {self.prior:g}, which lies outside of its range"
+            raise Refusal(what, f"{low:g} to {high:g}", at=("prior",), is_secret=True)
+        return self
+
+    def _check_step(self, step: float) -> None:
+        what, allowed = "", ""
+        first, width = Fraction(str(self.min)), Fraction(str(step))
+        steps = (Fraction(str(self.max)) - first) / width
+        if self.log:
+            what, allowed = "is of a logarithmic range", "either log or step"
+        elif self.integer and step % 1:
+            what, allowed = f"is {step:g}", "a whole number above 0"
+        elif steps > MOST_STEPS:
+            what, allowed = f"is {step:g}", f"one that divides the range into at most {MOST_STEPS:,} steps"
+        elif steps % 1:
+            ends = [first + count * width for count in (int(steps), int(steps) + 1) if count]
+            near = " or ".join(f"{float(end):g}" for end in ends if end <= sys.float_info.max)
+            what = f"does not divide its range: max {self.max:g} is not a whole number of steps above min"
+            allowed = f"such as max {near}" if near else "no step, or one that ends at max"
+        if what:
+            raise Refusal(what, allowed, at=("step",), is_secret=True)
+
+    @property
+    def integer(self) -> bool:
+        """Return whether the values are whole numbers."""
+        return isinstance(self.min, int)
 
     @property
     def count(self) -> int | None:
@@ -124,12 +191,12 @@ class Range(Entry):
         return {"low": kind(self.min), "high": kind(self.max), "step": step, "log": self.log}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_CHECKED)
 class Choices(Entry):
     """One of a list of values. Optuna keeps scalars only: a tuple is stored as its JSON text."""
 
-    values: tuple[Any, ...]
-    when: Expression | None = None
+    values: Annotated[Options, Field(validation_alias="choices", serialization_alias="choices")]
+    when: Annotated[Condition | None, _WHEN] = None
 
     @property
     def count(self) -> int:
@@ -175,29 +242,129 @@ class Choices(Entry):
         return self.values
 
 
-@dataclass(frozen=True)
+def _divided(written: Any, place: ValidationInfo) -> str:
+    row, name = place.context, canonical(written) if isinstance(written, str) else ""
+    whole = [other.name for other in TABLE.values() if other.kind == "int"]
+    if name not in whole or (row and name in (row.name, "seed")):
+        allowed = "the name of a whole-number hyperparameter, such as n_embd"
+        raise Refusal("", allowed, nearest(name, whole) or nearest(name, TABLE))
+    return name
+
+
+_DIVIDED = Field(
+    validation_alias="divides",
+    serialization_alias="divides",
+    description="Sample a divisor of this hyperparameter",
+)
+
+
+@dataclass(frozen=True, config=_CHECKED)
 class Divisors(Entry):
     """The divisors of another hyperparameter, from `min` to `max`."""
 
-    of: str
-    min: int
-    max: int
-    when: Expression | None = None
+    of: Annotated[str, PlainValidator(_divided, str), _DIVIDED]
+    min: WholeEnd
+    max: WholeEnd
+    when: Annotated[Condition | None, _WHEN] = None
 
-    def choices(self, of: int) -> Choices:
+    @model_validator(mode="after")
+    def _is_sound(self) -> Self:
+        if self.min > self.max:
+            what = f"is inverted: min {self.min:g} is above max {self.max:g}"
+            raise Refusal(what, "min below max", is_secret=True)
+        return self
+
+    def values(self, of: int) -> tuple[int, ...]:
         """Return the divisors of a value of the other hyperparameter."""
-        return Choices(tuple(n for n in range(self.min, min(self.max, of) + 1) if of % n == 0))
+        return tuple(n for n in range(self.min, min(self.max, of) + 1) if of % n == 0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_CHECKED)
 class Derived(Entry):
     """Computed from the others, never sampled."""
 
-    expr: Expression
+    expr: Annotated[Condition, Field(description="Arithmetic over hyperparameters and model facts")]
 
 
 Sampled = Range | Choices
 SearchSpec = Range | Choices | Divisors | Derived
+
+
+SUGGESTED = "suggested"
+# All runs of a study are evaluated on the same targets, because their losses are compared.
+EVALUATED = ("eval_tokens", "eval_iters", "eval_full", "eval_train")
+# The key that identifies the form of an entry of `search`, and the form's keys.
+FORMS: dict[str, tuple[type[Entry], tuple[str, ...]]] = {
+    "expr": (Derived, ("expr",)),
+    "divides": (Divisors, ("divides", "min", "max", "when")),
+    "choices": (Choices, ("choices", "when")),
+    "min": (Range, ("min", "max", "log", "step", "when", "prior", "confidence")),
+}
+FORMS["max"] = FORMS["min"]
+_KEYS = (*FORMS["min"][1], "choices", "divides", "expr")
+_ADAPTERS = {form: TypeAdapter[Any](form) for form, _ in FORMS.values()}
+_OPTIONS = TypeAdapter(Options)
+
+
+def is_searched(row: Hyperparameter) -> bool:
+    """Return whether a hyperparameter may be searched: those that depend on the machine may not."""
+    return row.name not in ("seed", *EVALUATED) and row.category != "precision"
+
+
+def read_entry(written: Any, place: ValidationInfo) -> SearchSpec:
+    """Return the typed entry of a row of the table, which is the context of the validation.
+
+    Raises:
+        Refusal: it has none of the forms that the row may have.
+        ValidationError: lists what is wrong with it.
+    """
+    row: Any = place.context
+    if isinstance(written, SearchSpec):
+        return written
+    if written == SUGGESTED and row.suggested is not None:
+        written = row.suggested
+    if isinstance(written, list | tuple):
+        return Choices(_OPTIONS.validate_python(written, context=row))
+    if not isinstance(written, Mapping):
+        raise _no_form(row, written)
+    key = next((key for key in FORMS if key in written), "")
+    form, keys = FORMS.get(key, (None, _KEYS))
+    unknown = [
+        refusal_at(Refusal("key", known=keys), written[key], key) for key in written if key not in keys
+    ]
+    if unknown:
+        raise ValidationError.from_exception_data("entry", unknown)
+    if form is None:
+        raise _no_form(row, written)
+    if form is Range and row.kind not in ("int", "float"):
+        raise Refusal(f"is a range, and {row.name} takes no range", f"a list of choices: {row.allowed}")
+    if form is Divisors:
+        if row.kind != "int":
+            what = f"is of {row.name}, which is not a whole number, so it divides nothing"
+            raise Refusal(what, row.allowed, at=("divides",), is_secret=True)
+        written = {"min": row.low, "max": row.high, **written}
+    typed: SearchSpec = _ADAPTERS[form].validate_python(written, context=row)
+    return typed
+
+
+_FORMS_IN_WORDS = (
+    f"{{{', '.join(FORMS['min'][1])}}} | [a, list] | {{choices, when}} | {{divides, min, max}} | {{expr}}"
+)
+
+
+def _no_form(row: Hyperparameter, written: Any) -> Refusal:
+    if written == SUGGESTED:
+        what = f"is {SUGGESTED}, but the table suggests no range for {row.name}"
+        return Refusal(what, _FORMS_IN_WORDS, is_secret=True)
+    allowed = _FORMS_IN_WORDS
+    if row.suggested is not None:
+        allowed = f"{SUGGESTED} | {allowed}"
+    if not isinstance(written, str | Mapping):
+        allowed += "; put a single value under fixed"
+    return Refusal("", allowed, nearest(written, [SUGGESTED]))
+
+
+ENTRY = TypeAdapter[Any](Annotated[Any, PlainValidator(read_entry)])
 
 
 def needs(entry: SearchSpec) -> frozenset[str]:

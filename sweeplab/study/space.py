@@ -21,7 +21,6 @@ from sweeplab.model.shape import settled
 from sweeplab.records.folders import named_cell
 from sweeplab.study.problems import shown
 from sweeplab.study.rules import (
-    LENGTHS_OF,
     Rule,
     derive,
     evaluate,
@@ -31,8 +30,18 @@ from sweeplab.study.rules import (
     rules,
     wanted,
 )
-from sweeplab.study.search import Derived, Divisors, Sampled, Scalar, SearchSpec, needs, stored_values
+from sweeplab.study.search import (
+    Choices,
+    Derived,
+    Divisors,
+    Sampled,
+    Scalar,
+    SearchSpec,
+    needs,
+    stored_values,
+)
 from sweeplab.study.spec import StudySpec, seed_parts
+from sweeplab.study.values import LENGTHS_OF
 
 if TYPE_CHECKING:
     import numpy as np
@@ -144,8 +153,8 @@ class Space:
             return
         entered: dict[str, Sampled]
         if isinstance(entry, Divisors):
-            lists = {self._label(name, entry, of): entry.choices(of) for of in self._possible(entry.of) or ()}
-            entered = {label: choices for label, choices in lists.items() if choices.values}
+            lists = {self._label(name, entry, of): entry.values(of) for of in self._possible(entry.of) or ()}
+            entered = {label: Choices(values) for label, values in lists.items() if values}
         else:
             entered = {name: entry}
         self._names[name] = list(entered)

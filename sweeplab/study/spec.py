@@ -4,82 +4,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
-from pydantic import BeforeValidator, Field, PlainValidator, field_validator, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter, field_validator, model_validator
 
 from sweeplab import plugins
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.expressions import ALLOWED, Expression, in_table_names
-from sweeplab.files import downloading
+from sweeplab.expressions import Expression
 from sweeplab.formatting import duration
 from sweeplab.hyperparameters import AUTO, TABLE, defaults
 from sweeplab.permissions import RAY, TRACKING, WANDB, Kind, mirror_address
 from sweeplab.records.folders import NAMES, is_name
+from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.problems import SECTIONS, Location, Refusal, SourceMap, beside
-from sweeplab.study.search import SearchSpec
-
-MOST_COUNTED = 2**16  # workers, runs of a stack or threads
-
-
-def _seconds(written: Any) -> Any:
-    if not isinstance(written, str):
-        return written
-    amount = "([0-9.]+)"
-    parts = re.fullmatch(rf"(?:{amount}d)?(?:{amount}h)?(?:{amount}m)?(?:{amount}s)?", written.strip())
-    with suppress(ValueError):  # a part with two points
-        amounts = [float(part or 0.0) for part in parts.groups()] if parts else []
-        if any(amounts):
-            return sum(amount * unit for amount, unit in zip(amounts, (86400, 3600, 60, 1), strict=True))
-    raise Refusal("is not a duration", "30m, 2h, 90s, 1h30m, or a number of seconds")
-
-
-def _count(written: Any) -> Any:
-    is_whole = isinstance(written, int) and not isinstance(written, bool)
-    if written == AUTO or (is_whole and 1 <= written <= MOST_COUNTED):
-        return written
-    raise Refusal("is not a valid count", f"auto, or a whole number from 1 to {MOST_COUNTED}")
-
-
-def _seed_number(written: Any) -> Any:
-    try:
-        return TABLE["seed"].check(written)
-    except ValueError:
-        raise Refusal("is not a valid seed", TABLE["seed"].allowed) from None
-
-
-def _local(place: str) -> str:
-    allowed = downloading(place)
-    if allowed:
-        raise Refusal("is an address, and nothing is downloaded", allowed)
-    return place
-
-
-def _expression(written: Any) -> Expression:
-    if isinstance(written, Expression):
-        return written
-    try:
-        return Expression(in_table_names(str(written)))
-    except ValueError as error:
-        raise Refusal(str(error), ALLOWED) from None
-
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Seconds = Annotated[
-    Positive, BeforeValidator(_seconds, Positive | Annotated[str, Field(pattern="^[0-9.dhms]+$")])
-]
-_COUNT = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_COUNTED}, {"const": AUTO}]}
-Place = Annotated[str, Field(min_length=1), pydantic.AfterValidator(_local)]
-Count = Annotated[int | str, PlainValidator(_count), pydantic.WithJsonSchema(_COUNT)]
-SeedNumber = Annotated[int, PlainValidator(_seed_number, Annotated[int, Field(ge=0, le=TABLE["seed"].high)])]
-Condition = Annotated[
-    Expression, PlainValidator(_expression, str), pydantic.PlainSerializer(lambda expression: expression.text)
-]
-
+from sweeplab.study.search import ENTRY, SearchSpec
+from sweeplab.study.values import (
+    Condition,
+    Count,
+    Place,
+    Positive,
+    Seconds,
+    Section,
+    SeedNumber,
+    Value,
+    Values,
+    expression_of,
+    key,
+    local,
+    of_rows,
+)
 
 if TYPE_CHECKING:
     from sweeplab.data.batches import DataKind
@@ -87,6 +44,8 @@ if TYPE_CHECKING:
 DEFAULT_TRIALS_PER_CELL = 10
 # Upper limits of what a study may ask for.
 MOST_TRIALS, MOST_SEEDS, MOST_REPEATS = 10**12, 1000, 100
+# Every draw is checked against all constraints: more of them take minutes before the first trial.
+MOST_CELLS, MOST_CONSTRAINTS = 1000, 100
 PRESETS = files("sweeplab") / "presets"
 # A warm start with this suffix is a table, any other a study of the lab.
 TABLE_SUFFIX = ".csv"
@@ -98,18 +57,6 @@ IDENTITY = ("data", "fixed", "search", "objective", "seeds", "constraints", "ini
 LEAVE_BEFORE, SHORTEST_JOB = 90, 120
 # Keys that are left out of a written study where they are empty.
 OPTIONAL = ("cells", "first_trial", "warm_start", "init_from", "confirm", "plugins", "notify")
-
-
-class Section(pydantic.BaseModel):
-    """A part of the study file: refuses unknown keys and values of another type, and is immutable."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-def key(default: Any, meaning: str, **bounds: Any) -> Any:
-    """Declare an optional key of the file, with the description that editors show; a type as default is called."""
-    defaults = {"default_factory": default} if isinstance(default, type) else {"default": default}
-    return Field(**defaults, description=meaning, **bounds)
 
 
 ALWAYS = Expression("True")
@@ -129,10 +76,6 @@ def seed_parts(seed: int | ConditionalSeed) -> tuple[int, Expression]:
     if isinstance(seed, ConditionalSeed):
         return seed.seed, seed.when
     return seed, ALWAYS
-
-
-# The forms of a seed, which pydantic adds to the location of an error.
-SEED_FORMS = ("number", "conditional")
 
 
 def _seed_form(seed: Any) -> str:
@@ -183,7 +126,7 @@ def _known(name: str, field: pydantic.ValidationInfo) -> str:
         from sweeplab.data.readers.content import ENCODINGS
 
         _check_known(name, ENCODINGS)
-    elif kind != "tokenizer" or not (_local(name).endswith(TOKENIZER_SUFFIXES) or name == "ids"):
+    elif kind != "tokenizer" or not (local(name).endswith(TOKENIZER_SUFFIXES) or name == "ids"):
         _check_known(name, tuple(plugins.table_of(kind)))
     return name
 
@@ -280,29 +223,6 @@ class Budget(Section):
         return written
 
 
-class Algorithm(Section):
-    """A sampler or pruner with Optuna's options for it; in the file the options are written beside the type."""
-
-    type: str
-    options: dict[str, Any] = Field(default_factory=dict)
-
-    @pydantic.model_serializer
-    def _written(self) -> dict[str, Any]:
-        return {"type": self.type, **self.options}
-
-
-class Sampler(Algorithm):
-    """The sampler, which proposes the next trial of a cell."""
-
-    type: str = AUTO
-
-
-class Pruner(Algorithm):
-    """The pruner, which ends a trial that falls behind the others of its cell."""
-
-    type: str = "none"
-
-
 # For each key that not all engines have, the engines that have it.
 ENGINE_KEYS = {
     "gpus_per_worker": ("slurm", "ray"),
@@ -387,24 +307,41 @@ class Confirm(Section):
     seeds: int = key(5, "Most fresh seeds of each, and as many again for the winner", ge=2, le=MOST_SEEDS)
 
 
+def _text_of(written: Any) -> str:
+    return expression_of(written).text
+
+
+def _written_search(search: dict[str, SearchSpec]) -> dict[str, Any]:
+    return {name: entry.written() for name, entry in search.items()}
+
+
+Literals = Annotated[dict[str, Any], of_rows(TypeAdapter(Value))]
+Lists = Annotated[dict[str, list[Any]], of_rows(TypeAdapter(Values))]
+Entries = Annotated[dict[str, SearchSpec], of_rows(ENTRY), PlainSerializer(_written_search)]
+
+
 class StudySpec(Section):
     """A study. Its values have been checked against the hyperparameter table and against each other."""
 
     name: str = Field(description="Name of the study and of its folder in the lab")
     data: DataSpec
     preset: Part | None = key(None, "Published model whose values are used as fixed where the file sets none")
-    fixed: dict[str, Any] = key(dict, "Hyperparameters with one value")
-    grid: dict[str, list[Any]] = key(dict, "Hyperparameters whose every combination is a cell")
-    cells: list[dict[str, Any]] = key(
-        list, "Cells, each given by what it changes in fixed, such as one thing at a time"
+    fixed: Literals = key(dict, "Hyperparameters with one value")
+    grid: Lists = key(dict, "Hyperparameters whose every combination is a cell")
+    cells: list[Literals] = key(
+        list,
+        "Cells, each given by what it changes in fixed, such as one thing at a time",
+        max_length=MOST_CELLS,
     )
-    search: dict[str, SearchSpec] = key(dict, "Hyperparameters that are tuned inside each cell")
-    first_trial: dict[str, Any] = key(dict, "Values of searched names in the first trial of each cell")
-    constraints: list[str] = key(list, "Expressions that must hold for every cell and trial")
+    search: Entries = key(dict, "Hyperparameters that are tuned inside each cell")
+    first_trial: Literals = key(dict, "Values of searched names in the first trial of each cell")
+    constraints: list[Annotated[str, BeforeValidator(_text_of, str)]] = key(
+        list, "Expressions that must hold for every cell and trial", max_length=MOST_CONSTRAINTS
+    )
     objective: ObjectiveSpec = ObjectiveSpec()
     budget: Budget = Budget()
-    sampler: Sampler = Sampler()
-    pruner: Pruner = Pruner()
+    sampler: Sampler = Sampler.model_construct(type=AUTO, options={})
+    pruner: Pruner = Pruner.model_construct(type="none", options={})
     seeds: list[Seed] = key([0], "A trial trains once per seed", min_length=1)
     engine: Engine = Engine()
     track: Track = Track()
@@ -462,10 +399,6 @@ class StudySpec(Section):
             allowed = "names such as MY_PHONE; put the URLs, which may hold secrets, into the variables"
             raise Refusal(what, allowed, is_secret=True)
         return names
-
-    @pydantic.field_serializer("search")
-    def _written_search(self, search: dict[str, SearchSpec]) -> dict[str, Any]:
-        return {name: entry.written() for name, entry in search.items()}
 
     @property
     def seed_numbers(self) -> list[int]:

@@ -28,9 +28,10 @@ from sweeplab.records.runs import RunFolder
 from sweeplab.study import inputs, plan
 from sweeplab.study.algorithms import settled_sampler
 from sweeplab.study.file.resolve import check_imported
+from sweeplab.study.options import Algorithm
 from sweeplab.study.problems import Location, dotted
 from sweeplab.study.space import Cell, Space, cells, spaces_of
-from sweeplab.study.spec import TABLE_SUFFIX, Algorithm, StudySpec
+from sweeplab.study.spec import TABLE_SUFFIX, StudySpec
 from sweeplab.sweep import choosing
 from sweeplab.sweep.choosing import BenchRow, Timed, Way, step_flops
 from sweeplab.sweep.progress import Remaining, time_in_words

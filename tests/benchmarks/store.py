@@ -26,9 +26,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.setting import print_table, setting
 from optuna.trial import TrialState, create_trial
 
+from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.search import Range
 from sweeplab.study.space import cells
-from sweeplab.study.spec import Budget, DataSpec, Pruner, Sampler, StudySpec
+from sweeplab.study.spec import Budget, DataSpec, StudySpec
 from sweeplab.sweep.trials.sharing import Claim, Report
 from sweeplab.sweep.trials.store import Store
 

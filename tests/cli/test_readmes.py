@@ -53,9 +53,9 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.server import Server
 from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.algorithms import PRUNERS, SAMPLERS
 from sweeplab.study.file.reading import read_plain, read_study
 from sweeplab.study.file.schema import study_schema
+from sweeplab.study.options import PRUNERS, SAMPLERS
 from sweeplab.study.space import cells
 from sweeplab.study.spec import ENGINE_KEYS, Engine, StudySpec
 

@@ -27,9 +27,10 @@ from optuna.trial import TrialState
 from sqlalchemy.exc import OperationalError
 
 from sweeplab.records.runs import RunState
+from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.search import Range
 from sweeplab.study.space import cells
-from sweeplab.study.spec import Budget, DataSpec, Pruner, Sampler, StudySpec
+from sweeplab.study.spec import Budget, DataSpec, StudySpec
 from sweeplab.sweep.trials import sharing
 from sweeplab.sweep.trials.sharing import LEASE_SECONDS, Claim, LeaseLost, Owner, Report
 from sweeplab.sweep.trials.store import Store

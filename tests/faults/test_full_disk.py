@@ -17,8 +17,9 @@ from tiny_study import expire_leases
 from sweeplab.errors import StorageUnavailable
 from sweeplab.lab.events import Event, RunEvaluated
 from sweeplab.records.folders import StudyFolder
+from sweeplab.study.options import Pruner
 from sweeplab.study.space import cells
-from sweeplab.study.spec import Budget, Engine, Pruner
+from sweeplab.study.spec import Budget, Engine
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.trials.store import Store
 

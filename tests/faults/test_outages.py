@@ -15,7 +15,8 @@ from tiny_study import expire_leases
 
 from sweeplab.errors import StorageUnavailable
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.spec import Budget, Pruner
+from sweeplab.study.options import Pruner
+from sweeplab.study.spec import Budget
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.trials.sharing import LEASE_SECONDS, Availability, Report
 from sweeplab.sweep.trials.store import Store

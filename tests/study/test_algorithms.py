@@ -4,18 +4,9 @@ from optuna.trial import TrialState
 from tiny_study import study_of_parts as read
 
 from sweeplab.errors import BadInput
-from sweeplab.study.algorithms import (
-    PRUNERS,
-    SAMPLERS,
-    make_pruner,
-    make_sampler,
-    n_startup_trials,
-    rungs,
-    settled_pruner,
-    settled_sampler,
-)
+from sweeplab.study.algorithms import make_sampler, n_startup_trials, rungs, settled_pruner, settled_sampler
+from sweeplab.study.options import PRUNERS, SAMPLERS, Pruner, Sampler, build
 from sweeplab.study.space import Space, cells
-from sweeplab.study.spec import Pruner, Sampler
 
 COUNTABLE = {"top_k": {"min": 10, "max": 12}, "dropout": {"min": 0, "max": 0.2, "step": 0.1}}
 OPEN = {
@@ -106,7 +97,7 @@ def test_a_grid_has_every_point_once():
 @pytest.mark.parametrize("name", PRUNERS)
 def test_a_pruner_judges_trials(name):
     pruner = read(pruner={"type": name, **PRUNER_OPTIONS[name]}).pruner
-    study = optuna.create_study(pruner=make_pruner(pruner))
+    study = optuna.create_study(pruner=build(pruner))
     pruned = []
     for number in range(12):
         trial = study.ask()
@@ -126,11 +117,11 @@ def test_a_pruner_judges_trials(name):
     "name", [name for name in PRUNERS if name not in ("percentile", "patient", "threshold")]
 )
 def test_a_pruner_needs_no_options(name):
-    assert type(make_pruner(read(pruner=name).pruner)) is PRUNERS[name].optuna_class
+    assert type(build(read(pruner=name).pruner)) is PRUNERS[name].optuna_class
 
 
 def test_a_pruner_without_another_stops_what_gets_worse():
-    pruner = make_pruner(read(pruner={"type": "patience", "patience": 1, "min_delta": 0.5}).pruner)
+    pruner = build(read(pruner={"type": "patience", "patience": 1, "min_delta": 0.5}).pruner)
     trial = optuna.create_study(pruner=pruner).ask()
     for iteration, loss in enumerate([3.0, 2.0, 2.6, 2.7]):
         trial.report(loss, iteration)
@@ -139,7 +130,7 @@ def test_a_pruner_without_another_stops_what_gets_worse():
 
 @pytest.mark.parametrize("kind", [*SAMPLERS.values(), *PRUNERS.values()], ids=lambda kind: kind.optuna)
 def test_our_names_are_of_options_that_optuna_has(kind):
-    known = kind.options()
+    known = kind.options.model_fields
     assert set(kind.aliases.values()) <= known.keys()
     assert set(kind.defaults) <= known.keys()
     assert not set(kind.aliases) & known.keys()
@@ -201,7 +192,7 @@ def test_all_cells_of_a_joint_search_share_its_first_points(n_cells, per_cell, e
 @pytest.mark.parametrize(("every", "last"), [(50, 300), (10, 1000), (500, 500), (7, 100)])
 def test_halving_decides_one_rung_at_an_evaluation(name, every, last):
     pruner = settled_pruner(read(pruner=name).pruner, every, last)
-    study = optuna.create_study(pruner=make_pruner(pruner))
+    study = optuna.create_study(pruner=build(pruner))
     trial = study.ask()
     decided = []
     for iteration in [*range(0, last, every), last]:

@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from sweeplab.errors import BadInput
 from sweeplab.expressions import FUNCTIONS
 from sweeplab.hyperparameters import ALIASES, TABLE, Hyperparameter, canonical
-from sweeplab.study.file.entries import Written, parse_value, plain, read_range
+from sweeplab.study.file.entries import parse_value, plain, read_range
 from sweeplab.study.file.markdown import parse_tables, read_tables
 from sweeplab.study.file.reading import read_text
 from sweeplab.study.file.template import study_text
-from sweeplab.study.problems import Problems
-from sweeplab.study.rules import FACTS
-from sweeplab.study.search import Derived, Range
+from sweeplab.study.search import ENTRY, Derived, Range
+from sweeplab.study.values import FACTS
 
 USUAL = """\
 # Hyperparameters
@@ -187,8 +186,7 @@ def test_ranges_as_people_write_them(name: str, written: str, entry: object) -> 
 )
 def test_a_range_of_any_text_is_sound_or_none(row: Hyperparameter, text: str) -> None:
     if (entry := read_range(row, text)) is not None:
-        problems = Problems()
-        assert Written(row, entry, ("search", row.name), problems).entry() and not problems.found
+        assert ENTRY.validate_python(entry, context=row)
 
 
 def test_knows_what_others_call_the_rows() -> None:
@@ -239,7 +237,7 @@ def test_a_table_of_a_source_makes_a_study_that_runs_anywhere(suffix: str, text:
     spec = read_text(text, tmp_path / "mine.yaml")
     assert spec.search["learning_rate"] == Range(3e-4, 1e-2, log=True), "widened to contain the sample value"
     assert spec.search["dropout"] == Range(0.0, 0.5, step=0.1)
-    assert spec.search["max_iters"] == Range(5000, 20_000, integer=True)
+    assert spec.search["max_iters"] == Range(5000, 20_000)
     assert spec.first_trial == {"learning_rate": 3e-4, "max_iters": 10_000, "dropout": 0.5}
     assert isinstance(spec.search["min_lr"], Derived) and spec.search["min_lr"].expr.names == {
         "learning_rate"

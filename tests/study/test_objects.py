@@ -8,7 +8,8 @@ from optuna import pruners, samplers
 
 import sweeplab
 from sweeplab.errors import BadInput
-from sweeplab.study.algorithms import as_written, with_algorithms
+from sweeplab.study.algorithms import with_algorithms
+from sweeplab.study.options import as_written
 
 
 def quiet(kind, **arguments):

@@ -11,10 +11,11 @@ from sweeplab.formatting import bytes_in_words
 from sweeplab.model.accounting import forward_flops, n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import StudyFolder
+from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.plan import WorkerResources, divide_machine
 from sweeplab.study.search import Choices, Derived, Range
 from sweeplab.study.space import Space
-from sweeplab.study.spec import Budget, DataSpec, Engine, Pruner, Sampler, Track
+from sweeplab.study.spec import Budget, DataSpec, Engine, Track
 from sweeplab.sweep.planning import _check_disk, make_plan
 from sweeplab.train import devices
 from sweeplab.train.run import COPIES
@@ -148,7 +149,7 @@ def test_workers_sampler_and_pruner_are_as_asked(planned) -> None:
     )
     assert len(plan.workers) == 3
     assert [cell.stack for cell in plan.cells] == [2]
-    assert (plan.sampler, plan.pruner) == ("tpe", "asha(min_iters=5)")
+    assert (plan.sampler, plan.pruner) == ("tpe", "asha(min_resource=5)")
     assert (plan.device, plan.dtype) == ("cpu", "float32")
 
 

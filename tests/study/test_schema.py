@@ -5,9 +5,10 @@ import pytest
 from ruamel.yaml import YAML
 
 from sweeplab.hyperparameters import TABLE
-from sweeplab.study.algorithms import PRUNERS, SAMPLERS, settled_sampler
+from sweeplab.study.algorithms import settled_sampler
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.file.schema import study_schema
+from sweeplab.study.options import PRUNERS, SAMPLERS
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Space, cells
 from sweeplab.sweep.planning import make_plan

@@ -11,10 +11,11 @@ from tiny_study import study_of_parts as study
 
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
-from sweeplab.study.file.entries import is_searched
 from sweeplab.study.problems import LENGTHS
-from sweeplab.study.rules import FACTS, facts, order, rules
+from sweeplab.study.rules import facts, order, rules
+from sweeplab.study.search import is_searched
 from sweeplab.study.space import Cell, Space, cells
+from sweeplab.study.values import FACTS
 
 
 def space_of(vocab_size=65, **parts) -> Space:

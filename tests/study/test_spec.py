@@ -5,9 +5,10 @@ import pytest
 from pydantic import ValidationError
 
 from sweeplab.expressions import Expression
+from sweeplab.study.options import Pruner
 from sweeplab.study.problems import SourceMap
 from sweeplab.study.search import Choices, Derived, Divisors, Range
-from sweeplab.study.spec import Budget, DataSpec, Engine, ObjectiveSpec, Pruner, StudySpec
+from sweeplab.study.spec import Budget, DataSpec, Engine, ObjectiveSpec, StudySpec
 
 DATA = DataSpec(corpus="text", tokenizer="byte", path="books/*.txt")
 
@@ -85,7 +86,7 @@ def test_identity_changes_with_what_decides_results_and_with_nothing_else():
 @pytest.mark.parametrize(
     ("entry", "written"),
     [
-        (Range(1, 9, integer=True), {"min": 1, "max": 9}),
+        (Range(1, 9), {"min": 1, "max": 9}),
         (Range(0.1, 1.0, log=True), {"min": 0.1, "max": 1.0, "log": True}),
         (Range(0.0, 1.0, step=0.5), {"min": 0.0, "max": 1.0, "step": 0.5}),
         (Choices(((0.9, 0.95), (0.9, 0.99))), {"choices": [[0.9, 0.95], [0.9, 0.99]]}),

@@ -10,11 +10,11 @@ import sweeplab
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.errors import BadInput
-from sweeplab.formatting import yaml_text
+from sweeplab.formatting import range_in_words, yaml_text
 from sweeplab.hyperparameters import MINIMAL, TABLE, defaults
-from sweeplab.study.algorithms import PRUNERS, SAMPLERS
 from sweeplab.study.file.reading import read_study
-from sweeplab.study.file.template import SEARCHED, range_in_words, study_file, study_text
+from sweeplab.study.file.template import SEARCHED, study_file, study_text
+from sweeplab.study.options import PRUNERS, SAMPLERS
 from sweeplab.study.space import Space, cells
 
 SEARCHABLE = [name for name, row in TABLE.items() if row.suggested is not None]

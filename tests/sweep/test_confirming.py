@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from sweeplab.errors import BadInput
+from sweeplab.expressions import Expression
 from sweeplab.lab.listing import read_trials
 from sweeplab.records.confirmed import read_confirmed
 from sweeplab.records.folders import StudyFolder
 from sweeplab.runs.inspecting import scored
-from sweeplab.study.search import Derived, Expression, Range
+from sweeplab.study.search import Derived, Range
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.confirming import Interrupted, confirm, in_race, race
 from sweeplab.sweep.loop import Loop

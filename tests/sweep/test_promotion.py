@@ -12,8 +12,9 @@ from sweeplab.errors import BadInput
 from sweeplab.lab.identity import write_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.inputs import describe_data
+from sweeplab.study.options import Pruner
 from sweeplab.study.search import Choices, Range
-from sweeplab.study.spec import Budget, Engine, Pruner, Track
+from sweeplab.study.spec import Budget, Engine, Track
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.steering import resume_trial, stop_trial
 from sweeplab.sweep.trials.sharing import Report

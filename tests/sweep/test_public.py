@@ -10,9 +10,10 @@ from sweeplab.errors import BadInput
 from sweeplab.lab.storage import count_trials
 from sweeplab.processes import VARIABLE
 from sweeplab.records.folders import StudyFolder
+from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.search import Range
 from sweeplab.study.space import cells
-from sweeplab.study.spec import Budget, Pruner, Sampler
+from sweeplab.study.spec import Budget
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.trials import public, tables
 from sweeplab.sweep.trials.public import PublicStorage, open_storage, why_public

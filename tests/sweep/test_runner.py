@@ -18,9 +18,10 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurvePoint, RunEnd, RunState, TrialEnding
 from sweeplab.runs import open_run
 from sweeplab.study.inputs import study_dataset
+from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.search import Choices, Range
 from sweeplab.study.space import cells
-from sweeplab.study.spec import Budget, DataSpec, Engine, ObjectiveSpec, Pruner, Sampler, Track
+from sweeplab.study.spec import Budget, DataSpec, Engine, ObjectiveSpec, Track
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.trials.store import Store
 from sweeplab.tracking.loading import load_checkpoint

@@ -12,8 +12,9 @@ from sweeplab.data.dataset import prepare
 from sweeplab.data.objectives import MOST_WHOLE, make_objective, wholly
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.runs.inspecting import scored
+from sweeplab.study.options import Pruner
 from sweeplab.study.search import Choices
-from sweeplab.study.spec import Budget, Engine, ObjectiveSpec, Pruner
+from sweeplab.study.spec import Budget, Engine, ObjectiveSpec
 from sweeplab.sweep.loop import Loop
 from sweeplab.tracking.loading import LoadedRun, load_checkpoint
 from sweeplab.train.run import TrainingRun

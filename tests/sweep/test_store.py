@@ -13,8 +13,9 @@ from optuna.samplers._tpe.sampler import _split_trials
 from optuna.trial import TrialState
 from tiny_study import expire_leases, finish_all
 
+from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.search import Choices, Divisors, Range
-from sweeplab.study.spec import Budget, Pruner, Sampler
+from sweeplab.study.spec import Budget
 from sweeplab.sweep.trials.sharing import Lease, LeaseLost, Owner, Report
 
 
@@ -113,7 +114,8 @@ import json, os, signal, sys
 import optuna
 from sweeplab.study.search import Range
 from sweeplab.study.space import cells
-from sweeplab.study.spec import Budget, DataSpec, Pruner, StudySpec
+from sweeplab.study.options import Pruner
+from sweeplab.study.spec import Budget, DataSpec, StudySpec
 from sweeplab.sweep.trials.sharing import Leases, Report
 from sweeplab.sweep.trials.storage import TrialStorage
 from sweeplab.sweep.trials.store import Store

@@ -14,8 +14,9 @@ from sweeplab.expressions import Expression
 from sweeplab.lab.identity import write_study
 from sweeplab.lab.storage import WARM_START
 from sweeplab.study.inputs import describe_data
+from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.search import Choices, Derived, Divisors, Range
-from sweeplab.study.spec import Budget, Pruner, Sampler
+from sweeplab.study.spec import Budget
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.trials.sharing import Report

@@ -17,7 +17,6 @@ from sweeplab.files import write_new, write_whole
 from sweeplab.lab.listing import find_study
 from sweeplab.lab.showing import states_in_words
 from sweeplab.records.folders import lab_folder
-from sweeplab.study.file.template import study_text
 
 
 def init(
@@ -49,10 +48,11 @@ def init(
     $ sweeplab init mine --search lr=1e-4..1e-2 --grid n_layer=1,2,4
     $ sweeplab init mine --preset nanogpt-char
     """
-    from sweeplab.study.file.entries import SUGGESTED
     from sweeplab.study.file.markdown import MarkdownTables, read_tables
     from sweeplab.study.file.overrides import read_grid, read_search
     from sweeplab.study.file.resolve import preset as preset_of
+    from sweeplab.study.file.template import study_text
+    from sweeplab.study.search import SUGGESTED
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise BadInput(Problem(f"{name!r} cannot be a study's name", "letters, digits and . _ - inside"))

@@ -198,7 +198,7 @@ def _print_ways(cell: str, rows: Sequence[BenchRow]) -> None:
 def _print_plan(plan: Plan, ahead: Outlook, orders: Sequence[str]) -> None:
     from rich.text import Text
 
-    from sweeplab.study.algorithms import JOINT
+    from sweeplab.study.options import JOINT
 
     data = plan.data
     sizes = (

@@ -29,7 +29,6 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import bytes_in_words, duration
 from sweeplab.lab.listing import find_study
 from sweeplab.records.folders import StudyFolder, lab_folder
-from sweeplab.study.file.template import study_file
 
 
 def predict(
@@ -55,6 +54,7 @@ def predict(
     from sweeplab.analysis import sealing
     from sweeplab.analysis.predicting import predict_size
     from sweeplab.lab.identity import check_same_study
+    from sweeplab.study.file.template import study_file
     from sweeplab.sweep.planning import look_ahead
 
     folder = find_study(lab, name)

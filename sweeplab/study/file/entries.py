@@ -1,45 +1,20 @@
-"""The value, range or choices of one hyperparameter in a study file, checked against the table."""
+"""The values, ranges and choices of hyperparameters as people write them, in tables and on command lines."""
 
 from __future__ import annotations
 
 import math
 import re
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any
 
-from sweeplab.errors import Problem, nearest, synonym
-from sweeplab.expressions import ALLOWED, Expression, in_table_names
-from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter, canonical, is_number
-from sweeplab.study.problems import LENGTHS, Location, Problems, dotted, shown
-from sweeplab.study.search import CONFIDENCES, Choices, Derived, Divisors, Range, SearchSpec
+from pydantic import ValidationError
 
-SUGGESTED = "suggested"
-# In place of a value that was refused: null is a value.
-WRONG: Any = object()
-_RANGE = ("min", "max", "log", "step", "when", "prior", "confidence")
-# The forms of an entry of `search`: the key that identifies each, and the keys that it may have.
-FORMS: dict[str, tuple[str, ...]] = {
-    "expr": ("expr",),
-    "divides": ("divides", "min", "max", "when"),
-    "choices": ("choices", "when"),
-    "min": _RANGE,
-    "max": _RANGE,
-}
-_KEYS = [*_RANGE, "choices", "divides", "expr"]
-_FORMS_IN_WORDS = (
-    f"{{{', '.join(_RANGE)}}} | [a, list] | {{choices, when}} | {{divides, min, max}} | {{expr}}"
-)
-
-
-# A float cannot distinguish more steps than this.
-MOST_STEPS = 2**53
-# All runs of a study are evaluated on the same targets, because their losses are compared.
-EVALUATED = ("eval_tokens", "eval_iters", "eval_full", "eval_train")
-
+from sweeplab.errors import Problem, synonym
+from sweeplab.expressions import Expression, in_table_names
+from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter
+from sweeplab.study.problems import LENGTHS, Problems
+from sweeplab.study.search import ENTRY, SUGGESTED, is_searched
 
 # A share of a run's length, or of the learning rate: "5%", "10% of all training steps".
 _SHARE = re.compile(
@@ -64,221 +39,6 @@ def share_of(row: Hyperparameter, written: Any) -> dict[str, str] | None:
     expression = f"max_iters * {percent:g} // 100"
     return {"expr": f"max({row.low:g}, {expression})" if row.low and row.kind == "int" else expression}
 
-
-def is_searched(row: Hyperparameter) -> bool:
-    """Return whether a hyperparameter may be searched: those that depend on the machine may not."""
-    return row.name not in ("seed", *EVALUATED) and row.category != "precision"
-
-
-def expression(written: Any, path: Location, problems: Problems) -> Expression | None:
-    """Parse an expression; add a problem and return None where it is invalid."""
-    if not isinstance(written, str):
-        problems.add(path, f"{dotted(path)} is {shown(written)}", "an expression, such as max_iters // 10")
-        return None
-    try:
-        return Expression(in_table_names(written))
-    except ValueError as error:
-        problems.add(path, f"{dotted(path)}: {error}", ALLOWED)
-        return None
-
-
-@dataclass(frozen=True)
-class Written:
-    """The entry of a hyperparameter at one place of a study file; its methods add what is wrong to `problems`."""
-
-    row: Hyperparameter
-    value: Any
-    path: Location
-    problems: Problems
-
-    def wrong(self, allowed: str, near: str = "", what: str = "") -> None:
-        """Add the problem `what`; by default, that the value is not allowed."""
-        self.problems.add(self.path, what or f"{self} is {shown(self.value)}", allowed, near)
-
-    def __str__(self) -> str:
-        return dotted(self.path)
-
-    def _at(self, key: str | int) -> Written:
-        return replace(self, value=self.value[key], path=(*self.path, key))
-
-    def literal(self) -> Any:
-        """Return the value as the row's own type, or WRONG."""
-        try:
-            return self.row.check(self.value)
-        except ValueError:
-            allowed = self.row.allowed
-            if isinstance(self.value, Mapping):
-                allowed += "; put ranges and expressions under search"
-            self.wrong(allowed, nearest(self.value, self.row.choices))
-            return WRONG
-
-    def literals(self) -> tuple[Any, ...]:
-        """Return the distinct values of a list."""
-        if not isinstance(self.value, list | tuple) or not self.value:
-            self.wrong(f"a list of one or more of: {self.row.allowed}")
-            return ()
-        values: list[Any] = []
-        for index in range(len(self.value)):
-            item = self._at(index)
-            value = item.literal()
-            if value is WRONG:
-                continue
-            if value in values:
-                item.wrong("", what=f"{self} has {shown(value)} twice")
-            else:
-                values.append(value)
-        return tuple(values)
-
-    def entry(self) -> SearchSpec | None:
-        """Return an entry of `search` typed, or None where it is wrong."""
-        if self.value == SUGGESTED and self.row.suggested is not None:
-            return replace(self, value=self.row.suggested).entry()
-        before = len(self.problems.found)
-        entry = self._entry()
-        return entry if len(self.problems.found) == before else None
-
-    def _entry(self) -> SearchSpec | None:
-        """Return the entry of its form; what it is where a problem was added does not matter."""
-        if isinstance(self.value, list | tuple):
-            return Choices(self.literals())
-        if not isinstance(self.value, Mapping):
-            self._no_form()
-            return None
-        form = next((key for key in FORMS if key in self.value), "")
-        keys = FORMS.get(form, _KEYS)
-        unknown = [key for key in self.value if key not in keys]
-        for key in unknown:
-            self.problems.unknown((*self.path, key), keys, "key", ["fixed"])
-        if unknown:
-            return None
-        when = self._expression("when")
-        if form == "":
-            self._no_form()
-            return None
-        if form == "expr":
-            derived = self._expression("expr")
-            return Derived(derived) if derived else None
-        if form == "choices":
-            return Choices(self._at("choices").literals(), when)
-        if form == "divides":
-            return self._divisors(when)
-        return self._range(when)
-
-    def _expression(self, key: str) -> Expression | None:
-        if key not in self.value:
-            return None
-        return expression(self.value[key], (*self.path, key), self.problems)
-
-    def _no_form(self) -> None:
-        allowed = _FORMS_IN_WORDS
-        if self.value == SUGGESTED:
-            self.wrong(allowed, what=f"the table suggests no range for {self.row.name}")
-            return
-        if self.row.suggested is not None:
-            allowed = f"{SUGGESTED} | {allowed}"
-        if not isinstance(self.value, str | Mapping):
-            allowed += "; put a single value under fixed"
-        self.wrong(allowed, nearest(self.value, [SUGGESTED]))
-
-    def _divisors(self, when: Expression | None) -> Divisors | None:
-        of, row = self._at("divides"), self.row
-        if isinstance(of.value, str):
-            of = replace(of, value=canonical(of.value))
-        whole = [other.name for other in TABLE.values() if other.kind == "int"]
-        whole = [name for name in whole if name not in (row.name, "seed")]
-        if row.kind != "int":
-            of.wrong(row.allowed, what=f"{row.name} is not a whole number, so it divides nothing")
-            return None
-        if of.value not in whole:
-            what, near = "", nearest(str(of.value), whole)
-            if isinstance(of.value, str) and of.value not in TABLE:
-                what, near = (
-                    f"{of}: unknown hyperparameter {shown(of.value)}",
-                    near or nearest(of.value, TABLE),
-                )
-            of.wrong("the name of a whole-number hyperparameter, such as n_embd", near, what)
-        ends = replace(self, value={"min": row.low, "max": row.high, **self.value})._ends()
-        return Divisors(of.value, int(ends[0]), int(ends[1]), when) if ends else None
-
-    def _range(self, when: Expression | None) -> Range | None:
-        if self.row.kind not in ("int", "float"):
-            self.wrong(f"a list of choices: {self.row.allowed}", what=f"{self.row.name} takes no range")
-            return None
-        log, step = self.value.get("log", False), self.value.get("step")
-        if not isinstance(log, bool):
-            self._at("log").wrong("true or false")
-        ends = self._ends()
-        if not ends:
-            return None
-        low, high = ends
-        if low == high:
-            what = f"{self} is empty: min and max are both {low:g}"
-            self.wrong("a max above min; put a single value under fixed", what=what)
-        if log is True and low <= 0:
-            what = f"{self} is logarithmic and starts at {low:g}"
-            self._at("min").wrong("a min above 0, or no log", what=what)
-        if step is not None:
-            step = self._at("step")._step(low, high, log is True)
-        prior, confidence = self._prior(low, high), self.value.get("confidence")
-        return Range(low, high, log is True, step, when, self.row.kind == "int", prior, confidence)
-
-    def _prior(self, low: float, high: float) -> float | None:
-        if "prior" not in self.value:
-            if "confidence" in self.value:
-                what = f"{self} has a confidence, but no prior"
-                self._at("confidence").wrong("a prior beside it", what=what)
-            return None
-        if "confidence" in self.value and str(self.value["confidence"]) not in CONFIDENCES:
-            near = nearest(str(self.value["confidence"]), CONFIDENCES)
-            self._at("confidence").wrong(" | ".join(CONFIDENCES), near)
-        prior = self._at("prior")
-        if not is_number(prior.value):
-            prior.wrong(f"a number from {low:g} to {high:g}")
-            return None
-        if not low <= prior.value <= high:
-            what = f"{prior} is {shown(prior.value)}, which lies outside of its range"
-            prior.wrong(f"{low:g} to {high:g}", what=what)
-        return float(prior.value)
-
-    def _ends(self) -> list[float]:
-        ends: list[float] = []
-        for key in ("min", "max"):
-            if key not in self.value:
-                self.wrong(self.row.allowed, what=f"{self} has no {key}")
-            elif not is_number(self.value[key]):
-                self._at(key).wrong(self.row.allowed)
-            else:
-                end = self._at(key).literal()
-                if end is not WRONG:
-                    ends.append(end)
-        if ends != sorted(ends):
-            self.wrong("min below max", what=f"{self} is inverted: min {ends[0]:g} is above max {ends[1]:g}")
-        return ends if len(ends) == 2 else []
-
-    def _step(self, low: float, high: float, log: bool) -> float | None:
-        step, is_whole = self.value, self.row.kind == "int"
-        if not is_number(step) or not 0 < step < math.inf or (is_whole and step % 1):
-            self.wrong("a whole number above 0" if is_whole else "a number above 0")
-            return None
-        if log:
-            what = f"{dotted(self.path[:-1])} is logarithmic and has a step"
-            self.wrong("either log or step", what=what)
-            return None
-        first, width = Fraction(str(low)), Fraction(str(step))
-        steps = (Fraction(str(high)) - first) / width
-        if steps > MOST_STEPS:
-            self.wrong(f"a step that divides the range into at most {MOST_STEPS:,} steps, or no step")
-        elif steps % 1:
-            ends = [first + count * width for count in (int(steps), int(steps) + 1) if count]
-            near = " or ".join(f"{float(end):g}" for end in ends if end <= sys.float_info.max)
-            what = f"{self}: max {high:g} is not a whole number of steps above min {low:g}"
-            self.wrong(f"such as max {near}" if near else "no step, or one that ends at max", what=what)
-        else:
-            return int(step) if is_whole else float(step)
-        return None
-
-
-# ------------------------------------------------------------------ hand-written values and ranges
 
 RANGES = "1e-4 to 1e-2, log; 1e-4 to 1e-2, prior 1e-3, high; 0 to 0.4, step 0.1; {64, 128, 256}; [0.0, 0.3]"
 # Some patterns look at every pair of places in a text, so no longer text is matched.
@@ -390,12 +150,21 @@ def checked_range(row: Hyperparameter, text: str) -> tuple[Any, list[Problem]]:
     """Parse a range or choices as `read_range` does; return the entry, or None, and what is wrong with it."""
     if len(text) > LONGEST or not (is_searched(row) or row.category == "precision"):
         return None, []
-    text, entry, problems = plain(text), None, Problems()
+    text, entry = plain(text), None
     with suppress(ValueError):
         entry = share_of(row, NOTE.sub("", text)) or _derived(row, text) or _entry(row, text)
+    return entry, wrong_entry(row, entry)
+
+
+def wrong_entry(row: Hyperparameter, entry: Any) -> list[Problem]:
+    """Return what is wrong with an entry of `search`, if there is one."""
+    problems = Problems()
     if entry is not None:
-        Written(row, entry, ("search", row.name), problems).entry()
-    return entry, problems.found
+        try:
+            ENTRY.validate_python(entry, context=row)
+        except ValidationError as error:
+            problems.retell(error, ("search", row.name))
+    return problems.found
 
 
 def _derived(row: Hyperparameter, text: str) -> dict[str, str] | None:

@@ -19,16 +19,15 @@ from sweeplab.study.file.entries import (
     NOT_SAID,
     NOTE,
     RANGES,
-    Written,
-    is_searched,
     parse_value,
     plain,
     read_range,
+    wrong_entry,
 )
 from sweeplab.study.file.parse import file_text
 from sweeplab.study.file.reading import read_text
-from sweeplab.study.problems import LENGTHS, Problems, escaped, shown
-from sweeplab.study.search import Derived, SearchSpec
+from sweeplab.study.problems import LENGTHS, escaped, shown
+from sweeplab.study.search import Derived, SearchSpec, is_searched
 
 MAX_BYTES = 2**20
 MOST_SAID = 300  # characters of a notice
@@ -205,9 +204,7 @@ def _widened(row: Hyperparameter, entry: Any, value: Any) -> Any:
     wider = {**entry, "min": min(entry["min"], value), "max": max(entry["max"], value)}
     without_step = {key: each for key, each in wider.items() if key != "step"}
     for candidate in (wider, without_step):
-        problems = Problems()
-        Written(row, candidate, ("search", row.name), problems).entry()
-        if not problems.found:
+        if not wrong_entry(row, candidate):
             return candidate
     return None
 

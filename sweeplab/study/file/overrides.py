@@ -9,10 +9,11 @@ from typing import Any
 
 from sweeplab.errors import BadInput, Problem, conflict, nearest
 from sweeplab.formatting import without_passwords, yaml_text
-from sweeplab.hyperparameters import TABLE, Hyperparameter, canonical
-from sweeplab.study.file.entries import RANGES, SUGGESTED, checked_range, is_searched, values_of
+from sweeplab.hyperparameters import TABLE, Hyperparameter, canonical, is_number
+from sweeplab.study.file.entries import RANGES, checked_range, share_of, values_of
 from sweeplab.study.file.parse import parse
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, dotted
+from sweeplab.study.search import SUGGESTED, is_searched
 from sweeplab.study.spec import ENGINE_KEYS, StudySpec
 
 # The places in a study file that options of the command line set.
@@ -134,6 +135,29 @@ def rename(document: dict[str, Any], problems: Problems) -> None:
             held[known] = written[name]
             if known != name:
                 problems.source.move((*place, name), (*place, known))
+
+
+# Names elsewhere for the share of a run's steps that the warm-up takes.
+RATIOS = ("warmup_ratio", "warmup_fraction", "warmup_share")
+
+
+def move_shares(document: dict[str, Any], problems: Problems) -> None:
+    """Write values that are a share of others, such as `warmup_iters: 5%`, as expressions under `search`."""
+    for section in ("fixed", "search"):
+        held = document.get(section)
+        for name, value in [*held.items()] if isinstance(held, dict) else ():
+            known = name
+            if name in RATIOS and is_number(value):
+                known, value = "warmup_iters", f"{value * 100:g}%"
+            share = share_of(TABLE[known], value) if known in TABLE else None
+            search = document.setdefault("search", {}) if share else None
+            if held is None or not isinstance(search, dict):
+                continue
+            if known in search and (section, known) != ("search", name):
+                problems.conflict(("search", known), (section, name))
+            del held[name]
+            search[known] = share
+            problems.source.move((section, name), ("search", known))
 
 
 def cell_changes(document: Mapping[str, Any]) -> list[Any]:

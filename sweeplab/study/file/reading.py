@@ -89,7 +89,7 @@ def read_plain(
 
 
 def _plain(value: Any) -> Any:
-    from sweeplab.study.algorithms import as_written  # Optuna's samplers and pruners
+    from sweeplab.study.options import as_written  # Optuna's samplers and pruners
 
     written = as_written(value)
     if written is not value:

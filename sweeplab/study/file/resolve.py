@@ -20,7 +20,7 @@ from sweeplab import plugins
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import downloading
 from sweeplab.plugins import Code, import_allowed, installed, is_package
-from sweeplab.study.file.overrides import lay_all_over, rename
+from sweeplab.study.file.overrides import lay_all_over, move_shares, rename
 from sweeplab.study.file.parse import parse
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, SourceMap, beside, shown
 from sweeplab.study.spec import DATA_FILES, PRESETS, Plugin, StudySpec, preset_names
@@ -54,6 +54,7 @@ def resolve(
         raise BadInput(*problems.found)
     lay_all_over(document, [option for option in overrides if option not in of_plugins], problems)
     rename(document, problems)  # an override may set a whole section
+    move_shares(document, problems)
     if document.get("preset") in preset_names():
         _lay_under("preset", preset(document["preset"]).values, document, problems.source)
     _lay_start_under(document, problems, find_run)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from pydantic import AliasChoices, TypeAdapter
+
 from sweeplab.hyperparameters import AUTO, CATEGORIES, TABLE, Hyperparameter
-from sweeplab.study.algorithms import OTHER_NAMES, PRUNERS, SAMPLERS, WORDS, AlgorithmRow, Option
-from sweeplab.study.file.entries import EVALUATED, FORMS, SUGGESTED, is_searched, takes_share
+from sweeplab.study.file.entries import takes_share
 from sweeplab.study.file.resolve import preset
+from sweeplab.study.options import OTHER_NAMES, PRUNERS, SAMPLERS, AlgorithmRow
 from sweeplab.study.problems import shown
-from sweeplab.study.search import CONFIDENCES, MEDIUM
+from sweeplab.study.search import EVALUATED, SUGGESTED, Choices, Derived, Divisors, Range, is_searched
 from sweeplab.study.spec import StudySpec, preset_names
 
 Schema = dict[str, Any]
 # The dialect that YAML support in editors handles best.
 DIALECT = "http://json-schema.org/draft-07/schema#"
 _BOUNDS = {"low": "minimum", "high": "maximum", "above": "exclusiveMinimum", "below": "exclusiveMaximum"}
-_EXPRESSION: Schema = {"type": "string", "description": "Arithmetic over hyperparameters and model facts"}
+_TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string"}
 
 
 def study_schema() -> Schema:
@@ -46,7 +48,6 @@ def study_schema() -> Schema:
     sections["search"] |= _rows(filter(is_searched, rows), _search)
     sections["first_trial"] |= _rows(filter(is_searched, rows), _value)
     sections["cells"]["items"] = _rows(differing, _value)
-    sections["constraints"]["items"] = _EXPRESSION
     file = {"type": "string", "minLength": 1}
     sections["plugins"]["items"] = {"anyOf": [file, sections["plugins"]["items"]]}
     sections["sampler"] = _algorithms(SAMPLERS)
@@ -60,35 +61,26 @@ def _rows(rows: Iterable[Hyperparameter], write: Callable[[Hyperparameter], Sche
         unit = f" [{row.unit}]" if row.unit else ""
         text = f"{row.meaning}{unit}. {CATEGORIES[row.category]}; {row.allowed}; default {shown(row.default)}"
         written[row.name] = {"description": text, **write(row)}
-    return _keys(written)
-
-
-def _keys(properties: Mapping[str, Schema], required: Sequence[str] = ()) -> Schema:
-    schema = {"type": "object", "properties": dict(properties), "additionalProperties": False}
-    if required:
-        schema["required"] = [*required]
-    return schema
+    return {"type": "object", "properties": written, "additionalProperties": False}
 
 
 def _one_of(meanings: Mapping[str, str]) -> Schema:
     return {"anyOf": [{"const": name, "description": meaning} for name, meaning in meanings.items()]}
 
 
-def _number(row: Hyperparameter) -> Schema:
-    bounds = {key: getattr(row, bound) for bound, key in _BOUNDS.items() if getattr(row, bound) is not None}
-    return {"type": "integer" if row.kind == "int" else "number", **bounds}
+def _bounds(row: Hyperparameter) -> Schema:
+    return {key: getattr(row, bound) for bound, key in _BOUNDS.items() if getattr(row, bound) is not None}
 
 
 def _value(row: Hyperparameter) -> Schema:
+    schema: Schema
     if row.kind == "floats":
-        count = len(row.sample)
-        schema: Schema = {"type": "array", "items": _number(row), "minItems": count, "maxItems": count}
+        count, item = len(row.sample), {"type": "number", **_bounds(row)}
+        schema = {"type": "array", "items": item, "minItems": count, "maxItems": count}
     elif row.choices:
         schema = {"enum": list(row.choices)}
-    elif row.kind in ("bool", "str"):
-        schema = {"type": WORDS[row.kind][2]}
     else:
-        schema = _number(row)
+        schema = {"type": _TYPES[row.kind], **_bounds(row)}
     forms = [schema]
     if takes_share(row):
         forms.append({"type": "string", "pattern": r"^[\d.]+ *%"})
@@ -104,32 +96,20 @@ def _values(row: Hyperparameter) -> Schema:
 
 
 def _search(row: Hyperparameter) -> Schema:
-    keys: dict[str, Schema] = {
-        "expr": _EXPRESSION,
-        "when": {**_EXPRESSION, "description": "Sampled only where this holds; else the default is used"},
-        "choices": _values(row),
-        "min": _number(row),
-        "max": _number(row),
-        "log": {"type": "boolean", "description": "Sample evenly over the logarithm"},
-        "step": {"type": _number(row)["type"], "exclusiveMinimum": 0},
-        "prior": {
-            "type": "number",
-            "description": "Where the best value is believed to be; for the sampler joint",
-        },
-        "confidence": {
-            "enum": list(CONFIDENCES),
-            "description": "How firmly it is believed; default: " + MEDIUM,
-        },
-        "divides": {"type": "string", "description": "Sample a divisor of this hyperparameter"},
-    }
-    forms: dict[str, tuple[str, ...]] = {"expr": ("expr",), "choices": ("choices",)}
+    forms: list[Schema] = [_values(row), _form(Derived), _form(Choices, choices=_values(row))]
+    if row.suggested is not None:
+        forms.append({"const": SUGGESTED})
     if row.kind in ("int", "float"):
-        forms["min"] = ("min", "max")
-    if row.kind == "int":
-        forms["divides"] = ("divides",)
-    allowed: list[Schema] = [{"const": SUGGESTED}] if row.suggested is not None else []
-    mappings = (_keys({key: keys[key] for key in FORMS[form]}, needed) for form, needed in forms.items())
-    return {"anyOf": [*allowed, _values(row), *mappings]}
+        end: Schema = {"type": _TYPES[row.kind], **_bounds(row)}
+        forms.append(_form(Range, min=end, max=end))
+        if row.kind == "int":
+            forms.append(_form(Divisors, min=end, max=end) | {"required": ["divides"]})
+    return {"anyOf": forms}
+
+
+def _form(entry: type[Any], **replaced: Schema) -> Schema:
+    schema: Schema = _inlined(TypeAdapter(entry).json_schema(), {})
+    return {**schema, "properties": {**schema["properties"], **replaced}}
 
 
 def _algorithms(rows: Mapping[str, AlgorithmRow]) -> Schema:
@@ -137,20 +117,18 @@ def _algorithms(rows: Mapping[str, AlgorithmRow]) -> Schema:
     meanings |= {other: rows[name].meaning for other, name in OTHER_NAMES.items() if name in rows}
     forms = []
     for name, row in rows.items():
-        known = row.options()
-        written = {option: _option(each) for option, each in known.items()}
-        written |= {alias: written[option] for alias, option in row.aliases.items()}
-        required = (option for option, each in known.items() if each.required)
+        model = row.options
+        written = model.model_json_schema()
+        form: Schema = _inlined(written, written.pop("$defs", {}))
+        options = form.get("properties", {})
+        for field in model.model_fields.values():
+            if isinstance(field.validation_alias, AliasChoices):
+                first, *others = map(str, field.validation_alias.choices)
+                options |= dict.fromkeys(others, options[first])
         names = [name, *(other for other, meant in OTHER_NAMES.items() if meant == name)]
-        form = _keys({"type": {"enum": names}, **written}, ("type", *required))
-        forms.append(form | {"description": row.meaning})
+        form |= {"description": row.meaning, "required": ["type", *form.get("required", ())]}
+        forms.append(form | {"properties": {"type": {"enum": names}, **options}})
     return {"anyOf": [_one_of(meanings), *forms]}
-
-
-def _option(option: Option) -> Schema:
-    if option.words <= WORDS.keys():
-        return {"type": [WORDS[word][2] for word in sorted(option.words)]}
-    return {}  # no plain value: a pruner in a pruner is checked by the reader of the file
 
 
 def _inlined(schema: Any, parts: Mapping[str, Schema]) -> Any:

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.data.task import loss_unit
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import check_is_path
-from sweeplab.formatting import duration, several, yaml_text
+from sweeplab.formatting import duration, range_in_words, several, yaml_text
 from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
-from sweeplab.study.file.entries import SUGGESTED, Written, is_searched
-from sweeplab.study.problems import LENGTHS, Problems
-from sweeplab.study.search import Choices, Range
+from sweeplab.study.problems import LENGTHS
+from sweeplab.study.search import ENTRY, SUGGESTED, Choices, Range, is_searched
 
 if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset
@@ -54,7 +53,7 @@ def study_text(
     """
     from sweeplab.data.corpora import CORPORA
     from sweeplab.data.tokenizers import TOKENIZERS
-    from sweeplab.study.algorithms import PRUNERS, SAMPLERS
+    from sweeplab.study.options import PRUNERS, SAMPLERS
 
     known, ranges, grid = dict(values or {}), ranges or {}, grid or {}
     if search is None:
@@ -210,24 +209,6 @@ def study_file(written: Mapping[str, Any], comments: Iterable[str] = ()) -> str:
     return "".join([*lines, *(_part(name, written.get(name)) for name in PARTS)])
 
 
-def range_in_words(suggested: Mapping[str, Any] | Iterable[Any] | None) -> str:
-    """Describe a suggested range: "1e-4 to 1e-2, log", "gelu or relu"."""
-    if suggested is None or "expr" in suggested:
-        return "derived" if suggested else ""
-    if not isinstance(suggested, Mapping):
-        *most, last = map(yaml_text, suggested)
-        return f"{', '.join(most)} or {last}"
-    text = f"{yaml_text(suggested['min'])} to {yaml_text(suggested['max'])}"
-    if "divides" in suggested:
-        text = f"those from {text} that divide {suggested['divides']}"
-    text += ", log" if suggested.get("log") else ""
-    if "step" in suggested:
-        text += f", step {yaml_text(suggested['step'])}"
-    if "when" in suggested:
-        text += f", when {suggested['when']}"
-    return text
-
-
 def _check(search: Sequence[str], ranges: Mapping[str, Any]) -> None:
     searchable = [row.name for row in TABLE.values() if row.suggested is not None or row.name in ranges]
     problems = []
@@ -290,7 +271,7 @@ def _first(
 ) -> str:
     first = {}
     for row in rows:
-        entry = Written(row, ranges.get(row.name, row.suggested), ("search", row.name), Problems()).entry()
+        entry = ENTRY.validate_python(ranges.get(row.name, row.suggested), context=row)
         if row.name in derived or not isinstance(entry, Range | Choices):
             continue
         with suppress(ValueError, TypeError):  # out of range, or null or auto

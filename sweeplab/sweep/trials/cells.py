@@ -36,11 +36,13 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from sweeplab.data.generators import generator_key
 from sweeplab.lab.storage import PROMOTED, REPEATS, SEED_OFFSET, VOID
 from sweeplab.records.runs import RunState
-from sweeplab.study.algorithms import JOINT, make_sampler, settled_sampler
+from sweeplab.study.algorithms import make_sampler, settled_sampler
 from sweeplab.study.choice import Tried, rank
-from sweeplab.study.joint import JointModel, JointSampler
+from sweeplab.study.joint import JointModel
+from sweeplab.study.options import JOINT, Sampler
+from sweeplab.study.sampler import JointSampler
 from sweeplab.study.space import Cell, Space
-from sweeplab.study.spec import Sampler, StudySpec
+from sweeplab.study.spec import StudySpec
 
 Storage = TypeVar("Storage", bound=type[BaseStorage])
 

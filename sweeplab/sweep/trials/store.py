@@ -23,7 +23,8 @@ from sweeplab.lab.listing import read_spec
 from sweeplab.lab.storage import PROMOTED, REPEATS, SEED_OFFSET
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
-from sweeplab.study.algorithms import make_pruner, n_startup_trials, promotes, settled_pruner
+from sweeplab.study.algorithms import n_startup_trials, promotes, settled_pruner
+from sweeplab.study.options import build
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Cell, cells, nearest_cells, spaces_of
 from sweeplab.study.spec import StudySpec
@@ -114,7 +115,7 @@ class Store:
         """Return a cell's Optuna study."""
         if cell.index not in self._studies:
             values = self.spaces[cell.index].typical
-            pruner = make_pruner(settled_pruner(self.spec.pruner, values.eval_interval, values.max_iters))
+            pruner = build(settled_pruner(self.spec.pruner, values.eval_interval, values.max_iters))
             name = f"{self.spec.name}/{cell.key}"
             self._studies[cell.index] = optuna.Study(name, self.storage, pruner=pruner)
         return self._studies[cell.index]

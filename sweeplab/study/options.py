@@ -1,0 +1,292 @@
+"""The samplers and pruners with their options: Optuna's own, as a study file has them, and Optuna's objects.
+
+Options have Optuna's names; Optuna's resource is an iteration here, and such options have a second name that says so.
+
+Optuna's objects are written as a study file has them, because every worker makes its own, and a study records them. An
+object does not tell the arguments that it was made with: they are taken from its attributes of their names, and hold if
+an object made of them has the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import operator
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any, Self
+
+import pydantic
+from pydantic import AliasChoices, Field
+
+from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.hyperparameters import AUTO
+from sweeplab.study.problems import Refusal
+from sweeplab.study.values import Section
+
+# Our own option of halving pruners: pruned trials continue if budget is left when all trials have ended.
+PROMOTE = "promote"
+# The sampler of all cells together.
+JOINT = "joint"
+
+# The largest value of an option; an early-stopping rate is lower, because it is an exponent.
+LARGEST = 10**9
+MOST = {"min_early_stopping_rate": 30}
+
+
+@dataclass(frozen=True)
+class AlgorithmRow:
+    """A sampler or pruner: Optuna's class, our names for its options, and our defaults for them.
+
+    A `sequence` takes its trials one after the other from points that its seed determines: all trials of a cell need
+    the same seed. A pruner that `halves` decides at rungs, iterations that grow by a factor.
+    """
+
+    optuna: str
+    meaning: str
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    sequence: bool = False
+    halves: bool = False
+
+    @property
+    def optuna_class(self) -> type[Any]:
+        """Return Optuna's class."""
+        import optuna
+
+        if self.optuna == "JointSampler":
+            from sweeplab.study.sampler import JointSampler
+
+            return JointSampler
+        room = optuna.samplers if self.optuna.endswith("Sampler") else optuna.pruners
+        return getattr(room, self.optuna)  # type: ignore[no-any-return]
+
+    @property
+    def optuna_defaults(self) -> dict[str, Any]:
+        """Return Optuna's defaults of its arguments; `inspect.Parameter.empty` is that of a required one."""
+        parameters = inspect.signature(self.optuna_class.__init__).parameters
+        return {name: parameter.default for name, parameter in parameters.items()}
+
+    @functools.cached_property
+    def options(self) -> type[Section]:
+        """Return the options that a study file can set, by Optuna's names: those whose values YAML can express."""
+        fields: dict[str, Any] = {}
+        names = {optunas: ours for ours, optunas in self.aliases.items()}
+        for name, parameter in inspect.signature(self.optuna_class.__init__).parameters.items():
+            kind = _type_of(name, re.findall(r"\w+", inspect.formatannotation(parameter.annotation)))
+            if kind is None or name == "seed":
+                continue
+            default: Any = None
+            if parameter.default is parameter.empty and name not in self.defaults:
+                default = ...
+            alias = None
+            if name in names:
+                alias = AliasChoices(name, names[name])
+            fields[name] = kind, Field(default, validation_alias=alias)
+        if self.halves:
+            fields[PROMOTE] = bool, False
+        return pydantic.create_model(f"{self.optuna}Options", __base__=Section, **fields)
+
+
+def _type_of(name: str, words: Sequence[str]) -> Any:
+    """Return the type of an option from the words of its annotation; None where YAML cannot express a value."""
+    if name == "wrapped_pruner":
+        return Annotated[Pruner | None, pydantic.WithJsonSchema({})]  # a schema of its own would have no end
+    most = MOST.get(name, LARGEST)
+    bounds = Field(ge=-most, le=most)
+    types: dict[str, Any] = {
+        "int": Annotated[int, bounds], "float": Annotated[float, bounds], "bool": bool, "str": str, "None": None,
+    }  # fmt: skip
+    if not words or not types.keys() >= {*words}:
+        return None
+    return functools.reduce(operator.or_, (types[word] for word in words))
+
+
+# Parameters that a sampler cannot model are drawn at random; Optuna would warn of it at every trial.
+_QUIET = {"warn_independent_sampling": False}
+_HYPERBAND = {"min_iters": "min_resource", "max_iters": "max_resource", "factor": "reduction_factor"}
+_HALVING = {"min_iters": "min_resource", "factor": "reduction_factor"}
+_HALVING |= {"early_stopping_rate": "min_early_stopping_rate"}
+_TPE = "Tree-structured Parzen estimator: the best all-rounder"
+_CMAES = "Covariance matrix adaptation: for many trials of numeric parameters"
+_GRID = "Every combination of the choices, in random order"
+_ASHA = "Successive halving: at growing iterations only the best 1/factor of the trials continue"
+_PERCENTILE = "Ends a trial that is not within the best share of the others"
+_PATIENT = "Applies another pruner only to a trial that has stopped improving"
+
+SAMPLERS: dict[str, AlgorithmRow] = {
+    AUTO: AlgorithmRow(
+        "JointSampler", "joint where a study searches numbers in several cells, or has a prior; else tpe"
+    ),
+    JOINT: AlgorithmRow("JointSampler", "One Gaussian process over all cells: sizes learn from each other"),
+    "tpe": AlgorithmRow("TPESampler", _TPE),
+    "gp": AlgorithmRow("GPSampler", "Gaussian process: for few trials of few numeric parameters", {}, _QUIET),
+    "cmaes": AlgorithmRow("CmaEsSampler", _CMAES, {}, _QUIET),
+    "qmc": AlgorithmRow("QMCSampler", "Evenly spread points, whatever the results", {}, _QUIET, True),
+    "random": AlgorithmRow("RandomSampler", "Independent random points"),
+    "grid": AlgorithmRow("GridSampler", _GRID, sequence=True),
+}
+PRUNERS: dict[str, AlgorithmRow] = {
+    "none": AlgorithmRow("NopPruner", "Every trial runs to its end"),
+    "median": AlgorithmRow("MedianPruner", "Ends a trial that is worse than the median of the others"),
+    "percentile": AlgorithmRow("PercentilePruner", _PERCENTILE),
+    "asha": AlgorithmRow("SuccessiveHalvingPruner", _ASHA, _HALVING, halves=True),
+    "hyperband": AlgorithmRow(
+        "HyperbandPruner", "Several successive halvings with different first rungs", _HYPERBAND, halves=True
+    ),
+    "patient": AlgorithmRow(
+        "PatientPruner", _PATIENT, {"wrapped": "wrapped_pruner"}, {"wrapped_pruner": None}
+    ),
+    "threshold": AlgorithmRow("ThresholdPruner", "Ends a trial whose value leaves an interval"),
+}
+OTHER_NAMES = {"patience": "patient"}
+
+
+class Algorithm(Section):
+    """A sampler or pruner with Optuna's options for it; in the file the options are written beside the type."""
+
+    type: str
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _of_file(cls, written: Any) -> Any:
+        if isinstance(written, cls):
+            return written
+        rows = cls.rows()
+        named = {"type": written} if isinstance(written, str) else written
+        if not isinstance(named, Mapping) or "type" not in named:
+            raise Refusal("", f"{' | '.join(rows)}, or {{type: …}} with Optuna's options beside it")
+        held = {name: value for name, value in named.items() if name != "type"}
+        kind = OTHER_NAMES.get(str(named["type"]), str(named["type"]))
+        if kind not in rows:
+            at = () if isinstance(written, str) else ("type",)
+            raise Refusal("", " | ".join(rows), nearest(kind, rows), at=at)
+        options = rows[kind].options.model_validate(held.get("options", held))
+        return {"type": kind, "options": {name: getattr(options, name) for name in options.model_fields_set}}
+
+    @pydantic.model_validator(mode="after")
+    def _accepted_by_optuna(self) -> Self:
+        if self.type != "grid":
+            try:
+                build(self)
+            except (ValueError, TypeError) as error:
+                raise Refusal(f": Optuna refuses these options: {error}", is_secret=True) from None
+        return self
+
+    @classmethod
+    def rows(cls) -> dict[str, AlgorithmRow]:
+        """Return the algorithms of this kind by name."""
+        return SAMPLERS
+
+    @pydantic.model_serializer
+    def _written(self) -> dict[str, Any]:
+        return {"type": self.type, **self.options}
+
+
+class Sampler(Algorithm):
+    """The sampler, which proposes the next trial of a cell."""
+
+
+class Pruner(Algorithm):
+    """The pruner, which ends a trial that falls behind the others of its cell."""
+
+    @classmethod
+    def rows(cls) -> dict[str, AlgorithmRow]:
+        """Return the pruners by name."""
+        return PRUNERS
+
+
+def build(algorithm: Algorithm, **unasked: Any) -> Any:
+    """Return Optuna's sampler or pruner, with arguments that the study does not give.
+
+    Raises:
+        ValueError: Optuna refuses an option.
+    """
+    from optuna.exceptions import ExperimentalWarning
+
+    row = (SAMPLERS if isinstance(algorithm, Sampler) else PRUNERS)[algorithm.type]
+    arguments = {**unasked, **row.defaults, **algorithm.options}
+    arguments.pop(PROMOTE, None)
+    for name, value in arguments.items():
+        if isinstance(value, Pruner):
+            arguments[name] = build(value)
+    return _made(row.optuna_class, arguments, ExperimentalWarning, FutureWarning)
+
+
+_PLAIN = (bool, int, float, str, tuple, list, type(None))
+
+
+def as_written(algorithm: Any) -> Any:
+    """Return a sampler or pruner as a study file has it; what is not Optuna's is returned as it is.
+
+    It may be given as an object, as a class, or as a functools.partial of a class.
+
+    Raises:
+        BadInput: its class is none of those here, or its arguments are unknown.
+    """
+    kind: Any = type(algorithm)
+    arguments: Mapping[str, Any] | None = None
+    if isinstance(algorithm, partial | type):
+        made = partial(algorithm)  # joins a partial's arguments
+        kind, arguments = made.func, made.keywords
+    if not kind.__module__.startswith("optuna."):
+        return algorithm
+    types = {row.optuna: name for name, row in reversed({**SAMPLERS, **PRUNERS}.items())}
+    types["JointSampler"] = "joint"
+    if kind.__name__ not in types:
+        known = ", ".join(sorted(name for name in types if name != "JointSampler"))
+        raise BadInput(Problem(f"a {kind.__name__} cannot be made in each worker", known))
+    if arguments is None:
+        arguments = _arguments(algorithm)
+    options = {name: as_written(value) for name, value in arguments.items()}
+    return {"type": types[kind.__name__], **options}
+
+
+def _arguments(algorithm: Any) -> dict[str, Any]:
+    held, kind = _held(algorithm), type(algorithm)
+    parameters = inspect.signature(kind.__init__).parameters
+    arguments = {
+        name: held[name] for name, row in parameters.items() if row.default is row.empty and name in held
+    }
+    usual = dict.fromkeys(held, -math.inf) | dict.fromkeys(arguments)
+    with suppress(TypeError, ValueError):  # one of several arguments may be required
+        usual = _held(_made(kind, arguments))
+    arguments |= {
+        name: held[name]
+        for name in parameters
+        if name in held and not _alike(held[name], usual[name]) and held[name] != math.inf
+    }
+    again = _held(_made(kind, arguments))
+    lost = ", ".join(name for name in held if not _alike(held[name], again.get(name)))
+    if lost:
+        what = f"this {kind.__name__} does not tell the argument behind its {lost}"
+        raise BadInput(Problem(what, f"functools.partial(optuna.….{kind.__name__}, …) with its arguments"))
+    return arguments
+
+
+def _made(kind: type[Any], arguments: Mapping[str, Any], *ignored: type[Warning]) -> Any:
+    """Make an object without warnings, or without those that are `ignored`."""
+    with warnings.catch_warnings():
+        for category in ignored or (Warning,):
+            warnings.simplefilter("ignore", category)
+        return kind(**arguments)
+
+
+def _held(algorithm: Any) -> dict[str, Any]:
+    held = dict[str, Any]()
+    for name, value in vars(algorithm).items():
+        held |= value._asdict() if hasattr(value, "_asdict") else {name.lstrip("_"): value}
+    held.pop("seed", None)
+    return held
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if isinstance(one, _PLAIN) or callable(one):
+        return bool(one == other)
+    return type(one) is type(other)
