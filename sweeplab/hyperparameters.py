@@ -137,12 +137,13 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 
 _NUMBER = re.compile(
-    r"[-+]?(\.\d+|\d+(\.\d*)?)(e[-+]?\d+)?|[-+]?\.inf|\.nan|0o[0-7]+|0x[\da-f]+", re.ASCII | re.IGNORECASE
+    r"[-+]?(\d{1,3}(_\d{3})+|\.\d+|\d+(\.\d*)?)(e[-+]?\d+)?|[-+]?\.inf|\.nan|0o[0-7]+|0x[\da-f]+",
+    re.ASCII | re.IGNORECASE,
 )
 
 
 def is_written_number(text: str) -> bool:
-    """Return whether a text is a number of YAML 1.2, where digits are in no groups: 1_000 is a text."""
+    """Return whether a text is a number of YAML 1.2, or a whole one in groups of three digits: 30_000."""
     return bool(_NUMBER.fullmatch(text))
 
 

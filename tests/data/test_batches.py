@@ -74,23 +74,6 @@ def test_batches_are_the_same_on_every_machine() -> None:
     assert generator_key(0, "init") == 7885824881599989479
 
 
-@pytest.mark.parametrize(
-    ("block_size", "batch_size", "training"),
-    [
-        (16, 4, "e53c0be155f3a4f6"),
-        (192, 48, "c3743400c7c3aa54"),
-        (1, 1, "278438c28655657f"),
-        (33, 5000, "43bfa8babb732fbb"),
-    ],
-)
-def test_batches_are_those_from_before_there_were_other_objectives(
-    block_size: int, batch_size: int, training: str
-) -> None:
-    batches = Batches(TOKENS, block_size, batch_size)
-    asked = [(0, 0), (7, 5000), (2**31 - 1, 10**6)]
-    assert digest(batches.training(*each) for each in asked) == training
-
-
 def test_draws_again_what_has_been_forgotten() -> None:
     batches = Batches(TOKENS, 2, DRAWS_PER_CHUNK)
     before = batches.training(0, 0)

@@ -124,6 +124,8 @@ def test_fields_may_be_named_and_an_instruction_has_its_input(folder: Path) -> N
         ("a.txt", b"", {}, "a.txt is empty"),
         ("a.txt", b"too short", {}, "9 characters: too few for three splits; allowed: at least 10"),
         ("a.txt", b"PK\x03\x04\0zip", {}, "not a text: byte 4 is 0"),
+        ("a.txt", b"%PDF-1.4 plain words", {}, "begins as a PDF, RTF or tar file"),
+        ("a.txt", b"n" * 257 + b"ustar  words", {}, "begins as a PDF, RTF or tar file"),
         ("a.txt", pickle.dumps([1]), {}, r"not UTF-8: byte 0 is 0x80|not a text"),
         ("a.txt", b"words", {"encoding": "utf8"}, "data.encoding is unknown.*did you mean 'utf-8'"),
         ("a.txt.gz", gzip.compress(b"words" * 99, mtime=0)[:-12], {}, "a.txt.gz is damaged"),

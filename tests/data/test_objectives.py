@@ -131,10 +131,6 @@ class TestObjectiveContract:
             for batch, same in zip(one, other, strict=True):
                 assert_same(batch, same)
 
-    def test_says_what_it_is(self, name: str, family: str) -> None:
-        assert OBJECTIVES[name].name == name
-        assert len(OBJECTIVES[name].meaning) > 10
-
 
 GOLDEN = {
     ("next_token", "decoder"): "72aaa7a58c621fac",
@@ -284,18 +280,6 @@ def test_a_decoder_reads_source_and_target_and_finds_the_target_alone() -> None:
     assert short.lengths.tolist() == [6, 3]
 
 
-def test_an_encoder_finds_the_target_behind_as_many_masks() -> None:
-    given = values("pairs", "encoder")
-    pad, bos, eos, mask = (special_tokens(given)[name] for name in (PAD, BOS, EOS, MASK))
-    batch = rows("encoder")
-    assert batch.inputs.tolist() == [[0, 1, 2, bos, mask, mask, mask], [5, bos, mask, mask, mask, mask, mask]]
-    assert batch.targets.tolist() == [[-1, -1, -1, -1, 3, 4, eos], [-1, -1, 6, 7, 8, 9, eos]]
-    assert batch.lengths.tolist() == [7, 7]
-    short = next(make_objective(pairs_of([(3, 2), (1, 1)]), given).evaluation())
-    assert short.inputs[1].tolist() == [5, bos, mask, mask, pad, pad, pad]
-    assert short.lengths.tolist() == [7, 4]
-
-
 def test_an_encoder_decoder_reads_both_apart() -> None:
     pad, bos, eos = (special_tokens(values("pairs"))[name] for name in (PAD, BOS, EOS))
     batch = rows("encoder_decoder")
@@ -361,10 +345,6 @@ def test_a_pair_can_be_read_off_its_row(lengths: list[tuple[int, int]], family: 
 def test_auto_is_what_suits_family_and_corpus(family: str, kind: DataKind, objective: str) -> None:
     assert settled_objective(Hyperparameters(objective="auto", family=family), kind) == objective
     assert settled_objective(Hyperparameters(objective="masked", family=family), kind) == "masked"
-
-
-def test_a_run_from_before_there_was_a_choice_has_no_special_tokens() -> None:
-    assert special_tokens(Hyperparameters(vocab_size=65)).names == ()
 
 
 def test_special_tokens_are_the_last_ids_and_no_more_than_needed() -> None:

@@ -57,63 +57,36 @@ def test_reads_the_usual_form() -> None:
     ("name", "written", "value"),
     [
         ("learning_rate", "3e-4", 3e-4),
-        ("learning_rate", "`1e-3`", 1e-3),
         ("learning_rate", "3×10⁻⁴", 3e-4),
-        ("learning_rate", "3 * 10^-4", 3e-4),
-        ("learning_rate", "10^{-3}", 1e-3),
         ("learning_rate", "\u22120.0", None),
-        ("learning_rate", ".001", 1e-3),
         ("max_iters", "10,000", 10_000),
-        ("max_iters", "10_000", 10_000),
         ("max_iters", "1\u202f000\u202f000", 1_000_000),
-        ("max_iters", "3e2", 300),
         ("max_iters", "300 iterations", 300),
-        ("max_iters", "100 million", 100_000_000),
-        ("max_iters", "1M", 1_000_000),
         ("max_iters", "2kk", None),
         ("max_iters", "10k steps", 10_000),
-        ("max_iters", "2 epochs", None),
-        ("max_iters", "10%", None),
-        ("block_size", "2k", 2000),
-        ("vocab_size", "32K", 32_000),
         ("batch_size", "512k tokens", None),
-        ("learning_rate", "10k", 10_000.0),
         ("weight_decay", "10%", 0.1),
-        ("dropout", "12.5 %", 0.125),
         ("dtype", "bf16", "bfloat16"),
-        ("dtype", "FP16", "float16"),
         ("positions", "RoPE", "rotary"),
         ("max_iters", "10,00", None),
-        ("max_iters", "2.5", None),
         ("dropout", "0.1 (or 0.2)", 0.1),
-        ("dropout", "**0.2**(tuned)", 0.2),
-        ("dropout", "0.1 or 0.2", None),
         ("dropout", "0.1–0.2", None),
         ("dropout", "0,2", None),
         ("betas", "(0.9, 0.95)", (0.9, 0.95)),
         ("betas", "`[0.9, 0.99]` (GPT-3)", (0.9, 0.99)),
-        ("betas", "0.9 / 0.95", (0.9, 0.95)),
         ("betas", "0.9", None),
         ("tie_weights", "`True`", True),
-        ("tie_weights", "no", False),
         ("tie_weights", "1", None),
         ("scheduler_type", '"cosine"', "cosine"),
-        ("scheduler_type", "'linear' (after warm-up)", "linear"),
         ("scheduler_type", "“Cosine”", "cosine"),
         ("scheduler_type", "cosine with restarts", None),
         ("activation", "GELU", "gelu"),
         ("wandb_project", '"my_nice_project"', "my_nice_project"),
-        ("device", '"cuda"', "cuda"),
-        ("device", "auto", "auto"),
         ("device", "*auto-detected*", "auto"),
-        ("n_layer", "auto", None),
         ("vocab_size", "65 (auto from tokenizer)", 65),
         ("grad_clip", "off", "switched off"),
         ("patience", "`None`", "switched off"),
-        ("grad_clip", "lots", None),
-        ("n_layer", "none", None),
         ("n_layer", "", None),
-        ("n_layer", "—", None),
         ("n_layer", "9" * 6000, None),
         ("n_layer", "9" * 6000 + "k", None),
         ("learning_rate", "1e999", None),
@@ -133,46 +106,32 @@ def test_values_as_people_write_them(name: str, written: str, value: object) -> 
     ("name", "written", "entry"),
     [
         ("learning_rate", "1e-4 to 3e-3, log", {"min": 1e-4, "max": 3e-3, "log": True}),
-        ("learning_rate", "1e-4..1e-2", {"min": 1e-4, "max": 1e-2, "log": True}),
         ("learning_rate", "3×10⁻⁵ – 10⁻²", {"min": 3e-5, "max": 1e-2, "log": True}),
-        ("learning_rate", "1e-4 to 1e-2 (uniform)", {"min": 1e-4, "max": 1e-2}),
         ("learning_rate", "loguniform(1e-5, 1e-2)", {"min": 1e-5, "max": 1e-2, "log": True}),
         ("weight_decay", "[0, 0.3]", {"min": 0.0, "max": 0.3}),
-        ("dropout", "[0.0, 0.3]", {"min": 0.0, "max": 0.3}),
         ("dropout", "0–0.4, step 0.1", {"min": 0.0, "max": 0.4, "step": 0.1}),
         ("dropout", "0, 0.1 or 0.2", [0.0, 0.1, 0.2]),
         ("n_embd", "{64, 128, 256}", [64, 128, 256]),
-        ("n_layer", "1-8", {"min": 1, "max": 8}),
-        ("max_iters", "1,000 to 5,000", {"min": 1000, "max": 5000}),
         ("tie_weights", "True / False", [True, False]),
-        ("activation", "GELU or relu", ["gelu", "relu"]),
         ("betas", "(0.9, 0.95), (0.9, 0.99)", [(0.9, 0.95), (0.9, 0.99)]),
         ("grad_clip", "{1.0, none}", [1.0, None]),
         ("n_head", "suggested", "suggested"),
-        ("learning_rate", "1e-4–3e-3", {"min": 1e-4, "max": 3e-3, "log": True}),
         ("dropout", "0–30%", {"min": 0.0, "max": 0.3}),
-        ("max_iters", "{1k, 2k}", [1000, 2000]),
         ("warmup_iters", "5% of steps", {"expr": "max_iters * 5 // 100"}),
         ("warmup_iters", "2.5 % of the training steps", {"expr": "max_iters * 2.5 // 100"}),
-        ("warmup_iters", "1%", {"expr": "max_iters * 1 // 100"}),
         ("max_iters", "5% of steps", None),
         ("n_layer", "5%", None),
         ("learning_rate", "> 0", None),
-        ("learning_rate", "3e-4", None),
         ("learning_rate", "1e-2 to 1e-4", None),
         ("dropout", "0 to 0.4, log", None),
-        ("dropout", "0 to 2", None),
         ("activation", "gelu to relu", None),
         ("device", "cuda or cpu", ["cuda", "cpu"]),
         ("dtype", "bf16, fp16", ["bfloat16", "float16"]),
         ("min_lr", "0.1 × learning_rate", {"expr": "0.1 * learning_rate"}),
-        ("min_lr", "0.1 x peak_lr", {"expr": "0.1 * learning_rate"}),
         ("min_lr", "10% of peak", {"expr": "learning_rate * 10 / 100"}),
-        ("d_ff", "4 * d_model", {"expr": "4 * n_embd"}),
         ("max_iters", "2k-10k steps", {"min": 2000, "max": 10_000}),
         ("weight_decay", "1%-10%", {"min": 0.01, "max": 0.1, "log": True}),
         ("n_layer", "2 * n_layer", None),
-        ("seed", "0, 1", None),
         ("n_layer", "", None),
     ],
 )
@@ -286,12 +245,6 @@ width   | 768     | 64 | Model | n_embd
     assert parse_tables(text).values == {"n_layer": 4, "n_embd": 64}
 
 
-def test_takes_a_category_column_and_spaced_names() -> None:
-    head = "| Category | Parameter | Value |\n|---|---|---|\n"
-    text = f"{head}| Data | Block size | 64 |\n| | Learning-rate (peak) | 1e-3 |"
-    assert parse_tables(text).values == {"block_size": 64, "learning_rate": 1e-3}
-
-
 @pytest.mark.parametrize(
     "header",
     [
@@ -324,36 +277,12 @@ def test_the_later_table_wins_and_a_contradiction_is_said() -> None:
     assert said == "line 22: n_embd: its value 192 on line 10 is replaced by 64"
 
 
-def test_a_refused_value_leaves_the_earlier_one() -> None:
-    tables = parse_tables("|Name|Value|\n|-|-|\n|n_layer|3|\n|n_layer|many|\n")
-    assert tables.values == {"n_layer": 3}
-    (notice,) = tables.notices
-    assert notice.startswith("line 4: n_layer is 'many'; allowed: a whole number from 1")
-
-
 def test_says_unknown_rows_with_the_nearest_name() -> None:
     tables = parse_tables("|Name|Value|\n|-|-|\n|`n_layer_`|**3**|\n|zzz||\n|rope\\|theta|10,000|\n")
     assert tables.notices == [
         "line 3: unknown hyperparameter 'n_layer_' (3); did you mean 'n_layer'?",
         "line 5: unknown hyperparameter 'rope|theta' (10,000)",
     ]
-
-
-@pytest.mark.parametrize(
-    ("cell", "text"),
-    [
-        ("**bold** and `code`", "bold and code"),
-        ("***both***", "both"),
-        ("__n_layer__", "n_layer"),
-        ("_x_", "x"),
-        ("n_layer", "n_layer"),
-        (r"\*kept\*", "*kept*"),
-        ("3*10", "3*10"),
-        ("10_000", "10_000"),
-    ],
-)
-def test_plain(cell: str, text: str) -> None:
-    assert plain(cell) == text
 
 
 @given(st.text("|-:`~*_\\\n n_layer3()NameVlu", max_size=120))

@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 from tiny_study import problem_of
 
-from sweeplab.errors import BadInput
 from sweeplab.hf.architectures import ARCHITECTURES
 from sweeplab.hyperparameters import MINIMAL, Hyperparameters, defaults
 from sweeplab.model.accounting import n_params
 from sweeplab.runs.models import model_of, models_of
 from sweeplab.study.file.reading import read_study, read_text
 from sweeplab.study.file.resolve import preset
-from sweeplab.study.file.schema import study_schema
 from sweeplab.study.file.template import study_text
 from sweeplab.study.spec import preset_names
 from sweeplab.sweep.planning import make_plan
@@ -206,23 +204,6 @@ def test_what_is_wrong_is_said_at_its_line(line: str, place: str, words: str) ->
     text = f"name: a\ndata: {{corpus: python-docs, tokenizer: byte}}\n{line}\n"
     problem = problem_of(lambda: read_text(text, Path("a.yaml")))
     assert problem.startswith(place) and words in problem
-
-
-def test_an_unknown_preset_is_named_with_the_nearest() -> None:
-    with pytest.raises(BadInput, match="did you mean 'bert-base'"):
-        model_of("bertbase")
-
-
-def test_the_schema_offers_every_preset() -> None:
-    offered = study_schema()["properties"]["preset"]["anyOf"]
-    assert [each["const"] for each in offered] == list(preset_names())
-
-
-@pytest.mark.parametrize("name", ["bert-base", "t5-small", "nanogpt-char"])
-def test_a_study_file_may_be_written_with_a_presets_values(name: str) -> None:
-    values = preset(name).values
-    spec = read_text(study_text("mine", minimal=True, search=[], values=values), Path("mine.yaml"))
-    assert {each: spec.fixed[each] for each in values} == read_preset(name).fixed
 
 
 @pytest.mark.parametrize("name", ["nanogpt-char", "transformer-base"])

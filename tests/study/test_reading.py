@@ -103,13 +103,13 @@ def test_what_is_written_down_reads_back(write):
 
 def test_scalars_are_yaml_1_2(write):
     spec = read_study(
-        write("\ufeff" + SMALL + "fixed: {learning_rate: 3e-4, max_iters: 1e3, wandb_project: no}\n")
+        write("\ufeff" + SMALL + "fixed: {learning_rate: 3e-4, max_iters: 30_000, wandb_project: no}\n")
     )
-    assert spec.fixed == {"learning_rate": 3e-4, "max_iters": 1000, "wandb_project": "no"}
+    assert spec.fixed == {"learning_rate": 3e-4, "max_iters": 30_000, "wandb_project": "no"}
 
 
 @pytest.mark.parametrize(
-    "text", ["1_0e-4", "1_000", "0x1_0", "0b11", "1e1_0", "1_0.0", "!!float 1_0", "!!int 0b1"]
+    "text", ["1_0e-4", "10_00", "0x1_0", "0b11", "1e1_0", "1_0.0", "!!float 1_0", "!!int 0b1"]
 )
 def test_a_number_of_another_language_than_yaml_1_2_is_none(problems, text):
     for line, overrides in ((f"fixed: {{dropout: {text}}}\n", ()), ("", [f"dropout={text}"])):
@@ -148,9 +148,7 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
         ("fixed: {§block_sise: 64}", "hyperparameter \"block_sise\"; did you mean 'block_size'"),
         ("grid: {§n_layrs: [1]}", "did you mean 'n_layer'"),
         ("fixed: {batch_size: §many}", 'batch_size is "many"; allowed: a whole number from 1 to 65536'),
-        ("fixed: {batch_size: §1.5}", "a whole number"),
         ("fixed: {batch_size: §true}", "a whole number"),
-        ("fixed: {learning_rate: §0}", "a number above 0"),
         ("fixed: {learning_rate: §.nan}", "a number above 0"),
         ("fixed: {max_iters: §" + "9" * 400 + "}", "a whole number"),
         ("fixed: {max_iters: §" + "9" * 5000 + "}", "is not a valid value"),
@@ -162,7 +160,6 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
         ("fixed: {dropout: §{min: 0, max: 0.1}}", "put ranges and expressions under search"),
         ("fixed: {§seed: 3}", "set by the key seeds"),
         ("fixed: §[1]", "a mapping of hyperparameters"),
-        ("grid: {n_layer: §2}", "a list"),
         ("grid: {n_layer: §[]}", "a list of one or more"),
         ("grid: {n_layer: [1, §x]}", "a whole number"),
         ("grid: {n_layer: [1, 2, §1]}", "given twice: 1"),
@@ -175,12 +172,9 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
         ("search: {weight_decay: {min: §0, max: 1, log: true}}", "a min above 0, or no log"),
         ("search: {learning_rate: {min: §0, max: 1}}", "above 0"),
         ("search: {dropout: {min: 0, max: §1}}", "below 1"),
-        ("search: {dropout: {min: 0, max: §.inf}}", "below 1"),
-        ("search: {dropout: {min: 0, max: §x}}", "below 1"),
         ("search: {dropout: §{min: 0}}", "max is missing"),
         ("search: {warmup_iters: {min: 1, max: 9, step: §2, log: true}}", "either log or step"),
         ("search: {warmup_iters: {min: 0, max: 9, step: §2}}", "max 8 or 10"),
-        ("search: {warmup_iters: {min: 0, max: 9, step: §0.5}}", "a whole number above 0"),
         ("search: {warmup_iters: {min: 0, max: 9, step: §-1}}", "a number above 0"),
         ("search: {dropout: {min: 0, max: 0.2, log: §1}}", "true or false"),
         ("search: {dropout: {min: 0, max: 0.2, §stp: 0.1}}", "did you mean 'step'"),
@@ -198,7 +192,6 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
         ("search: {activation: {choices: [relu, gelu], §prior: relu}}", 'unknown key "prior"'),
         ("search: {activation: §{min: 1, max: 2}}", "activation takes no range"),
         ("search: {activation: [gelu, §reul]}", "did you mean 'relu'"),
-        ("search: {activation: §[]}", "a list of one or more"),
         ("search: {dropout: §0.1}", "under fixed"),
         ("search: {dropout: §sugested}", "did you mean 'suggested'"),
         ("search: {norm: §suggested}", "suggests no range"),
@@ -220,21 +213,11 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
         ),
         ("fixed: {§beta2: 0.95}", "did you mean 'betas'"),
         ("§parameters: {lr: suggested}", "did you mean 'search'"),
-        ("§method: bayes", "did you mean 'sampler'"),
-        ("§metric: {name: val_loss}", "did you mean 'objective.metric'"),
-        ("§direction: minimize", "did you mean 'objective.goal'"),
         ("§early_terminate: {type: hyperband}", "did you mean 'pruner'"),
-        ("§run_cap: 20", "did you mean 'budget.trials_per_cell'"),
         ("§lr: 1e-3", "did you mean 'fixed.learning_rate'"),
-        ("objective: {§direction: minimize}", "did you mean 'goal'"),
-        ("objective: {goal: §min}", "did you mean 'minimize'"),
         ("search: {lr: {§low: 1e-4, max: 1e-2}}", "did you mean 'min'"),
-        ("search: {lr: {min: 1e-4, §high: 1e-2}}", "did you mean 'max'"),
-        ("search: {lr: {min: 1e-4, max: 1e-2, §distribution: log}}", "did you mean 'log'"),
-        ("search: {lr: {§values: [1e-4, 1e-2]}}", "did you mean 'choices'"),
         ("search: {lr: {§value: 1e-4}}", "did you mean 'fixed'"),
         ("seeds: §3", r"allowed: a list, such as \[0, 1, 2\]"),
-        ("seeds: §1337", r"allowed: a list, such as \[1337\]"),
         ("warm_start: §small", r'allowed: a list, such as \["small"\]'),
         (
             "grid: {lr: [1e-4, 1e-2]}\nconstraints: [§'lr > 1']",
@@ -257,7 +240,6 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
         ("search: {dropout: {min: 0, max: 0.2, when: §bais}}", "did you mean 'bias'"),
         ("search: {warmup_iters: {expr: §max_itres // 10}}", "did you mean 'max_iters'"),
         ("search: {warmup_iters: {expr: §'open(1)'}}", "not arithmetic"),
-        ("search: {warmup_iters: {expr: §'1 +'}}", "not an expression"),
         ("search: {warmup_iters: {expr: §10}}", "an expression, such as"),
         ("search: {warmup_iters: {expr: §seed}}", "may differ between the runs of a trial"),
         ("search: {§top_k: {expr: patience}, patience: {expr: top_k}}", "top_k needs patience needs top_k"),
@@ -265,20 +247,14 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
         ("search: {§min_lr: {min: 0, max: 1, when: min_lr > 0}}", "min_lr needs min_lr"),
         ("search: {warmup_iters: {expr: §max_iters / 7}}", "no cell meets .* where max_iters is 300"),
         ("constraints: §n_params > 1", "allowed: a list"),
-        ("constraints: [§3]", "an expression"),
         ("constraints: [n_layer > 0, §n_param > 1]", "did you mean 'n_params'"),
         ("constraints: [§n_layer > 9]", "no cell meets 'n_layer > 9' where n_layer is 3"),
         ("search: {learning_rate: suggested}\nconstraints: [§learning_rate > 1]", "no trial meets"),
         ("fixed: {n_head: §5}", "no cell meets 'n_embd % n_head == 0' where n_embd is 192, n_head is 5"),
-        ("fixed: {n_embd: §64}", "n_embd is 64, n_head is 6"),
-        ("grid: {n_embd: [64, 128], n_head: §[3, 5]}", "n_embd is .64, 128., n_head is .3, 5."),
-        ("fixed: {n_embd: 64}\nsearch: {n_head: §[3, 5]}", "n_embd % n_head == 0"),
         ("fixed: {n_embd: 64}\nsearch: {n_head: §{divides: n_embd, min: 5, max: 7}}", "n_head, from 5 to 7"),
         ("grid: §{" + f"max_iters: {list(range(1, 999))}" + ", n_layer: [1, 2]}", "1,996 cells"),
         ("objective: {at: §bst}", "best . final; did you mean 'best'"),
-        ("objective: {§metrc: val_loss}", "did you mean 'metric'"),
         ("budget: {time: §30 minutes}", "30m, 2h, 90s, 1h30m"),
-        ("budget: {time: §0m}", "30m, 2h"),
         ("budget: {trials_per_cell: §0}", "at least 1"),
         ("budget: {flops: §lots}", "a number"),
         ("budget: §30m", "a mapping"),
@@ -286,13 +262,11 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
         ("sampler: {type: §cma}", "did you mean 'cmaes'"),
         ("sampler: §{n_startup_trials: 3}", "type: …"),
         ("sampler: {type: tpe, §n_startup: 3}", "did you mean 'n_startup_trials'"),
-        ("sampler: {type: tpe, n_startup_trials: §x}", "a whole number"),
         ("sampler: {type: tpe, §seed: 3}", 'unknown key "seed"'),
         ("pruner: {type: asha, §min_itres: 3}", "did you mean 'min_iters'"),
         ("pruner: {type: asha, §min_iters: 3, min_resource: 3}", "given twice, by two names"),
         ("pruner: §{type: asha, factor: 1}", "Optuna refuses these options: .*reduction_factor"),
         ("pruner: §{type: patient}", "patience is missing"),
-        ("pruner: §percentile", "percentile is missing"),
         ("pruner: §threshold", "Optuna refuses these options"),
         ("pruner: {type: patient, patience: 1, wrapped: §medin}", "did you mean 'median'"),
         (
@@ -313,14 +287,10 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
         ("seeds: §[]", "a list of one or more"),
         ("seeds: §[1, 2, 1]", "1 more than once"),
         ("seeds: [§-1]", "from 0 to 2,147,483,647"),
-        ("seeds: §0", "a list"),
         ("seeds: [0, {seed: 1, when: §n_embdd > 4}]", "did you mean 'n_embd'"),
-        ("seeds: [0, {seed: 1, when: §n_embd >}]", "is not an expression"),
         ("seeds: [0, {seed: 1, §where: n_embd > 4}]", "did you mean 'when'"),
         ("seeds: §[{seed: 1, when: n_embd > 4}]", "a first seed without a condition"),
         ("engine: {workers: §0}", "auto, or a whole number"),
-        ("engine: {type: §lokal}", "local"),
-        ("track: {checkpoints: §some}", "best . last . all . none"),
         ('"§seeds": [1]\n§seeds: [0]', "given twice, first on line"),
         ("seeds: §!!python/name:os.system x", "tag"),
         ("seeds:\n  §? [a]\n  : b", "a key that is not a string"),

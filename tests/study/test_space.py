@@ -14,7 +14,7 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.study.problems import LENGTHS
 from sweeplab.study.rules import facts, order, rules
 from sweeplab.study.search import is_searched
-from sweeplab.study.space import Cell, Space, cells
+from sweeplab.study.space import Space, cells
 from sweeplab.study.values import FACTS
 
 
@@ -108,19 +108,6 @@ def test_a_condition_that_is_settled_in_the_cell_is_none(lr_decay, names):
     assert (list(space.distributions()), space.has_conditions) == (names, False)
 
 
-def test_conditions_are_asked_in_the_order_they_need():
-    search = {
-        "min_lr": {"min": 0, "max": 1e-4, "when": "warmup_iters > 5"},
-        "warmup_iters": {"expr": "n_layer * 3"},
-        "n_layer": [1, 2],
-    }
-    spec = study(search=search)
-    assert order(spec.search, spec.search.keys()) == ["n_layer", "warmup_iters", "min_lr"]
-    space = Space(spec, Cell(0, {}), 65)
-    for sampled in suggestions(space, 10):
-        assert ("min_lr" in sampled) == (sampled["n_layer"] == 2)
-
-
 def test_heads_divide_a_width_that_varies_in_the_cell():
     space = space_of(search={"n_head": {"divides": "n_embd", "min": 2, "max": 16}, "n_embd": [64, 96, 100]})
     assert space.distributions() == {
@@ -134,14 +121,6 @@ def test_heads_divide_a_width_that_varies_in_the_cell():
         assert sampled.keys() == {"n_embd", "n_head"}
         assert sampled["n_embd"] % sampled["n_head"] == 0
     assert share_valid(space, 64) == 1.0
-
-
-def test_widths_that_no_head_divides_are_not_valid():
-    space = space_of(search={"n_head": {"divides": "n_embd", "min": 5, "max": 7}, "n_embd": [64, 96]})
-    assert {values.n_embd: space.broken(values) for values in space.draws(20)} == {
-        64: "n_head, from 5 to 7, divides n_embd",
-        96: None,
-    }
 
 
 def test_the_same_trial_is_always_the_same():

@@ -1,7 +1,6 @@
 """Runs that start from another run's weights, and are cut by its tokenizer."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -181,14 +180,6 @@ def test_a_run_is_named_as_in_every_other_command(trained: Path, tmp_path: Path)
     assert "more.yaml:4:12: init_from: no run 'all/7-0' in study first" in said
 
 
-def test_a_folder_without_a_run_says_nothing_of_a_model(study_of, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    for content in ("[]", "{", '{"values": 5, "tensors": "a"}'):
-        (tmp_path / "run/model.json").write_text(content)
-        problem = problem_of(lambda: make_plan(study_of(STUDY), tmp_path / "lab"))
-        assert re.search(r"init_from: .*/run/model.json is damaged", problem)
-
-
 def test_a_run_goes_on_from_special_tokens_of_its_own(study_of, opened, dataset, tmp_path: Path) -> None:
     """A study's come last: what hides a token there is what did so here, at 5."""
     size = dataset.tokenizer.vocab_size
@@ -224,16 +215,6 @@ def test_a_run_that_learns_something_else_draws_the_tokens_that_are_new(tiny, tr
     first, second = (stack.weights(key)["token_embedding"] for key in "01")
     assert first[:size].equal(second[:size]) and first.isfinite().all()
     assert not first[size:].equal(second[size:]), "by each run's own seed"
-
-
-def test_where_places_have_no_weights_texts_may_be_longer(tiny, tmp_path: Path) -> None:
-    tokenizer = prepare("python-docs", "char").tokenizer
-    parts = {"positions": "rotary", "norm": "rmsnorm", "activation": "swiglu", "n_embd": 16}
-    shape = shape_of(vocab_size=tokenizer.vocab_size, block_size=16, **parts)
-    export_run(run_of(shape, tokenizer=tokenizer), tmp_path / "hf")
-    import_folder(tmp_path / "hf", tmp_path / "run", "run")
-    values = {**parts, "block_size": 32}
-    assert make_plan(tiny(init_from=str(tmp_path / "run"), values=values), tmp_path / "lab")[0].trials == 4
 
 
 def test_other_weights_make_another_study(tiny, trained: Path, tmp_path: Path, opened, dataset) -> None:

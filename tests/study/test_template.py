@@ -7,14 +7,11 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 import sweeplab
-from sweeplab.data.corpora import CORPORA
-from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.errors import BadInput
-from sweeplab.formatting import range_in_words, yaml_text
+from sweeplab.formatting import yaml_text
 from sweeplab.hyperparameters import MINIMAL, TABLE, defaults
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.file.template import SEARCHED, study_file, study_text
-from sweeplab.study.options import PRUNERS, SAMPLERS
 from sweeplab.study.space import Space, cells
 
 SEARCHABLE = [name for name, row in TABLE.items() if row.suggested is not None]
@@ -42,16 +39,6 @@ def test_writes_every_hyperparameter_once() -> None:
         assert TABLE[name].check(value) == defaults()[name]
 
 
-def test_comments_each_row_with_its_meaning_and_each_searched_with_its_range() -> None:
-    lines = study_text("full").splitlines()
-    for name, row in TABLE.items():
-        if name != "seed":
-            (line,) = [line for line in lines if line.startswith(f"  {name}: ")]
-            comment = line.split("  # ", 1)[1]
-            assert row.meaning in comment
-            assert name not in SEARCHED or comment.startswith(range_in_words(row.suggested))
-
-
 def test_what_is_searched_starts_at_what_it_would_be_without(tmp_path: Path) -> None:
     first = read(study_text("mine", values={"dropout": 0.9, "learning_rate": 1e-3}), tmp_path).first_trial
     assert first == {"learning_rate": 1e-3, "weight_decay": 0.1, "warmup_iters": 100}, "0.9 is out of range"
@@ -64,28 +51,6 @@ def test_minimal_writes_the_eight_only() -> None:
     study = written(study_text("small", minimal=True))
     assert set(study["search"]) == {"learning_rate", "dropout"}
     assert {*study["fixed"], *study["search"]} == set(MINIMAL)
-
-
-def test_minimal_keeps_what_was_given() -> None:
-    study = written(study_text("small", minimal=True, search=["eps"], values={"betas": (0.9, 0.99)}))
-    assert {*study["fixed"], *study["search"]} == {*MINIMAL, "betas", "eps"}
-
-
-@pytest.mark.parametrize(
-    ("line", "names"),
-    [("  corpus", CORPORA), ("  tokenizer", TOKENIZERS), ("sampler", SAMPLERS), ("pruner", PRUNERS)],
-)
-def test_names_what_may_stand_in_a_line(line: str, names: dict) -> None:
-    (found,) = [each for each in study_text("full").splitlines() if each.startswith(f"{line}: ")]
-    assert " | ".join(names) in found.split("  # ")[1]
-
-
-@pytest.mark.parametrize("minimal", [False, True])
-def test_is_valid(tmp_path: Path, minimal: bool) -> None:
-    spec = read(study_text("mine", minimal=minimal), tmp_path)
-    assert spec.name == "mine"
-    assert set(spec.search) == set(SEARCHED) & ({*MINIMAL} if minimal else {*TABLE})
-    assert list(spec.seeds) == [0]
 
 
 def test_the_grid_in_its_comment_is_valid_too(tmp_path: Path) -> None:
@@ -193,32 +158,6 @@ def test_a_scalar_reads_back(value: object) -> None:
     back = written(f"value: {yaml_text(value)}  # comment\n")["value"]
     assert back == value
     assert type(back) is type(value)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(3e-4, "3e-4"), (1e-8, "1e-8"), (0.2, "0.2"), (1.0, "1.0"), (9.05e-3, "9.05e-3"), (True, "true"),
-     (None, "null"), ("no", '"no"'), ((0.9, 0.95), "[0.9, 0.95]"), ("python-docs", "python-docs"),
-     ("007", '"007"'), ("null", '"null"')],
-)  # fmt: skip
-def test_scalars_look_as_people_write_them(value: object, text: str) -> None:
-    assert yaml_text(value) == text
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("learning_rate", "1e-4 to 1e-2, log"),
-        ("dropout", "0.0 to 0.4, step 0.05"),
-        ("activation", "gelu or relu"),
-        ("betas", "[0.9, 0.95], [0.9, 0.99] or [0.9, 0.999]"),
-        ("n_head", "those from 1 to 16 that divide n_embd"),
-        ("min_lr", "1e-6 to 1e-4, log, when lr_decay"),
-        ("max_iters", ""),
-    ],
-)
-def test_range_in_words(name: str, words: str) -> None:
-    assert range_in_words(TABLE[name].suggested) == words
 
 
 @pytest.mark.parametrize(
