@@ -67,11 +67,6 @@ def corpus_and_path(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str
 class TestCorpusContract:
     """What any registered corpus does."""
 
-    def test_says_what_it_is(self, corpus_and_path: tuple[str, str | None]) -> None:
-        corpus = CORPORA[corpus_and_path[0]]
-        assert corpus.name == corpus_and_path[0]
-        assert len(corpus.meaning) > 20
-
     @pytest.mark.slow
     @pytest.mark.parametrize("corpus_and_path", CORPORA, indirect=True)
     def test_has_texts_to_train_on_and_others_to_validate_and_to_test_with(
@@ -110,12 +105,6 @@ def test_python_corpora_are_there_offline_and_the_same_in_every_process() -> Non
     assert answer.stdout.split() == [read(name).digest for name in ALWAYS_THERE]
 
 
-def test_python_docs_are_the_language_reference() -> None:
-    text = text_of("python-docs")
-    assert len(text) > 300_000
-    assert 'The "for" statement' in text
-
-
 def test_python_source_has_the_library_and_not_its_tests() -> None:
     files = CORPORA["python-source"].files()
     names = {file.name for file in files}
@@ -151,16 +140,6 @@ def test_a_path_that_would_not_be_read_is_refused(name: str) -> None:
 def test_tinyshakespeare_is_the_published_text(tinyshakespeare: str) -> None:
     text = text_of("tinyshakespeare", tinyshakespeare)
     assert (len(text), len(set(text))) == (1_115_394, 65)
-
-
-def test_tinyshakespeare_takes_the_path_before_the_variable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("path", "variable"):
-        (tmp_path / name).write_text(f"from the {name}")
-    monkeypatch.setenv("SWEEPLAB_TINYSHAKESPEARE", str(tmp_path / "variable"))
-    assert text_of("tinyshakespeare") == "from the variable"
-    assert text_of("tinyshakespeare", str(tmp_path / "path")) == "from the path"
 
 
 def test_tinyshakespeare_offline_says_in_one_line_how_to_provide_it(
@@ -208,34 +187,6 @@ def test_a_glob_goes_round_no_circle_and_has_an_end(tmp_path: Path, monkeypatch)
     monkeypatch.setattr(content, "MOST_FILES", 1)
     with pytest.raises(BadInput, match=r"more than 1 files match .*/\*\*; allowed: the files of one folder"):
         user_files(f"{tmp_path}/**")
-
-
-def test_text_keeps_line_ends_and_drops_a_byte_order_mark(tmp_path: Path) -> None:
-    file = tmp_path / "a[1].txt"  # a file is a file before it is a glob
-    file.write_bytes(b"\xef\xbb\xbfone\r\ntwo\nthree")
-    assert text_of("text", str(file)) == "one\r\ntwo\nthree"
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (None, "there is no file .*file.txt"),
-        (b"", "file.txt is empty"),
-        (b" \n\t\n", "file.txt is empty"),
-        (b"aaaa", "file.txt consists of one repeated character, 'a'"),
-        (b"nine char", "file.txt has 9 characters: too few for three splits; allowed: at least 10"),
-        (b"text\0more", "file.txt is not a text: byte 4 is 0"),
-        ("text".encode("utf-16-le"), "file.txt is not a text: byte 1 is 0; allowed: UTF-8; data.encoding"),
-        (b"caf\xe9 au lait", "file.txt is not UTF-8: byte 3 is 0xe9"),
-    ],
-)
-def test_text_refuses_what_is_no_text_in_one_line(tmp_path: Path, content: bytes | None, says: str) -> None:
-    file = tmp_path / "file.txt"
-    if content is not None:
-        file.write_bytes(content)
-    with pytest.raises(BadInput, match=says) as error:
-        text_of("text", str(file))
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -322,13 +273,6 @@ def test_download_fetches_once_for_all_who_ask_together(server: Server, tmp_path
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: download(server.url("/file"), target, SHA256), range(8)))
     assert server.n_requests == 1
-
-
-def test_download_fetches_a_damaged_file_again(server: Server, tmp_path: Path) -> None:
-    target = tmp_path / "file.txt"
-    target.write_bytes(CONTENT[:100])
-    download(server.url("/file"), target, SHA256)
-    assert target.read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize(

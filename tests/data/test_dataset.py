@@ -13,7 +13,6 @@ from data.conftest import AN_HOUR, TEXT, write
 
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.dataset import Dataset, prepare
-from sweeplab.data.objectives import make_objective
 from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
@@ -52,15 +51,6 @@ def test_tokens_are_mapped_and_cannot_be_written(file: Path, cache: Path) -> Non
             split[0] = 1
 
 
-def test_tinyshakespeare_is_cut_all_over(tinyshakespeare: str, cache: Path) -> None:
-    dataset = prepare("tinyshakespeare", "char", tinyshakespeare, cache)
-    sizes = len(dataset.train), len(dataset.val), len(dataset.test)
-    assert sum(sizes) == 1_115_394
-    assert [size / sum(sizes) for size in sizes] == pytest.approx([0.8, 0.1, 0.1], abs=0.01)
-    assert dataset.tokenizer.vocab_size == 65
-    assert (dataset.val_overlap, dataset.test_overlap) == (0, 0)
-
-
 def test_a_prepared_text_is_neither_read_nor_built_again(file: Path, cache: Path) -> None:
     first = prepare("text", "char", str(file), cache)
     written = {each: each.stat().st_mtime_ns for each in cache.iterdir()}
@@ -89,14 +79,6 @@ def test_a_file_just_written_is_read_again_though_time_and_size_are_the_same(fil
     assert characters_of(prepare("text", "char", str(file), cache)) == sorted("efgh" * 100)
 
 
-def test_a_file_more_in_the_glob_gives_a_new_digest(tmp_path: Path, cache: Path) -> None:
-    write(tmp_path / "a.txt", "first one ")
-    prepare("text", "char", f"{tmp_path}/*.txt", cache)
-    write(tmp_path / "b.txt", "2nd")
-    both = prepare("text", "char", f"{tmp_path}/*.txt", cache)
-    assert [each for each in characters_of(both) if each != "\n"] == sorted("first one 2nd")
-
-
 def test_the_same_text_elsewhere_shares_its_tokens(file: Path, cache: Path) -> None:
     first = prepare("text", "char", str(file), cache)
     write(file.with_name("copy.txt"), TEXT)
@@ -118,9 +100,7 @@ def cut_short(path: Path, keep: Callable[[int], int]) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        pytest.param(lambda path: cut_short(path, lambda size: size - 2), id="two bytes short"),
         pytest.param(lambda path: cut_short(path, lambda size: size - 1), id="one byte short"),
-        pytest.param(lambda path: cut_short(path, lambda size: 0), id="empty"),
         pytest.param(flip_a_byte, id="a flipped bit"),
         pytest.param(Path.unlink, id="gone"),
     ],
@@ -245,53 +225,6 @@ def test_no_room_for_the_tokens_is_one_line_and_leaves_nothing(file: Path, cache
     assert answer.stdout.startswith(f"cannot write tokens to {cache}"), answer.stderr
     assert answer.stdout.count("\n") == 1
     assert [each.name for each in cache.iterdir() if each.suffix != ".lock" and each.name != ".lock"] == []
-
-
-def test_a_cache_that_cannot_be_written_is_one_line(file: Path) -> None:
-    with pytest.raises(BadInput, match=r"cannot write tokens to .*SWEEPLAB_CACHE"):
-        prepare("text", "char", str(file), file / "under a file")
-
-
-def test_the_cache_is_where_the_environment_says(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path / "said"))
-    prepare("text", "char", str(file))
-    assert len(list((tmp_path / "said").glob("*.tokens"))) == 1
-
-
-@pytest.mark.parametrize(
-    ("corpus", "tokenizer", "says"),
-    [
-        ("python-doc", "char", r"unknown corpus 'python-doc'; allowed: .*; did you mean 'python-docs'\?"),
-        (
-            "python-docs",
-            "bytes",
-            r"unknown tokenizer 'bytes'; allowed: char \| byte \| .*; did you mean 'byte'\?",
-        ),
-    ],
-)
-def test_an_unknown_name_is_answered_with_the_nearest(corpus: str, tokenizer: str, says: str) -> None:
-    with pytest.raises(BadInput, match=says):
-        prepare(corpus, tokenizer)
-
-
-def test_too_many_characters_for_char_is_one_line(file: Path, cache: Path) -> None:
-    write(file, "".join(map(chr, range(0x10000, 0x20001))))
-    with pytest.raises(BadInput, match="65,537 distinct characters"):
-        prepare("text", "char", str(file), cache)
-    assert prepare("text", "byte", str(file), cache).n_characters == 65_537
-
-
-def test_block_size_may_be_as_long_as_the_shorter_split_allows(file: Path, cache: Path) -> None:
-    write(file, "abcdefghij" * 10)
-    dataset = prepare("text", "char", str(file), cache)
-    dataset.check_fits(next_token(9))
-    assert make_objective(dataset.val, next_token(9)).training(0, 0).inputs.shape == (2, 9)
-    with pytest.raises(
-        BadInput, match=r"block_size 10 .* validation split has 10 tokens; allowed: at most 9"
-    ):
-        dataset.check_fits(next_token(10))
 
 
 def test_the_shortest_text_trains_nothing(file: Path, cache: Path) -> None:

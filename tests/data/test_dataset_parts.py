@@ -11,9 +11,7 @@ from data.test_dataset import flip_a_byte, next_token
 
 from sweeplab.data.batches import Pairs, limited
 from sweeplab.data.dataset import Dataset, prepare
-from sweeplab.data.objectives import make_objective, n_special
 from sweeplab.data.tokenizers import TOKENIZERS
-from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import Hyperparameters
 
 # ------------------------------------------------------------------ learned tokenizers
@@ -29,29 +27,6 @@ def test_a_learned_tokenizer_sees_the_training_split_alone(file: Path, cache: Pa
     )
     assert len(known & train) > 2_000
     assert not known & (val - train) and not known & (test - train) and val - train and test - train
-
-
-def test_a_tokenizer_of_another_size_is_another_one(file: Path, cache: Path) -> None:
-    sizes = [
-        prepare("text", "bpe", str(file), cache, vocab_size=size).tokenizer.vocab_size
-        for size in (None, 260, 270, 260)
-    ]
-    assert sizes[1:] == [260, 270, 260] and sizes[0] > 270
-    assert len(list(cache.glob("*.tokens"))) == 3
-
-
-@pytest.mark.parametrize(
-    ("tokenizer", "size", "says"),
-    [
-        ("char", 100, "tokenizer char takes no vocab_size: the text determines its tokens"),
-        ("bpe", 5, r"the bpe tokenizer cannot have 5 tokens; allowed: \d+ .the bytes of the corpus. to"),
-    ],
-)
-def test_a_size_that_cannot_be_is_one_line(
-    file: Path, cache: Path, tokenizer: str, size: int, says: str
-) -> None:
-    with pytest.raises(BadInput, match=says):
-        prepare("text", tokenizer, str(file), cache, vocab_size=size)
 
 
 # ------------------------------------------------------------------ pairs
@@ -131,29 +106,6 @@ def test_bits_per_byte_compare_tokenizers(file: Path, cache: Path) -> None:
         in_all = loss / math.log(2) * len(targets)
         n_bytes = dataset.val_bytes - dataset.tokenizer.byte_lengths()[dataset.val[0]]
         assert dataset.bits_per_byte(loss, next_token(8)) == pytest.approx(in_all / n_bytes)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TOKENIZERS)
-def test_bytes_are_those_of_the_evaluated_targets(name: str, file: Path, cache: Path) -> None:
-    """Of a few windows they are not the whole split's per token: frequent words are long tokens here and there."""
-    dataset = prepare("python-docs", name, cache=cache)
-    values = next_token(64).replace(vocab_size=dataset.tokenizer.vocab_size, eval_tokens=2048)
-    found = [batch.targets for batch in make_objective(dataset.val, values).evaluation(2048)]
-    n_bytes = sum(len(dataset.tokenizer.decode(row).encode()) for rows in found for row in rows)
-    bits = dataset.bits_per_byte(1.0, values)
-    assert bits == pytest.approx(sum(each.size for each in found) / n_bytes / math.log(2), rel=1e-3)
-
-
-def test_only_the_text_of_a_span_counts_as_bytes(file: Path, cache: Path) -> None:
-    dataset = prepare("text", "byte", str(file), cache)
-    values = Hyperparameters(
-        objective="span", block_size=32, mask_share=0.15, span_length=3.0, vocab_size=260
-    )
-    # 5 hidden bytes in 2 spans: 5 bytes, 2 sentinels and the end have to be found.
-    assert dataset.bits_per_byte(1.0, values) == pytest.approx(8 / 5 / math.log(2))
-    assert dataset.bits_per_byte(1.0, values.replace(objective="masked")) == pytest.approx(1 / math.log(2))
-    assert n_special(values) == 4
 
 
 @pytest.mark.parametrize("of_pairs", [False, True])

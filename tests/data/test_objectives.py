@@ -252,12 +252,6 @@ def test_spans_are_cut_every_way_equally_often() -> None:
     assert abs(seen - 1500).max() < 5 * np.sqrt(6000 * 0.25 * 0.75)
 
 
-def test_a_span_takes_three_places() -> None:
-    assert corruption(values("span", block_size=3)).window == 2
-    with pytest.raises(ValueError, match="block_size 2 is too small for spans: at least 3"):
-        corruption(Hyperparameters(block_size=2, mask_share=0.15, span_length=3.0))
-
-
 # ------------------------------------------------------------------ pairs
 
 TINY = pairs_of([(3, 2), (1, 4)])  # 0 1 2 -> 3 4, 5 -> 6 7 8 9

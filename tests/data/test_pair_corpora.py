@@ -46,12 +46,6 @@ def test_a_rules_targets_follow_from_their_sources(name: str) -> None:
     assert found.digest[:16] == DIGESTS[name]
 
 
-def test_words_have_all_letters_and_lengths() -> None:
-    words = read("copy").train[::2]
-    assert set("".join(words)) == set("abcdefghijklmnopqrstuvwxyz")
-    assert set(map(len, words)) == set(range(4, 13))
-
-
 # ------------------------------------------------------------------ splits
 
 
@@ -141,18 +135,13 @@ def test_whatever_is_written_as_jsonl_is_read(
     ("name", "line", "says"),
     [
         ("a.tsv", "no tab", "line 2 has 1 field; allowed: 2, source, target"),
-        ("a.tsv", "a\tb\tc", "line 2 has 3 fields"),
         ("a.tsv", "\tb", "line 2 has an empty source"),
         ("a.tsv", "a\t ", "line 2 has an empty target"),
-        ("a.tsv", "\t", "line 2 has an empty source"),
-        ("a.tsv", "\t\r", "line 2 has an empty source"),
         ("a.jsonl", "[" * 200_000, "line 2 has too deeply nested brackets"),
         ("a.jsonl", "{", "line 2 is not JSON: Expecting"),
         ("a.jsonl", "[]", "line 2 has no source and target; allowed:"),
         ("a.jsonl", '{"source": "a"}', "line 2 has no source and target"),
         ("a.jsonl", '{"source": "a", "target": 3}', "line 2 has a target that is not a string"),
-        ("a.jsonl", '{"source": "a", "target": null}', "line 2 has a target that is not a string"),
-        ("a.jsonl", '{"source": "", "target": "b"}', "line 2 has an empty source"),
         (
             "a.jsonl",
             '{"source": "\\ud800", "target": "b"}',
@@ -168,15 +157,6 @@ def test_a_bad_line_is_named_by_its_number(tmp_path: Path, name: str, line: str,
         read("pairs", file)
     assert len(error.value.problems) == 1
     assert says in str(error.value) and str(error.value).startswith(f"{file}:2: ")
-
-
-def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
-    file = tmp_path / "a.tsv"
-    file.write_text("bad\n" * 1500)
-    with pytest.raises(BadInput) as error:
-        read("pairs", file)
-    assert len(error.value.problems) == 11
-    assert str(error.value).endswith("and 1,490 more bad lines")
 
 
 @pytest.mark.parametrize(
@@ -205,11 +185,6 @@ def test_a_file_without_pairs_to_learn_from_is_one_line(
     with pytest.raises(BadInput, match=says) as error:
         read("pairs", file)
     assert "\n" not in str(error.value)
-
-
-def test_pairs_need_a_path() -> None:
-    with pytest.raises(BadInput, match=r"corpus pairs needs a path: .*\.tsv"):
-        CORPORA["pairs"].files()
 
 
 # ------------------------------------------------------------------ docstrings

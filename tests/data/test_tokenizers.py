@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from sweeplab.data.tokenizers import (
     TOKENIZERS,
     BpeTokenizer,
-    ByteTokenizer,
     CharTokenizer,
     LearnedTokenizer,
     Tokenizer,
@@ -90,17 +89,6 @@ def test_char_takes_as_many_characters_as_16_bits_number() -> None:
     assert tokenizer.decode(tokenizer.encode(most)) == most
     with pytest.raises(ValueError, match="65,537 distinct characters"):
         CharTokenizer.train(most + "a")
-
-
-def test_byte_ids_are_utf8_and_broken_ones_still_decode() -> None:
-    tokenizer = ByteTokenizer()
-    assert tokenizer.encode("é").tolist() == [0xC3, 0xA9]
-    assert tokenizer.decode([0x61, 0xC3]) == "a\ufffd"
-
-
-def test_load_names_the_tokenizers_there_are() -> None:
-    with pytest.raises(ValueError, match=r"'pbe'.*char, byte, bpe, word"):
-        load_tokenizer({"name": "pbe"})
 
 
 ENGLISH = "the cat sat on the mat; the other cat sat on the hat. " * 20
@@ -205,8 +193,3 @@ def test_word_knows_the_most_frequent_words_and_spells_the_others() -> None:
     assert tokenizer.words == (" a", " cat")
     assert tokenizer.encode(" cat, a").tolist() == [257, ord(","), 256]
     assert tokenizer.encode(" hat").tolist() == list(b" hat")
-
-
-def test_bpe_refuses_a_description_it_never_wrote() -> None:
-    with pytest.raises(ValueError, match="invalid definition of a bpe tokenizer"):
-        load_tokenizer({"name": "bpe", "definition": {"model": "none"}}).encode("text")

@@ -44,15 +44,6 @@ def test_an_epoch_has_as_many_sequences_as_the_training_split() -> None:
     assert resolved(fixed=fixed).epochs is None
 
 
-def test_epochs_are_cells_and_are_searched_and_others_follow_from_them() -> None:
-    search = {"warmup_iters": {"expr": "max_iters // 10"}}
-    last = resolved(fixed={"block_size": 10, "batch_size": 10}, grid={"epochs": [1, 2]}, search=search)
-    assert (last.max_iters, last.warmup_iters) == (200, 20)
-    searched = {"epochs": {"min": 1, "max": 4}, **search}
-    found = resolved({"epochs": 1.5}, fixed={"block_size": 10, "batch_size": 10}, search=searched)
-    assert (found.max_iters, found.warmup_iters) == (150, 15)
-
-
 @given(
     n_embd=st.sampled_from([8, 24, 64]),
     ratio=st.floats(0.1, 300),
@@ -151,13 +142,6 @@ def test_what_a_value_follows_from_may_not_follow_from_it(
 def test_what_is_no_share_of_a_runs_length_is_refused(fixed: dict) -> None:
     with pytest.raises(BadInput, match=next(iter(fixed))):
         read_plain(written(fixed=fixed))
-
-
-def test_rules_of_max_iters_hold_for_what_follows() -> None:
-    parts = {"fixed": {"block_size": 10, "batch_size": 10}, "grid": {"epochs": [1, 5]}}
-    spec = read_plain(written(**parts, constraints=["max_iters <= 200"]))
-    assert [cell.key for cell in cells(spec, SIZES)[0]] == ["epochs=1.0"]
-    assert len(cells(spec, None)[0]) == 2, "before the data are read nothing is known of it"
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,12 @@ from sweeplab.expressions import Expression
 from sweeplab.formatting import bytes_in_words
 from sweeplab.model.accounting import forward_flops, n_params
 from sweeplab.model.shape import ModelShape
-from sweeplab.records.folders import StudyFolder
 from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.plan import WorkerResources, divide_machine
 from sweeplab.study.search import Choices, Derived, Range
 from sweeplab.study.space import Space
 from sweeplab.study.spec import Budget, DataSpec, Engine, Track
-from sweeplab.sweep.planning import _check_disk, make_plan
+from sweeplab.sweep.planning import make_plan
 from sweeplab.train import devices
 from sweeplab.train.run import COPIES
 
@@ -92,13 +91,6 @@ def test_a_cell_in_which_nothing_is_valid_is_refused_by_name(planned) -> None:
             search={"learning_rate": Range(5e-3, 1e-2)},
             constraints=["learning_rate * n_embd < 0.1"],
         )
-
-
-@pytest.mark.slow
-def test_many_cells_are_planned_from_fewer_probes(planned) -> None:
-    plan = planned(grid={"n_embd": list(range(2, 202, 2)), "n_layer": [1, 2, 3]}, budget=Budget(time=60))
-    assert len(plan.cells) == 300
-    assert (plan.trials, plan.runs, plan.train_tokens) == (None, None, None)
 
 
 def test_iterations_that_differ_between_trials_are_not_one_number(planned) -> None:
@@ -187,13 +179,6 @@ def test_what_is_kept_already_needs_no_room(planned, tmp_path) -> None:
     with kept.open("wb") as file:
         file.truncate(shutil.disk_usage(tmp_path).free)  # takes no room on a disk: nothing is written
     planned(budget=Budget(trials_per_cell=n_trials))
-
-
-def test_none_are_not_advised_where_none_are_kept(tiny, tmp_path) -> None:
-    for kind, is_advised in (("best", True), ("none", False)):
-        with pytest.raises(BadInput, match="checkpoints need") as refused:
-            _check_disk(tiny(track=Track(checkpoints=kind)), StudyFolder(tmp_path, "tiny"), 10**18, 1)
-        assert ("checkpoints: none" in str(refused.value)) == is_advised
 
 
 @pytest.fixture

@@ -12,9 +12,7 @@ from sweeplab.model.accounting import n_params
 from sweeplab.runs.models import model_of, models_of
 from sweeplab.study.file.reading import read_study, read_text
 from sweeplab.study.file.resolve import preset
-from sweeplab.study.file.template import study_text
 from sweeplab.study.spec import preset_names
-from sweeplab.sweep.planning import make_plan
 from sweeplab.train.schedule import learning_rate
 
 PUBLISHED = {
@@ -70,13 +68,6 @@ def test_totals_are_the_published_ones_and_said(name: str) -> None:
     found = model_of(name)
     assert n_params(found.shape) == PUBLISHED[name]
     assert any(f"{PUBLISHED[name]:,} parameters" in note for note in found.notes)
-
-
-def test_notes_are_the_presets_own_and_of_no_model_made_of_it(file: Path) -> None:
-    said = preset("gpt2").notes
-    assert said == model_of("gpt2").notes == model_of("gpt2", ["vocab_size=300", "dropout=0.3"]).notes
-    assert not model_of("gpt2", ["n_expert=4"]).notes
-    assert not any(each.notes for each in models_of(file))
 
 
 @pytest.mark.parametrize(
@@ -204,12 +195,3 @@ def test_what_is_wrong_is_said_at_its_line(line: str, place: str, words: str) ->
     text = f"name: a\ndata: {{corpus: python-docs, tokenizer: byte}}\n{line}\n"
     problem = problem_of(lambda: read_text(text, Path("a.yaml")))
     assert problem.startswith(place) and words in problem
-
-
-@pytest.mark.parametrize("name", ["nanogpt-char", "transformer-base"])
-def test_a_study_file_of_a_preset_plans(name: str, tmp_path: Path) -> None:
-    text = study_text("mine", minimal=True, search=[], values=preset(name).values)
-    plan, *_ = make_plan(read_text(text, tmp_path / "mine.yaml"), tmp_path / "lab")
-    assert plan.cells[0].n_params > 10_000_000
-    warmed = "warmup_iters is not below max_iters: the learning rate never reaches its peak"
-    assert (warmed in plan.warnings) == (name == "transformer-base")

@@ -53,11 +53,6 @@ def test_minimal_writes_the_eight_only() -> None:
     assert {*study["fixed"], *study["search"]} == set(MINIMAL)
 
 
-def test_the_grid_in_its_comment_is_valid_too(tmp_path: Path) -> None:
-    text = study_text("mine").replace("# grid: ", "grid: ").replace("  n_layer: 3 ", "  # ")
-    assert len(cells(read(text, tmp_path), 65)[0]) == 3
-
-
 @pytest.mark.parametrize(
     "search", [(), *combinations(("n_embd", "n_head", "n_layer", "lr_decay", "min_lr"), 2)]
 )
