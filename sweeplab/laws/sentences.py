@@ -54,6 +54,15 @@ TEMPLATES = {
     "holdout other": "{other} is off by {other_error:.2%} of the loss on larger runs where {law} is off by "
     "{error:.2%}; "
     "--law {other} fits it",
+    # Hyperparameters.
+    "few cells": "{cells} with an optimum between their values, and {needed} are needed",
+    "optima outside": "the best {name} of {count} of {cells} lies at an end of the values tried",
+    "best at end": "{what}",
+    "bent": "the optima may not follow one power of {sizes}: a law that bends is as likely (chance {chance:.0%})",
+    "best at smallest": "{cells} best at the smallest value tried: {names}; the optimum may lie below",
+    "best at largest": "{cells} best at the largest value tried: {names}; the optimum may lie above",
+    "few tried": "{cells} with fewer than {needed} values: {names}",
+    "coarse": "values of {cells} lie a factor {factor} apart; steps above {most} spoil exponents",
     # Warnings.
     "path": "{law} holds along one path, {path}: what is due to tokens and what to params cannot be told",
     "unused": "{law} does not use {column}, which vary by a factor {factor:.3g}",

@@ -12,23 +12,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed, rounded, several, several_named, short
-from sweeplab.laws.assessment import NOT_IDENTIFIED, WEAK, Verdict, assess, by_width, law_for
-from sweeplab.laws.core import interval
+from sweeplab.laws.assessment import IDENTIFIED, NOT_IDENTIFIED, WEAK, Verdict, assess, by_width, law_for
+from sweeplab.laws.core import Array, interval
 from sweeplab.laws.forecasts import predict as forecast
-from sweeplab.laws.hyperparameters.runs import SIZES, Array, SearchedRuns
+from sweeplab.laws.hyperparameters.runs import SIZES, SearchedRuns
 from sweeplab.laws.hyperparameters.surface import Surface, fit_surface
+from sweeplab.laws.intervals import LEVEL
 from sweeplab.laws.points import DECADES, EACH, SPREAD, Points, path_of
+from sweeplab.laws.sentences import sentence
 
-LEVEL = 0.9
 FEWEST_CELLS, FEWEST_VALUES = 6, 4  # cells with an optimum between their values, and values of a cell
 COARSEST = 1.5  # factor between neighboring values
 FLAT, BAND, TRANSFERS = 0.0025, 0.001, 0.001  # excess of log loss
 SURE = 0.95
 YES, NO, UNTOLD = "transfers", "does not transfer", "may transfer or not"
-_BENT = 0.025  # significance of a bend of the law
+_BENT = 0.5  # the chance of a bend above which numbers are weak: without one, it is a third
 _DECADES = DECADES | {"n_embd": 0.4, "n_layer": 0.4}  # params grow as the square of the width
 _DISTINCT = 3
 _EDGES = {-1: "at or below the smallest value", 1: "at or above the largest value", 0: ""}
@@ -39,24 +41,24 @@ class Searched:
     """What the surface tells about the value of an index `j`.
 
     `side` [C] is -1 where a cell's optimum is at or below the smallest value tried, 1 at or above the largest, else 0.
-    `lacking` says what keeps its numbers from being identified, `doubt` why they are weak.
+    `lacking` is what keeps its numbers from being identified, `doubt` why they are weak, `flags` what may spoil them.
     """
 
     name: str
     j: int
     surface: Surface
     side: Array
-    lacking: tuple[str, ...]
-    doubt: str
+    lacking: Verdict | None
+    doubt: Verdict | None
     flags: tuple[str, ...]
 
     def verdict(self, kind: str, value: float, low: float, high: float) -> Verdict:
         """Return the verdict on a number with its interval, both in logs for a kind with a factor."""
         if self.lacking:
-            return Verdict(NOT_IDENTIFIED, "; ".join(self.lacking))
+            return self.lacking
         verdict = by_width(kind, value, low, high)
-        if verdict.identified and self.doubt:
-            return Verdict(WEAK, self.doubt)
+        if verdict.verdict == IDENTIFIED and self.doubt:
+            return self.doubt
         return verdict
 
     def best_at(self, draws: Array, meaning: str) -> dict[str, Any]:
@@ -96,7 +98,6 @@ class Searched:
             "numbers": self.numbers,
             "flat_factor": math.exp(self.surface.reach(self.j, FLAT)),
             "constant": [dict(each) for each in _constants(self.surface, self.j)],
-            "bends": dict(self.surface.bent[self.name]),
             "flags": list(self.flags),
         }
 
@@ -157,19 +158,21 @@ def assess_hyperparameters(runs: SearchedRuns) -> HyperparameterLaws:
 def _searched(surface: Surface, j: int) -> Searched:
     runs = surface.runs
     side = _sides(surface, j)
-    outside = int((side != 0).sum())
-    lacking = _lacking(surface, side == 0)
-    if 2 * outside > runs.n_cells:
-        cells = several(runs.n_cells, "cell")
-        lacking.append(f"the best {runs.names[j]} of {outside} of {cells} lies at an end of the values tried")
-    elif at_end := runs.best_at_end(j):
-        lacking.append(at_end)
-    bent = surface.bent[runs.names[j]]
-    doubts = [f"the optima bend in log {size} (p = {p:.2g})" for size, p in bent.items() if p < _BENT]
-    if 3 * outside > runs.n_cells:
-        doubts.append(f"the optimum of {several(outside, 'cell')} lies at an end of the values tried")
-    flags = _flags(runs, side, j)
-    return Searched(runs.names[j], j, surface, side, tuple(lacking), "; ".join(doubts), tuple(flags))
+    n_outside = int((side != 0).sum())
+    facts = {"name": runs.names[j], "count": n_outside, "cells": several(runs.n_cells, "cell")}
+    at_end = runs.best_at_end(j)
+    if 2 * n_outside > runs.n_cells:
+        lacking: Verdict | None = Verdict.of(NOT_IDENTIFIED, "optima outside", facts)
+    elif at_end:
+        lacking = Verdict.of(NOT_IDENTIFIED, "best at end", {"what": at_end})
+    else:
+        lacking = _lacking(surface, side == 0)
+    doubt = None
+    if 3 * n_outside > runs.n_cells:
+        doubt = Verdict.of(WEAK, "optima outside", facts)
+    elif surface.bend_chance > _BENT:
+        doubt = Verdict.of(WEAK, "bent", {"chance": surface.bend_chance, "sizes": listed([*surface.sizes])})
+    return Searched(runs.names[j], j, surface, side, lacking, doubt, tuple(_flags(runs, side, j)))
 
 
 def _sides(surface: Surface, j: int) -> Array:
@@ -182,51 +185,47 @@ def _sides(surface: Surface, j: int) -> Array:
     return np.where(is_high, 1, np.where(is_low, -1, 0))
 
 
-def _lacking(surface: Surface, inside: Array) -> list[str]:
+def _lacking(surface: Surface, inside: NDArray[np.bool_]) -> Verdict | None:
     """Return what the design lacks for a law in the surface's sizes, of cells with an optimum between their values."""
-    lacking = []
     logs = np.column_stack([surface.runs.log_of(name) for name in surface.sizes])[inside]
     if len(logs) < FEWEST_CELLS:
-        cells = f"{several(len(logs), 'cell')} with an optimum between their values"
-        return [f"{cells}, and {FEWEST_CELLS} are needed"]
+        facts = {"cells": several(len(logs), "cell"), "needed": FEWEST_CELLS}
+        return Verdict.of(NOT_IDENTIFIED, "few cells", facts)
     for k, name in enumerate(surface.sizes):
-        decades = float(np.ptp(logs[:, k])) / math.log(10)
+        decades, count = float(np.ptp(logs[:, k])) / math.log(10), len(np.unique(logs[:, k].round(2)))
         needed = _DECADES.get(name, 0.4)
         if decades < needed:
-            lacking.append(f"{name} span {decades:.2f} decades and {needed} are needed")
-        elif len(np.unique(logs[:, k].round(2))) < _DISTINCT:
-            lacking.append(f"{name} have fewer than {_DISTINCT} distinct values")
+            return Verdict.of(
+                NOT_IDENTIFIED, "decades", {"column": name, "decades": decades, "needed": needed}
+            )
+        if count < _DISTINCT:
+            return Verdict.of(NOT_IDENTIFIED, "few values", {"column": name, "count": count})
     if surface.sizes[:2] == ("params", "tokens"):
         centered = logs - logs.mean(axis=0)
         across = math.sqrt(2 * max(float(np.linalg.eigvalsh(centered.T @ centered / len(logs))[0]), 0.0))
         if across < SPREAD:
-            line = f"({across:.2f}, {SPREAD} is needed)"
-            lacking.append(f"all cells lie near one line of log tokens against log params {line}")
-    return lacking
+            facts = {"line": "line of log tokens against log params", "what": "their sd across it"}
+            return Verdict.of(NOT_IDENTIFIED, "ray", facts | {"spread": across, "needed": SPREAD})
+    return None
 
 
 def _flags(runs: SearchedRuns, side: Array, j: int) -> list[str]:
     """Return what is known to spoil exponents: optima at an end, few values, coarse grids."""
     counts, steps = runs.steps(j)
     flags = []
-    for which, end, place in ((-1, "smallest", "below"), (1, "largest", "above")):
-        cells = np.flatnonzero(side == which)
-        if len(cells):
-            names = several_named([runs.cell_name(int(c)) for c in cells])
-            flags.append(
-                f"{several(len(cells), 'cell')} best at the {end} value tried: {names}; the optimum may lie {place}"
-            )
-    few = np.flatnonzero(counts < FEWEST_VALUES)
-    if len(few):
-        names = several_named([runs.cell_name(int(c)) for c in few])
-        flags.append(f"{several(len(few), 'cell')} with fewer than {FEWEST_VALUES} values: {names}")
-    coarse = np.flatnonzero(np.exp(steps) > COARSEST * 1.001)
-    if len(coarse):
-        factor = rounded(math.exp(float(np.median(steps[coarse]))))
-        cells_of = several(len(coarse), "cell")
-        flags.append(
-            f"values of {cells_of} lie a factor {factor} apart; steps above {COARSEST} spoil exponents"
-        )
+
+    def flag(code: str, cells: Array, **facts: Any) -> None:
+        names = several_named([runs.cell_name(int(c)) for c in np.flatnonzero(cells)])
+        count = int(cells.sum())
+        if count:
+            flags.append(sentence(code, {"cells": several(count, "cell"), "names": names} | facts))
+
+    flag("best at smallest", side == -1)
+    flag("best at largest", side == 1)
+    flag("few tried", counts < FEWEST_VALUES, needed=FEWEST_VALUES)
+    coarse = np.exp(steps) > COARSEST * 1.001
+    if coarse.any():
+        flag("coarse", coarse, factor=rounded(math.exp(float(np.median(steps[coarse])))), most=COARSEST)
     return flags
 
 
