@@ -187,7 +187,9 @@ def predict_size(
     (target, *_), _ = size_targets(spec, planned, counting)
     target = replace(target, regret=regret or NO_REGRET)
     beyond = {name: factor for name, factor in laws.get("beyond", {}).items() if factor > 1.001}
-    cost = regret.mean if regret else None
+    cost = None
+    if regret:
+        cost = regret.mean
     is_row = bool(rows_at(points, target.at).size)
     return Prediction(spec, planned[0], target, values, beyond, cost, law, loss, why_none, is_row)
 
@@ -386,8 +388,11 @@ def _small(spec: StudySpec, axis: str, parametrization: str) -> StudySpec:
         typical = Space(spec, smallest, None).typical
         fixed.setdefault("mup_base_width", typical.n_embd)
         fixed.setdefault("mup_base_head_dim", typical.head_dim)
+    name = f"{spec.name}-transfer"
+    if parametrization == MUP:
+        name += _WITH_MUP
     changes = {
-        "name": f"{spec.name}-transfer" + _WITH_MUP * (parametrization == MUP),
+        "name": name,
         "grid": {**written["grid"], axis: [value for value in values if value < max(values)]},
         "fixed": fixed,
     }
@@ -436,7 +441,8 @@ def read_transferred(lab: Path, name: str) -> list[Transferred]:
                 result = _trained(lab, small, json.loads(read_bytes(file)))
             except BadInput:  # the study of this size does not exist yet
                 continue
-            results += [result] if result.best else []
+            if result.best:
+                results.append(result)
     return results
 
 

@@ -108,7 +108,10 @@ def with_tuning(
     ):
         tuned = SHARED
     if fixed:
-        words += f"; {listed(fixed)} {('is', 'are')[len(fixed) > 1]} one for all sizes, and the best follow the size"
+        verb = "is"
+        if len(fixed) > 1:
+            verb = "are"
+        words += f"; {listed(fixed)} {verb} one for all sizes, and the best follow the size"
     record = record_of(lambda: tuned_runs(runs, "the study", design, conventions))
     return replace(points, tuned=tuned, tuned_why=words, record=record)
 
@@ -271,7 +274,9 @@ def _counting_as(conventions: Conventions, runs: Sequence[Mapping[Any, Any]]) ->
     if conventions.params or not all(run.get("tokens_per_param") for run in runs):
         return conventions
     counted = {str(run.get("params_counted", TABLE["params_counted"].default)) for run in runs}
-    return replace(conventions, params="non-embedding" if counted == {"non_embedding"} else "")
+    if counted != {"non_embedding"}:
+        return conventions
+    return replace(conventions, params="non-embedding")
 
 
 def _pooled(runs: pd.DataFrame, design: StudyDesign | None = None) -> dict[str, tuple[str, ...]]:
@@ -432,7 +437,8 @@ class Studies:
             what, hint = "text", ""
             if here["text_digest"] == there["text_digest"]:
                 what = "tokens"
-                hint = f"; of one text, {otherwise}" if "best_bits_per_byte" in self.runs else ""
+                if "best_bits_per_byte" in self.runs:
+                    hint = f"; of one text, {otherwise}"
             differ = f"studies {first} and {name} were trained on different {what}"
             raise BadInput(f"{differ}: losses in {unit_of(self.runs)} cannot be compared{hint}")
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from pandas import DataFrame, Series
 
 from sweeplab.analysis.trials import (
@@ -57,6 +58,19 @@ class Dimension:
         if self.log:
             numbers, low, high = np.log(numbers.where(numbers > 0)), np.log(low), np.log(high)
         return ((numbers - low) / (high - low)).clip(0.0, 1.0)
+
+    @property
+    def distribution(self) -> BaseDistribution:
+        """Return the distribution of its places, or of its choices, as Optuna has it."""
+        if self.choices:
+            return CategoricalDistribution(self.choices)
+        return FloatDistribution(0.0, 1.0)
+
+    def suggested(self, place: float) -> float | str:
+        """Return what Optuna stores for a place: the place itself, or the choice that is there."""
+        if self.choices:
+            return self.choices[round(place * max(1, len(self.choices) - 1))]
+        return float(place)
 
     def value_at(self, place: float) -> float:
         """Return the number at a place from 0 to 1 of a range."""

@@ -321,7 +321,9 @@ def select(runs: DataFrame, loss: str) -> Selection:
         raise BadInput("no run that has ended says what its model and length are")
     best = means.fillna({"expected": means[by]}).sort_values(["expected", by], kind="stable")
     best = best.drop_duplicates(POINT).sort_index()[[*own_trial, "first_trial", *POINT[1:]]]
-    parts = own_trial[best["study"].nunique() == 1 :]  # one study's points need no study in their names
+    parts = own_trial
+    if best["study"].nunique() == 1:  # one study's points need no study in their names
+        parts = TRIAL
     best = best.assign(point=best[parts].astype(str).agg("/".join, axis=1))
     kept = used.merge(best[[*same, "point"]], on=same)  # with the trials that repeat it
     dropped["not the best of its model and length"] += len(used) - len(kept)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from pandas import DataFrame, Series
 
 from sweeplab.analysis.differences import CellConfirmed, confirmed_cells
-from sweeplab.analysis.importance import Evaluator, Importance, importances
+from sweeplab.analysis.importance import Importance, importances
 from sweeplab.analysis.studies import PARAMS, Studies, loss_column, study_points, unit_of
 from sweeplab.analysis.sweep import Sweep, sweep_of
 from sweeplab.analysis.trials import WORST_FIRST, plain, rankings, with_expected
@@ -331,9 +331,9 @@ class ReportData:
         value = f"{rounded(float(points.columns[role][0]))} {ROLES[role].rpartition(' ')[0]}"
         raise BadInput(f"every run has {value}; grid: {{{grid}}} in the study varies it")
 
-    def importances(self, sweep: Sweep, evaluator: Evaluator = "ped-anova") -> list[Importance]:
+    def importances(self, sweep: Sweep) -> list[Importance]:
         """Return the importances of a study's hyperparameters."""
-        return self.once(("importances", sweep.name, evaluator), lambda: importances(sweep, evaluator))
+        return self.once(("importances", sweep.name), lambda: importances(sweep))
 
     def once(self, key: Hashable, work: Callable[[], Result]) -> Result:
         """Return the result of `work`, or raise its BadInput; later calls reuse the first outcome.

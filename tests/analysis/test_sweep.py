@@ -80,9 +80,8 @@ def test_a_trial_stands_by_its_value_in_its_cell_and_behind_if_it_was_cut_short(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("evaluator", ["ped-anova", pytest.param("fanova", marks=pytest.mark.slow)])
-def test_importances_find_what_was_planted(evaluator) -> None:
-    found = importances(sweep_of(plant_sweep(60, SOME_CELLS), DESIGN), evaluator)
+def test_importances_find_what_was_planted() -> None:
+    found = importances(sweep_of(plant_sweep(60, SOME_CELLS), DESIGN))
     within = {each.hyperparameter: each for each in found if each.scope == WITHIN}
     assert max(within.values(), key=lambda each: each.importance).hyperparameter == "learning_rate"
     assert within["learning_rate"].verdict == ABOVE_CHANCE and within["learning_rate"].importance > 0.5
@@ -107,15 +106,6 @@ def test_unlike_tasks_have_no_importance_over_all() -> None:
 
 
 @pytest.mark.slow
-def test_fanova_gives_the_shares_of_the_variance() -> None:
-    """The variance of x^2 over -1..1 is 4/45, that of x/4 is 1/48: shares 0.81 and 0.19."""
-    found = importances(sweep_of(plant_sweep(300, ONE_CELL, noise=1e-3), DESIGN), "fanova")
-    shares = {each.hyperparameter: each for each in found}
-    assert shares["learning_rate"].importance == pytest.approx(0.81, abs=0.06)
-    assert shares["dropout"].importance == pytest.approx(0.19, abs=0.06)
-
-
-@pytest.mark.slow
 def test_chance_alone_is_told_from_importance() -> None:
     verdicts = [
         each.verdict
@@ -125,13 +115,12 @@ def test_chance_alone_is_told_from_importance() -> None:
     assert verdicts.count(ABOVE_CHANCE) <= 0.15 * len(verdicts)
 
 
-@pytest.mark.parametrize("evaluator", ["ped-anova", pytest.param("fanova", marks=pytest.mark.slow)])
-def test_copies_of_a_trial_change_no_importance(evaluator) -> None:
+def test_copies_of_a_trial_change_no_importance() -> None:
     runs = plant_sweep(20, ONE_CELL, loss=lambda _: 0.0)
     best = runs[runs["value"] == runs["value"].min()]
     copies = [best.assign(trial=100 + n) for n in range(12)]
     with_copies = sweep_of(pd.concat([runs, *copies], ignore_index=True), DESIGN)
-    assert importances(with_copies, evaluator) == importances(sweep_of(runs, DESIGN), evaluator)
+    assert importances(with_copies) == importances(sweep_of(runs, DESIGN))
 
 
 def test_too_few_trials_have_no_importances() -> None:

@@ -111,7 +111,7 @@ STUDIES = st.builds(
 def few_repeats() -> None:
     """Refit and shuffle a few times only: it is not tested here how precise the numbers are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(importance, "N_SHUFFLES", {"ped-anova": 3, "fanova": 3})
+        patch.setattr(importance, "N_SHUFFLES", 3)
         yield
 
 

@@ -109,8 +109,6 @@ def test_importances_show_both_scopes_and_say_what_is_chance(one: ReportData) ->
     assert "learning_rate" not in chance and ("activation" in chance or "weight_decay" in chance)
     top = found.figure().layout.yaxis.ticktext[0]
     assert top in ("learning_rate", "dropout")
-    fanova = make_panel(PanelSpec("param_importances", {"evaluator": "fanova"}), one)
-    assert "fANOVA" in dict(fanova.method)["Evaluator"]
 
 
 def test_slices_and_pairs_have_those_asked_for(one: ReportData) -> None:

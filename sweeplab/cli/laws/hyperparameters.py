@@ -108,7 +108,7 @@ def _print_searched(name: str, searched: Mapping[str, Any]) -> None:
     print_numbers(searched["numbers"])
     say(f"flat: the loss is 0.25% worse a factor {cell_text(searched['flat_factor'])} from the best {name}")
     for constant in searched["constant"]:
-        drift = ("no drift is seen", "drifts")[constant["drifts"]]
+        drift = "drifts" if constant["drifts"] else "no drift is seen"
         say(
             f"over {constant['over']}: {drift} (a factor {cell_text(constant['factor'])}, "
             f"{interval(constant)}, from the smallest to the largest); "

@@ -205,7 +205,7 @@ def _print_transferred(answer: Mapping[str, Any]) -> None:
         if size["held"] is None:
             say(f"loss: {loss['why']}")
         else:
-            seen = ("does not hold", "holds")[size["held"]]
+            seen = "holds" if size["held"] else "does not hold"
             say(f"loss of a run: {with_interval(loss)}, {loss['verdict']}; the interval {seen} the loss seen")
         say(f"sealed: {size['sealed']}" if size["sealed"] else f"not sealed: {size['why_not']}")
         say()

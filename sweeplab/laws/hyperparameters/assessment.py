@@ -214,7 +214,7 @@ def _flags(runs: SearchedRuns, side: Array, j: int) -> list[str]:
     counts, steps = runs.steps(j)
     flags = []
 
-    def flag(code: str, cells: Array, **facts: Any) -> None:
+    def flag(code: str, cells: NDArray[np.bool_], **facts: Any) -> None:
         names = several_named([runs.cell_name(int(c)) for c in np.flatnonzero(cells)])
         count = int(cells.sum())
         if count:

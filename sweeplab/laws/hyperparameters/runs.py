@@ -485,7 +485,8 @@ def searched_points(
 def _cure(runs: SearchedRuns, excess: Excess) -> str:
     if excess.edge:
         j, side = excess.edge
-        beyond = f"{('below', 'above')[side]} {short(float(excess.tried[j, side]))}"
+        where = "above" if side else "below"
+        beyond = f"{where} {short(float(excess.tried[j, side]))}"
         return f"search {excess.names[j]} {beyond} too, at every size"
     return "run more trials in every cell"
 

@@ -176,7 +176,7 @@ class _Regression:
         self.bend = 2 * window * np.eye(self.n_values)
         self.law = self._start()
         self.triangle = np.triu_indices(self.n_values)
-        self.n_squares = int(len(self.triangle[0]))
+        self.n_squares = len(self.triangle[0])
 
     @property
     def n_terms(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any, get_args
+from typing import Any
 
 import numpy as np
 import optuna
@@ -20,14 +20,14 @@ from optuna.trial import TrialState
 from pandas import DataFrame
 
 from sweeplab.analysis import importance
-from sweeplab.analysis.importance import EVALUATORS, FEWEST_TRIALS, OVER_ALL, WITHIN, Evaluator
+from sweeplab.analysis.importance import EVALUATOR, FEWEST_TRIALS, OVER_ALL, WITHIN
 from sweeplab.analysis.sweep import Dimension, Sweep, has_ended
 from sweeplab.analysis.trials import LOST
 from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, several
 from sweeplab.report import style
 from sweeplab.report.data import ReportData
-from sweeplab.report.options import PanelOption, Params
+from sweeplab.report.options import Params
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import Axis, Figure, Look, looks, name_rows
 
@@ -36,7 +36,6 @@ MOST_DRAWN = 800
 MOST_PAIRED = 4
 _PAIR_HEIGHT = 190  # pixels of a small figure in a matrix of pairs
 
-_Evaluator = Annotated[Evaluator, PanelOption(get_args(Evaluator))]
 _IMPORTANCES = {
     "Within cells": "Trials of all cells, ranked within their cell, so that the cells' sizes do not matter.",
     "Over all": "The losses themselves, of trials that ended; the grid's sizes are compared with what was tuned.",
@@ -127,9 +126,9 @@ class ImportancePanel(
     scopes: Mapping[tuple[str, str], str]
 
     @classmethod
-    def _of(cls, report: ReportData, evaluator: _Evaluator = "ped-anova") -> Panel:
+    def _of(cls, report: ReportData) -> Panel:
         sweeps = report.sweeps
-        shares = [each for sweep in sweeps for each in report.importances(sweep, evaluator)]
+        shares = [each for sweep in sweeps for each in report.importances(sweep)]
         if not shares:
             raise BadInput(f"importances need {FEWEST_TRIALS} or more trials with different searched values")
         data = DataFrame([asdict(each) | {"verdict": each.verdict} for each in shares])
@@ -149,8 +148,7 @@ class ImportancePanel(
         return cls(
             data=data,
             notes=tuple(notes),
-            method={"Evaluator": EVALUATORS[evaluator], **_IMPORTANCES},
-            result={"evaluator": evaluator},
+            method={"Evaluator": EVALUATOR, **_IMPORTANCES},
             x=Axis("importance", "share of the importance"),
             scopes=scopes,
         )

@@ -194,7 +194,9 @@ def _rows(result: Transferred) -> list[dict[str, object]]:
 def _ladder_in_words(result: Transferred) -> str:
     costs = [result.cost(rate) for rate in (result.predicted, result.copied)]
     shares = ["diverged" if cost is None else f"costs {cost:.2%}" for cost in costs]
-    loss = {True: "holds the loss seen", False: "does not hold it", None: "is not known"}[result.is_held]
+    loss = "is not known"
+    if result.is_held is not None:
+        loss = "holds the loss seen" if result.is_held else "does not hold it"
     rates = rounded(result.predicted), rounded(result.best or 0.0)
     return (
         f"{_name(result)}: the predicted learning rate {rates[0]} {shares[0]} against the ladder's best, {rates[1]}; "
