@@ -217,14 +217,14 @@ class _Regression:
 
         The mean of a move of d_2 leaves none of the law's bend.
         """
-        own = np.array([np.inf, *[scatter] * self.n_values])
+        alone = np.array([np.inf, *[scatter] * self.n_values])
         bends = self.law[1 + len(self.names) :].ravel()
         straight = [np.inf] * ((1 + len(self.names)) * self.n_values)
         skew = _SKEW * np.diag(self.bend)
         shared = np.array([*[np.inf] * self.n_squares, *skew, *straight, *[bent] * len(bends)])
         means = np.zeros(len(shared))
         means[len(shared) - len(bends) :] = -bends
-        return (self.noise / own) ** 2 + _RIDGE, (self.noise / shared) ** 2 + _RIDGE, means
+        return (self.noise / alone) ** 2 + _RIDGE, (self.noise / shared) ** 2 + _RIDGE, means
 
     def converge(self) -> bool:
         """Move the law, and choose the rows, until these are near the fitted optima; False if they fail."""
@@ -257,12 +257,12 @@ class _Regression:
         shares = np.exp(density - density.max())
         counts = random.multinomial(N_DRAWS, shares / shares.sum())
         drawn = [each.draws(int(n), random) for each, n in zip(posteriors, counts, strict=True)]
-        own, coefficients = (np.concatenate(each) for each in zip(*drawn, strict=True))
+        alone, coefficients = (np.concatenate(each) for each in zip(*drawn, strict=True))
         bend, moves = self.shared(coefficients)
         kept = random.permutation(np.flatnonzero(np.linalg.eigvalsh(bend)[:, 0] > _LEAST_BEND))
-        own, bend, moves = own[kept], bend[kept], moves[kept]
-        away = np.einsum("cl,slj->scj", self.terms, moves) + own[:, :, 1:]
-        levels = own[:, :, 0] - np.einsum("scj,sjk,sck->sc", away, bend, away) / 2
+        alone, bend, moves = alone[kept], bend[kept], moves[kept]
+        away = np.einsum("cl,slj->scj", self.terms, moves) + alone[:, :, 1:]
+        levels = alone[:, :, 0] - np.einsum("scj,sjk,sck->sc", away, bend, away) / 2
         has_row = np.bincount(self.runs.cell[self.used], minlength=self.runs.n_cells) > 0
         scatter, bent = np.repeat(np.array(grid), counts, axis=0)[kept].T
         return Surface(
@@ -299,16 +299,16 @@ class _Products:
     def __init__(self, of: _Regression) -> None:
         self.own_columns, self.columns = of.columns()
         runs, weights = of.runs, np.where(of.used, of.seeds, 0.0)
-        own = self.own_columns * weights[:, None]
+        alone = self.own_columns * weights[:, None]
 
         def by_cell(values: Array) -> Array:
             sums = np.zeros((runs.n_cells, *values.shape[1:]))
             np.add.at(sums, runs.cell, values)
             return sums
 
-        self.own = by_cell(own[:, :, None] * self.own_columns[:, None, :])
-        self.between = by_cell(own[:, :, None] * self.columns[:, None, :])
-        self.own_y = by_cell(own * runs.y[:, None])
+        self.alone = by_cell(alone[:, :, None] * self.own_columns[:, None, :])
+        self.between = by_cell(alone[:, :, None] * self.columns[:, None, :])
+        self.own_y = by_cell(alone * runs.y[:, None])
         weighted = self.columns * weights[:, None]
         self.shared, self.shared_y = weighted.T @ self.columns, weighted.T @ runs.y
 
@@ -319,8 +319,8 @@ class _Posterior:
     def __init__(self, of: _Regression, products: _Products, scatter: float, bent: float) -> None:
         own_prior, prior, mean = of.priors(scatter, bent)
         self.n_free = max(of.n_free, 1)
-        own = products.own + np.diag(own_prior)
-        self.own_covariance = np.linalg.inv(own)
+        alone = products.alone + np.diag(own_prior)
+        self.own_covariance = np.linalg.inv(alone)
         self.gain = self.own_covariance @ products.between  # of own coefficients by shared ones
         self.own_best = (self.own_covariance @ products.own_y[:, :, None])[
             :, :, 0
@@ -341,15 +341,17 @@ class _Posterior:
         self.rss += float(prior @ (self.best - mean) ** 2 + (own_prior * of_cells**2).sum())
         self.log_density = -self.n_free / 2 * math.log(self.rss + 1e-300)
         self.log_density -= float(np.log(np.diag(self.root)).sum()) - float(np.log(prior).sum()) / 2
-        self.log_density -= float(np.linalg.slogdet(own)[1].sum() - len(own) * np.log(own_prior).sum()) / 2
+        self.log_density -= (
+            float(np.linalg.slogdet(alone)[1].sum() - len(alone) * np.log(own_prior).sum()) / 2
+        )
 
     def draws(self, n: int, random: np.random.Generator) -> tuple[Array, Array]:
         """Return n draws of own coefficients [n, C, 1 + J] and of shared ones [n, p]."""
         sigma = np.sqrt(self.rss / random.chisquare(self.n_free, n))
         steps = np.linalg.solve(self.root.T, random.standard_normal((len(self.best), n)))
         shared = self.best + sigma[:, None] * steps.T
-        own = self.own_best - np.einsum("cbp,sp->scb", self.gain, shared)
+        alone = self.own_best - np.einsum("cbp,sp->scb", self.gain, shared)
         chance = np.linalg.cholesky(self.own_covariance) @ random.standard_normal(
             (n, *self.own_best.shape, 1)
         )
-        return own + sigma[:, None, None] * chance[..., 0], shared
+        return alone + sigma[:, None, None] * chance[..., 0], shared
