@@ -129,8 +129,12 @@ class Results:
     def _repr_html_(self) -> str:
         from sweeplab.report.live import study_html
 
-        shown = show_study(self.folder) if self.folder.canonical_file.exists() else None
-        return study_html(self.folder.name, str(self.folder.lab), shown)
+        if not self.folder.canonical_file.exists():
+            return study_html(f"{self.folder.name}: not run yet", [])
+        shown = show_study(self.folder)
+        names = {"cell": "cell", "n_params": "parameters", "trials": "trials", "best_value": shown["metric"]}
+        cells = [{title: cell[name] for name, title in names.items()} for cell in shown["cells"]]
+        return study_html(str(self.show()), cells)
 
 
 @dataclass(frozen=True)
@@ -417,22 +421,25 @@ def write_report(
     """
     from sweeplab.report.data import CURVES
     from sweeplab.report.page import with_plotly
-    from sweeplab.report.writer import write_page
+    from sweeplab.report.writer import inputs_of, is_current, write_page
 
     if form == "html" and panel:
         raise BadInput("--panel is for pictures: add --format svg, pdf or png")
-    report = report_data(lab, names)
-    assert report.studied is not None
     one = StudyFolder(lab, names[0]) if len(names) == 1 else None
     joined = "+".join(names)  # no study's own name has a plus
     if len(joined) > LONGEST_KEY:
         joined = f"{len(names)}-{hashlib.sha256(joined.encode()).hexdigest()[:12]}"
     shared = None if single_file else folder or lab / "reports"
     folder = folder or (one.report if one else lab / "reports" / joined)
+    inputs = inputs_of([StudyFolder(lab, name) for name in names], page, dashboard, single_file)
+    if form == "html" and is_current(folder / f"{page}.html", inputs):
+        return [folder / f"{page}.html"]
+    report = report_data(lab, names)
+    assert report.studied is not None
     if page == "scaling":  # its curves.csv holds all of them
         for metric in CURVES:
             report.curves(metric)
-    written = write_page(page, report, report.studied.runs, folder, dashboard, form, panel, shared)
+    written = write_page(page, report, report.studied.runs, folder, dashboard, form, panel, shared, inputs)
     if one and one.tracked_file.exists():
         with suppress(BadInput, TrackingUnavailable):  # the page is written; tracking gets the next one
             tracker = open_tracker(lab, one.name, tracking_uri_of(one))

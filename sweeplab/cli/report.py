@@ -8,7 +8,6 @@ import sys
 import webbrowser
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Literal
 
 import typer
@@ -16,8 +15,7 @@ import typer
 from sweeplab.cli import options
 from sweeplab.cli.options import flag, option
 from sweeplab.cli.printing import Answer, print_json
-from sweeplab.files import read_bytes
-from sweeplab.records.folders import StudyFolder, lab_folder
+from sweeplab.records.folders import lab_folder
 
 Port = Annotated[int | None, typer.Option(min=1, max=65535, help="The port to use.  [default: a free one]")]
 OpenPage = Annotated[
@@ -130,21 +128,13 @@ def dashboard(
     \b
     $ sweeplab dashboard small
     """
-    from sweeplab.api import write_report
     from sweeplab.report.live import live_page
     from sweeplab.tracking.private import leading_to
 
     with ExitStack() as stack:
         _interrupted_by(stack, signal.SIGTERM, signal.SIGHUP)
 
-        def write_sweep(folder: StudyFolder) -> str:
-            with TemporaryDirectory() as place:  # of its own: two tabs may ask at once
-                (page,) = write_report("sweep", folder.lab, [folder.name], Path(place), single_file=True)
-                return read_bytes(page).decode()
-
-        live = stack.enter_context(
-            live_page(lab_folder(lab), options.named_study(name, lab).name, write_sweep, port)
-        )
+        live = stack.enter_context(live_page(lab_folder(lab), options.named_study(name, lab).name, port))
         if as_json:
             print_json({"page": live.url})
         else:

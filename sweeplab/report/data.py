@@ -23,7 +23,6 @@ from sweeplab.laws.forms import Law
 from sweeplab.laws.points import Points
 from sweeplab.records.confirmed import read_confirmed
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import MEASURED_ON
 from sweeplab.report.style import Look, looks
 from sweeplab.study.choice import Ranking
 
@@ -40,22 +39,22 @@ FACTS = {
     "wall_seconds": "wall time (s)",
 }
 LOSSES = {
-    "best_val_loss": f"loss {MEASURED_ON['val_loss']} ({{unit}})",
-    "final_val_loss": f"final loss {MEASURED_ON['val_loss']} ({{unit}})",
-    "best_whole_val_loss": f"loss {MEASURED_ON['whole_val_loss']} ({{unit}})",
-    "final_whole_val_loss": f"final loss {MEASURED_ON['whole_val_loss']} ({{unit}})",
+    "best_val_loss": "val_loss ({unit})",
+    "final_val_loss": "final val_loss ({unit})",
+    "best_whole_val_loss": "whole_val_loss ({unit})",
+    "final_whole_val_loss": "final whole_val_loss ({unit})",
 }
 CURVES = {
     "val_loss": LOSSES["best_val_loss"],
     "train_loss": "training loss ({unit})",
     "bits_per_byte": "validation loss (bits/byte)",
-    "exact_match": "exact matches (share of targets)",
-    "accuracy": "accuracy (share of labels that are right)",
-    "f1": "F1 (mean over labels)",
+    "exact_match": "exact matches",
+    "accuracy": "accuracy",
+    "f1": "F1",
     "eval_train_loss": "loss on the training split ({unit})",
-    "pseudo_perplexity": "pseudo-perplexity (one token masked at a time)",
-    "expert_use_max": "largest share of one expert, in the worst layer",
-    "expert_use_entropy": "entropy of expert use, in the worst layer",
+    "pseudo_perplexity": "pseudo-perplexity",
+    "expert_use_max": "largest share of one expert",
+    "expert_use_entropy": "entropy of expert use",
     "learning_rate": "learning rate",
     "grad_norm": "gradient norm",
     "tokens_per_second": "tokens per second",
@@ -172,6 +171,13 @@ class ReportData:
         return " or ".join(sorted(metrics))
 
     @property
+    def value_column(self) -> str:
+        """Return the column of the value that trials are ranked by: the objective's, else the best val_loss."""
+        if "value" in self.runs:
+            return "value"
+        return "best_val_loss"
+
+    @property
     def objective(self) -> str:
         """Return which evaluation of a run counts, best or final; comparable studies agree in it."""
         return next((spec.objective.at for spec in self.studies.specs.values()), "best")
@@ -181,14 +187,16 @@ class ReportData:
         """Return the column of the runs' losses that laws are fitted to, which figures of sizes show too."""
         return loss_column(self.runs, self.objective)
 
-    def loss_metric(self, asked: str) -> str:
-        """Return the column of a loss: the one asked for, or that of the laws.
+    def loss_metric(self, asked: str, of_law: bool = False) -> str:
+        """Return the column of a loss: the one asked for, else that of trials, or that which laws are fitted to.
 
         Raises:
             BadInput: no run has it.
         """
-        if asked == AUTO:
+        if asked == AUTO and of_law:
             return self.law_metric
+        if asked == AUTO:
+            return f"{self.objective}_val_loss"
         columns = [name for name in (asked, f"best_{asked}") if name in self.runs]
         if not columns and asked not in LOSSES:
             raise BadInput(f"no run has a {asked}")

@@ -7,9 +7,9 @@ all trials only.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput
 from sweeplab.formatting import duration, rounded, several, written
@@ -22,6 +22,10 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.choice import LEVEL_90
 from sweeplab.study.problems import LENGTHS
+
+if TYPE_CHECKING:
+    from sweeplab.laws.assessment import Assessment
+    from sweeplab.laws.forecasts import Forecast
 
 WIDTH = 80  # columns of a terminal
 FEWEST_SIZES = 3  # two points lie on every power law
@@ -290,37 +294,60 @@ def read_headline(folder: StudyFolder, left: str = "", is_queued: bool = False) 
     facts = read_facts(folder, left)
     if is_queued:
         facts = replace(facts, state=StudyState.QUEUED)
-    if facts.is_over and facts.best and facts.begun >= FEWEST_SIZES:
-        ahead, why = law_ahead(folder)
-        facts = replace(facts, ahead=ahead, why_no_law=why)
-    return headline(facts)
+    return headline(with_law(facts, lambda: _assessment(folder)))
 
 
-def law_ahead(folder: StudyFolder) -> tuple[Ahead | None, str]:
-    """Forecast the loss at `AHEAD` times the largest size of a study, or say why there is no forecast."""
+def _assessment(folder: StudyFolder) -> Assessment:
     from sweeplab.analysis.studies import read_studies
     from sweeplab.laws.assessment import assess, law_for
+
+    points = read_studies(folder.lab, [folder.name]).points()
+    return assess(points, law_for(points, AUTO))
+
+
+def with_law(facts: StudyFacts, assess: Callable[[], Assessment]) -> StudyFacts:
+    """Add to the facts of a study what its law forecasts, or why there is no forecast, once the study is over."""
+    if not (facts.is_over and facts.best and facts.begun >= FEWEST_SIZES):
+        return facts
+    try:
+        return replace(facts, ahead=law_ahead(assess()))
+    except BadInput as refused:
+        return replace(facts, why_no_law=refused.problems[0].what)
+
+
+def law_ahead(assessment: Assessment) -> Ahead:
+    """Forecast the loss at `AHEAD` times the largest size that a law is fitted to.
+
+    Raises:
+        BadInput: the law gives no forecast there.
+    """
+    points, forecast = assessment.points, forecast_at(assessment, AHEAD)
+    scaled = [name for name in ("params", "tokens", "flops") if name in _scaled(assessment)]
+    first = points.columns[assessment.law.columns[0]]
+    ends = float(first.min()), float(first.max())
+    return Ahead(" and ".join(scaled), forecast.loss, forecast.low, forecast.high, *ends)
+
+
+def forecast_at(assessment: Assessment, times: float) -> Forecast:
+    """Forecast the loss at a multiple of the largest of all sizes that vary in a law's table.
+
+    Raises:
+        BadInput: the law gives no forecast there.
+    """
     from sweeplab.laws.forecasts import predict
 
-    try:
-        points = read_studies(folder.lab, [folder.name]).points()
-        law = law_for(points, AUTO)
-        sizes = {name: points.columns[name] for name in law.columns}
-        at = {}
-        for name, column in sizes.items():
-            largest = float(column.max())
-            at[name] = AHEAD * largest if name in points.varied else largest
-        if "params" in at and "tokens" in points.varied:
-            at["tokens"] = AHEAD * float(points.columns["tokens"].max())
-        forecast = predict(assess(points, law), at)
-    except BadInput as refused:
-        return None, refused.problems[0].what
-    what = " and ".join(
-        name for name in ("params", "tokens", "flops") if name in at and name in points.varied
-    )
-    first = next(iter(sizes.values()))
-    ends = float(first.min()), float(first.max())
-    return Ahead(what, forecast.loss, forecast.low, forecast.high, *ends), ""
+    columns, scaled = assessment.points.columns, _scaled(assessment)
+    at = {name: float(columns[name].max()) for name in {*assessment.law.columns, *scaled}}
+    return predict(assessment, at | {name: times * at[name] for name in scaled})
+
+
+def _scaled(assessment: Assessment) -> list[str]:
+    """List the sizes that are larger in a forecast: of a law of params the tokens too, where they vary."""
+    varied = assessment.points.varied
+    names = [name for name in assessment.law.columns if name in varied]
+    if "params" in names and "tokens" in varied and "tokens" not in names:
+        names.append("tokens")
+    return names
 
 
 def read_facts(folder: StudyFolder, left: str = "") -> StudyFacts:

@@ -11,18 +11,21 @@ const loss = (value) => (value === null || value === undefined ? "–" : value.t
 const short = (value) => (typeof value === "number" ? String(+value.toPrecision(3)) : JSON.stringify(value));
 const values = (sampled) => Object.entries(sampled).map(([name, value]) => `${name} ${short(value)}`).join(", ");
 
-// Text only: a study's names are never interpreted as HTML.
+// Text only: a study's names are never interpreted as HTML. Narrow screens show a cell's name beside it.
 function fill(table, heads, rows) {
-  const row = (cells, tag) => {
-    const made = document.createElement("tr");
-    for (const each of cells) {
-      const cell = document.createElement(tag);
-      each instanceof Node ? cell.append(each) : (cell.textContent = each);
-      made.append(cell);
-    }
-    return made;
-  };
-  table.replaceChildren(row(heads, "th"), ...rows.map((each) => row(each, "td")));
+  const head = table.createTHead(), body = table.tBodies[0] ?? table.createTBody(), line = element("tr");
+  line.append(...heads.map((name) => element("th", name, { scope: "col", style: "padding: 0.3rem 0.7rem" })));
+  head.replaceChildren(line);
+  body.replaceChildren(...rows.map((cells) => {
+    const row = element("tr");
+    cells.forEach((each, place) => {
+      const cell = element("td");
+      cell.dataset.name = heads[place];
+      cell.append(each);
+      row.append(cell);
+    });
+    return row;
+  }));
 }
 
 async function post(path, content) {
@@ -47,8 +50,7 @@ function named(cell) {
 
 // n_layer=2 compares a value, loss<3 a number; any other word is looked for in a trial's cell, values, note and tags.
 function is_shown(run) {
-  if (at("state").value && run.outcome !== at("state").value) return false;
-  const known = { ...cells[run.cell], ...run.sampled, loss: run.loss, best: run.best, value: run.value, iteration: run.iteration, trial: run.trial };
+  const known = { ...cells[run.cell], ...run.sampled, state: run.outcome, loss: run.loss, best: run.best, value: run.value, iteration: run.iteration, trial: run.trial };
   return at("filter").value.trim().split(/\s+/).every((word) => {
     const [, name, sign, wanted] = word.match(/^(\w+)(<=|>=|<|>|=)(.+)$/) ?? [];
     if (!(name in known)) return `${run.cell} ${values(run.sampled)} ${run.note} ${run.tags}`.includes(word);
@@ -94,24 +96,10 @@ function show(said) {
   document.title = `${said.study}: ${said.state}`;
   at("name").textContent = said.study;
   at("phase").textContent = said.state;
-  at("bar").hidden = said.total === null;
-  if (said.total !== null) [at("bar").max, at("bar").value] = [said.total, Math.min(said.total, said.counted)];
-  const trials = said.total ?? said.counted, part = said.total === null ? "" : `${said.counted} of `;
-  at("counted").textContent = `${part}${trials} ${trials === 1 ? "trial" : "trials"}`;
-  at("left").textContent = said.left && `${said.left} left`;
+  const { study: name, ...lines } = said.headline, margin = Math.max(7, name.length + 2);
+  at("headline").textContent = Object.entries(lines).filter(([, text]) => text)
+    .map(([what, text]) => `${(what === "state" ? name : what).padEnd(margin)}${text}`).join("\n");
   at("states").textContent = Object.entries(said.states).map(([state, count]) => `${count} ${state}`).join(", ");
-  const { running, slots } = said.occupancy;
-  at("occupancy").textContent = slots ? `${running} of ${slots} stack slots are in use` : "no stack is training";
-  at("optuna").textContent = said.optuna;
-  at("best").replaceChildren();
-  if (said.best) {
-    const line = element("span", `best ${said.metric} ${loss(said.best.value)} ${said.measured_on}`, { className: "best" });
-    at("best").append(line, ` by trial ${said.best.trial} in ${said.best.cell}: ${values(said.best.sampled)} · `, element("code", said.best.commands.generate));
-  }
-  for (const state of Object.keys(said.states)) {
-    if (![...at("state").options].some((each) => each.value === state)) at("state").append(new Option(state, state));
-  }
-  at("sweep").hidden = said.is_run || !said.best;
   able();
   counts_enqueued();
   list();
@@ -132,18 +120,12 @@ function able() {
 function list() {
   const order = (run) => [run.state === "running" ? 0 : 1, run.value ?? run.best ?? Infinity];
   const shown = [...runs.values()].filter(is_shown).sort((a, b) => order(a)[0] - order(b)[0] || order(a)[1] - order(b)[1]);
-  fill(at("running"), ["", "trial", "cell", "state", "iteration", "loss", "best", "values", "note"], shown.slice(0, 200).map((run) => [
-    stopButton(run), element("button", `#${run.trial}`, { className: "plain", onclick: () => details(run) }), named(run.cell), run.outcome,
-    `${run.iteration}/${run.max_iters}`, loss(run.loss), loss(run.best), values(run.sampled), [run.note, ...run.tags.map((tag) => `[${tag}]`)].join(" ")]));
-  // A legend for both figures; a click leaves this cell's trials.
-  at("legend").replaceChildren(...latest.cells.slice(0, 40).map(({ cell, values: known }) => {
-    const words = Object.entries(known).map(([name, value]) => `${name}=${value}`).join(" ");
-    const button = element("button", "", { className: "plain", onclick: () => { at("filter").value = at("filter").value === words ? "" : words; at("filter").oninput(); } });
-    button.append(named(cell));
-    return button;
-  }));
-  fill(at("cells"), ["cell", "parameters", "done", "best"], latest.cells.map((cell) => [
-    named(cell.cell), cell.n_params.toLocaleString("en"), cell.done, loss(cell.best)]));
+  const searched = [...new Set(shown.flatMap((run) => Object.keys(run.sampled)))];
+  fill(at("trials"), [...searched, "loss", "lowest seen", "state", "iteration", "trial", "cell", "note", ""], shown.slice(0, 200).map((run) => [
+    ...searched.map((name) => name in run.sampled ? short(run.sampled[name]) : "–"), loss(run.loss), loss(run.best), run.outcome, `${run.iteration}/${run.max_iters}`,
+    element("button", `#${run.trial}${run.key === latest.best ? " best" : ""}`, { className: "plain", onclick: () => details(run) }), named(run.cell), [run.note, ...run.tags.map((tag) => `[${tag}]`)].join(" "), stopButton(run)]));
+  fill(at("cells"), ["cell", "parameters", "done", "lowest seen"], latest.cells.map((cell) => [
+    named(cell.cell), cell.n_params.toLocaleString("en"), String(cell.done), loss(cell.lowest)]));
 }
 
 // An exponential moving average, its start at zero divided out; the loss before training would pull all others up.
@@ -159,7 +141,7 @@ function smoothed(losses) {
 
 function draw() {
   drawn = Date.now();
-  const said = latest, style = getComputedStyle(document.body), best = said.best && said.best.key;
+  const said = latest, style = getComputedStyle(document.body), best = said.best;
   // Whole numbers only: up to ten one by one.
   const layout = (x, y, most) => ({
     margin: { l: 56, r: 12, t: 8, b: 44 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest",
@@ -173,15 +155,15 @@ function draw() {
       opacity: key === best || run.state === "running" ? 1 : 0.5, text: values(run.sampled),
       hovertemplate: `${key}<br>%{text}<br>iteration %{x}: %{y:.4f}<extra></extra>` };
   });
-  const of_curves = layout("iteration", `validation loss (${said.unit})`, Math.max(0, ...shown.map(([, points]) => points.at(-1)[0])));
-  // The first loss is about the same for all runs, and would squeeze the rest of the curves.
-  const later = traces.flatMap((trace) => trace.y.slice(1)), low = Math.min(...later), high = Math.max(...later), room = 0.05 * (high - low || 1);
-  if (later.length) of_curves.yaxis.range = [low - room, high + room];
+  const of_curves = layout("iteration", `val_loss (${said.unit})`, Math.max(0, ...shown.map(([, points]) => points.at(-1)[0])));
+  // Without the start of each run, and without the worst of what follows.
+  const later = traces.flatMap((trace) => trace.y.slice(1)).filter(Number.isFinite).sort((a, b) => a - b), [low, high] = [later[0], later[Math.floor(0.95 * (later.length - 1))]];
+  if (later.length) { const room = 0.05 * (high - low || 1); of_curves.yaxis.range = [low - room, high + room]; }
   const settings = { responsive: true, displayModeBar: false };
   // Instead of axes without anything between them.
   const nothing = (text) => ({ xaxis: { visible: false }, yaxis: { visible: false },
     annotations: [{ text, showarrow: false, xref: "paper", yref: "paper", x: 0.5, y: 0.5, font: { color: style.color } }] });
-  Object.assign(of_curves, traces.length ? {} : nothing("no trial with an evaluation is shown"));
+  Object.assign(of_curves, traces.length ? {} : nothing(curves.size ? "no trial with an evaluation is shown" : said.is_run ? "Awaited: the first evaluation.<br>Workers start, read the text and compile." : "No trial has been evaluated."));
   Plotly.react("curves", traces, of_curves, settings).then(opens);
   const ended = [...runs.values()].filter((run) => run.ended !== null && run.value !== null && ["complete", "stopped"].includes(run.outcome) && is_shown(run));
   const trials = [...new Map(ended.sort((a, b) => a.ended - b.ended).map((run) => [`${run.cell}#${run.trial}`, run])).values()];
@@ -194,7 +176,7 @@ function draw() {
     return [marks, { x: [...marks.x, trials.length], y: [...steps, lowest], mode: "lines", line: { shape: "hv", color: colors[cell], width: 2 }, hoverinfo: "skip", name: cell }];
   }).filter((trace) => trace.x.length > 0 && Number.isFinite(trace.y.at(-1)));
   const of_bests = layout("completed trials", said.metric, trials.length);
-  Object.assign(of_bests, bests.length ? {} : nothing("no completed trial is shown"));
+  Object.assign(of_bests, bests.length ? {} : nothing(ended.length || !said.is_run ? "no completed trial is shown" : "Awaited: the first trial that ends."));
   Plotly.react("progress", bests, of_bests, settings).then(opens);
 }
 
@@ -213,21 +195,19 @@ function follow() {
   runs.clear();
   curves.clear();
   for (const known of [cells, colors]) for (const name of Object.keys(known)) delete known[name];
-  at("sweep").open = false;
   source = new EventSource(url("events"));
   source.onopen = () => { is_dead = false; runs.clear(); curves.clear(); };  // after a reconnect the server sends everything again
   source.onmessage = (event) => show(JSON.parse(event.data));
   source.onerror = () => {
     is_dead = true;
     able();
-    [at("phase").textContent, at("left").textContent] = ["no answer: sweeplab dashboard has ended or is restarting", ""];
+    at("phase").textContent = "no answer: sweeplab dashboard has ended or is restarting";
   };
 }
 
 for (const button of document.querySelectorAll("button[data-order]")) button.onclick = () => post("order", { order: button.dataset.order });
-for (const name of ["state", "filter", "smooth"]) at(name).oninput = () => { if (latest) { list(); draw(); } };
+for (const name of ["filter", "smooth"]) at(name).oninput = () => { if (latest) { list(); draw(); } };
 at("enqueue").form.oninput = counts_enqueued;
-at("sweep").ontoggle = () => { at("sweep").querySelector("iframe").src = at("sweep").open ? url("report") : "about:blank"; };
 for (const form of document.querySelectorAll("form[data-order]")) {
   form.onsubmit = (event) => {
     event.preventDefault();

@@ -12,17 +12,17 @@ import shlex
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem, TrackingUnavailable
-from sweeplab.formatting import json_ready, measured, out_of, several, without_password
+from sweeplab.formatting import json_ready, out_of, several
 from sweeplab.lab.describing import keep_note
-from sweeplab.lab.events import Event, RunEvaluated, Tick
+from sweeplab.lab.events import Event, Tick
 from sweeplab.lab.listing import (
     StudyState,
     find_metric,
@@ -36,16 +36,8 @@ from sweeplab.lab.moving import Done
 from sweeplab.lab.showing import commands_about
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.notes import Note, read_notes
-from sweeplab.records.runs import (
-    MEASURED_ON,
-    CurvePoint,
-    RunEnd,
-    RunFolder,
-    RunStart,
-    RunState,
-    TrialEnding,
-    run_key,
-)
+from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunStart, RunState, TrialEnding, run_key
+from sweeplab.report.headline import Headline, StudyFacts, headline, read_facts, read_headline
 from sweeplab.report.style import looks
 from sweeplab.sweep import steering
 from sweeplab.sweep.following import Watched
@@ -56,18 +48,24 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    Answer = Callable[[Request], Awaitable[Response]]
 
 LOOK_SECONDS = 1.0
+REFRESH_SECONDS = 0.5  # of a notebook
 MOST_BYTES = 65_536  # of a request
+MOST_CELLS = 30
 # Only this page's own files and addresses; Plotly writes inline styles, and saves figures as data URLs.
-_POLICY = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'; img-src data: blob:"
-_POLICY += "; frame-src 'self'"
-_REPORT = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-_REPORT_HEADERS = {
-    "Content-Security-Policy": f"{_REPORT}; frame-ancestors 'self'",
-    "Cache-Control": "no-store",
+_POLICY = (
+    "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src data: blob:; frame-ancestors 'none'"
+)
+_HEADERS = {"Content-Security-Policy": _POLICY, "Cache-Control": "no-store"}
+# The page's files by their addresses.
+_FILES = {
+    "/": ("text/html", ["live.html"]),
+    "/style.css": ("text/css", ["style.css"]),
+    "/live.js": ("text/javascript", ["trial.js", "live.js"]),
 }
-_HEADERS = {"Content-Security-Policy": f"{_POLICY}; frame-ancestors 'none'", "Cache-Control": "no-store"}
 
 
 @dataclass
@@ -76,6 +74,9 @@ class Follower:
 
     folder: StudyFolder
     _watched: Watched | None = None
+    _facts: StudyFacts | None = None
+    _known: object = None  # what the facts were read of
+    _over: Headline | None = None
     _unfinished: RunState = RunState.WAITING
     _starts: dict[str, RunStart] = field(default_factory=dict)
     _rows: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -87,56 +88,61 @@ class Follower:
         """Return the state of the study, with only those runs and points that are new since the last look.
 
         A run has its key, state, values, iteration, latest and best loss, and the note of its trial; `points` are
-        iterations and losses by run. A cell has the color that it has in reports.
+        iterations and losses by run. A cell has the color that it has in reports. `best` is the chosen trial's key.
         """
         watched = self._watched = self._watched or Watched(self.folder, self._hear)
         self._unfinished = self.folder.unfinished
         deque(watched.news(), maxlen=0)
         self._take_notes()
-        progress = watched.progress
-        plan, is_run = progress.plan, self._unfinished is RunState.RUNNING
-        trials = {(row["cell"], row["trial"]): row for row in self._rows.values()}
-        valued = [row for row in trials.values() if row["outcome"].has_value and row["value"] is not None]
-        best = min(valued, key=lambda row: row["value"], default=None)
-        how = best and commands_about(self.folder, self._starts[best["key"]].values.objective)
-        live = [row["cell"] for row in self._rows.values() if row["state"] is RunState.RUNNING]
-        slots = max((cell.stack for cell in plan.cells if cell.cell in live), default=0)
-        metric = find_metric(self.folder)
+        progress, plan = watched.progress, watched.progress.plan
+        states = {(row["cell"], row["trial"]): row["outcome"] for row in self._rows.values()}
+        first, facts = self._headline(progress, states)
+        best = ""
+        if facts.best:
+            place = facts.best.cell, facts.best.trial
+            best = next(key for key, row in self._rows.items() if (row["cell"], row["trial"]) == place)
         sizes = sorted(plan.cells, key=lambda cell: cell.n_params)
         colors = {look.name: look.color for look in looks([cell.cell for cell in sizes])}
+        cells = []
+        for cell in plan.cells:
+            done = progress.cells[cell.cell]
+            row = {"cell": cell.cell, "values": cell.values, "n_params": cell.n_params}
+            cells.append(row | {"color": colors[cell.cell], "done": done.counted, "lowest": done.best})
         objective = next((start.values.objective for start in self._starts.values()), "")
         commands = commands_about(self.folder, objective, "{cell}", "{trial}", "{seed}")
         state = {
             "study": self.folder.name,
-            "metric": metric,
+            "headline": first.as_dict(),
+            "metric": find_metric(self.folder),
             "unit": loss_unit_of(self.folder),
-            "measured_on": MEASURED_ON.get(metric, ""),
             "state": progress.state,
-            "is_run": is_run,
+            "is_run": self._unfinished is RunState.RUNNING,
             "total": plan.trials,
             "counted": progress.counted,
-            "left": time_in_words(progress.left) if progress.state == StudyState.RUNNING else "",
-            "best": best and {**best, "commands": how},
-            "occupancy": {"running": len(live), "slots": max(len(live), slots * len(plan.workers))},
-            "cells": [
-                {
-                    "cell": cell.cell,
-                    "values": cell.values,
-                    "n_params": cell.n_params,
-                    "color": colors[cell.cell],
-                    "done": progress.cells[cell.cell].counted,
-                    "best": progress.cells[cell.cell].best,
-                }
-                for cell in plan.cells
-            ],
-            "states": Counter(row["outcome"] for row in trials.values()),
-            "runs": [*self._new_rows.values()],
+            "best": best,
+            "cells": cells,
+            "states": Counter(states.values()),
+            "runs": list(self._new_rows.values()),
             "points": self._new_points,
             "commands": {what: shlex.split(text) for what, text in commands.items() if what != "open"},
-            "optuna": f"optuna-dashboard {without_password(self.folder.storage_url)}",
         }
         self._new_rows, self._new_points = {}, {}
         return state
+
+    def _headline(
+        self, progress: StudyProgress, states: Mapping[tuple[str, int], RunState]
+    ) -> tuple[Headline, StudyFacts]:
+        """Return the headline and its facts, which are read again when a trial or the study changed its state."""
+        known = progress.state, progress.plan.trials, progress.counted, dict(states)
+        if self._facts is None or known != self._known:
+            self._facts, self._known, self._over = read_facts(self.folder), known, None
+        if self._facts.is_over:
+            self._over = self._over or read_headline(self.folder)
+            return self._over, self._facts
+        left = ""
+        if progress.state is StudyState.RUNNING:
+            left = time_in_words(progress.left)
+        return headline(replace(self._facts, left=left)), self._facts
 
     def _take_notes(self) -> None:
         """Send the runs of trials again whose notes have changed."""
@@ -151,17 +157,14 @@ class Follower:
     def _hear(self, run: RunFolder, points: Sequence[CurvePoint], end: RunEnd | None) -> None:
         key = run_key(run.cell, run.trial, run.seed)
         start = self._starts[key] = self._starts.get(key) or run.read_start()
-        before = self._rows.get(key, {"iteration": 0, "loss": None, "best": None, "checkpoint": None})
+        before = self._rows.get(key, {"iteration": 0, "loss": None, "best": None})
         note = self._notes.get(f"{run.cell}/{run.trial}", Note())
         losses = [(point.iteration, point.val_loss) for point in points if point.val_loss is not None]
-        at, loss = [(before["iteration"], before["loss"]), *losses][-1]
-        known = [loss for loss in (before["best"], *(loss for _, loss in losses)) if loss is not None]
-        open_end = RunEnd(
-            state=self._unfinished, iteration=at, value=None, ending=TrialEnding(self._unfinished, None)
-        )
-        record, checkpoint = end or open_end, before["checkpoint"]
-        if end:
-            checkpoint = run.checkpoint()
+        iteration, loss = [(before["iteration"], before["loss"]), *losses][-1]
+        known = [each for each in (before["best"], *(loss for _, loss in losses)) if each is not None]
+        ending = TrialEnding(self._unfinished, None)
+        record = end or RunEnd(state=self._unfinished, iteration=iteration, value=None, ending=ending)
+        checkpoint = run.checkpoint() if end else None
         row = {
             "key": key,
             "cell": start.cell,
@@ -186,36 +189,38 @@ class Follower:
             self._rows[key] = self._new_rows[key] = row
 
 
-# The commands of the command line by name, each called with its arguments from a request.
-ORDERS: dict[str, Callable[[StudyFolder, Mapping[str, Any]], Done]] = {
-    "stop": lambda folder, values: steering.stop(folder),
-    "pause": lambda folder, values: steering.pause(folder),
-    "resume": lambda folder, values: steering.resume(folder) or _run(folder),
-    "extend": lambda folder, values: steering.extend(
-        folder, values.get("trials_per_cell"), values.get("time")
-    ),
-    "enqueue": lambda folder, values: steering.enqueue(folder, str(values.get("values", "")).split()),
-    "stop trial": lambda folder, values: steering.stop_trial(folder, _trial(values), str(values["cell"])),
-    "note": lambda folder, values: keep_note(
-        folder, str(values["text"]), str(values["tags"]).split(","), (str(values["cell"]), _trial(values))
-    ),
-}
-
-
 def give(folder: StudyFolder, order: str, values: Mapping[str, Any]) -> Done:
     """Give a study one of the commands.
 
     Raises:
         BadInput: there is no such command, or it is refused.
     """
-    if order not in ORDERS:
-        raise BadInput(f"there is no command {order!r}")
     try:
-        return ORDERS[order](folder, values)
+        return _give(folder, order, values)
     except KeyError as error:
         raise BadInput(f"{order} lacks {error.args[0]}") from error
     except (TypeError, ValueError, OverflowError) as error:
         raise BadInput(f"{order} takes no such values: {error}") from error
+
+
+def _give(folder: StudyFolder, order: str, values: Mapping[str, Any]) -> Done:
+    match order:
+        case "stop":
+            return steering.stop(folder)
+        case "pause":
+            return steering.pause(folder)
+        case "resume":
+            return steering.resume(folder) or _run(folder)
+        case "extend":
+            return steering.extend(folder, values.get("trials_per_cell"), values.get("time"))
+        case "enqueue":
+            return steering.enqueue(folder, str(values.get("values", "")).split())
+        case "stop trial":
+            return steering.stop_trial(folder, _trial(values), str(values["cell"]))
+        case "note":
+            trial = str(values["cell"]), _trial(values)
+            return keep_note(folder, str(values["text"]), str(values["tags"]).split(","), trial)
+    raise BadInput(f"there is no command {order!r}")
 
 
 def _trial(values: Mapping[str, Any]) -> int:
@@ -241,12 +246,8 @@ class Live:
 
 
 @contextmanager
-def live_page(
-    lab: Path, name: str | None, write_sweep: Callable[[StudyFolder], str], port: int | None = None
-) -> Iterator[Live]:
+def live_page(lab: Path, name: str | None, port: int | None = None) -> Iterator[Live]:
     """Open the page of one study, or of all studies of a lab, at a port of this machine.
-
-    `write_sweep` returns the page of a study's trials, which is shown while the study is not run.
 
     Raises:
         BadInput: there is no such study, or the port is taken.
@@ -261,18 +262,15 @@ def live_page(
         raise BadInput(f"{lab} has no study to look at yet; sweeplab run FILE trains one")
     with ExitStack() as stack, listen(port) as listening:
         address = private_address(listening)
-        app = Private(application(lab, stack, write_sweep), address)
+        app = Private(application(lab, stack), address)
         config = uvicorn.Config(app, log_level="critical", access_log=False, timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
         query = f"?study={name}" if name else ""
         yield Live(f"{address}/{query}", lambda: server.run(sockets=[listening]))
 
 
-def application(lab: Path, stack: ExitStack, write_sweep: Callable[[StudyFolder], str]) -> Starlette:
-    """Return the pages of a lab's studies; `stack` stops MLflow's server, if one was started.
-
-    `write_sweep` returns the page of a study's trials.
-    """
+def application(lab: Path, stack: ExitStack) -> Starlette:
+    """Return the pages of a lab's studies; `stack` stops MLflow's server, if one was started."""
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -280,38 +278,19 @@ def application(lab: Path, stack: ExitStack, write_sweep: Callable[[StudyFolder]
 
     links: dict[str, Mapping[str, str]] = {}
 
-    def text(kind: str, content: str) -> Response:
-        return Response(content, media_type=kind, headers=_HEADERS)
+    def asked(request: Request) -> StudyFolder:
+        return find_study(lab, request.query_params.get("study", ""))
 
-    def refusing(
-        answer: Callable[[Request], Awaitable[Response]],
-    ) -> Callable[[Request], Awaitable[Response]]:
-        async def answer_or_refuse(request: Request) -> Response:
-            try:
-                return await answer(request)
-            except (BadInput, TrackingUnavailable) as error:
-                # Options of the command line that an error names are words on the page.
-                words = re.sub(r"--([a-z][a-z-]*)", lambda option: option[1].replace("-", " "), str(error))
-                return JSONResponse({"error": words}, 400)
-
-        return answer_or_refuse
-
-    def file(kind: str, *names: str) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            parts = ((Path(__file__).parent / name).read_text(encoding="utf-8") for name in names)
-            return text(kind, "\n".join(parts))
-
-        return answer
-
-    async def report(request: Request) -> Response:
-        folder = find_study(lab, request.query_params.get("study", ""))
-        content = await run_in_threadpool(write_sweep, folder)
-        return Response(content, media_type="text/html", headers=_REPORT_HEADERS)
+    async def file(request: Request) -> Response:
+        kind, names = _FILES[request.url.path.removeprefix(str(request.scope.get("root_path", "")))]
+        parts = [(Path(__file__).parent / name).read_text(encoding="utf-8") for name in names]
+        return Response("\n".join(parts), media_type=kind, headers=_HEADERS)
 
     async def plotly(request: Request) -> Response:
         from plotly.offline import get_plotlyjs
 
-        return text("text/javascript", await run_in_threadpool(get_plotlyjs))
+        content = await run_in_threadpool(get_plotlyjs)
+        return Response(content, media_type="text/javascript", headers=_HEADERS)
 
     async def studies(request: Request) -> Response:
         folders = [StudyFolder(lab, name) for name in study_names(lab)]
@@ -319,13 +298,12 @@ def application(lab: Path, stack: ExitStack, write_sweep: Callable[[StudyFolder]
         return JSONResponse([{"name": folder.name, "state": states.get(folder)} for folder in folders])
 
     async def events(request: Request) -> Response:
-        follower = Follower(find_study(lab, request.query_params.get("study", "")))
+        follower = Follower(asked(request))
         return StreamingResponse(_stream(follower, request), media_type="text/event-stream", headers=_HEADERS)
 
     async def order(request: Request) -> Response:
         values = await _read(request)
-        folder = find_study(lab, request.query_params.get("study", ""))
-        done = await run_in_threadpool(give, folder, str(values.get("order")), values)
+        done = await run_in_threadpool(give, asked(request), str(values.get("order")), values)
         return JSONResponse(asdict(done))
 
     async def mlflow(request: Request) -> Response:
@@ -337,14 +315,27 @@ def application(lab: Path, stack: ExitStack, write_sweep: Callable[[StudyFolder]
             links[name] = shown.links
         return JSONResponse(dict(links[name]))
 
-    pages = {"/": file("text/html", "live.html"), "/live.js": file("text/javascript", "trial.js", "live.js")}
-    pages |= {"/plotly.js": plotly, "/studies": studies, "/events": events, "/report": report}
-    routes = [Route(path, refusing(each)) for path, each in pages.items()]
-    routes += [
-        Route(path, refusing(answer), methods=["POST"])
-        for path, answer in {"/order": order, "/mlflow": mlflow}.items()
-    ]
+    gets: dict[str, Answer] = dict.fromkeys(_FILES, file)
+    gets |= {"/plotly.js": plotly, "/studies": studies, "/events": events}
+    posts: dict[str, Answer] = {"/order": order, "/mlflow": mlflow}
+    routes = [Route(path, _refusing(answer)) for path, answer in gets.items()]
+    routes += [Route(path, _refusing(answer), methods=["POST"]) for path, answer in posts.items()]
     return Starlette(routes=routes)
+
+
+def _refusing(answer: Answer) -> Answer:
+    """Answer a refused request by what is wrong with it."""
+    from starlette.responses import JSONResponse
+
+    async def answer_or_refuse(request: Request) -> Response:
+        try:
+            return await answer(request)
+        except (BadInput, TrackingUnavailable) as error:
+            # Options of the command line that an error names are words on the page.
+            words = re.sub(r"--([a-z][a-z-]*)", lambda option: option[1].replace("-", " "), str(error))
+            return JSONResponse({"error": words}, 400)
+
+    return answer_or_refuse
 
 
 async def _read(request: Request) -> dict[str, Any]:
@@ -384,60 +375,15 @@ async def _stream(follower: Follower, request: Request) -> AsyncIterator[str]:
         await asyncio.sleep(LOOK_SECONDS)
 
 
-MOST_CELLS = 30
-# In the text's own color, so that it is legible on light and dark.
-_STYLE = (
-    "<style>.sweeplab td,.sweeplab th{text-align:right!important;padding:2px 10px}"
-    ".sweeplab td:first-child,.sweeplab th:first-child{text-align:left!important}"
-    ".sweeplab tr.best td{font-weight:600}</style>"
-)
-REFRESH_SECONDS = 0.5
-# Those that have ended first.
-_STATES = (*filter(lambda state: state.is_finished, RunState), RunState.RUNNING, RunState.WAITING)
+def study_html(head: str, cells: Sequence[Mapping[str, Any]]) -> str:
+    """Return the HTML of a notebook for a study: its first lines, and a table of its cells."""
+    from pandas import DataFrame
 
-
-def study_html(name: str, lab: str, shown: Mapping[str, Any] | None) -> str:
-    """Return the HTML for the result of `show_study`; None means that the study has not been run."""
-    head = f"<div class='sweeplab'>{_STYLE}<b>{escape(name)}</b> <small>in {escape(lab)}</small>"
-    if shown is None:
-        return f"{head}<p>not run yet</p></div>"
-    cells = shown["cells"]
-    states = [state for state in _STATES if any(cell.get(state) for cell in cells)]
-    titles = ["cell", "parameters", "trials", *states, shown["metric"]]
-    lowest = min((cell["best_value"] for cell in cells if cell["best_value"] is not None), default=None)
-    rows = [_row(cell, shown["trials_per_cell"], states, lowest) for cell in cells[:MOST_CELLS]]
-    header = _cells(titles, "th")
-    more, left = "", len(cells) - MOST_CELLS
-    if left > 0:
-        more = f"<p>and {several(left, 'more cell')}</p>"
-    return f"{head}<table><tr>{header}</tr>{''.join(rows)}</table>{more}{_best(shown)}</div>"
-
-
-def _row(cell: Mapping[str, Any], total: int | None, states: Iterable[str], lowest: float | None) -> str:
-    best = cell["best_value"]
-    values = [
-        cell["cell"],
-        measured(cell["n_params"], ","),
-        out_of(cell["trials"], total),
-        *(str(cell.get(state) or "–") for state in states),
-        measured(best, ".4f"),
-    ]
-    mark = " class='best'" if best is not None and best == lowest else ""
-    return f"<tr{mark}>{_cells(values, 'td')}</tr>"
-
-
-def _cells(values: Iterable[str], tag: str) -> str:
-    return "".join(f"<{tag}>{escape(value)}</{tag}>" for value in values)
-
-
-def _best(shown: Mapping[str, Any]) -> str:
-    best = shown["best"]
-    if not best:
-        return "<p>no trial has ended yet</p>"
-    values = {name: f"{value:.4g}" for name, value in best["sampled"].items() if isinstance(value, float)}
-    searched = ", ".join(f"{name} {values.get(name, value)}" for name, value in best["sampled"].items())
-    how = f"with {escape(searched)}" if searched else ""
-    return f"<p>best: {best['value']:.4f} by {escape(best['key'])} {how}</p>"
+    table = DataFrame(list(cells[:MOST_CELLS])).to_html(index=False, border=0, na_rep="–")
+    more = ""
+    if len(cells) > MOST_CELLS:
+        more = f"<p>and {several(len(cells) - MOST_CELLS, 'more cell')}</p>"
+    return f"<pre>{escape(head)}</pre>{table}{more}"
 
 
 def live_in_notebook(name: str) -> Callable[[Event, StudyProgress], None] | None:
@@ -461,24 +407,13 @@ def live_in_notebook(name: str) -> Callable[[Event, StudyProgress], None] | None
 
 
 def progress_html(name: str, progress: StudyProgress) -> str:
-    """Return the HTML of a running study: a bar, and what is done, best and running in each cell."""
-    total, per_cell = progress.plan.trials, progress.plan.budget.trials_per_cell
-    done_of_all, bar = several(progress.counted, "trial"), ""
-    if total:
-        bar = f"<progress value='{progress.counted}' max='{total}'></progress> "
-        done_of_all = f"{progress.counted} of {several(total, 'trial')}"
-    rows = []
-    for plan in progress.plan.cells[:MOST_CELLS]:
-        cell, running = progress.cells[plan.cell], []
-        for (key, number), event in sorted(progress.live.items()):
-            reached = "…"
-            if isinstance(event, RunEvaluated):
-                reached = f"{event.iteration} {event.val_loss:.3f}"
-            if key == plan.cell:
-                running.append(f"#{number} {reached}")
+    """Return the HTML of a running study: what is done, the lowest value seen, and what runs in each cell."""
+    rows, per_cell = [], progress.plan.budget.trials_per_cell
+    for plan in progress.plan.cells:
+        cell = progress.cells[plan.cell]
+        running = [f"#{number}" for key, number in sorted(progress.live) if key == plan.cell]
         done = out_of(cell.counted, per_cell and plan.n_trials(per_cell))
-        best, live = measured(cell.best, ".4f"), ", ".join(running) or "–"
-        rows.append(f"<tr>{_cells([plan.cell, f'{plan.n_params:,}', done, best, live], 'td')}</tr>")
-    header = _cells(["cell", "parameters", "trials", progress.plan.metric, "running"], "th")
-    head = f"<b>{escape(name)}</b> {bar}{done_of_all}"
-    return f"<div class='sweeplab'>{_STYLE}{head}<table><tr>{header}</tr>{''.join(rows)}</table></div>"
+        row: dict[str, object] = {"cell": plan.cell, "parameters": f"{plan.n_params:,}", "trials": done}
+        rows.append(row | {f"lowest {progress.plan.metric} seen": cell.best, "running": " ".join(running)})
+    head = f"{name}: {progress.counted} of {several(progress.plan.trials or progress.counted, 'trial')}"
+    return study_html(head, rows)

@@ -93,10 +93,10 @@ def write_attention(run: str, prompt: str, maps: Sequence[AttentionMap], file: P
     if n_weights > MOST_WEIGHTS:
         what = f"a page of {several(n_weights, 'attention weight')}"
         raise BadInput(Problem(what, f"at most {MOST_WEIGHTS:,}: --layer, --head or a shorter prompt"))
-    entries = [("Prompt", prompt), ("Tokens", " ".join(maps[0].keys))]
+    entries = {"Prompt": prompt, "Tokens": " ".join(maps[0].keys)}
     if maps[-1].place == "cross":
-        entries.append(("Target", " ".join(maps[-1].queries)))
-    entries.append(("Shown", f"{several(len(maps), 'map')} of {several(len(maps[0].heads), 'head')}"))
+        entries["Target"] = " ".join(maps[-1].queries)
+    entries["Shown"] = f"{several(len(maps), 'map')} of {several(len(maps[0].heads), 'head')}"
     panels = [AttentionPanel(title=each.title, data=_weights(each), layer=each) for each in maps]
     write_single_page(file, "attention", Summary(run, entries), panels)
 
@@ -136,12 +136,12 @@ def write_coordinates(check: CoordinateCheck, file: Path) -> None:
     Raises:
         BadInput: the file cannot be written.
     """
-    entries = [
-        ("Widths", f"n_embd {listed([str(width) for width in check.widths])}"),
-        ("Trained for", several(check.n_steps, "step")),
-        *((name, written(value)) for name, value in check.values.items()),
-        *steepest_in_words(check),
-    ]
+    entries = {
+        "Widths": f"n_embd {listed([str(width) for width in check.widths])}",
+        "Trained for": several(check.n_steps, "step"),
+    }
+    entries |= {name: written(value) for name, value in check.values.items()}
+    entries |= dict(steepest_in_words(check))
     data = DataFrame(check.rows)
     sizes = data.loc[data["size"].between(0, math.inf, inclusive="neither"), "size"]
     doubled = [2**power for power in range(MOST_STEPS - 2) if 2**power < check.n_steps]
@@ -200,15 +200,15 @@ def write_evaluation(evaluation: Mapping[str, Any], page: Path) -> None:
     Raises:
         BadInput: the page cannot be written.
     """
-    entries = [("Validation split", f"of study {evaluation['study']}; val_loss {MEASURED_ON['val_loss']}")]
-    entries += [(name, written(value)) for name, value in evaluation["measures"].items()]
+    entries = {"Validation split": f"of study {evaluation['study']}; val_loss {MEASURED_ON['val_loss']}"}
+    entries |= {name: written(value) for name, value in evaluation["measures"].items()}
     rows = []
     for length in evaluation["length_extrapolation"]:
         times = length["times"]
         reached = (
             f"loss {length['val_loss']:.4f} {evaluation['unit']}, {several(length['targets'], 'target')}"
         )
-        entries.append((f"{times} x block_size", reached))
+        entries[f"{times} x block_size"] = reached
         losses = enumerate(length["by_position"])
         rows += [{"times": times, "position": at, "loss": loss} for at, loss in losses if math.isfinite(loss)]
     title = "Loss by position"

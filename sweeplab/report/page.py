@@ -65,7 +65,7 @@ def page_trials(report: ReportData) -> PageTrials:
         rows = runs[runs["study"] == study]
         grid = [name for name in grid_of(rows, report.design) if name in rows]
         searched = [name for name in searched_of(rows, report.design) if name not in grid]
-        table = trials_table(rows, next(name for name in ("value", "best_val_loss") if name in rows))
+        table = trials_table(rows, report.value_column)
         curves = report.curves("val_loss", study)
         drawn = dict(list(curves.groupby([*TRIAL, "seed"], sort=False)[["iteration", "value"]]))
         by_trial = dict(list(rows.groupby(TRIAL, sort=False)))

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from textwrap import wrap
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,8 +28,7 @@ FRONT = "rgb(214,48,49)"
 FAINT = "rgba(128,128,128,0.45)"
 SHADE = "rgba(128,128,128,0.13)"
 _FEW_COLORS = 5  # more are told apart by their dashes too
-_LETTER = 0.6  # the width of a letter over its size
-_FONT_SIZE = 13  # pixels of a letter of a title
+_LARGE = 1e4  # from here on ticks are 20k, 3M …
 MOST_LINES = 12  # in a legend; if there are more, it names only the best
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
@@ -97,7 +95,7 @@ class Look:
             trials = list(zip(studies, rows["cell"], rows["trial"], strict=True))
             settings["meta"] = {**settings.get("meta", {}), "trials": trials}
         add = getattr(figure, f"add_{settings.pop('type', 'scatter')}")
-        add(x=x, y=y, name=self.name, **hovering(hover, rows), **settings)
+        add(x=x, y=y, **{"name": self.name} | hovering(hover, rows) | settings)
 
 
 def hovering(hover: str, rows: DataFrame) -> dict[str, Any]:
@@ -133,18 +131,6 @@ def by_look(
         yield known.get(look.name, look), data[data[column].astype(str) == look.name]
 
 
-def wrap_titles(figure: Figure) -> None:
-    """Set vertical titles that are longer than their axis in several lines, the unit in its own."""
-    for axis in figure.select_yaxes():
-        text, (low, high) = (axis.title.text or "").replace("<br>", " "), axis.domain or (0.0, 1.0)
-        margin = figure.layout.margin
-        room = int((figure.layout.height - margin.t - margin.b) * (high - low) / (_LETTER * _FONT_SIZE))
-        if len(text) > room:
-            words, bracket, unit = text.partition(" (")
-            lines = [*wrap(words, max(room, 8)), *([f"({unit}"] if bracket else [])]
-            axis.update(title={"text": "<br>".join(lines), "font": {"size": _FONT_SIZE}}, automargin=True)
-
-
 @dataclass(frozen=True)
 class Axis:
     """One axis: the column it shows, its title with the unit, and the values to mark if there are few."""
@@ -156,24 +142,23 @@ class Axis:
 
     def over(self, low: float, high: float) -> dict[str, Any]:
         """Return Plotly's settings of an axis that shows `low` to `high`."""
-        ticks = [tick for tick in self.marks or ticks_of(low, high, self.log) if low <= tick <= high]
-        kind, ends = "linear", [low, high]
-        if self.log:
-            kind, ends = "log", [math.log10(low), math.log10(high)]
-        return {
-            "type": kind,
-            "range": ends,
+        settings: dict[str, Any] = {
+            "type": "linear",
+            "range": [low, high],
             "title": {"text": self.title},
-            "tickvals": ticks,
-            "ticktext": [short(tick) for tick in ticks],
+            "tickformat": "~s" if high >= _LARGE else "~g",
             "zeroline": False,
         }
+        if self.log:
+            settings |= {"type": "log", "range": [math.log10(low), math.log10(high)]}
+        if self.marks:
+            settings |= {"tickvals": self.marks, "ticktext": [short(mark) for mark in self.marks]}
+        return settings
 
     def around(self, values: DataFrame | Series, *others: float) -> dict[str, Any]:
         """Return Plotly's settings of an axis that shows all values, with some room on both sides."""
-        known = values.to_numpy(float).ravel()
-        low, high = (float(end(np.append(known, others))) for end in (np.nanmin, np.nanmax))
-        return self.over(*padded(low, high, self.log))
+        known = np.append(values.to_numpy(float), others)
+        return self.over(*padded(float(np.nanmin(known)), float(np.nanmax(known)), self.log))
 
 
 def padded(low: float, high: float, log: bool) -> tuple[float, float]:
@@ -183,20 +168,6 @@ def padded(low: float, high: float, log: bool) -> tuple[float, float]:
         return low / room, high * room
     room = 0.05 * (high - low) or abs(high) * 0.05 or 1.0
     return low - room, high + room
-
-
-def ticks_of(low: float, high: float, log: bool) -> list[float]:
-    """Return four to nine round values from `low` to `high`; on a log axis of decades 1, 2 and 5 of each."""
-    if log:
-        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        for digits in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 6, 8)):
-            values = [digit * 10.0**decade for decade in decades for digit in digits]
-            inside = [value for value in values if low <= value <= high]
-            if len(inside) >= 4:
-                return inside
-    power = 10.0 ** math.floor(math.log10((high - low) / 8))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= (high - low) / 8)
-    return [round(index * step, 12) for index in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def bars(rows: DataFrame, value: str, low: str = "low", high: str = "high", **more: Any) -> dict[str, Any]:
@@ -220,10 +191,3 @@ def name_rows(figure: Figure, names: Sequence[str]) -> None:
 def spaced(name: object) -> str:
     """Return a cell's name with a space after each comma, so that lines can wrap there."""
     return str(name).replace(",", ", ")
-
-
-def cut(name: str, most: int) -> str:
-    """Return a name shortened to at most `most` letters."""
-    if len(name) <= most:
-        return name
-    return f"{name[: most - 1]}…"

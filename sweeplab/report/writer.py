@@ -7,26 +7,30 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from pandas import DataFrame, concat
 
+from sweeplab.analysis.ledger import FILE_NAME as LEDGER
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import make_folder, write_whole
 from sweeplab.formatting import json_ready
+from sweeplab.lab.listing import study_state
+from sweeplab.lab.storage import count_trials
 from sweeplab.laws.assessment import Assessment
+from sweeplab.records.folders import StudyFolder
 from sweeplab.report.data import ReportData
 from sweeplab.report.page import page_trials, render, with_plotly
 from sweeplab.report.panels.base import PANELS, Panel, make_panel, panel_spec, read_dashboard
 from sweeplab.report.summary import SUMMARIES, Summary, summarize_table
+from sweeplab.version import VERSION
 
 # The width of an image in CSS pixels, and its pixels per CSS pixel where it has pixels.
 WIDTHS = {"full": 1000, "half": 560}
 SCALES = {"png": 2}
-INK, RULE = "#1c1f24", "#e3e6ea"
 
 
 def write_page(
@@ -38,12 +42,13 @@ def write_page(
     form: str = "html",
     panel: str = "",
     shared: Path | None = None,
+    inputs: str = "",
 ) -> list[Path]:
     """Write PAGE.html, PAGE.csv (`runs`), PAGE.json and, where a panel shows them, PAGE-curves.csv.
 
     plotly.js is written to the folder `shared`, once for all pages, or into the page if `shared` is None. With the
     `form` png, svg or pdf figures are written as files instead, of one `panel` if it is named. Returns the files to be
-    opened.
+    opened. PAGE.json keeps `inputs`, for `is_current`.
 
     Raises:
         BadInput: the dashboard has unknown panels, options or values, or images cannot be made (nothing is written);
@@ -52,25 +57,23 @@ def write_page(
     from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
     asked = read_dashboard(dashboard, page)
-    is_page = form == "html"
-    if not is_page and find_spec("kaleido") is None:
+    if form != "html" and find_spec("kaleido") is None:
         raise BadInput(f"--format {form} needs Kaleido: pip install 'sweeplab[images]'; html needs nothing")
     specs = asked.panels
     if panel:
         specs = tuple(spec for spec in specs if spec.panel == panel) or (panel_spec(panel, {}),)
     panels = [make_panel(spec, report) for spec in specs]
-    if not is_page:
+    if form != "html":
         return _write_images(panels, folder, page, form)
     summary = SUMMARIES[page](report, panels)
-    tables = {f"{page}.csv": (runs, "one row per run")}
+    contents = {f"{page}.csv": runs.to_csv(index=False)}
+    beside = {f"{page}.csv": "one row per run"}
     curves = report.curves_read
     if curves:
-        tables[f"{page}-curves.csv"] = (concat(curves), "one row per measurement")
-    beside = {name: what for name, (_, what) in tables.items()} | {f"{page}.json": "the data of every panel"}
-    contents = {
-        **{name: table.to_csv(index=False) for name, (table, _) in tables.items()},
-        f"{page}.json": _json(asked.title, summary, panels),
-    }
+        contents[f"{page}-curves.csv"] = concat(curves).to_csv(index=False)
+        beside[f"{page}-curves.csv"] = "one row per measurement"
+    contents[f"{page}.json"] = _json(asked.title, summary, panels, inputs)
+    beside[f"{page}.json"] = "the data of every panel"
     library = (shared or folder) / f"plotly-{get_plotlyjs_version()}.min.js"
     plotly = Path(os.path.relpath(library, folder)).as_posix()
     html = render(asked.title, summary, panels, beside, plotly, page_trials(report))
@@ -80,6 +83,31 @@ def write_page(
         html = with_plotly(html)
     _write_files(folder, contents | {f"{page}.html": html})
     return [folder / f"{page}.html"]
+
+
+def inputs_of(studies: Sequence[StudyFolder], page: str, dashboard: Path | None, *more: object) -> str:
+    """Return a digest of all that a page of studies shows: their records, their trials' states and its dashboard.
+
+    Raises:
+        BadInput: a study's storage or the dashboard cannot be read.
+    """
+    digest = sha256(repr((VERSION, more, read_dashboard(dashboard, page))).encode())
+    for study in studies:
+        digest.update(repr((study.path.absolute(), study_state(study), count_trials(study))).encode())
+        files = [*study.path.rglob("*.json*"), study.path / "study.yaml", study.lab / LEDGER]
+        for file in sorted(files):
+            if file.is_file() and study.report not in file.parents:
+                digest.update(repr((file.name, sha256(file.read_bytes()).digest())).encode())
+    return digest.hexdigest()
+
+
+def is_current(file: Path, inputs: str) -> bool:
+    """Return whether a page was written of these inputs."""
+    try:
+        kept = json.loads(file.with_suffix(".json").read_text("utf-8"))
+        return file.exists() and kept["inputs"] == inputs
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def write_law_report(assessment: Assessment, source: str, page: Path) -> Path:
@@ -123,34 +151,27 @@ def _write_files(folder: Path, contents: Mapping[str, str]) -> None:
 
 
 def _write_images(panels: Sequence[Panel], folder: Path, page: str, form: str) -> list[Path]:
-    """Write each figure as FOLDER/PAGE-NUMBER-TITLE.FORM, on white, by Plotly's Kaleido, and return the files.
+    """Write each figure as FOLDER/PAGE-NUMBER-TITLE.FORM, on white, and return the files.
 
     Raises:
         BadInput: Kaleido's browser is missing, no panel has a figure, or the folder cannot be written to.
     """
     from plotly.io import write_images
 
-    figures, files, widths = [], [], []
+    figures, files = [], []
     for number, panel in enumerate(panels, start=1):
         figure = panel.figure()
-        if figure is not None:
-            figure.update_layout(paper_bgcolor="white", plot_bgcolor="white", font={"color": INK})
-            figure.update_xaxes(gridcolor=RULE)
-            figure.update_yaxes(gridcolor=RULE)
-            widths.append(WIDTHS[panel.width])
-            figures.append(figure)
-            title = "-".join(re.findall(r"[^\W_]+", panel.title.lower()))
-            files.append(folder / f"{page}-{number}-{title}.{form}")
+        if figure is None:
+            continue
+        figure.update_layout(paper_bgcolor="white", plot_bgcolor="white", width=WIDTHS[panel.width])
+        figures.append(figure)
+        title = "-".join(re.findall(r"[^\W_]+", panel.title.lower()))
+        files.append(folder / f"{page}-{number}-{title}.{form}")
     if not figures:
         raise BadInput(f"no panel has a figure: {panels[0].missing or 'all are tables'}")
-    heights = [figure.layout.height for figure in figures]
     try:
-        with TemporaryDirectory() as drawn, _written_to(folder):
-            images = [Path(drawn, file.name) for file in files]
-            sizes = {"width": widths, "height": heights, "scale": SCALES.get(form, 1)}
-            write_images(fig=figures, file=images, format=form, **sizes)
-            for file, image in zip(files, images, strict=True):
-                write_whole(file, image.read_bytes())
+        with _written_to(folder):
+            write_images(fig=figures, file=files, format=form, scale=SCALES.get(form, 1))
     except Exception as error:
         # Kaleido's own, which cannot be imported without it.
         if type(error).__name__ == "ChromeNotFoundError":
@@ -169,20 +190,11 @@ def _written_to(folder: Path) -> Iterator[None]:
         raise BadInput(Problem(f"cannot be written: {error.strerror or error}", file=folder)) from error
 
 
-def _json(title: str, summary: Summary, panels: Sequence[Panel]) -> str:
+def _json(title: str, summary: Summary, panels: Sequence[Panel], inputs: str) -> str:
     """Write the panels' data as JSON; NaN and infinity become null."""
-    names = ("title", "notes", "warnings", "method", "missing", "result")
-    described = [
-        {name: getattr(panel, name) for name in names}
-        | {"kind": type(panel).__name__, "data": panel.data.to_dict(orient="records")}
-        for panel in panels
-    ]
-    about = {
-        "title": title,
-        "study": summary.study,
-        "headline": summary.headline and summary.headline.as_dict(),
-        "summary": summary.as_dict(),
-        "best": summary.best,
-        "use": summary.use,
-    }
-    return json.dumps(json_ready({**about, "panels": described}), indent=1, allow_nan=False, default=str)
+    described = []
+    for panel in panels:
+        named = {name: getattr(panel, name) for name in ("title", "notes", "warnings", "missing", "result")}
+        described.append(named | {"kind": type(panel).__name__, "data": panel.data.to_dict(orient="records")})
+    about = asdict(summary) | {"title": title, "inputs": inputs, "panels": described}
+    return json.dumps(json_ready(about), indent=1, allow_nan=False, default=str)

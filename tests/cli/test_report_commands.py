@@ -49,9 +49,9 @@ def test_two_studies_are_compared(cli, finished, lab: Path) -> None:
     page = Path(said.out.strip())
     assert page == lab / "reports" / "tiny+longer" / "compare.html"
     report = json.loads(page.with_suffix(".json").read_text())
-    assert "max_iters 20 / 40" in report["summary"]["Set differently"]
-    assert report["summary"]["Answer"].startswith("longer has the lowest loss: ")
-    assert "longer against tiny: " in report["summary"]["Answer"]
+    assert "max_iters 20 / 40" in report["entries"]["Set differently"]
+    assert report["answers"][0].startswith("The best trial of longer has ")
+    assert any("longer against tiny: " in answer for answer in report["answers"])
     trials = json.loads(re.search(r'<script[^>]*id="trials"[^>]*>(.*?)</script>', page.read_text(), re.S)[1])
     links = {run["mlflow"] for trial in trials for run in trial["runs"]}
     client = MlflowClient(f"sqlite:///{lab / 'mlflow.db'}")

@@ -158,7 +158,7 @@ def test_what_was_confirmed_of_few_cells_and_seeds_is_drawn(
     report = report_of(Planted(trials=2))
     panel = make_panel(PanelSpec("confirmed"), report)
     check(panel)
-    assert not panel.missing and "nan" not in str(SUMMARIES["sweep"](report, [panel]).as_dict())
+    assert not panel.missing and "nan" not in str(SUMMARIES["sweep"](report, [panel]).entries)
 
 
 @pytest.mark.parametrize("norms", [(None, None, None), (1.0, 1.0, 0.0), (0.5, 0.1, 2.0)])
@@ -178,5 +178,5 @@ def test_gradients_of_one_layer_at_one_point_are_drawn(
 
 def test_a_single_evaluation_lies_at_the_start_of_its_axis() -> None:
     panel = make_panel(PanelSpec("learning_curves"), report_of(Planted(cells=1, trials=1, evaluations=1)))
-    axis = panel.figure().layout.xaxis
-    assert min(axis.tickvals) == 0.0 and axis.range[0] > -0.1 * axis.range[1]
+    low, high = panel.figure().layout.xaxis.range
+    assert -0.1 * high < low <= 0

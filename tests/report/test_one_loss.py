@@ -17,7 +17,7 @@ from sweeplab.report.options import PanelSpec
 from sweeplab.report.panels.base import make_panel
 from sweeplab.report.panels.lines import lines_by
 from sweeplab.report.style import looks
-from sweeplab.report.summary import SUMMARIES
+from sweeplab.report.summary import summarize
 
 NINE = tuple((n_layer, n_embd) for n_layer in (1, 2, 3) for n_embd in (32, 48, 64))
 
@@ -42,22 +42,19 @@ def test_what_is_drawn_is_what_is_fitted_and_has_one_name(key: int, n_trials: in
     law, loss = panels["law"], panels["loss"]
     (_, _, _, at), *_ = lines_by(report.assessment("power-n"), "params").lines
     marks = next(trace for trace in law.figure().data if trace.mode == "markers")
-    line = [float(np.exp(at(x).measure(fit.theta[None])[0][0])) for x in marks.x]
+    line = [float(np.exp(at(x).measure(fit.values)[0])) for x in marks.x]
     residuals = dict(
         zip(panels["residuals"].data["params"], panels["residuals"].data["residual"], strict=True)
     )
     drawn = dict(zip(marks.x, 100 * np.log(np.array(marks.y) / line), strict=True))
     assert drawn == pytest.approx(residuals), "marks lie off the line by the residuals of the fit"
-    named = "on the whole validation split" if whole else "on the evaluation targets"
-    said = SUMMARIES["scaling"](report, [*panels.values()])
-    shown = {"axis": loss.y.title, "law": law.y.title, "map": panels["heat_map"].notes[0]}
-    shown |= {"best": dict(said.entries)["Best trial"].partition(";")[0]}
-    assert [where for where, text in shown.items() if named not in text] == []
-    best = loss.data[loss.data["best"]]["loss"].min()
-    assert said.best["loss"] >= best
-    if loss.law is not None and report.assessment("auto").tuning.record:
-        overlaid = loss.law[loss.law["what"] == "fitted"]
-        assert sorted(overlaid["value"]) == pytest.approx(sorted(panels["residuals"].data["loss"]))
+    said = summarize(report)
+    assert law.y.title == f"{'whole_' * bool(whole)}val_loss (nats/token)"
+    if loss.law is not None:
+        assert loss.y.title == law.y.title, "the figure with the law has its loss"
+    trials = panels["heat_map"].data.set_index(["cell", "trial"])["loss"]
+    assert trials[said.best["cell"], said.best["trial"]] == pytest.approx(said.best["loss"], abs=0.1)
+    assert panels["heat_map"].notes == ("The val_loss (nats/token) of the best trial.",)
 
 
 DRAWN = {

@@ -108,10 +108,8 @@ def test_the_page_draws_each_panel_and_says_the_summary(page: Path) -> None:
     assert len(page.figures) == len(drawn) >= 6
     assert page.figures[0]["layout"]["xaxis"]["title"]["text"] == "parameters"
     assert page.figures[0]["layout"]["xaxis"]["type"] == "log"
-    assert (
-        page.figures[0]["layout"]["yaxis"]["title"]["text"] == "loss on the evaluation targets (nats/token)"
-    )
-    for said in ("48 runs (24 trials of 2 seeds) in 6 cells", "Not drawn: 6 diverged.", "n_layer 1, 2, 4 by"):
+    assert page.figures[0]["layout"]["yaxis"]["title"]["text"] == "val_loss (nats/token)"
+    for said in ("48 runs of 24 trials in 6 cells", "Not drawn: 6 diverged.", "n_layer 1, 2, 4; "):
         assert said in page.words
 
 

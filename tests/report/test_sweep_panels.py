@@ -13,7 +13,6 @@ from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelSpec
 from sweeplab.report.panels.base import PAGES, PANELS, TablePanel, make_panel, panels_of
 from sweeplab.report.panels.sweep import MOST_DRAWN, MOST_PAIRED
-from sweeplab.report.summary import SUMMARIES
 
 SWEEPS = [name for name, kind in PANELS.items() if kind.source == "sweeps"]
 
@@ -139,24 +138,10 @@ def test_pruning_says_what_it_saved(one: ReportData) -> None:
 def test_a_difference_is_said_with_its_interval(two: ReportData) -> None:
     found = make_panel(PanelSpec("differences"), two)
     assert found.notes[0].startswith("b against a: different, +0.")
-    assert len(found.shown) == 1 + 3 and len(found.notes) == 1
-    assert [*found.shown][:3] == ["cell", "loss of a", "loss of b"], "two studies are named once"
+    assert len(found.data) == 1 + 3 and len(found.notes) == 1
     studies = make_panel(PanelSpec("studies"), two)
     assert studies.data["study"].tolist() == ["a", "b"] and studies.data["seeds"].tolist() == [2, 2]
     assert (studies.data["seed spread (loss)"] < 0.02).all()
-
-
-@pytest.mark.slow
-def test_why_no_single_cell_can_be_told_is_said_once() -> None:
-    both = [plant_sweep(6, CELLS[1:4], key=key, shift=0.3 * key, name=name) for key, name in enumerate("ab")]
-    lone = ReportData.of_study(pd.concat(both, ignore_index=True), DataFrame())
-    found = make_panel(PanelSpec("differences"), lone)
-    assert found.notes[1].startswith("For single cells it is undecided: no cell has two seeds")
-    assert found.shown["verdict"].tolist()[1:] == ["undecided"] * 3
-    answer = SUMMARIES["compare"](lone, [found]).as_dict()["Answer"]
-    assert "single cells" not in answer and " b against a: " in answer
-    studies = make_panel(PanelSpec("studies"), lone)
-    assert "seed spread (loss)" not in studies.shown, "a column without a value is left out"
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from pandas import DataFrame
 
 from sweeplab.errors import BadInput
 from sweeplab.report.options import PanelOption, PanelSpec, check_items, default_dashboard, read_checked
-from sweeplab.report.style import FONT, Axis, Figure, Look, wrap_titles
+from sweeplab.report.style import FONT, Axis, Figure, Look
 from sweeplab.study.problems import Problems, SourceMap
 
 if TYPE_CHECKING:
@@ -111,7 +111,6 @@ class Panel:
             **_BY_WIDTH[self.width],
         )
         self._draw(figure)
-        wrap_titles(figure)
         return figure
 
 

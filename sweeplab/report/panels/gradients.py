@@ -15,7 +15,7 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import read_gradients
 from sweeplab.report.data import PROGRESS, ReportData
 from sweeplab.report.panels.base import Panel
-from sweeplab.report.style import Axis, Figure, ticks_of
+from sweeplab.report.style import Axis, Figure
 
 _SHOWN = {"gradient": "gradient norm", "relative_update": "update / weights"}
 # In pixels: a layer's row, and the scale of colors above each of the two maps.
@@ -70,7 +70,7 @@ class GradientFlowPanel(Panel, name="gradient_flow", heading="Gradient flow by l
                 table = rows.pivot(index="layer", columns="iteration", values=column).loc[layers]
                 known = self.data[column][self.data[column] > 0]  # one color scale for all cells
                 low, high = map(float, known.agg(["min", "max"]).fillna(1.0))
-                ticks = ticks_of(low, high, log=True) if high > low else [low]
+                ticks = np.unique(np.geomspace(low, high, 4))
                 figure.add_heatmap(
                     x=table.columns,
                     y=layers,

@@ -19,7 +19,7 @@ from sweeplab.report.data import ROLES, ReportData
 from sweeplab.report.options import PanelOption
 from sweeplab.report.panels.base import Panel, TablePanel
 from sweeplab.report.panels.lines import at_lines, ended, less_excess, lines_by, lines_of
-from sweeplab.report.style import GREY, SHADE, Axis, Figure, Look, by_look, looks, ticks_of
+from sweeplab.report.style import GREY, SHADE, Axis, Figure, Look, by_look, looks
 
 Law = Annotated[str, PanelOption((AUTO, *LAWS))]
 ROLES_OF_SIZE = ("params", "tokens", "flops")
@@ -117,16 +117,11 @@ class ResidualsPanel(Panel, name="residuals", source="points"):
             for look, (_, rows) in zip(looks(names), groups, strict=True):
                 group = {"legendgroup": look.name, "showlegend": at == 1 and len(groups) > 1, **place}
                 look.points(figure, rows, axis.column, "residual", hover, marker=size, **group)
-            settings = axis.around(data[axis.column])
-            step = max(1, round(len(settings["tickvals"]) / _FEW_TICKS))
-            settings |= {each: settings[each][::step] for each in ("tickvals", "ticktext")}
-            figure.update_xaxes(**settings, **place)
+            figure.update_xaxes(**axis.around(data[axis.column]), nticks=_FEW_TICKS, **place)
             ends = {"y0": -2 * self.sigma, "y1": 2 * self.sigma}
             figure.add_hrect(**ends, fillcolor=SHADE, line_width=0, layer="below", **place)
             figure.add_hline(y=0, line={"color": GREY, "width": 1}, **place)
-        ticks = ticks_of(-reach, reach, False)
-        marks = {"tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
-        figure.update_yaxes(range=[-reach, reach], zeroline=False, **marks)
+        figure.update_yaxes(range=[-reach, reach], zeroline=False)
         figure.update_yaxes(title={"text": "residual (%)"}, row=1, col=1)
 
 

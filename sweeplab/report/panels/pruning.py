@@ -1,69 +1,62 @@
-"""The cost of a sweep: what pruning saved, when trials ran, where compute and time went."""
+"""The cost of a sweep: what pruning saved, when runs were trained, where compute and time went."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import datetime
 from dataclasses import asdict
-from itertools import product
-from typing import Any
 
-from pandas import DataFrame, to_datetime
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+from optuna.visualization import plot_timeline
+from pandas import DataFrame
 
-from sweeplab.analysis.sweep import (
-    PHASES,
-    Saved,
-    occupancy,
-    saved,
-    spent,
-)
+from sweeplab.analysis.sweep import PHASES, occupancy, saved, spent
 from sweeplab.errors import BadInput
 from sweeplab.formatting import duration, several, short
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel
+from sweeplab.report.panels.sweep import OptunaPanel
 from sweeplab.report.style import FAINT, GOOD, STATE_COLORS, Axis, Figure, hovering, name_rows, spaced
 
-_SUMS = ("n_trials", "n_pruned", "flops_spent", "flops_saved", "seconds_spent", "seconds_saved")
 _METHOD = {
     "Saved": "The FLOPs that each pruned trial would still have needed, and their seconds at the trial's own speed.",
 }
 _MOST_BARS = 200
+# What Optuna's timeline calls the states of runs.
+_ENDED = {"complete": TrialState.COMPLETE, "stopped": TrialState.COMPLETE, "failed": TrialState.FAIL}
 
 
 class PruningPanel(Panel, name="pruning", heading="What pruning saved", source="sweeps"):
-    """The compute spent and saved. `data`: line, n_trials, n_pruned, flops_spent, flops_saved, seconds_…, share.
-
-    A line is a cell, or a study if there are several.
-    """
+    """The compute spent and saved by cell. `data`: study, cell, n_trials, n_pruned, flops_spent, flops_saved, …"""
 
     @classmethod
     def _of(cls, report: ReportData) -> Panel:
-        sweeps = report.sweeps
-        by_study = [cells for cells in map(saved, sweeps) if cells]
-        every = [cell for cells in by_study for cell in cells]
-        if not any(cell.n_pruned for cell in every):
+        cells = [cell for sweep in report.sweeps for cell in saved(sweep)]
+        if not any(cell.n_pruned for cell in cells):
             raise BadInput("no trial was pruned")
-        totals = [_total(cells) for cells in by_study]
-        rows = totals
-        if len(sweeps) == 1:
-            rows = [asdict(cell) | {"share": cell.share, "line": cell.cell} for cell in every]
-        return cls(
-            data=DataFrame(rows),
-            notes=tuple(_saved_in_words(each) for each in totals),
-            method=_METHOD,
-            result={"saved": totals},
-            x=Axis("flops", "training FLOPs"),
-        )
+        data = DataFrame([asdict(cell) | {"share": cell.share} for cell in cells])
+        notes = []
+        for study, row in data.groupby("study", sort=False).sum(numeric_only=True).iterrows():
+            share = row["flops_saved"] / max(row["flops_spent"] + row["flops_saved"], 1.0)
+            trials = f"{row['n_pruned']:.0f} of {several(int(row['n_trials']), 'trial')}"
+            seconds = duration(float(row["seconds_saved"]))
+            notes.append(f"{study}: {trials} pruned, which saved {share:.0%} of the training, {seconds}.")
+        x = Axis("flops", "training FLOPs")
+        return cls(data=data, notes=tuple(notes), method=_METHOD, x=x)
 
     def _draw(self, figure: Figure) -> None:
-        data = self.data
+        data, n_studies = self.data, self.data["study"].nunique()
         about = "%{n_pruned} of %{n_trials} trials pruned, %{share:.0%} saved"
         looks = {"flops_spent": ("trained", GOOD), "flops_saved": ("saved by pruning", FAINT)}
         for column, (name, color) in looks.items():
-            hover = hovering(f"%{{line}}: {name} %{{x:.3s}} FLOPs<br>{about}", data)
+            hover = hovering(f"%{{study}}, %{{cell}}: {name} %{{x:.3s}} FLOPs<br>{about}", data)
             marker = {"color": color}
             figure.add_bar(x=data[column], y=data.index, orientation="h", name=name, marker=marker, **hover)
+        names = data["cell"].map(spaced)
+        if n_studies > 1:
+            names = data["study"] + ": " + names
+        name_rows(figure, names.tolist())
         most = float((data["flops_spent"] + data["flops_saved"]).max())
-        name_rows(figure, [spaced(line) for line in data["line"]])
         x, height = self.x.over(0.0, 1.02 * most), 110 + 26 * len(data)
         figure.update_layout(xaxis=x, barmode="stack", height=height, showlegend=True)
 
@@ -73,116 +66,78 @@ class ComputePanel(Panel, name="compute", heading="Where compute and time went",
 
     @classmethod
     def _of(cls, report: ReportData) -> Panel:
-        rows: list[dict[str, Any]] = []
+        rows, notes = [], []
         for sweep in report.sweeps:
             val_tokens = report.studies.data.get(sweep.name, {}).get("val_tokens")
-            speeds = report.curves("tokens_per_second", sweep.name)
-            rows += [asdict(each) for each in spent(sweep, speeds, val_tokens)]
-        table = DataFrame(rows)
-        for what in ("flops", "seconds"):
-            table[f"share of {what}"] = table[what] / table.groupby("study")[what].transform("sum")
-        if not table["flops"].sum() > 0:
+            rows += spent(sweep, report.curves("tokens_per_second", sweep.name), val_tokens)
+        data = DataFrame([asdict(each) for each in rows])
+        if not data["flops"].sum() > 0:
             raise BadInput("no run has trained a step")
-        states = report.runs.groupby("study")["state"]
-        notes = [
-            f"{study}: {short(float(row['flops']))} FLOPs, {duration(float(row['seconds']))} of run time "
-            f"({states_in_words(states.get_group(study))})."
-            for study, row in table.groupby("study", sort=False)[["flops", "seconds"]].sum().iterrows()
-        ]
+        sums = data.groupby("study", sort=False)[["flops", "seconds"]].sum()
+        for study, row in sums.iterrows():
+            states = states_in_words(report.runs.loc[report.runs["study"] == study, "state"])
+            costs = f"{short(float(row['flops']))} FLOPs, {duration(float(row['seconds']))}"
+            notes.append(f"{study}: {costs} ({states}).")
         for sweep in report.sweeps:
             share = occupancy(sweep)
             if share is not None:
-                notes.append(
-                    f"{sweep.name}: {share:.0%} of its stacks' slots were occupied, averaged over all steps."
-                )
-        return cls(
-            data=table,
-            notes=(*notes, "The seconds of a stack are divided among its runs."),
-            result={"occupancy": {sweep.name: occupancy(sweep) for sweep in report.sweeps}},
-            x=Axis("share", "share of the study"),
-        )
+                notes.append(f"{sweep.name}: {share:.0%} of its stacks' slots were occupied.")
+        notes.append("The seconds of a stack are divided among its runs.")
+        shares = {f"share of {what}": data[what] / data["study"].map(sums[what]) for what in sums}
+        x = Axis("share", "share of the study")
+        return cls(data=data.assign(**shares), notes=tuple(notes), x=x)
 
     def _draw(self, figure: Figure) -> None:
         data = self.data
         studies = list(dict.fromkeys(data["study"]))
-        for (state, color), phase in product(STATE_COLORS.items(), PHASES):
-            rows = data[(data["state"] == state) & (data["phase"] == phase)].set_index("study")
-            if len(rows):
-                shares = rows[["share of flops", "share of seconds"]].reindex(studies).fillna(0.0)
-                name, shape = {PHASES[1]: (f"{state}, evaluation", "/")}.get(phase, (state, ""))
-                hatch = {"shape": shape, "fillmode": "overlay", "fgcolor": "white", "size": 5}
-                figure.add_bar(
-                    x=shares.to_numpy(float).ravel(),
-                    y=list(range(shares.size)),
-                    orientation="h",
-                    name=name,
-                    marker={"color": color, "pattern": hatch},
-                    hovertemplate=f"{state}, {phase}: %{{x:.1%}}<extra></extra>",
-                )
-        heads = [(f"{study}, " if len(studies) > 1 else "") for study in studies]
-        name_rows(figure, [f"{head}{what}" for head in heads for what in ("FLOPs", "run time")])
+        for (state, phase), rows in data.groupby(["state", "phase"], sort=False):
+            shares = (
+                rows.set_index("study")[["share of flops", "share of seconds"]].reindex(studies).fillna(0.0)
+            )
+            pattern = {"shape": "", "fillmode": "overlay", "fgcolor": "white", "size": 5}
+            if phase == PHASES[1]:
+                pattern["shape"] = "/"
+            figure.add_bar(
+                x=shares.to_numpy(float).ravel(),
+                y=list(range(shares.size)),
+                orientation="h",
+                name=f"{state}, {phase}",
+                marker={"color": STATE_COLORS[str(state)], "pattern": pattern},
+                hovertemplate=f"{state}, {phase}: %{{x:.1%}}<extra></extra>",
+            )
+        name_rows(figure, [f"{study}, {what}" for study in studies for what in ("FLOPs", "run time")])
         x, height = self.x.over(0.0, 1.0) | {"tickformat": ".0%"}, 130 + 60 * len(studies)
         figure.update_layout(xaxis=x, barmode="stack", height=height, showlegend=True)
 
 
-class TimelinePanel(Panel, name="timeline", source="sweeps"):
-    """When each trial ran. `data`: study, cell, trial, state, begin and end (seconds since the first began)."""
+class TimelinePanel(OptunaPanel, name="timeline", source="sweeps"):
+    """When each run was trained. `data`: study, cell, trial, seed, state, begin and end (seconds since 1970)."""
 
     @classmethod
     def _of(cls, report: ReportData) -> Panel:
-        rows = []
-        for study in dict.fromkeys(report.runs["study"]) if len(report.runs) else ():
-            folder = report.folder(str(study))
+        rows: list[tuple[object, ...]] = []
+        for study in report.studies.data:
+            folder = report.folder(study)
             for run in folder.runs() if folder else ():
                 start, end = run.read_start(), run.read_end()
                 if end and end.ended:
-                    place = {"study": study, "cell": run.cell, "trial": run.trial, "seed": run.seed}
-                    rows.append(place | {"state": str(end.state), "begin": start.started, "end": end.ended})
+                    times = (str(end.state), start.started, end.ended)
+                    rows.append((study, run.cell, run.trial, run.seed, *times))
         if not rows:
             raise BadInput("no run has ended")
-        data = DataFrame(rows).sort_values("begin", ignore_index=True)
-        first = float(data["begin"].min())
-        notes = [f"From {to_datetime(first, unit='s'):%Y-%m-%d %H:%M} UTC."]
+        columns = ["study", "cell", "trial", "seed", "state", "begin", "end"]
+        data = DataFrame(rows, columns=columns).sort_values("begin", ignore_index=True)
+        notes = ["One bar a run, in the order in which they began."]
         if len(data) > _MOST_BARS:
             notes.append(f"Drawn: the first {_MOST_BARS} of {several(len(data), 'run')}.")
-        data = data.assign(begin=data["begin"] - first, end=data["end"] - first)
-        return cls(data=data, notes=tuple(notes), x=Axis("end", "seconds since the first run began"))
+        return cls(data=data, notes=tuple(notes))
 
-    def _draw(self, figure: Figure) -> None:
-        data = self.data.head(_MOST_BARS)
-        for state, rows in data.groupby("state"):
-            figure.add_bar(
-                x=rows["end"] - rows["begin"],
-                base=rows["begin"],
-                y=rows.index,
-                orientation="h",
-                textposition="none",
-                name=state,
-                marker={"color": STATE_COLORS[str(state)]},
-                customdata=rows[["cell", "trial", "seed", "end"]],
-                hovertemplate="%{customdata[0]}, trial %{customdata[1]}, seed %{customdata[2]}"
-                "<br>%{base:.1f} to %{customdata[3]:.1f} s<extra></extra>",
-                meta={"trials": list(zip(rows["study"], rows["cell"], rows["trial"], strict=True))},
-            )
-        names = data["trial"].map("#{}".format)
-        if data["cell"].nunique() > 1:
-            names = data["cell"].map(spaced) + " " + names
-        name_rows(figure, [name * (len(data) <= 40) for name in names])
-        height = max(160, min(640, 110 + 16 * len(data)))
-        figure.update_layout(
-            xaxis=self.x.over(0.0, float(data["end"].max()) or 1.0), height=height, showlegend=True
-        )
-
-
-def _total(cells: Sequence[Saved]) -> dict[str, Any]:
-    sums = {name: sum(getattr(each, name) for each in cells) for name in _SUMS}
-    share = sums["flops_saved"] / max(sums["flops_spent"] + sums["flops_saved"], 1.0)
-    return {"study": cells[0].study, **sums, "share": share, "line": cells[0].study}
-
-
-def _saved_in_words(total: Mapping[str, Any]) -> str:
-    trials = f"{total['n_pruned']} of {several(total['n_trials'], 'trial')}"
-    return (
-        f"{total['study']}: {trials} pruned, which saved {total['share']:.0%} of the training: "
-        f"{short(total['flops_saved'])} FLOPs, {duration(total['seconds_saved'])} of run time."
-    )
+    def _plot(self) -> Figure:
+        study = optuna.create_study()
+        for place, row in enumerate(self.data.head(_MOST_BARS).to_dict("records")):
+            begin, end = (datetime.datetime.fromtimestamp(row[name]) for name in ("begin", "end"))
+            about = {"run": f"{row['study']}/{row['cell']}/{row['trial']}-{row['seed']}"}
+            state = _ENDED.get(row["state"], TrialState.PRUNED)
+            value = 0.0 if state is TrialState.COMPLETE else None
+            study.add_trial(FrozenTrial(place, state, value, begin, end, {}, {}, about, {}, {}, place))
+        return plot_timeline(study)

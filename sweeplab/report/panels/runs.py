@@ -1,17 +1,12 @@
-"""The runs of a study: learning curves, a table, a sample of the best one, losses over sizes."""
+"""The runs of a study: losses over sizes with the law, learning curves, a table, a sample of the best run."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import replace
-from itertools import cycle
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
 from pandas import DataFrame, Series, concat
-from pandas.api.types import is_numeric_dtype
 
 from sweeplab.analysis.trials import (
     LOST,
@@ -33,30 +28,18 @@ from sweeplab.laws.columns import SHAPE
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report import style
 from sweeplab.report.data import CURVES, FACTS, LOSSES, PROGRESS, ReportData, states_in_words, title_of
+from sweeplab.report.headline import AHEAD, forecast_at
 from sweeplab.report.options import Log, PanelOption, Params
 from sweeplab.report.panels.base import Panel, TablePanel
-from sweeplab.report.panels.lines import at_lines, less_excess, lines_by, lines_of
-from sweeplab.report.style import (
-    DASHES,
-    GREY,
-    SYMBOLS,
-    Axis,
-    Figure,
-    Look,
-    bars,
-    by_look,
-    hovering,
-    looks,
-    marked,
-    padded,
-    spaced,
-)
+from sweeplab.report.style import GREY, Axis, Figure, Look, bars, by_look, hovering, marked, padded, spaced
 from sweeplab.runs.generating import read_samples
 
 # Above this number of points curves are drawn by WebGL, which stays quick but prints as pixels.
 MANY = 20_000
 _RUN = [*TRIAL, "seed"]
 _MOST_BASELINES = 4
+_MOST_NUMBERS = 80  # more fields of a map are too small for their numbers
+_BAND = 24  # points of a law's band
 _Progress = Annotated[str, PanelOption(tuple(PROGRESS))]
 _Curve = Annotated[str, PanelOption(tuple(CURVES), measures=True)]
 _Any = Annotated[str, PanelOption((*FACTS, *TABLE), needed=f"any hyperparameter, {', '.join(FACTS)}")]
@@ -67,11 +50,12 @@ _Metric = Annotated[str, PanelOption((AUTO, *LOSSES), measures=True)]
 class CurvesPanel(Panel, name="learning_curves"):
     """A metric over training. `data`: cell, trial, seed, x, value, best.
 
-    `best` has the best trial of each cell, the mean of its seeds: cell, trial, n_params, x, value. `baselines` are
-    the losses of n-grams, `view` is the range of losses shown at first: the start of the runs is far above it.
+    `best` has the best trial of each cell, the mean of its seeds: cell, trial, n_params, x, value; `winner` is the cell
+    of the best of all. `baselines` are the losses of n-grams, `view` is the range of losses shown at first.
     """
 
     best: DataFrame
+    winner: str = ""
     baselines: tuple[float, ...] = ()
     view: tuple[float, float] | None = None
 
@@ -81,28 +65,24 @@ class CurvesPanel(Panel, name="learning_curves"):
     ) -> Panel:
         runs = report.runs
         kept = runs[~runs["state"].isin(LOST)]
+        trials = trials_table(runs)
         drawn = report.curves(metric).merge(kept[_RUN], on=_RUN)
         drawn = drawn.assign(x=finite(drawn, x), value=finite(drawn, "value")).dropna(subset=["x", "value"])
-        drawn = _positive(drawn, log, "value").merge(
-            trials_table(runs)[[*TRIAL, "best", "n_params"]], on=TRIAL
-        )
+        drawn = _positive(drawn, log, "value").merge(trials[[*TRIAL, "best", "n_params"]], on=TRIAL)
         drawn = drawn.sort_values(["n_params", *_RUN, "x"], ignore_index=True)
         left_out = states_in_words(runs.loc[~runs.index.isin(kept.index), "state"])
         if drawn.empty:
             raise BadInput(f"no run has a {metric} ({left_out})".removesuffix(" ()"))
         if drawn["x"].nunique() == 1 and not drawn["best"].any():
             raise BadInput("no run has two evaluations")  # a faint line needs them
-        by_x = drawn[drawn["best"]].groupby([*TRIAL, "n_params", "x"], sort=False)
-        notes = [
-            "Bold: the best trial; colored: the best of each cell, mean of its seeds; faint: every run, pruned too."
-        ]
+        notes = ["Bold: the best trial; colored: the best of each cell; faint: every run."]
+        if left_out:
+            notes.append(f"Not drawn: {left_out}.")
         view = None
         if metric.endswith("loss") and "y" not in log:
             view = _after_the_start(drawn)
-        if view:
-            notes.append("The start of the runs is above the view; double-click to see all.")
-        if left_out:
-            notes.append(f"Not drawn: {left_out}.")
+        winner = trials.loc[are_best(trials, ["study"]), "cell"]
+        by_x = drawn[drawn["best"]].groupby([*TRIAL, "n_params", "x"], sort=False)
         return cls(
             data=drawn[[*_RUN, "x", "value", "best"]],
             notes=tuple(notes),
@@ -110,6 +90,7 @@ class CurvesPanel(Panel, name="learning_curves"):
             x=Axis(x, PROGRESS[x], "x" in log),
             y=Axis(metric, report.measure_title(metric), "y" in log),
             best=by_x["value"].mean().reset_index(),
+            winner=next(iter(winner), ""),
             baselines=_baselines(report) if metric == "val_loss" else (),
         )
 
@@ -119,35 +100,30 @@ class CurvesPanel(Panel, name="learning_curves"):
             kind, of_run = "scattergl", ""
         ends = self.data.drop_duplicates(_RUN, keep="last").assign(x=np.nan, value=np.nan)
         joined = concat([self.data, ends]).sort_index(kind="stable")  # with a gap after each run
-        every, faint = Look("every run", GREY), {"width": 1}
-        # Of many cells the legend names only the best.
-        many = self.best["cell"].nunique() > style.MOST_LINES
-        ends_of = self.best.groupby("cell", sort=False)["value"].min()
-        # There is none if the study was stopped at once.
-        winner = ends_of.idxmin() if len(ends_of) else None
-        every.line(figure, joined, "x", "value", of_run, type=kind, line=faint, opacity=0.35)
-        size = 5 * (len(self.best) <= 40 * self.best["cell"].nunique())
+        every = Look("every run", GREY)
+        every.line(figure, joined, "x", "value", of_run, type=kind, line={"width": 1}, opacity=0.35)
+        is_crowded = self.best["cell"].nunique() > style.MOST_LINES
         for look, rows in by_look(self.best, "cell", self.palette):
-            hover, named = f"{look.name}, trial %{{trial}}<br>%{{x:.4s}}: %{{y:.4f}}", spaced(look.name)
-            settings: dict[str, Any] = {"line": {"width": 1 if many else 1.5}}
-            if look.name == winner:
-                named, settings = f"{named} (best)", {"line": {"width": 3.5}}
-            elif many:
-                settings |= {"opacity": 0.4, "showlegend": False}
-            looked = replace(look, name=named)
-            looked.line(figure, rows, "x", "value", hover, size=size, type=kind, **settings)
+            hover = f"{look.name}, trial %{{trial}}<br>%{{x:.4s}}: %{{y:.4f}}"
+            name, settings = spaced(look.name), {"line": {"width": 1.5}, "showlegend": not is_crowded}
+            if look.name == self.winner:
+                name, settings = f"{name} (best)", {"line": {"width": 3.5}}
+            elif is_crowded:
+                settings["opacity"] = 0.4
+            look.line(figure, rows, "x", "value", hover, size=5, type=kind, name=name, **settings)
         # The run under the cursor is drawn here again, over all others.
         front = {"width": 3, "color": style.FRONT}
-        nothing, meta = DataFrame({"x": [], "y": []}), {"front": True}
-        Look("", GREY).line(figure, nothing, "x", "y", line=front, showlegend=False, meta=meta)
+        nothing = DataFrame({"x": [], "y": []})
+        every.line(figure, nothing, "x", "y", line=front, showlegend=False, meta={"front": True})
         for loss in self.baselines:
             figure.add_hline(y=loss, **marked(f"n-grams {loss:.3f}"))
         y = self.y.around(self.data["value"], *self.baselines)
         if self.view:
             y = self.y.over(*self.view)
-        # A run begins at 0: a single evaluation is drawn where it lies after that.
-        begin = () if self.x.log else (0.0, 1.0)
-        figure.update_layout(xaxis=self.x.around(self.data["x"], *begin), yaxis=y)
+        x = self.x.around(self.data["x"])
+        if not self.x.log:  # a run begins at 0: a single evaluation is drawn where it lies after that
+            x = self.x.around(self.data["x"], 0.0, 1.0)
+        figure.update_layout(xaxis=x, yaxis=y)
 
 
 def _after_the_start(drawn: DataFrame) -> tuple[float, float] | None:
@@ -155,22 +131,41 @@ def _after_the_start(drawn: DataFrame) -> tuple[float, float] | None:
     later = drawn[drawn["x"] > drawn.groupby(_RUN)["x"].transform("min")]
     if later.empty:
         return None
-    top = max(float(later.loc[later["best"], "value"].max()), float(later["value"].quantile(0.95)))
-    low, top = padded(float(drawn["value"].min()), top, False)
-    return (low, top) if drawn["value"].max() > top else None
+    worst = max(float(later.loc[later["best"], "value"].max()), float(later["value"].quantile(0.95)))
+    low, top = padded(float(drawn["value"].min()), worst, False)
+    if drawn["value"].max() <= top:
+        return None
+    return low, top
+
+
+def _baselines(report: ReportData) -> tuple[float, ...]:
+    """List the different losses of n-grams, lowest first; none if there are too many to distinguish."""
+    # Rounded as in their labels, so that no label is drawn twice.
+    losses = sorted({round(each["loss"], 3) for each in report.baselines.values()})
+    if len(losses) > _MOST_BASELINES:
+        return ()
+    return tuple(losses)
+
+
+def _positive(data: DataFrame, log: Sequence[str], y: str) -> DataFrame:
+    """Keep the rows that logarithmic axes can show."""
+    for axis in log:
+        column = {"x": "x", "y": y}[axis]
+        data = data[data[column] > 0]
+    return data
 
 
 class RunsPanel(TablePanel, name="table", heading="Runs"):
-    """Every run with the columns that vary among runs, the best first."""
+    """Every run with the columns that vary among runs, the lowest loss first."""
 
     @classmethod
     def _of(cls, report: ReportData) -> Panel:
         report.check_runs()
         runs, grid = report.runs, grid_of(report.runs, report.design)
         tuned = [name for name in searched_of(runs, report.design) if name not in grid]
-        columns = [*(grid or ["cell"]), *grid, "trial", "seed", "state", *LOSSES, *tuned, *FACTS]
-        known = list(dict.fromkeys(name for name in columns if name in runs))
-        return cls(data=runs[known].sort_values("best_val_loss", ignore_index=True))
+        columns = [*(grid or ["cell"]), *tuned, "trial", "seed", "state", *LOSSES, "iterations", *FACTS]
+        known = [name for name in columns if name in runs and runs[name].notna().any()]
+        return cls(data=runs.sort_values(report.value_column, ignore_index=True)[known])
 
 
 class SamplePanel(TablePanel, name="sample", heading="What the best run writes"):
@@ -182,17 +177,17 @@ class SamplePanel(TablePanel, name="sample", heading="What the best run writes")
         samples = read_samples(StudyFolder(report.lab, study)) if report.lab else []
         if not samples:
             raise BadInput("no run with a saved checkpoint has generated a text")
-        texts: list[list[tuple[bool, str]]] = []
-        notes: list[str] = []
-        where = "prompted with the beginning of the validation split"
+        text: list[tuple[bool, str]] = []
         for sample in samples:
-            asked = {name: sample[name] for name in ("temperature", "top_k", "top_p", "seed")}
-            how = ", ".join(f"{name} {rounded(each)}" for name, each in asked.items() if each is not None)
-            notes.append(f"Run {sample['run']}, {where}: its prompt is gray; with {how}.")
-            head = [(False, f"{sample['run']}\n\n")] if len(samples) > 1 else []
-            texts.append([*head, *parts(sample["prompt"], sample["text"])])
-        text = [*texts[0], *(piece for pieces in texts[1:] for piece in [(False, "\n\n\n"), *pieces])]
-        return cls(data=DataFrame(samples), notes=tuple(notes), text=tuple(text))
+            if len(samples) > 1:
+                text.append((False, f"{sample['run']}\n\n"))
+            text += [*parts(sample["prompt"], sample["text"]), (False, "\n\n\n")]
+        first = samples[0]
+        settings = [
+            f"{name} {rounded(first[name])}" for name in ("temperature", "top_k", "top_p") if first[name]
+        ]
+        note = f"Run {first['run']} goes on from the gray beginning of the validation split, {', '.join(settings)}."
+        return cls(data=DataFrame(samples), notes=(note,), text=tuple(text[:-1]))
 
 
 def parts(prompt: str, text: str) -> tuple[tuple[bool, str], ...]:
@@ -211,25 +206,12 @@ def parts(prompt: str, text: str) -> tuple[tuple[bool, str], ...]:
     return tuple(each for each in (*pieces, (True, text[at:])) if each[1])
 
 
-def _positive(data: DataFrame, log: Sequence[str], y: str) -> DataFrame:
-    """Keep the rows that logarithmic axes can show."""
-    return data[(data[[{"x": "x", "y": y}[axis] for axis in log]] > 0).all(axis=1)]
-
-
-def _baselines(report: ReportData) -> tuple[float, ...]:
-    """List the different losses of n-grams, lowest first; none if there are too many to distinguish."""
-    # Rounded as in their labels, so that no label is drawn twice.
-    losses = sorted({round(each["loss"], 3) for each in report.baselines.values()})
-    return tuple(losses) if len(losses) <= _MOST_BASELINES else ()
-
-
 class LossPanel(Panel, name="loss"):
     """Loss against a size. `data`: cell, trial, state, seeds, x, loss, loss_low, loss_high, line, best.
 
-    `view` is the range of losses shown at first if far worse trials would squeeze the others. `lines` are the columns
-    whose combinations are drawn as lines: the first column sets the color, the second the dash, a third has a selector.
-    `joined` says that one size alone changes along each line. `law` has the lines of
-    the study's law, if that is one of sizes of the model: law, line, x, value, low, high.
+    A line is one combination of the columns `lines`; `joined` says that one size alone changes along each.
+    `view` is the range of losses shown at first, without far worse trials. `law` has the forecasts of the study's law,
+    if that is one of parameters alone, on to `AHEAD` times the largest: x, loss, low, high.
     """
 
     lines: tuple[str, ...] = ()
@@ -241,8 +223,13 @@ class LossPanel(Panel, name="loss"):
     def _of(
         cls, report: ReportData, x: _Any, lines: Params = (), metric: _Metric = AUTO, log: Log = ()
     ) -> Panel:
-        runs, metric = report.runs, report.loss_metric(metric)
+        runs = report.runs
         x = {"n_params": report.params_column}.get(x, x)
+        law = None
+        if metric == AUTO and x == report.params_column:
+            law = _law_of_size(report)
+        # The law's own loss where the law is drawn; elsewhere that by which trials are ranked.
+        metric = report.loss_metric(metric, of_law=law is not None)
         trials = trials_table(runs, metric)
         shown = trials[trials["state"].isin((*VALUED, "pruned")) & trials["loss"].notna()].copy()
         shown["x"] = finite(shown, x)
@@ -257,160 +244,77 @@ class LossPanel(Panel, name="loss"):
         # In a study of one cell the sizes are searched: the line joins the best trial of each size.
         by = ["cell"] if runs["cell"].nunique() > 1 else ["line", "x"]
         shown["best"] = are_best(shown, by)
-        view, outside = _view(shown)
+        view = _view(shown)
         columns = [*TRIAL, "state", "seeds", "x", "loss", "loss_low", "loss_high", "line", "best", *lines]
         return cls(
             title=f"Loss against {title_of(x)}",
-            data=shown[columns].sort_values(["line", "x", "loss"], key=_natural, ignore_index=True),
-            notes=(*_notes(trials, shown), *outside),
+            data=shown[columns].sort_values([*lines, "x", "loss"], ignore_index=True),
+            notes=_notes(trials, shown, view),
             x=Axis(x, title_of(x), "x" in log, marks_of(shown["x"]) if x in TABLE else ()),
             y=Axis(metric, report.measure_title(metric), "y" in log),
             lines=tuple(lines),
             joined=joined,
             view=view,
-            law=_law_of_size(report, x, metric),
+            law=law,
         )
 
     def _draw(self, figure: Figure) -> None:
         hover = f"%{{cell}}<br>trial %{{trial}}, %{{state}}<br>{self.x.column} %{{x}}<br>loss %{{y:.4f}}"
         # Many trials are drawn faintly, so that the best ones stand out.
         crowd = max(0.3, min(1.0, (200 / len(self.data)) ** 0.5))
-        for look, dash, rows, settings in self._combinations():
-            others = rows[~rows["best"]]
-            pruned = others["state"] == "pruned"
-            for shown, is_open, opacity in ((others[~pruned], "", 0.4), (others[pruned], "-open", 0.65)):
-                if len(shown):
-                    marker = {"symbol": f"{look.symbol}{is_open}", "opacity": opacity * crowd}
-                    look.points(
-                        figure, shown, "x", "loss", hover, marker=marker, **settings | {"showlegend": False}
-                    )
-            best = rows[rows["best"]]
-            spread = bars(best, "loss", "loss_low", "loss_high", thickness=1.2)
-            spread["visible"] = bool((best["seeds"] > 1).any())
+        n_lines = self.data["line"].nunique()
+        for look, rows in by_look(self.data, "line"):
+            best, others = rows[rows["best"]], rows[~rows["best"]]
+            for state, trials in others.groupby("state"):
+                marker = {"opacity": 0.4 * crowd}
+                if state == "pruned":
+                    marker = {"symbol": f"{look.symbol}-open", "opacity": 0.65 * crowd}
+                group = {"legendgroup": look.name, "showlegend": False}
+                look.points(figure, trials, "x", "loss", hover, marker=marker, **group)
+            settings: dict[str, Any] = {"legendgroup": look.name, "showlegend": n_lines <= style.MOST_LINES}
+            if (best["seeds"] > 1).any():
+                settings["error_y"] = bars(best, "loss", "loss_low", "loss_high", thickness=1.2)
             if self.joined:
-                look.line(
-                    figure, best, "x", "loss", hover, size=9, line={"dash": dash}, error_y=spread, **settings
-                )
+                look.line(figure, best, "x", "loss", hover, size=9, **settings)
             else:
-                look.points(figure, best, "x", "loss", hover, marker={"size": 9}, error_y=spread, **settings)
-        if len(self.lines) > 1:
-            self._legend(figure)
+                look.points(figure, best, "x", "loss", hover, marker={"size": 9}, **settings)
+        sizes, losses = self.data["x"].tolist(), self.data[["loss", "loss_low", "loss_high"]].to_numpy()
+        ends = list(self.view or (float(losses.min()), float(losses.max())))
         if self.law is not None:
-            fitted, dashed = self.law["what"] == "fitted", {"width": 1.5, "dash": "4px 4px"}
-            look = Look(f"{self.law['law'].iloc[0]}, with its 90% band", GREY)
-            for at, (_, rows) in enumerate(self.law[~fitted].groupby("line")):
-                look.band(figure, rows, "x")
-                group: dict[str, Any] = {"legendgroup": look.name, "showlegend": at == 0}
-                look.line(figure, rows, "x", "value", line=dashed, **group)
-            if fitted.any():
-                hollow, words = {"symbol": "circle-open"}, "%{x:.4s}: %{y:.4f} without the tuning excess"
-                look = replace(look, name="losses that it is fitted to")
-                look.points(figure, self.law[fitted], "x", "value", words, marker=hollow)
-        law = [] if self.law is None else self.law["value"].tolist()
-        y = self.y.around(self.data[["loss", "loss_low", "loss_high"]], *law)
-        if self.view:
-            y = self.y.over(min([self.view[0], *law]), max([self.view[1], *law]))
-        named = self.data["line"].nunique() > 1 or bool(law)
-        figure.update_layout(xaxis=self.x.around(self.data["x"]), yaxis=y, showlegend=named)
+            self._draw_law(figure, self.law)
+            sizes.append(float(self.law["x"].max()))
+            ends += [float(self.law["low"].min()), float(self.law["high"].max())]
+        y = self.y.around(Series(ends))
+        is_named = n_lines > 1 or self.law is not None
+        figure.update_layout(xaxis=self.x.around(Series(sizes)), yaxis=y, showlegend=is_named)
 
-    def _encoded(self) -> tuple[dict[Any, Look], dict[Any, tuple[str, str]]]:
-        """Encode the values of the first two columns: a look each, then a dash and symbol each."""
-        first, second = (sorted(set(self.data[name]), key=_order) for name in self.lines[:2])
-        marks = cycle(zip(DASHES, SYMBOLS, strict=False))
-        return dict(zip(first, looks(first), strict=True)), dict(zip(second, marks, strict=False))
-
-    def _combinations(self) -> Iterator[tuple[Look, str, DataFrame, dict[str, Any]]]:
-        """Yield each line's look, dash, rows and settings of its traces."""
-        if len(self.lines) < 2:
-            for look, rows in by_look(self.data, "line"):
-                yield look, "solid", rows, {"legendgroup": look.name}
-            return
-        first, second = self._encoded()
-        for name, rows in self.data.groupby("line", sort=False):
-            of = {each: str(rows[each].iloc[0]) for each in self.lines}
-            color = first[rows[self.lines[0]].iloc[0]].color
-            dash, symbol = second[rows[self.lines[1]].iloc[0]]
-            settings = {"legendgroup": of[self.lines[0]], "showlegend": False, "meta": {"of_line": of}}
-            if any(of[each] != value for each, value in self._shown().items()):
-                settings["visible"] = False
-            yield Look(str(name), color, symbol), dash, rows, settings
-
-    def _shown(self) -> dict[str, str]:
-        """Choose the first values of the selectors, for columns shown by neither color nor dash: the best trial's."""
-        best = self.data[self.data["best"]].nsmallest(1, "loss").iloc[0]
-        return {name: str(best[name]) for name in self.lines[2:]}
-
-    def _legend(self, figure: Figure) -> None:
-        """Explain each color, dash and symbol, and set the values of the selectors."""
-        first, second = self._encoded()
-        nothing = DataFrame({"x": [np.nan], "y": [np.nan]})
-        for value, look in first.items():
-            named = Look(f"{self.lines[0]} = {value}", look.color)
-            named.line(figure, nothing, "x", "y", legendgroup=str(value))
-        for value, (dash, symbol) in second.items():
-            named = Look(f"{self.lines[1]} = {value}", GREY, symbol)
-            named.line(figure, nothing, "x", "y", line={"dash": dash}, size=7)
-        select = {
-            name: {"values": [str(each) for each in sorted(set(self.data[name]), key=_order)], "shown": shown}
-            for name, shown in self._shown().items()
-        }
-        figure.update_layout(meta={"select": select})
+    def _draw_law(self, figure: Figure, law: DataFrame) -> None:
+        """Draw the law's forecasts with their 90% band, and mark the last one."""
+        look, ahead = Look("law, 90% band", GREY), law.tail(1)
+        look.band(figure, law, "x")
+        look.line(figure, law, "x", "loss", line={"width": 1.5, "dash": "4px 4px"}, legendgroup=look.name)
+        star = Look(f"forecast at {AHEAD:g}x", style.FRONT, "star")
+        hover = "%{x:.4s}: %{y:.3f} (%{low:.3f} to %{high:.3f})"
+        star.points(figure, ahead, "x", "loss", hover, marker={"size": 11}, error_y=bars(ahead, "loss"))
 
 
-def _law_of_size(report: ReportData, x: str, metric: str) -> DataFrame | None:
-    """The lines of the study's law over a size of the model: law, line, what, x, value, low, high; None without one.
-
-    Rows that are `fitted` are the losses that the law is fitted to, where these are not as measured.
-    """
-    role = {report.params_column: "params"}.get(x, x)
-    if role == "params" and metric == report.law_metric:
-        with suppress(BadInput):
-            law = (assessment := report.assessment(AUTO)).law
-            if not {"tokens", "flops"} & {*law.columns}:
-                lines = lines_of(report, assessment, role).items()
-                drawn = concat([rows.assign(line=name) for name, (rows, _) in lines], ignore_index=True)
-                drawn = drawn[drawn["what"] == "law"]
-                if less_excess(assessment):
-                    values = {"x": assessment.points.columns[role]}
-                    values["value"] = at_lines(assessment, lines_by(assessment, role), role)
-                    drawn = concat([drawn, DataFrame(values).assign(what="fitted", line="")])
-                return drawn.assign(law=law.name)
-    return None
+def _law_of_size(report: ReportData) -> DataFrame | None:
+    """Return the forecasts of the study's law over its parameters; None if it is none of parameters alone."""
+    try:
+        assessment = report.assessment(AUTO)
+        if assessment.law.columns != ("params",):
+            return None
+        sizes = assessment.points.columns["params"]
+        rows = []
+        for size in np.geomspace(sizes.min(), AHEAD * sizes.max(), _BAND):
+            forecast = forecast_at(assessment, float(size / sizes.max()))
+            rows.append((size, forecast.loss, forecast.low, forecast.high))
+    except BadInput:
+        return None
+    return DataFrame(rows, columns=["x", "loss", "low", "high"])
 
 
-class LossMap(Panel):
-    """The lowest loss at each pair of two sizes. `data`: one column for each size, loss, and its cell and trial."""
-
-    @classmethod
-    def _over(cls, x: str, y: str, data: DataFrame, note: str, **more: Any) -> Panel:
-        """Draw the map over two sizes, each axis with every value of its size."""
-        axes = (Axis(size, title_of(size), marks=marks_of(data[size], most=None)) for size in (x, y))
-        return cls(data=data, notes=(note,), x=next(axes), y=next(axes), **more)
-
-    def _draw(self, figure: Figure) -> None:
-        # Fields too small to hold their number get a color scale.
-        crowded = len(self.data) > 80
-        x, y = self.x.column, self.y.column
-        table = self.data.pivot_table(index=y, columns=x, values="loss", aggfunc="min")
-        hover = hovering(f"{y} %{{y}}<br>{x} %{{x}}<br>%{{z:.4f}}", table)
-        places = {"x": [f"{x:g}" for x in table.columns], "y": [f"{y:g}" for y in table.index]}
-        scale = {
-            "colorscale": "Cividis",
-            "colorbar": {"thickness": 12, "outlinewidth": 0},
-            "showscale": crowded,
-        }
-        number = {"texttemplate": ("%{z:.3f}" if not crowded else ""), "textfont": {"size": 13}}
-        gaps = {"hoverongaps": False, "xgap": 3, "ygap": 3}
-        figure.add_heatmap(z=table.to_numpy(), **places, **scale, **number, **hover, **gaps)
-        plain = {"type": "category", "showgrid": False, "zeroline": False}
-        figure.update_layout(
-            xaxis={"title": {"text": self.x.title}, **plain},
-            yaxis={"title": {"text": self.y.title}, **plain},
-            height=min(figure.layout.height, 110 + 64 * len(self.y.marks)),
-        )
-
-
-class HeatMapPanel(LossMap, name="heat_map", heading="Best loss of each cell"):
+class HeatMapPanel(Panel, name="heat_map", heading="Best loss of each cell"):
     """The best loss of each cell over two sizes of the grid. `data`: y, x, loss, cell, trial."""
 
     @classmethod
@@ -429,9 +333,40 @@ class HeatMapPanel(LossMap, name="heat_map", heading="Best loss of each cell"):
         for name in (x, y):
             _check_comparable(name, runs, ended, metric)
         best = ended.loc[are_best(ended, [x, y]), [y, x, "loss", "cell", "trial"]].reset_index(drop=True)
-        rest = ", ".join(name for name in grid if name not in (x, y))
-        note = f"The {report.measure_title(metric)} of the best trial, over {rest}".removesuffix(", over ")
-        return cls._over(x, y, best, f"{note}.")
+        n_pairs = best[x].nunique() * best[y].nunique()
+        if 2 * len(best) < n_pairs:
+            raise BadInput(f"{len(best)} of {n_pairs} pairs of {y} and {x} are cells: too few for a map")
+        x_axis, y_axis = (
+            Axis(size, title_of(size), marks=marks_of(best[size], most=None)) for size in (x, y)
+        )
+        note = f"The {report.measure_title(metric)} of the best trial."
+        return cls(data=best, notes=(note,), x=x_axis, y=y_axis)
+
+    def _draw(self, figure: Figure) -> None:
+        x, y = self.x.column, self.y.column
+        table = self.data.pivot(index=y, columns=x, values="loss")
+        number = "%{z:.3f}"
+        if len(self.data) > _MOST_NUMBERS:  # their fields get a color scale instead
+            number = ""
+        figure.add_heatmap(
+            x=[f"{value:g}" for value in table.columns],
+            y=[f"{value:g}" for value in table.index],
+            z=table.to_numpy(),
+            colorscale="Cividis",
+            colorbar={"thickness": 12, "outlinewidth": 0},
+            showscale=not number,
+            texttemplate=number,
+            hoverongaps=False,
+            xgap=3,
+            ygap=3,
+            **hovering(f"{y} %{{y}}<br>{x} %{{x}}<br>%{{z:.4f}}", table),
+        )
+        plain = {"type": "category", "showgrid": False, "zeroline": False}
+        figure.update_layout(
+            xaxis={"title": {"text": self.x.title}, **plain},
+            yaxis={"title": {"text": self.y.title}, **plain},
+            height=min(figure.layout.height, 110 + 64 * len(table)),
+        )
 
 
 def _check_comparable(column: str, runs: DataFrame, shown: DataFrame, metric: str) -> None:
@@ -449,28 +384,29 @@ def _check_comparable(column: str, runs: DataFrame, shown: DataFrame, metric: st
         raise BadInput(f"{column} is {written(values.iloc[0])} in every run")
 
 
-def _notes(trials: DataFrame, shown: DataFrame) -> Iterator[str]:
-    yield "Large marks: the best trial of each cell; small: the others that ended."
+def _notes(trials: DataFrame, shown: DataFrame, view: tuple[float, float] | None) -> tuple[str, ...]:
+    notes = ["Large marks: the best trial of each cell."]
     if (shown["state"] == "pruned").any():
-        yield "Hollow: pruned trials, at the best loss they reached."
+        notes.append("Hollow: pruned, at the best loss they reached.")
     if (shown["seeds"] > 1).any():
-        yield "A trial is the mean of its seeds; bars span their losses."
+        notes.append("Bars span the seeds.")
     left_out = states_in_words(trials.loc[~trials.index.isin(shown.index), "state"])
     if left_out:
-        yield f"Not drawn: {left_out}."
+        notes.append(f"Not drawn: {left_out}.")
+    if view:
+        above = int((shown["loss"] > view[1]).sum())
+        notes.append(f"Above the view: {several(above, 'trial')}; double-click to see all.")
+    return tuple(notes)
 
 
-def _view(shown: DataFrame) -> tuple[tuple[float, float] | None, list[str]]:
-    """Find the range of losses that shows the best trials well, and a note on trials outside of it."""
+def _view(shown: DataFrame) -> tuple[float, float] | None:
+    """Find the range of losses that shows the best trials well; None if no trial lies far above it."""
     best = shown[shown["best"]]
     low, high = best["loss"].min(), best["loss"].max()
     top = high + max(1.5 * (high - low), 0.15 * abs(high))
-    above = int((shown["loss"] > top).sum())
-    if not above:
-        return None, []
-    low = min(shown["loss"].min(), best["loss_low"].min())
-    note = f"Above the view: {several(above, 'trial')}; double-click to see all."
-    return (low - 0.04 * (top - low), top), [note]
+    if shown["loss"].max() <= top:
+        return None
+    return float(min(shown["loss"].min(), best["loss_low"].min())), float(top)
 
 
 def _lines_over(
@@ -481,41 +417,25 @@ def _lines_over(
     Over a size of the grid these are all other columns of the grid; over a fact such as n_params, all but the last
     column that changes it. So each line has one cell at each x, however many dimensions the grid has.
     """
-    # Sizes first: readers look for them, and they get the colors.
+    # Sizes first: readers look for them.
     free = sorted(
-        (name for name in grid if name != x and name not in asked),
-        key=lambda name: name not in SHAPE,
+        (name for name in grid if name != x and name not in asked), key=lambda name: name not in SHAPE
     )
     if x in grid:
         return [*asked, *free], True
     if x not in FACTS or not grid:
         return [*asked], not grid
-
-    def moves(along: str) -> bool:
+    for along in reversed(free):
         rest = [*asked, *(name for name in free if name != along)]
-        if not rest:
-            return bool(shown["x"].nunique() > 1)
-        return bool((shown.groupby(rest, dropna=False)["x"].nunique() > 1).any())
-
-    along = next(filter(moves, reversed(free)), None)
-    return [*asked, *(name for name in free if name != along)], along is not None
-
-
-def _order(value: Any) -> tuple[Any, ...]:
-    """Make a sort key: numbers by value, everything else by its text."""
-    return (0, value) if isinstance(value, int | float) else (1, str(value))
+        moves = shown["x"].nunique() > 1
+        if rest:
+            moves = bool((shown.groupby(rest, dropna=False)["x"].nunique() > 1).any())
+        if moves:
+            return rest, True
+    return [*asked, *free], False
 
 
 def _labels(table: DataFrame, names: Sequence[str]) -> Series:
     rows = table[list(names)].itertuples(index=False)
     labels = [", ".join(f"{name} = {value}" for name, value in zip(names, row, strict=True)) for row in rows]
     return Series(labels, index=table.index, dtype=object)
-
-
-def _natural(column: Series) -> Series:
-    """Make a column of labels sort by the numbers in them."""
-    if is_numeric_dtype(column):
-        return column
-    keys = [tuple(map(float, re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", str(label)))) for label in column]
-    ranks = {key: rank for rank, key in enumerate(sorted(set(keys)))}
-    return Series([ranks[key] for key in keys], index=column.index)
