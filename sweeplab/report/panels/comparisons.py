@@ -107,15 +107,16 @@ class DifferencesPanel(IntervalsPanel, name="differences", source="studies"):
     def _of(cls, report: ReportData) -> Panel:
         differences = losses.differences(report.sweeps, report.objective)
         n_pairs = len({(each.a, each.b) for each in differences})
-        rows, notes, told = [], [], set()
-        for each in differences:
-            row = _row(each) | {"line": spaced(each.cell)}
+        rows, notes, pairs = [], [], set()
+        for difference in differences:
+            pair = difference.a, difference.b
+            row = _row(difference) | {"line": spaced(difference.cell)}
             if n_pairs > 1:
-                row["line"] = f"{each.b} against {each.a}: {row['line']}"
+                row["line"] = f"{difference.b} against {difference.a}: {row['line']}"
             rows.append(row)
-            if (each.a, each.b) not in told:  # the first of a pair is over all its cells
-                told.add((each.a, each.b))
-                notes.append(_in_words(each, report.loss_unit))
+            if pair not in pairs:  # the first of a pair is over all its cells
+                pairs.add(pair)
+                notes.append(_in_words(difference, report.loss_unit))
         return cls(
             data=DataFrame(rows),
             notes=tuple(notes),
