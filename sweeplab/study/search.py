@@ -92,8 +92,8 @@ class Range(Entry):
         return self
 
     def _check_step(self, step: float) -> None:
-        what, allowed = "", ""
-        first, width = Fraction(str(self.min)), Fraction(str(step))
+        what, allowed, low = "", "", self.min
+        first, width = Fraction(str(low)), Fraction(str(step))
         steps = (Fraction(str(self.max)) - first) / width
         if self.log:
             what, allowed = "is of a logarithmic range", "either log or step"
@@ -104,7 +104,7 @@ class Range(Entry):
         elif steps % 1:
             ends = [first + count * width for count in (int(steps), int(steps) + 1) if count]
             near = " or ".join(f"{float(end):g}" for end in ends if end <= sys.float_info.max)
-            what = f"does not divide its range: max {self.max:g} is not a whole number of steps above min"
+            what = f"does not divide its range: max {self.max:g} is not a whole number of steps above min {low:g}"
             allowed = f"such as max {near}" if near else "no step, or one that ends at max"
         if what:
             raise Refusal(what, allowed, at=("step",), is_secret=True)

@@ -72,14 +72,6 @@ def test_the_vocabulary_follows_what_is_searched_and_derived(tiny) -> None:
             assert space.broken(found) is None
 
 
-def test_a_grid_over_families_has_a_vocabulary_each(planned) -> None:
-    plan = planned(grid={"family": ["decoder", "encoder"]})
-    sizes = {each.cell: each.n_params for each in plan.cells}
-    vocab_size = prepare("python-docs", "char").tokenizer.vocab_size + 1
-    head = 16 * 16 + 16 + 2 * 16 + vocab_size  # its transform, norm and bias
-    assert sizes["family=encoder"] - sizes["family=decoder"] == 16 + head, "one more token: the mask"
-
-
 def test_unlike_tasks_in_a_cell_are_warned_of(planned) -> None:
     two = Budget(trials_per_cell=2)
     plan = planned(search={"mask_share": Choices((0.1, 0.3))}, values={"family": "encoder"}, budget=two)
@@ -134,11 +126,3 @@ def test_text_that_is_trained_on_and_validated_with_is_told_and_warned_of(planne
         for found in (plan.data.val_overlap, plan.data.test_overlap):
             assert abs(found - n_shared / 12 * (200 - 63) / 200) < 0.03
         assert type(plan).from_dict(plan.as_dict()).data == plan.data
-
-
-@pytest.mark.parametrize("families", [["decoder", "encoder_decoder"], ["encoder_decoder", "decoder"]])
-def test_each_family_is_asked_whether_it_reads_whole_sources(planned, families: list[str]) -> None:
-    values = {"block_size": 20}
-    assert planned(data=data("copy"), values={**values, "family": "encoder_decoder"})
-    with pytest.raises(BadInput, match=r"block_size 20 of family decoder cuts the source of [1-9]\d?% of"):
-        planned(data=data("copy"), values=values, grid={"family": families})

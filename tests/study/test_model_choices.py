@@ -9,7 +9,7 @@ from tiny_study import study_of_parts as study
 
 from sweeplab.hyperparameters import AUTO
 from sweeplab.model.attention import requirements
-from sweeplab.model.shape import SETTLED, ModelShape
+from sweeplab.model.shape import SETTLED
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Cell, Space, cells
 
@@ -132,10 +132,3 @@ def test_facts_count_active_parameters() -> None:
     assert found.n_params_active < found.n_params
     spec = study(fixed={"n_expert": 4}, constraints=["n_params_active < n_params"])
     assert cells(spec, 65)[0]
-
-
-def test_a_run_of_before_has_the_defaults() -> None:
-    old = {"vocab_size": 65, "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 8, "bias": False}
-    assert ModelShape.named(old) == ModelShape(
-        vocab_size=65, block_size=8, n_layer=2, n_head=2, n_embd=8, bias=False
-    )
