@@ -23,13 +23,19 @@ from sweeplab.sweep.worker import Starter, work
 
 
 class Here(Starter):
-    """This process: no signal is heard."""
+    """This process: no signal is heard, and no input read."""
 
     def __init__(self) -> None:
-        self.closed, self.was_signaled = threading.Event(), False
+        self.closed = threading.Event()
+
+    def await_start(self) -> None:
+        pass
 
     def follow(self, folder: StudyFolder, commands: Commands) -> None:
         pass
+
+    def exit_code(self, folder: StudyFolder, commands: Commands) -> int:
+        return 0
 
 
 class ThreadEngine(WorkerEngine):

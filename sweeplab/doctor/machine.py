@@ -23,6 +23,7 @@ from sweeplab.doctor.findings import Check, Verdict, named
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.files import existing, free_bytes, to_delete
 from sweeplab.formatting import duration, several, without_password
+from sweeplab.lab import tables
 from sweeplab.lab.server import EVERYWHERE, Server
 from sweeplab.lab.storage import storage_address
 from sweeplab.processes import VARIABLE, switched_off
@@ -131,10 +132,8 @@ def thread_check(n_cores: int, quota: float | None, load: float) -> Check:
 
 
 def _libraries_check() -> Check:
-    from sweeplab.sweep.trials.public import why_public  # Optuna with it
-
     ways = {
-        "Optuna's tables": why_public(),
+        "Optuna's tables": tables.why_public(),
         "steps compiled ahead": why_no_programs(),
         "Adam": why_no_kernel(),
     }

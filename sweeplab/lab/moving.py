@@ -11,7 +11,7 @@ from pathlib import Path
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import TRASH, make_folder, sync_folder, write_whole
 from sweeplab.lab.listing import check_free, read_spec, tracking_uri_of
-from sweeplab.lab.storage import open_database
+from sweeplab.lab.storage import rename_studies
 from sweeplab.records.folders import StudyFolder, is_name
 from sweeplab.study.file.reading import read_study
 from sweeplab.tracking.experiment import delete_experiment, rename_experiment, restore_experiment
@@ -95,7 +95,7 @@ def finish_renaming(folder: StudyFolder) -> bool:
     if folder.stored_name == folder.name:
         return False
     with folder.held(_in_use(folder)):
-        _rename_in_storage(folder, folder.stored_name, folder.name)
+        rename_studies(folder.storage_url, f"{folder.stored_name}/", f"{folder.name}/")
         text = re.sub(r"(?m)^name:.*$", f"name: {folder.name}", folder.read_study(), count=1)
         write_whole(folder.study_file, text.encode())
         for file in (folder.plan_file, folder.canonical_file):
@@ -105,19 +105,3 @@ def finish_renaming(folder: StudyFolder) -> bool:
 
 def _in_use(folder: StudyFolder) -> str:
     return f"study {folder.name} is running; stop it first: {folder.command('study stop')}"
-
-
-def _rename_in_storage(folder: StudyFolder, old: str, new: str) -> None:
-    """Rename the cells' Optuna studies, with SQL, since Optuna has no call for it."""
-    from sqlalchemy import text
-
-    engine = open_database(folder.storage_url)
-    with engine.begin() as connection:
-        names = connection.execute(text("SELECT study_name FROM studies")).scalars().all()
-        for name in names:
-            if name.startswith(f"{old}/"):
-                values = {"old": name, "new": new + name[len(old) :]}
-                connection.execute(
-                    text("UPDATE studies SET study_name = :new WHERE study_name = :old"), values
-                )
-    engine.dispose()

@@ -17,6 +17,7 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.files import read_only_uri, write_whole
 from sweeplab.formatting import without_password, without_passwords
 from sweeplab.lab.server import EVERYWHERE, NEEDS_DRIVER, Server, is_loopback
+from sweeplab.lab.tables import RENAME, counts, why_public
 from sweeplab.permissions import STORAGE, allow_address
 from sweeplab.processes import switched_off
 from sweeplab.records.folders import OWN_SERVER, StudyFolder, check_inside, schema_url, service_url
@@ -46,15 +47,6 @@ PROMOTED = "promoted"
 # Optuna trials with one of these are not the study's own: they came from elsewhere, or were never trained.
 VOID = ("infeasible", REPEATS, "withdrawn", WARM_START)
 
-_QUERY = f"""
-SELECT study_name, state, outcome.value_json, COUNT(*), MIN(value), MAX(COALESCE(datetime_complete, datetime_start))
-FROM trials
-JOIN studies USING (study_id)
-LEFT JOIN trial_values USING (trial_id)
-LEFT JOIN trial_user_attributes AS outcome ON outcome.trial_id = trials.trial_id AND outcome.key = 'outcome'
-WHERE trials.trial_id NOT IN (SELECT trial_id FROM trial_user_attributes WHERE key IN {VOID})
-GROUP BY study_name, state, outcome.value_json
-"""
 _LAST_START = """
 SELECT kind, value
 FROM sweeplab_order
@@ -88,48 +80,49 @@ class TrialCounts:
 
 
 def count_trials(folder: StudyFolder) -> dict[str, TrialCounts]:
-    """Return the counts of every cell that has a trial.
+    """Return the counts of every cell that has a trial: by Optuna's tables, else by its public calls.
 
     Raises:
         BadInput: the storage cannot be read.
     """
     unfinished = {"RUNNING": str(folder.unfinished), "WAITING": "enqueued"}
+    if switched_off():
+        rows = _rows_by_optuna(folder)
+    else:
+        try:
+            rows = _rows(folder, counts(VOID))
+        except BadInput as error:  # it is damaged, or another version of Optuna has other tables
+            rows = _rows_by_optuna(folder, error)
     cells: dict[str, TrialCounts] = {}
-    rows = _rows_by_optuna(folder) if switched_off() else _rows(folder, _QUERY)
     for name, state, outcome, count, value, last in rows:
-        counts = cells.setdefault(name.partition("/")[2], TrialCounts())
-        how = unfinished.get(state, state)
-        if outcome:
-            how = json.loads(outcome)
-        counts.states[how] += count
-        counts.last = max(counts.last, str(last or "")[:19])
+        of_cell = cells.setdefault(name.partition("/")[2], TrialCounts())
+        how = json.loads(outcome) if outcome else unfinished.get(state, state)
+        of_cell.states[how] += count
+        of_cell.last = max(of_cell.last, str(last or "")[:19])
         if value is not None and outcome:
-            counts.lowest[how] = min(value, counts.lowest.get(how, value))
+            of_cell.lowest[how] = min(value, of_cell.lowest.get(how, value))
     return cells
 
 
-def _rows_by_optuna(folder: StudyFolder) -> list[Any]:
-    """Make a row as of `_QUERY` for each trial, without reading Optuna's tables."""
+def _rows_by_optuna(folder: StudyFolder, problem: BadInput | None = None) -> list[Any]:
+    """Make a row as of `counts` for each trial by Optuna's public calls; a failure is the earlier `problem`."""
     import optuna  # slow to import
-    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
 
-    folder.check_is_here()
     rows = []
     try:
-        storage = optuna.storages.RDBStorage(
-            folder.storage_url, engine_kwargs=engine_arguments(folder.storage_url)
-        )
+        arguments = engine_arguments(folder.storage_url)
+        storage = optuna.storages.RDBStorage(folder.storage_url, engine_kwargs=arguments)
         for name in optuna.get_all_study_names(storage):
             for trial in optuna.load_study(study_name=name, storage=storage).get_trials(deepcopy=False):
-                if trial.user_attrs.keys() & {*VOID}:
-                    continue
-                outcome = trial.user_attrs.get("outcome")
-                outcome = outcome and json.dumps(outcome)
-                last = trial.datetime_complete or trial.datetime_start
-                rows.append((name, trial.state.name, outcome, 1, trial.value, last))
-    except StorageInternalError as error:
+                if not trial.user_attrs.keys() & {*VOID}:
+                    outcome = trial.user_attrs.get("outcome")
+                    last = trial.datetime_complete or trial.datetime_start
+                    written = outcome and json.dumps(outcome)
+                    rows.append((name, trial.state.name, written, 1, trial.value, last))
+    except (optuna.exceptions.OptunaError, SQLAlchemyError, RuntimeError) as error:
         what = f"the storage of study {folder.name} does not answer: {reason_of(error)}"
-        raise BadInput(what) from error
+        raise problem or BadInput(what) from error
     return rows
 
 
@@ -160,14 +153,41 @@ def _rows_elsewhere(folder: StudyFolder, query: str) -> list[Any]:
     from sqlalchemy import text
     from sqlalchemy.exc import SQLAlchemyError
 
+    engine = open_database(folder.storage_url)
     try:
-        engine = open_database(folder.storage_url)
         with engine.connect() as connection:
-            rows = [(*row,) for row in connection.execute(text(query))]
-        engine.dispose()
+            return [(*row,) for row in connection.execute(text(query))]
     except SQLAlchemyError as error:
         raise BadInput(f"the storage of study {folder.name} does not answer: {reason_of(error)}") from error
-    return rows
+    finally:
+        engine.dispose()
+
+
+def rename_studies(url: str, old: str, new: str) -> None:
+    """Rename the Optuna studies of a database whose names begin with a text.
+
+    Optuna has no call for it: without its tables they are copied, by which their trials get other ids.
+    """
+    if why_public():
+        import optuna
+
+        names = optuna.get_all_study_names(url)
+        for name in names:
+            if name.startswith(old):
+                renamed = new + name[len(old) :]
+                if renamed in names:  # an earlier copy, which may be a part only
+                    optuna.delete_study(study_name=renamed, storage=url)
+                optuna.copy_study(
+                    from_study_name=name, from_storage=url, to_storage=url, to_study_name=renamed
+                )
+                optuna.delete_study(study_name=name, storage=url)
+        return
+    from sqlalchemy import text
+
+    engine = open_database(url)
+    with engine.begin() as connection:
+        connection.execute(text(RENAME), {"old": old, "new": new})
+    engine.dispose()
 
 
 def choose_storage(folder: StudyFolder, is_shared: bool = False) -> str:

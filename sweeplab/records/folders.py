@@ -330,8 +330,10 @@ class StudyFolder:
         check_inside(self.lab, self.database)
         try:
             with closing(sqlite3.connect(read_only_uri(self.database), uri=True)) as connection:
-                connection.execute("SELECT 1 FROM trials LIMIT 1")
+                (n_tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
                 (answer,) = connection.execute(query).fetchone()
+                if not n_tables:
+                    answer = "it has no tables"
         except sqlite3.Error as error:
             answer = str(error)
         except OSError as error:

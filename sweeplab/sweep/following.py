@@ -13,9 +13,9 @@ from sweeplab.formatting import several_named, yaml_text
 from sweeplab.lab.events import Event, EventStream, OnLook, Tick, TrialClaimed, TrialEnded
 from sweeplab.lab.listing import find_metric, read_spec, study_state
 from sweeplab.lab.storage import open_database
-from sweeplab.records.folders import StudyFolder, WorkerPlace
+from sweeplab.records.folders import StudyFolder
 from sweeplab.study.plan import Plan
-from sweeplab.sweep.progress import CellProgress, StudyProgress
+from sweeplab.sweep.progress import StudyProgress
 from sweeplab.sweep.trials.sharing import Availability, Command, Commands
 
 LOOK_SECONDS = 0.5
@@ -36,36 +36,41 @@ class Watched:
     `hear` gets the runs that had not ended, as in `EventStream`.
     """
 
-    def __init__(self, folder: StudyFolder, hear: OnLook = lambda run, points, end: None) -> None:
-        self.folder, self.commands, self._stream = folder, Commands.open(folder), EventStream(folder, hear)
+    def __init__(
+        self,
+        folder: StudyFolder,
+        hear: OnLook = lambda run, points, end: None,
+        commands: Commands | None = None,
+    ) -> None:
+        self.folder, self.commands = folder, commands or Commands.open(folder)
+        self._stream = EventStream(folder, hear)
         self.progress = StudyProgress(read_plan(folder), {})
         self._has_begun = False
 
-    def news(self) -> Iterator[Event]:
-        """Yield what has happened since the last call; the progress has taken it in."""
-        for command in self.commands.read():
+    def news(self, commands: Sequence[Command] | None = None) -> Iterator[Event]:
+        """Yield what has happened since the last call; the progress has taken it in.
+
+        `commands` are those that the caller has read since then.
+        """
+        for command in self.commands.read() if commands is None else commands:
             if command.kind == "start":
                 self._has_begun = False
             elif command.kind == "reopen" and self._stream.reopen(*command.reopened):
                 self.progress.reopen(command.value["cell"])
+        progress, start = self.progress, self.commands.state.start
         events = [*(self._stream.new() if self._has_begun else self._stream.past())]
         for event in events:
-            self.progress.take_in(event)
+            progress.take_in(event)
             yield event
         if not self._has_begun:
-            self._begin(events)
-        self.progress.follow(self.commands.state)
-        self.progress.state = study_state(self.folder)
-
-    def _begin(self, past: Sequence[Event]) -> None:
-        progress, start = self.progress, self.commands.state.start
-        progress.begin(read_plan(self.folder), start.given, past)
-        for cell in progress.plan.cells:
-            progress.cells.setdefault(cell.cell, CellProgress())
-        progress.started = time.monotonic() - (time.time() - start.given)
-        progress.elapsed_before = start.elapsed_before
-        progress.done_before = min(start.done_before, progress.counted)
-        self._has_begun = True
+            self._has_begun = True
+            progress.begin(read_plan(self.folder), start.given, events)
+            progress.started = time.monotonic() - (time.time() - start.given)
+            progress.elapsed_before = start.elapsed_before
+            progress.done_before = min(start.done_before, progress.counted)
+        progress.follow(self.commands.state)
+        if commands is None:  # else the caller runs the study, and `follow` tells its state
+            progress.state = study_state(self.folder)
 
 
 def wait_for_job(folder: StudyFolder, say: Callable[[str], None]) -> None:
@@ -128,21 +133,21 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
     places: dict[int, str] = {}
     events, is_last, metric = stream.past(), not follow, find_metric(folder)
     while True:
-        known = [(command.given, "study", _in_words(command)) for command in commands.read()]
+        lines = [LogLine(time=each.given, source="study", text=_in_words(each)) for each in commands.read()]
         for event in events:
             if isinstance(event, TrialClaimed) and event.place not in started:
                 started.add(event.place)
-                known.append((event.started, "trial", f"{event.cell} trial {event.trial} started"))
+                text = f"{event.cell} trial {event.trial} started"
+                lines.append(LogLine(time=event.started, source="trial", text=text))
             elif isinstance(event, TrialEnded):
                 text = f"{event.cell} trial {event.trial} {_ended(event, metric)}"
-                known.append((event.ended, "trial", text))
-        for at, source, text in sorted(known, key=lambda line: line[0]):
-            yield LogLine(time=at, source=source, text=text)
-        now = {place.worker: _where(place) for place in folder.workers}
-        for worker, where in now.items():
-            if where != places.get(worker):
-                yield LogLine(time=None, source=f"worker-{worker}", text=where)
-        places = now
+                lines.append(LogLine(time=event.ended, source="trial", text=text))
+        yield from sorted(lines, key=lambda line: line["time"] or 0.0)
+        for place in folder.workers:
+            where = ", ".join(part for part in (place.state, place.node, place.process, place.why) if part)
+            if where != places.get(place.worker):
+                places[place.worker] = where
+                yield LogLine(time=None, source=f"worker-{place.worker}", text=where)
         for file in [folder.run_log, *sorted(folder.path.glob("worker-*.log"))]:
             added = logs.setdefault(file, GrowingFile(file)).new_lines()
             for text in added.decode("utf-8", "replace").splitlines():
@@ -159,11 +164,6 @@ def _ended(event: TrialEnded, metric: str) -> str:
     value = "" if ending.value is None else f", {metric} {ending.value:.4f}"
     error = f": {ending.error.strip().splitlines()[-1]}" if ending.error else ""
     return f"{ending.outcome}{value} ({event.stop_reason or ''}){error}"
-
-
-def _where(place: WorkerPlace) -> str:
-    state = f"{place.state} on {place.node}" if place.node else place.state
-    return ", ".join(filter(None, (state, place.process, place.why)))
 
 
 def _in_words(command: Command) -> str:

@@ -56,7 +56,7 @@ class Loop:
         self.spec, self.store, self.dataset, self.folder = spec, store, dataset, folder
         self.emit, self.stopping = emit, stopping
         self._held = Held()
-        self._saving = Saving(store, folder, dataset)
+        self._saving = Saving(store, folder, dataset, self._held)
         self._recovery = Recovery(self._held, emit)
         self._start_weights = cache(lambda: start_weights(spec))  # read when the first run starts
         # The part of a cell's shape that is known before a trial is sampled: cells that differ in it share no stack.
@@ -76,8 +76,8 @@ class Loop:
                         self._train_stack(self._held.next_run())
                     elif self.store.awaits_results:
                         time.sleep(AWAIT_SECONDS)
-                for key, trial in self._held.trials.items():
-                    self._saving.wait(trial.trainings[key])
+                for key in self._held.trials:
+                    self._saving.wait(self._held.training(key))
             except StorageUnavailable:
                 self._held.trials.clear()  # they cannot be requeued without the storage: their leases expire
                 raise
@@ -155,7 +155,7 @@ class Loop:
                 records = stack.advance(lambda: self.stopping() or not self._held.trials)
             except Exception as error:  # whatever a model or a device may raise
                 if is_out_of_memory(error):
-                    self._saving.snapshot_in_tight_memory(stack, self._held.trials, error)
+                    self._saving.snapshot_in_tight_memory(stack, error)
                 return self._recover(stack.keys, error, n_live == 1, stack.capacity)
             try:
                 has_commands = self.store.poll_commands()
@@ -167,8 +167,7 @@ class Loop:
             except StorageUnavailable:
                 # Runs that have ended continue from their last snapshot later: their end was not reported.
                 ended = {record.key for record in records if record.state != "running"}
-                unended = [key for key in stack.keys if key in self._held.trials.keys() - ended]
-                self._saving.snapshot(stack, self._held.trials, unended)
+                self._saving.snapshot(stack, [key for key in stack.keys if key not in ended])
                 raise
         return None
 
@@ -236,7 +235,7 @@ class Loop:
             trial = trials[record.key]
             measured = {name: getattr(record, name) for name in ("iteration", "val_loss", "measures")}
             self._emit(events.RunEvaluated, trial, seed=trial.trainings[record.key].folder.seed, **measured)
-            self._saving.keep(stack, trial, record)
+            self._saving.keep(stack, record)
             if RunState(record.state).has_value:
                 stack.release(record.key)
         # Trials are judged once all records are taken in: a seed that ends may end its trial's other runs too.
@@ -249,7 +248,7 @@ class Loop:
         for key in [key for key in stack.keys if key not in trials]:  # ended, or its lease was lost
             stack.release(key)
         if self._is_leaving:
-            self._saving.snapshot(stack, trials, stack.keys)
+            self._saving.snapshot(stack, stack.keys)
             return False
         return True
 

@@ -386,8 +386,9 @@ class StudyProgress:
 
     @property
     def counted(self) -> int:
-        """Return how many trials count towards the budget so far."""
-        return sum(cell.counted for cell in self.cells.values())
+        """Return how many trials of the plan's cells count towards the budget so far."""
+        of_cells = (self.cells.get(cell.cell) for cell in self.plan.cells)
+        return sum(cell.counted for cell in of_cells if cell)
 
     @property
     def new(self) -> int:
@@ -414,6 +415,8 @@ class StudyProgress:
         """Take over the plan with which the study was last started, at `since` (a time as in events), and its past."""
         self.plan, self.remaining = plan, Remaining(plan, since)
         self.remaining.replay(past, time.time())
+        for cell in plan.cells:
+            self.cells.setdefault(cell.cell, CellProgress())
 
     def take_in(self, event: Event) -> None:
         """Update the progress by one event of a worker."""

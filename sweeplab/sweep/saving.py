@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sweeplab.data.dataset import Dataset
@@ -34,14 +35,72 @@ from sweeplab.train.stack import Stack
 SNAPSHOTS_LOOKED_AT = 8
 
 
+@dataclass
+class Held:
+    """The trials that this worker holds, by the key of each of their runs; runs that are in no stack are waiting."""
+
+    trials: dict[str, TrialRuns] = field(default_factory=dict)
+    waiting: list[Training] = field(default_factory=list)
+
+    def each_trial(self) -> Collection[TrialRuns]:
+        """Return every trial once."""
+        return dict.fromkeys(self.trials.values())
+
+    def training(self, key: str) -> Training:
+        """Return a run that this worker holds."""
+        return self.trials[key].trainings[key]
+
+    def among(self, keys: Iterable[str]) -> list[str]:
+        """Return those of these runs that this worker holds."""
+        return [key for key in keys if key in self.trials]
+
+    def add(self, trial: TrialRuns) -> None:
+        """Hold one more trial."""
+        for key in trial.trainings:
+            self.trials[key] = trial
+
+    def forget(self, trial: TrialRuns) -> None:
+        """Let go of a trial."""
+        for key in trial.trainings:
+            self.trials.pop(key, None)
+        self.waiting = [training for training in self.waiting if training.run.key in self.trials]
+
+    def let_wait(self, keys: Iterable[str]) -> None:
+        """Let runs wait for a stack."""
+        for key in keys:
+            if self.training(key) not in self.waiting:
+                self.waiting.append(self.training(key))
+
+    def next_run(self) -> Training:
+        """Return the first waiting run of the most frequent shape: its stack fills best."""
+        shapes = Counter(training.shape for training in self.waiting)
+        return max(self.waiting, key=lambda training: shapes[training.shape])
+
+    def take(self, shape: ShapeKey) -> Training | None:
+        """Return the first waiting run of a shape, which waits no longer; None if there is none."""
+        for training in self.waiting:
+            if training.shape == shape:
+                self.waiting.remove(training)
+                return training
+        return None
+
+    def accumulate(self, shape: ShapeKey, n_parts: int) -> None:
+        """Let the waiting runs of a shape compute their batches in `n_parts` parts from now on, after the others."""
+        alike = [training for training in self.waiting if training.shape == shape]
+        self.waiting = [training for training in self.waiting if training.shape != shape]
+        for training in alike:
+            key = training.run.key
+            self.waiting.append(self.trials[key].accumulate(key, n_parts))
+
+
 class Saving:
     """Writes what has to outlive a worker of its runs.
 
     All calls raise StorageUnavailable when writing has failed for too long.
     """
 
-    def __init__(self, store: Store, folder: StudyFolder, dataset: Dataset) -> None:
-        self._store, self._folder, self._dataset = store, folder, dataset
+    def __init__(self, store: Store, folder: StudyFolder, dataset: Dataset, held: Held) -> None:
+        self._store, self._folder, self._dataset, self._held = store, folder, dataset, held
         self._track, self._snapshots = store.spec.track, SnapshotWriter()
 
     def close(self) -> None:
@@ -52,48 +111,48 @@ class Saving:
         """Append the points of a trial's curves that are not written yet."""
         self._write(trial.write_points, "points")
 
-    def keep(self, stack: Stack, trial: TrialRuns, record: Record) -> None:
+    def keep(self, stack: Stack, record: Record) -> None:
         """Write the checkpoints of an evaluated run, or a snapshot if one is due."""
-        training = trial.trainings[record.key]
+        training, checkpoints = self._held.training(record.key), self._track.checkpoints
         has_value, every = RunState(record.state).has_value, training.run.values.save_interval
         before = record.iteration - training.run.values.eval_interval
         is_due = record.iteration // every > before // every
-        checkpoints = self._track.checkpoints
         if checkpoints == "all" and (has_value or is_due) and record.state != "diverged":
             self._checkpoint(stack, training, record, training.folder.checkpoint_at(record.iteration))
         if has_value and checkpoints != "none":
-            name = {"last": "last"}.get(checkpoints, "best")
+            name = "last" if checkpoints == "last" else "best"
             self._checkpoint(stack, training, record, training.folder.path / name)
         elif record.state == "running" and is_due and record.iteration:
-            self.snapshot(stack, {record.key: trial}, [record.key])
+            self.snapshot(stack, [record.key])
 
-    def snapshot(self, stack: Stack, trials: Mapping[str, TrialRuns], keys: Collection[str]) -> None:
-        """Write the snapshots of these runs."""
-        errors = list[StorageUnavailable]()
-        for trial, key in [(trials[key], key) for key in keys]:
+    def snapshot(self, stack: Stack, keys: Iterable[str]) -> None:
+        """Write the snapshots of those of these runs that this worker holds."""
+        failure: StorageUnavailable | None = None
+        for key in self._held.among(keys):
+            trial, training = self._held.trials[key], self._held.training(key)
             with suppress(OSError):
                 trial.write_points()
             if trial.unwritten:  # a run that continues from a later snapshot would lack these points
                 continue
-            training, snapshot = trial.trainings[key], stack.snapshot(key)
+            snapshot = stack.snapshot(key)
             snapshot.numbers["grad_accum"] = training.run.values.grad_accum
             try:
                 self.wait(training)
             except StorageUnavailable as error:  # the write below is tried anyway
-                errors.append(error)
+                failure = failure or error
             self._snapshots.write(training.folder.path, snapshot)
-        if errors:
-            raise errors[0]
+        if failure:
+            raise failure
 
-    def snapshot_in_tight_memory(
-        self, stack: Stack, trials: Mapping[str, TrialRuns], error: Exception
-    ) -> None:
+    def snapshot_in_tight_memory(self, stack: Stack, error: Exception) -> None:
         """Save a stack's runs one by one, as far as memory allows; the others continue from their last snapshots."""
         traceback.clear_frames(error.__traceback__)
-        for key in [key for key in stack.keys if key in trials and stack.is_whole]:
+        for key in self._held.among(stack.keys):
+            if not stack.is_whole:
+                return
             try:
-                self.snapshot(stack, trials, [key])
-                self.wait(trials[key].trainings[key])
+                self.snapshot(stack, [key])
+                self.wait(self._held.training(key))
             except Exception as another:
                 if not is_out_of_memory(another):
                     raise
@@ -145,53 +204,6 @@ class Saving:
         self._store.availability.retry(lambda: write_checkpoint(path, "model", weights, facts), of="records")
 
 
-class Held:
-    """The trials that this worker holds, by the key of each of their runs; runs that are in no stack are waiting."""
-
-    def __init__(self) -> None:
-        self.trials: dict[str, TrialRuns] = {}
-        self.waiting: list[Training] = []
-
-    def each_trial(self) -> Collection[TrialRuns]:
-        """Return every trial once."""
-        return dict.fromkeys(self.trials.values())
-
-    def add(self, trial: TrialRuns) -> None:
-        """Hold one more trial."""
-        self.trials |= dict.fromkeys(trial.trainings, trial)
-
-    def forget(self, trial: TrialRuns) -> None:
-        """Let go of a trial."""
-        for key in trial.trainings:
-            self.trials.pop(key, None)
-        self.waiting = [training for training in self.waiting if training.run.key in self.trials]
-
-    def let_wait(self, key: str) -> None:
-        """Let a run wait for a stack."""
-        training = self.trials[key].trainings[key]
-        if training not in self.waiting:
-            self.waiting.append(training)
-
-    def next_run(self) -> Training:
-        """Return the first waiting run of the most frequent shape: its stack fills best."""
-        shapes = Counter(shape_key(training.run.values) for training in self.waiting)
-        return max(self.waiting, key=lambda training: shapes[shape_key(training.run.values)])
-
-    def take(self, shape: ShapeKey) -> Training | None:
-        """Return the first waiting run of a shape, which waits no longer; None if there is none."""
-        for training in self.waiting:
-            if shape_key(training.run.values) == shape:
-                self.waiting.remove(training)
-                return training
-        return None
-
-    def accumulate(self, shape: ShapeKey, n_parts: int) -> None:
-        """Let the waiting runs of a shape compute their batches in `n_parts` parts from now on, after the others."""
-        alike = [training for training in self.waiting if shape_key(training.run.values) == shape]
-        smaller = [self.trials[each.run.key].accumulate(each.run.key, n_parts) for each in alike]
-        self.waiting = [training for training in self.waiting if training not in alike] + smaller
-
-
 class Recovery:
     """What a worker has learned from errors: the runs that may cause one, and for each shape the memory that it has."""
 
@@ -223,42 +235,39 @@ class Recovery:
         A run that raised an error alone has failed. After running out of memory with a stack of this capacity, the runs
         continue in a smaller one; a run has failed if it cannot be made smaller.
         """
-        held = [key for key in keys if key in self._held.trials]
+        keys = self._held.among(keys)
         if is_out_of_memory(error):
             traceback.clear_frames(error.__traceback__)  # the frames hold the step's tensors
-            return self._in_less_memory(held, capacity, error) if held else []
-        trials = [self._held.trials[key] for key in held]
-        if is_alone:
-            for trial in trials:
-                trial.error = "".join(traceback.format_exception(error))
-            return trials
-        self._suspects.update(held)
-        for key in held:
-            self._held.let_wait(key)
-        return []
+            return self._in_less_memory(keys, capacity, error) if keys else []
+        if not is_alone:
+            self._suspects.update(keys)
+            self._held.let_wait(keys)
+            return []
+        trials = [self._held.trials[key] for key in keys]
+        for trial in trials:
+            trial.error = "".join(traceback.format_exception(error))
+        return trials
 
     def _in_less_memory(self, keys: Sequence[str], capacity: int, error: Exception) -> list[TrialRuns]:
-        for key in keys:
-            self._held.let_wait(key)
-        trial = self._held.trials[keys[0]]
-        values = trial.trainings[keys[0]].run.values
+        self._held.let_wait(keys)
+        trial, training = self._held.trials[keys[0]], self._held.training(keys[0])
+        values, shape = training.run.values, training.shape
         where = f"cell {trial.claim.cell.key}: not enough memory for"
         if capacity > 1:
             n_runs = len(keys) if len(keys) > 1 else capacity
-            fits = self._capacities[shape_key(values)] = max(1, n_runs // 2)
+            fits = self._capacities[shape] = max(1, n_runs // 2)
             message = f"{where} a stack of {n_runs}; continuing with {several(fits, 'run')}"
             self._emit(StudyNotice(message=message))
             return []
         smaller = with_more_accumulation(values)
         if smaller is None:  # a part is already one row
-            memory = (train_memory_bytes(values), free_memory_bytes(values.device))
-            needed, free = map(bytes_in_words, memory)
+            needed = bytes_in_words(train_memory_bytes(values))
+            free = bytes_in_words(free_memory_bytes(values.device))
             why = str(error).partition("\n")[0] or type(error).__name__
             what = f"one run alone, row by row, needs {needed}, {free} are free ({why})"
             trial.error = f"{DOES_NOT_FIT}: {what}"
             return [trial]
-        n_parts = self._parts[shape_key(values)] = smaller.grad_accum
-        self._capacities[shape_key(smaller)] = 1
-        self._held.accumulate(shape_key(values), n_parts)
-        self._emit(StudyNotice(message=f"{where} a run; continuing with grad_accum {n_parts}"))
+        self._parts[shape], self._capacities[shape_key(smaller)] = smaller.grad_accum, 1
+        self._held.accumulate(shape, smaller.grad_accum)
+        self._emit(StudyNotice(message=f"{where} a run; continuing with grad_accum {smaller.grad_accum}"))
         return []

@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -33,10 +34,11 @@ from sweeplab.study.inputs import write_baselines
 from sweeplab.study.plan import Plan, memory_shortage
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.engines import LEFT, NO_REVISION, REFUSED, UNSEEN, WorkerEngine, engine_class
+from sweeplab.sweep.following import LOOK_SECONDS, Watched
 from sweeplab.sweep.planning import check_reach, make_plan
-from sweeplab.sweep.progress import CellProgress, StudyProgress
+from sweeplab.sweep.progress import StudyProgress
 from sweeplab.sweep.shipping import Notifier, Shipping
-from sweeplab.sweep.trials.sharing import OUTAGE_SECONDS, Availability, SupervisorStart
+from sweeplab.sweep.trials.sharing import OUTAGE_SECONDS, Availability, Command, SupervisorStart
 from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
 from sweeplab.tracking import open_mirrors, open_tracker
 from sweeplab.train.devices import n_out_of_memory
@@ -81,11 +83,8 @@ class WorkerPool:
         revision = self._store.commands.state.revision
         return [index for index, known in self._exited.items() if known < revision]
 
-    def start(self) -> None:
-        """Start the exited workers that do not know the latest command."""
-        self._start(self.uninformed())
-
-    def _start(self, indices: Sequence[int]) -> None:
+    def start(self, indices: Sequence[int]) -> None:
+        """Start workers that have exited."""
         state = self._store.commands.state
         for index in indices:
             self._exited.pop(index, None)
@@ -102,9 +101,8 @@ class WorkerPool:
         with suppress(queue.Empty):
             while (left := tick - time.monotonic()) > 0:
                 event = self._engine.events.get(timeout=left)
-                match event:
-                    case events.WorkerExited():
-                        self._handle_exit(event.worker, event.code, stopping)
+                if isinstance(event, events.WorkerExited):
+                    self._handle_exit(event.worker, event.code, stopping)
                 self._on_event(event)
 
     def note_end(self, event: events.TrialEnded) -> None:
@@ -115,7 +113,7 @@ class WorkerPool:
     def _handle_exit(self, index: int, code: int, stopping: bool) -> None:
         known = self._known.pop(index)
         if code in (0, LEFT) or stopping:
-            self._exited[index] = {0: known}.get(code, NO_REVISION)
+            self._exited[index] = known if code == 0 else NO_REVISION
             return
         if code == UNSEEN and not self._known and not any(self._engine.folder.runs()):
             raise BadInput(self._engine.last_words(index))
@@ -124,13 +122,13 @@ class WorkerPool:
             why = self._shortage or "the kernel has killed processes to free memory"
             death = f"code {code}: probably out of memory: {why}"
         self._deaths.append(death)
-        if code not in (REFUSED, UNSEEN) and self._deaths.count(death) < MOST_ALIKE:
-            self._start([index])
-            return
-        n_alike = (
-            f"{MOST_ALIKE} workers in a row died the same way; " if code not in (REFUSED, UNSEEN) else ""
-        )
-        self.failures.append(f"{n_alike}worker {index} ended with {death} (see {self._engine.log(index)})")
+        failure = f"worker {index} ended with {death} (see {self._engine.log(index)})"
+        if code in (REFUSED, UNSEEN):
+            self.failures.append(failure)
+        elif self._deaths.count(death) < MOST_ALIKE:
+            self.start([index])
+        else:
+            self.failures.append(f"{MOST_ALIKE} workers in a row died the same way; {failure}")
 
     def leave(self) -> None:
         """Let every worker save its runs and exit after the storage is lost, without reporting to it."""
@@ -140,8 +138,6 @@ class WorkerPool:
             self.listen(stopping=True)
 
 
-# How often the folders of the runs are read for what has happened.
-LOOK_SECONDS = 0.5
 # How often tracking and the disk are checked.
 CHECK_SECONDS = 5.0
 
@@ -215,7 +211,7 @@ def _opened(spec: StudySpec, lab: Path) -> Iterator[tuple[Plan, Store, Notifier,
             notices.append(plan.reach_in_words)
         if before.get("mirror") != plan.mirror:
             notices.append(plan.mirror)
-        shortage = memory_shortage(plan.cells, plan.workers, plan.device) * engine.is_here
+        shortage = _shortage(plan, engine)
         if not any(shortage in warning for warning in before.get("warnings", [])):
             notices.append(shortage)
         create = partial(Store.create, spec, cells, plan.data.sizes, folder.storage_url)
@@ -224,7 +220,12 @@ def _opened(spec: StudySpec, lab: Path) -> Iterator[tuple[Plan, Store, Notifier,
         write_study(spec, folder, plan.data)  # from here on the lab has the complete study
         if spec.warm_start:
             add_warm_starts(store, read_warm_starts(spec, folder, store.spaces, plan.data), folder)
-        yield plan, store, notifier, [*filter(None, notices)]
+        yield plan, store, notifier, [notice for notice in notices if notice]
+
+
+def _shortage(plan: Plan, engine: WorkerEngine | type[WorkerEngine]) -> str:
+    """Say by how much the runs of the workers on this machine exceed its memory; empty if they fit."""
+    return memory_shortage(plan.cells, plan.workers, plan.device) if engine.is_here else ""
 
 
 def _open_tracking(trackers: Sequence[Mirror], spec: StudySpec, folder: StudyFolder, plan: Plan) -> None:
@@ -237,9 +238,9 @@ def _open_tracking(trackers: Sequence[Mirror], spec: StudySpec, folder: StudyFol
 
 
 def _in_words(places: Sequence[WorkerPlace]) -> str:
-    return "; ".join(
-        f"worker {place.worker} ({place.process}), {place.why}".removesuffix(", ") for place in places
-    )
+    """Say which workers are where, and what keeps them from working."""
+    words = [f"worker {place.worker} ({place.process}), {place.why}" for place in places]
+    return "; ".join(text.removesuffix(", ") for text in words)
 
 
 class _Supervisor:
@@ -254,46 +255,49 @@ class _Supervisor:
         listen: Callable[[events.Event, StudyProgress], None],
         interrupts: Callable[[], int],
     ) -> None:
-        self.spec, self.folder, self.store, self.notifier = store.spec, folder, store, notifier
-        self.listen, self.interrupts, self.commands = listen, interrupts, store.commands
-        store.availability.limit = OUTAGE_SECONDS
-        store.availability.say = lambda message: self._take_in(events.StudyNotice(message=message))
-        store.availability.stopping = lambda: interrupts() > 1
+        self.spec, self.folder, self.plan, self.store = store.spec, folder, plan, store
+        self.notifier, self.listen, self.interrupts, self.commands = (
+            notifier,
+            listen,
+            interrupts,
+            store.commands,
+        )
+        availability = store.availability
+        availability.limit = OUTAGE_SECONDS
+        availability.say = lambda message: self._take_in(events.StudyNotice(message=message))
+        availability.stopping = lambda: interrupts() > 1
         # Which workers do not run, and why: one of them may hold a lock of the database.
-        store.availability.holders = lambda: _in_words([each for each in self.engine.places() if each.why])
+        availability.holders = lambda: _in_words([place for place in self.engine.places() if place.why])
         self.tracker = open_tracker(folder.lab, folder.name, self.spec.track.uri)
         self.trackers = [self.tracker, *open_mirrors(self.spec.fixed, folder.path)]
         seeds = {space.cell.key: space.seeds for space in store.spaces}
         self.shipping = Shipping(folder, self.trackers, seeds)
-        cells = {each.cell.key: CellProgress(each.counted, each.best) for each in store.counts()}
         self.elapsed = folder.elapsed_seconds
-        self.progress = StudyProgress(plan, cells, elapsed_before=self.elapsed)
-        self.progress.done_before = self.progress.counted
+        self.watched, self.notices = Watched(folder, commands=self.commands), events.Notices(folder)
+        self.progress = self.watched.progress
         self.engine = engine_class(self.spec.engine.type)(folder, self.spec.engine, plan.workers)
-        shortage = memory_shortage(plan.cells, plan.workers, plan.device) * self.engine.is_here
-        self.pool = WorkerPool(self.engine, store, self._take_in, shortage)
-        self._stream, self._notices, self._noticed = events.EventStream(folder), events.Notices(folder), ""
+        self.pool = WorkerPool(self.engine, store, self._take_in, _shortage(plan, self.engine))
+        self._unread: list[Command] = []  # commands that the progress has not followed yet
+        self._last_notice = ""
         self._failed_alike: list[str] = []  # error types of the last trials in a row that failed the same way
 
     def run(self, notices: Sequence[str]) -> StudyEnd:
         """Show the user the `notices`, then run the study to its end."""
-        place: dict[str, Any] = {"machine": machine(), "host": socket.gethostname(), "pid": os.getpid()}
-        place |= {"done_before": self.progress.done_before, "elapsed_before": self.elapsed}
-        start = SupervisorStart(versions(self.progress.plan.data.token_digest), **place)
-        self.commands.add("start", asdict(start))
+        self.commands.add("start", asdict(self._start()))
         budget = read_spec(self.folder).budget
         if budget != self.spec.budget:  # the study was extended after its file was read
             self.commands.add("budget", budget.model_dump())
         status = "interrupted"
         try:
-            plan = self.progress.plan
             self.listen(events.Tick(), self.progress)  # something to read while tracking is opened
             for notice in notices:
                 self._take_in(events.StudyNotice(message=notice))
             if self._has_work() and not self.interrupts():
-                self.engine.prepare(range(len(plan.workers)))  # workers start while MLflow is imported here
-            _open_tracking(self.trackers, self.spec, self.folder, plan)
-            self.progress.begin(plan, time.time(), [*self._stream.past()])
+                self.engine.prepare(
+                    range(len(self.plan.workers))
+                )  # workers start while MLflow is imported here
+            _open_tracking(self.trackers, self.spec, self.folder, self.plan)
+            deque(self.watched.news(self.store.poll_commands()), maxlen=0)  # the past
             self.progress.clear_live()
             self.shipping.start()
             self._poll_commands()
@@ -313,6 +317,16 @@ class _Supervisor:
         self.notifier.notify_end(self.folder, status, errors)
         return StudyEnd(self.folder, status, [*errors, *self.notifier.errors])
 
+    def _start(self) -> SupervisorStart:
+        return SupervisorStart(
+            versions(self.plan.data.token_digest),
+            machine=machine(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            done_before=sum(counts.counted for counts in self.store.counts()),
+            elapsed_before=self.elapsed,
+        )
+
     def _supervise(self) -> None:
         looked = checked = now = time.monotonic()
         n_interrupts, waited_for = 0, ""
@@ -320,8 +334,8 @@ class _Supervisor:
             self.pool.listen(stopping=bool(self.interrupts()) or self._is_over_time)
             before, now = now, time.monotonic()
             self._note_places()
-            states = {place.state for place in self.progress.places}
-            if states == {"queued"} or (self.commands.state.phase == "pause" and not len(self.pool)):
+            is_queued = {place.state for place in self.progress.places} == {"queued"}
+            if is_queued or (self.commands.state.phase == "pause" and not len(self.pool)):
                 self.progress.started += now - before  # such time does not count in the rate of trials
             else:
                 self.elapsed += now - before
@@ -331,7 +345,9 @@ class _Supervisor:
                 n_interrupts = self.interrupts()
                 if n_interrupts == 1:
                     self.commands.set_phase("stop")  # for workers elsewhere
-                {1: self.engine.stop}.get(n_interrupts, self.engine.kill)()
+                    self.engine.stop()
+                else:
+                    self.engine.kill()
             if now - looked > LOOK_SECONDS:
                 self._read_feed()
                 looked = time.monotonic()
@@ -339,8 +355,8 @@ class _Supervisor:
                 self._note_saved()
             if now - checked > CHECK_SECONDS:
                 self.shipping.check()
-                before_that, waited_for = waited_for, _in_words(self.progress.places * bool(n_interrupts))
-                if waited_for not in ("", before_that):
+                if n_interrupts and self.progress.places and waited_for != _in_words(self.progress.places):
+                    waited_for = _in_words(self.progress.places)
                     self._take_in(events.StudyNotice(message=f"still waiting for {waited_for}"))
                 self.notifier.notify_if_idle(self.commands.state.phase)
                 self._write_elapsed()
@@ -389,37 +405,31 @@ class _Supervisor:
 
     def _poll_commands(self) -> None:
         """Carry out new commands, and stop the workers when the time budget is used up."""
-        self._follow_commands()
-        if self._is_over_time and self.commands.state.phase == "run":
+        commands = self.store.poll_commands()
+        if commands:
+            self._unread += commands
+            self.progress.follow(self.commands.state)
+        phase = self.commands.state.phase
+        if self._is_over_time and phase == "run":
             self.commands.set_phase("over")  # for workers elsewhere
             self.engine.stop()
-        elif not self._is_over_time and self.commands.state.phase == "over":
+        elif not self._is_over_time and phase == "over":
             self.commands.set_phase("run")
         runs = self.commands.state.phase == "run" and not self.interrupts()
         if runs and self.pool.uninformed() and self._has_work():
-            self.pool.start()
-
-    def _follow_commands(self) -> None:
-        news = self.store.poll_commands()
-        if not news:
-            return
-        self.progress.follow(self.commands.state)
-        kinds = [command.kind for command in news]
-        # Commands before the last start are counted already.
-        begins = kinds[::-1].index("start") if "start" in kinds else len(kinds)
-        for command in news[len(news) - begins :]:
-            if command.kind == "reopen" and self._stream.reopen(*command.reopened):
-                self.progress.reopen(command.value["cell"])
+            self.pool.start(self.pool.uninformed())
 
     def _read_feed(self) -> None:
-        for notice in self._notices.new():
+        for notice in self.notices.new():
             self._take_in(notice)
-        for event in self._stream.new():
+        commands, self._unread = self._unread, []
+        for event in self.watched.news(commands):
             if isinstance(event, events.TrialEnded):
                 self.pool.note_end(event)
                 self._note_failure(event.ending)
-            self._take_in(event)
-            self.shipping.hear(event)  # after callbacks, which may have logged something
+            self._tell(event)
+            if isinstance(event, events.TrialEvent):
+                self.shipping.hear(event)  # after callbacks, which may have logged something
 
     def _note_saved(self) -> None:
         """Record that no worker holds the trials that were running: they wait for one."""
@@ -430,12 +440,16 @@ class _Supervisor:
             self.shipping.hear(event)
 
     def _take_in(self, event: events.Event) -> None:
+        """Take in an event that the folders of the runs do not tell."""
         if isinstance(event, events.StudyNotice):  # several workers may send the same notice, seconds apart
-            if event.message == self._noticed:
+            if event.message == self._last_notice:
                 return
-            self._noticed = event.message
-        self.notifier.note_event()
+            self._last_notice = event.message
         self.progress.take_in(event)
+        self._tell(event)
+
+    def _tell(self, event: events.Event) -> None:
+        self.notifier.note_event()
         self.listen(event, self.progress)
 
     def _note_failure(self, ending: TrialEnding) -> None:
@@ -444,8 +458,10 @@ class _Supervisor:
         kind, _, _ = how.partition(":")
         if kind == DOES_NOT_FIT:  # other trials may be smaller
             return
-        before = [other for other in self._failed_alike if other == kind]
-        self._failed_alike = [*before, kind] if ending.outcome is RunState.FAILED else []
+        if ending.outcome is not RunState.FAILED or {*self._failed_alike} != {kind}:
+            self._failed_alike = []
+        if ending.outcome is RunState.FAILED:
+            self._failed_alike.append(kind)
         if len(self._failed_alike) == MOST_ALIKE:
             what = f"{MOST_ALIKE} trials in a row failed the same way, and the study stops"
             self.progress.errors.append(f"{what}: {how}")

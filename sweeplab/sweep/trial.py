@@ -24,7 +24,16 @@ from sweeplab.sweep.trials.sharing import Claim
 from sweeplab.train.checkpoint import read_snapshot, remove_snapshots
 from sweeplab.train.devices import settle_devices
 from sweeplab.train.member import Record
-from sweeplab.train.run import METRICS, ModelMetric, TrainingRun, metric_value, train_flops, train_tokens
+from sweeplab.train.run import (
+    METRICS,
+    ModelMetric,
+    ShapeKey,
+    TrainingRun,
+    metric_value,
+    shape_key,
+    train_flops,
+    train_tokens,
+)
 from sweeplab.train.stack import Stack
 
 WHOLE = ("whole_val_loss", "whole_bits_per_byte")
@@ -92,6 +101,11 @@ class Training:
 
     run: TrainingRun
     folder: RunFolder
+
+    @property
+    def shape(self) -> ShapeKey:
+        """Return what a run's stack has to share with it."""
+        return shape_key(self.run.values)
 
 
 class TrialRuns:

@@ -45,40 +45,32 @@ def leaving_signals() -> list[signal.Signals]:
 
 
 class Starter:
-    """The process that started this worker. Once `closed` is set the worker saves its runs and exits."""
+    """The process that started this worker. Once `closed` is set the worker saves its runs and exits.
 
-    def __init__(self) -> None:
-        self.closed = threading.Event()
-        self.was_signaled = False
+    On this machine it holds our input open as long as we may work, and writes BEGIN and LEAVE to it. Elsewhere, where
+    it began to run the study at `since`, it gives its commands through the study's storage. A batch system may signal
+    several times before it kills, so there only SIGKILL ends the worker at once.
+    """
+
+    def __init__(self, since: float | None = None) -> None:
+        self.closed, self._may_begin = threading.Event(), threading.Event()
+        self._since, self._was_signaled = since, False
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles Ctrl-C, and closes our input
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         for number in leaving_signals():
             signal.signal(number, self._hear)
+        if since is None:
+            threading.Thread(target=self._read_input, daemon=True).start()
+        else:
+            self._may_begin.set()
 
     def _hear(self, _number: int, _frame: object) -> None:
-        self.was_signaled = True
+        if self._was_signaled and self._since is None:  # a second signal ends the worker at once
+            os._exit(1)
+        self._was_signaled = True
         self.closed.set()
 
-    def follow(self, folder: StudyFolder, commands: Commands) -> None:
-        """Set `closed` when the process that started this worker wants it to leave, or is gone."""
-
-    def await_start(self) -> None:
-        """Wait until the worker may begin, or has to leave."""
-
-    def exit_code(self, commands: Commands) -> int:
-        """Return the exit code of a worker that has done its work."""
-        return 0
-
-
-class _Pipe(Starter):
-    """A process on this machine: it holds our input open as long as we may work, and writes BEGIN and LEAVE to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._may_begin = threading.Event()
-        threading.Thread(target=self._wait, daemon=True).start()
-
-    def _wait(self) -> None:
+    def _read_input(self) -> None:
         for line in sys.stdin:
             if line == BEGIN:
                 self._may_begin.set()
@@ -88,38 +80,22 @@ class _Pipe(Starter):
         self._may_begin.set()
 
     def await_start(self) -> None:
+        """Wait until the worker may begin, or has to leave."""
         while not (self.closed.is_set() or self._may_begin.wait(WAIT_SECONDS)):
             pass
 
-    def _hear(self, number: int, frame: object) -> None:
-        if self.was_signaled:  # a second signal ends the worker at once
-            os._exit(1)
-        super()._hear(number, frame)
-
-
-class _Elsewhere(Starter):
-    """A process on an unknown other machine; `since` is when it began to run the study.
-
-    It gives its commands through the study's storage. A batch system may signal several times before it kills, so only
-    SIGKILL ends the worker at once.
-    """
-
-    def __init__(self, since: float) -> None:
-        super().__init__()
-        self._since = since
-
     def follow(self, folder: StudyFolder, commands: Commands) -> None:
+        """Set `closed` when the process elsewhere that started this worker is gone."""
+
         def watch() -> None:
             n_gone = 0
             while n_gone < TIMES_LOOKED:
-                n_gone += 1
-                if self._is_run(folder, commands):
-                    n_gone = 0
+                n_gone = 0 if self._is_run(folder, commands) else n_gone + 1
                 time.sleep(LOOK_SECONDS)
             self.closed.set()
 
-        self._folder = folder
-        threading.Thread(target=watch, daemon=True).start()
+        if self._since is not None:
+            threading.Thread(target=watch, daemon=True).start()
 
     def _is_run(self, folder: StudyFolder, commands: Commands) -> bool:
         try:
@@ -127,13 +103,13 @@ class _Elsewhere(Starter):
         except OSError:  # a disk that is unavailable for a while
             return True
 
-    def exit_code(self, commands: Commands) -> int:
-        """Return LEFT if only the machine asked the worker to leave, and the study goes on; else 0."""
-        if not self.was_signaled:
+    def exit_code(self, folder: StudyFolder, commands: Commands) -> int:
+        """Return LEFT if only the machine asked a worker elsewhere to leave, and the study goes on; else 0."""
+        if self._since is None or not self._was_signaled:
             return 0
         with suppress(StorageUnavailable):
             commands.read()
-        goes_on = commands.state.phase == "run" and self._is_run(self._folder, commands)
+        goes_on = commands.state.phase == "run" and self._is_run(folder, commands)
         return LEFT if goes_on else 0
 
 
@@ -186,7 +162,7 @@ def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
     Loop(store.spec, store, dataset, folder, emit, closed.is_set).run()
     if not closed.is_set():
         keep_sample(folder, dataset)
-    return starter.exit_code(store.commands)
+    return starter.exit_code(folder, store.commands)
 
 
 def main(words: Sequence[str]) -> int:
@@ -199,9 +175,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("threads", type=int)
     asked = parser.parse_args(words)
     work_for_parent()
-    starter = _Pipe() if asked.since is None else _Elsewhere(asked.since)
     try:
-        code = work(starter, StudyFolder(asked.lab, asked.name), asked.threads)
+        code = work(Starter(asked.since), StudyFolder(asked.lab, asked.name), asked.threads)
     except StorageUnavailable as error:
         code = REFUSED
         _say(str(error))

@@ -138,7 +138,7 @@ class Worker:
         """Start a new process in the place of one that is dead: on this machine, or on another."""
         # What the dead one's transaction had done is undone, as SQLite does; its connection is as good as a new one.
         self.store.storage._forget()
-        for name in ("_tallies", "_rooms", "_finished", "_failed_before", "_held", "_unsent"):
+        for name in ("_tallies", "_exhausted", "_failed_before", "_held", "_unsent"):
             getattr(self.store, name).clear()
         self.store.commands.state = sharing.ControlState()
         self.store.reopening = sharing.Reopening(self.store.storage, self.store.commands, self.store.trial_id)

@@ -3,20 +3,23 @@
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from mlflow import MlflowClient
 
 from sweeplab.errors import BadInput
-from sweeplab.lab.storage import count_trials
+from sweeplab.lab import storage, tables
+from sweeplab.lab.storage import count_trials, rename_studies
+from sweeplab.lab.tables import why_public
 from sweeplab.processes import VARIABLE
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunState
 from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.search import Range
 from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.loop import Loop
-from sweeplab.sweep.trials import public, tables
-from sweeplab.sweep.trials.public import PublicStorage, open_storage, why_public
+from sweeplab.sweep.trials.public import PublicStorage, open_storage
 from sweeplab.sweep.trials.storage import TrialStorage
 from sweeplab.sweep.trials.store import Store
 from sweeplab.tracking import open_tracker
@@ -78,11 +81,29 @@ def test_a_study_comes_to_the_same_without_private_parts(
 
 def test_tables_of_another_optuna_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_public() == ""
-    monkeypatch.setattr(tables, "COLUMNS", tables.COLUMNS | {tables.USER: "trial_id key value_json"})
-    public._unlike_tables.cache_clear()
-    assert why_public() == "Optuna has other columns in: trial_user_attributes"
-    storage = open_storage(f"sqlite:///{tmp_path}/trials.db")
-    assert isinstance(storage, PublicStorage)
-    public._unlike_tables.cache_clear()
+    monkeypatch.setitem(tables.CONTENT, "study", "study_id key value_json")
+    tables.unlike.cache_clear()
+    assert why_public() == "Optuna has other columns in: study_system_attributes"
+    opened = open_storage(f"sqlite:///{tmp_path}/trials.db")
+    assert isinstance(opened, PublicStorage)
+    tables.unlike.cache_clear()
     with pytest.raises(BadInput, match="cannot reopen"):
-        storage.reopen(1)
+        opened.reopen(1)
+
+
+@pytest.mark.parametrize("is_unlike", [False, True])
+def test_studies_are_counted_and_renamed_whatever_the_tables(
+    is_unlike: bool, opened, tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, store = opened(tiny())
+    claims = store.claim_many(2)
+    store.finish(claims[0], RunState.COMPLETE, 2.5, {"train_flops": 1.0, "wall_seconds": 1.0})
+    if is_unlike:
+        monkeypatch.setattr(storage, "counts", lambda void: "SELECT state FROM trials_of_another_version")
+        monkeypatch.setattr(storage, "why_public", lambda: "Optuna has other tables")
+    counted = count_trials(folder)
+    assert counted["all"].states == {"complete": 1, "waiting": 1} and counted["all"].best == 2.5
+    rename_studies(folder.storage_url, "tiny/", "renamed/")
+    rename_studies(folder.storage_url, "tiny/", "renamed/")  # what an interrupted one has left
+    assert optuna.get_all_study_names(folder.storage_url) == ["renamed/all"]
+    assert count_trials(folder) == counted

@@ -91,7 +91,7 @@ def test_workers_that_the_kernel_ends_are_out_of_memory(
     pool = WorkerPool(engine, store, lambda event: None, shortage)
     store.commands.add("start", {})
     store.commands.read()
-    pool.start()
+    pool.start(pool.uninformed())
     counters.write_text(f"nr_free_pages 7\noom_kill {3 + n_more}\n")
     while len(pool):
         engine.kill()

@@ -11,7 +11,6 @@ import copy
 import threading
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import optuna
@@ -23,8 +22,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from sweeplab.errors import BadInput
 from sweeplab.lab import storage
+from sweeplab.lab.tables import why_public
 from sweeplab.permissions import has_pickles, signed, without_unsigned
-from sweeplab.processes import switched_off
 from sweeplab.sweep.trials.cells import TAKE_TURN, CachedTrials, forwards
 
 if TYPE_CHECKING:
@@ -141,10 +140,6 @@ class PublicStorage(BaseStorage):
         studies = map(self.get_study_id_from_name, optuna.get_all_study_names(self))
         return {trial_id: study_id for study_id in studies for trial_id in self.cell(study_id).unended}
 
-    def take_changed(self) -> set[int]:
-        """Return the ids of all studies, in which trials may have changed."""
-        return {*self._cells}
-
     def refresh(self, trial_ids: Sequence[int]) -> None:
         """Read unended trials again."""
         self._read.clear()
@@ -204,19 +199,3 @@ def open_storage(url: str) -> SharedStorage:
     from sweeplab.sweep.trials.storage import TrialStorage
 
     return TrialStorage(url)  # type: ignore[abstract]
-
-
-def why_public() -> str:
-    """Return why Optuna's public storage is used; empty where its tables are read and written."""
-    return switched_off() or _unlike_tables()
-
-
-@cache
-def _unlike_tables() -> str:
-    try:
-        from sweeplab.sweep.trials import tables
-    except (ImportError, AttributeError, KeyError) as error:
-        return f"Optuna has other tables: {type(error).__name__}: {error}"
-    of_tables = tables.COLUMNS.items()
-    unlike = [table.name for table, names in of_tables if {*table.columns.keys()} != {*names.split()}]
-    return f"Optuna has other columns in: {', '.join(unlike)}" if unlike else ""

@@ -30,8 +30,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sweeplab.errors import BadInput
 from sweeplab.lab.storage import READ_ONLY, READS, engine_arguments, is_read_only, open_database
+from sweeplab.lab.tables import CONTENT, NO_ID, listed, statements
 from sweeplab.permissions import signed, without_unsigned
-from sweeplab.sweep.trials import tables
 from sweeplab.sweep.trials.cells import TAKE_TURN, CachedTrials, forwards
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -54,6 +54,7 @@ class TrialStorage(BaseStorage):
 
     def __init__(self, url: str) -> None:
         self.url, self.engine = url, open_database(url)
+        self._sql = statements(self.engine.dialect.name)
         if not self._is_of_this_optuna():
             try:
                 _ = self.inner  # creates the tables, or refuses those of another Optuna version
@@ -78,7 +79,7 @@ class TrialStorage(BaseStorage):
         return rdb
 
     def _is_of_this_optuna(self) -> bool:
-        made_by = sql.select(tables.VERSION.c.library_version)
+        made_by = sql.select(self._sql.version.c.library_version)
         try:
             with self.engine.execution_options(**READS).connect() as connection:
                 return connection.scalar(made_by) == optuna.__version__
@@ -96,9 +97,8 @@ class TrialStorage(BaseStorage):
         self._cells: dict[int, CachedTrials] = {}
         self._by_id: dict[int, tuple[int, FrozenTrial]] = {}
         self.unended: dict[int, int] = {}  # ids of trials and of their studies
-        self._started_or_ended = {*self._studies}
         self._last = 0
-        self._writes: dict[sql.Table, dict[tuple[int, str | int], dict[str, Any]]] = {}
+        self._writes: dict[str, dict[tuple[int, str | int], dict[str, Any]]] = {}
         self._changed: dict[int, FrozenTrial] = {}
         self._is_dirty = False
 
@@ -164,8 +164,10 @@ class TrialStorage(BaseStorage):
         ids: dict[str, list[int]] = {TrialState.RUNNING.name: [], TrialState.WAITING.name: []}
         for trial_id in self.unended:
             ids[self._by_id[trial_id][1].state.name].append(trial_id)
-        listed = {state: tables.listed(of_state) for state, of_state in ids.items()}
-        changed = sorted(self._run(tables.CHANGES, last=self._last, **listed), key=lambda row: row.trial_id)
+        unended = {state: listed(of_state) for state, of_state in ids.items()}
+        changed = sorted(
+            self._run(self._sql.changes, last=self._last, **unended), key=lambda row: row.trial_id
+        )
         if not changed:
             return
         first = min((row.trial_id for row in changed if row.trial_id > self._last), default=None)
@@ -188,12 +190,12 @@ class TrialStorage(BaseStorage):
         With `anew` its parameters, reports and attributes are removed. Optuna has no such transition: a process that
         has read the trial as ended never reads it again, unless it calls `read_again`.
         """
-        state = self._run(sql.select(tables.TRIALS.c.state).where(tables.TRIALS.c.trial_id == trial_id))
+        state = self._run(sql.select(self._sql.trials.c.state).where(self._sql.trials.c.trial_id == trial_id))
         if self._found(trial_id)[1].state.is_finished() and not state.scalar_one().is_finished():
             self.read_again([trial_id])
             return False
         self._forget_ends([trial_id])
-        for statement in tables.FORGET_ENDING + tables.FORGET_CONTENT * anew:
+        for statement in self._sql.forget_content if anew else self._sql.forget_ending:
             self._run(statement, id=trial_id)
         self.refresh([trial_id])
         trial = self._own(trial_id)
@@ -224,7 +226,7 @@ class TrialStorage(BaseStorage):
         """Read the system attributes of these studies' unended trials again, where halving keeps its rungs."""
         ids = [each for study, cell in self._cells.items() if study in study_ids for each in cell.unended]
         attributes: dict[int, dict[str, Any]] = {trial_id: {} for trial_id in ids}
-        for row in self._run(tables.SYSTEM_OF, ids=tables.listed(ids)) if ids else ():
+        for row in self._run(self._sql.system_of, ids=listed(ids)) if ids else ():
             attributes[row.trial_id][row.key] = json.loads(row.value_json)
         for trial_id, values in attributes.items():
             self._own(trial_id).system_attrs = without_unsigned(trial_id, values)
@@ -232,8 +234,8 @@ class TrialStorage(BaseStorage):
     def _contents(self, ids: Sequence[int], first: int | None) -> dict[int, list[Any]]:
         # Of the trials with these ids, and of all from `first` on.
         contents: dict[int, list[Any]] = {}
-        since = tables.NO_ID if first is None else first
-        for row in self._run(tables.CONTENTS, ids=tables.listed(ids), first=since).all():
+        since = NO_ID if first is None else first
+        for row in self._run(self._sql.contents, ids=listed(ids), first=since).all():
             contents.setdefault(row.trial_id, []).append(row)
         return contents
 
@@ -283,7 +285,6 @@ class TrialStorage(BaseStorage):
         cell = self.cell(study_id)
         cell.version += 1
         cell.file(trial_id, trial)
-        self._started_or_ended.add(study_id)
         if trial.state.is_finished():
             self.unended.pop(trial_id, None)
         else:
@@ -301,20 +302,20 @@ class TrialStorage(BaseStorage):
         assert self._connection is not None
         return self._connection.execute(statement, values)
 
-    def _add(self, table: sql.Table, of: int, key: str | int, *content: Any) -> None:
+    def _add(self, kind: str, of: int, key: str | int, *content: Any) -> None:
         """Write a row when the transaction ends, in place of that of the same key."""
         self._is_dirty = True
-        row = dict(zip(tables.COLUMNS[table].split()[1:], (of, key, *content), strict=True))
-        self._writes.setdefault(table, {})[of, key] = row
+        row = dict(zip(CONTENT[kind].split()[1:], (of, key, *content), strict=True))
+        self._writes.setdefault(kind, {})[of, key] = row
 
     def _write(self) -> None:
         assert self._connection is not None
-        for table, rows in self._writes.items():
-            self._connection.execute(tables.upsert(table, self.engine.dialect.name), [*rows.values()])
+        for kind, rows in self._writes.items():
+            self._connection.execute(self._sql.upsert(kind), [*rows.values()])
         self._writes = {}
         if self._changed:
             changes = [{"id": trial_id, **_row_of(trial)} for trial_id, trial in self._changed.items()]
-            self._connection.execute(tables.SET_STATE, changes)
+            self._connection.execute(self._sql.set_state, changes)
             self._changed = {}
 
     # ------------------------------------------------------------------ trials
@@ -322,11 +323,6 @@ class TrialStorage(BaseStorage):
     def cell(self, study_id: int) -> CachedTrials:
         """Return a study's trials as of the last reading."""
         return self._cells.setdefault(study_id, CachedTrials())
-
-    def take_changed(self) -> set[int]:
-        """Return the ids of studies in which a trial has started or ended since the last call."""
-        changed, self._started_or_ended = self._started_or_ended, set()
-        return changed
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         """Add a running trial, or a copy of the template, and return its id."""
@@ -337,23 +333,23 @@ class TrialStorage(BaseStorage):
             template = template_trial or _empty_trial(0, number, TrialState.RUNNING, now)
             row = {"number": number, "study_id": study_id, **_row_of(template)}
             self._is_dirty = True
-            trial_id: int = self._run(tables.NEW, **row).scalar_one()
+            trial_id: int = self._run(self._sql.new, **row).scalar_one()
             trial, self._last = _copied(template, trial_id, number), max(self._last, trial_id)
             self._by_id[trial_id] = (study_id, trial)
             cell.trials.append(trial)
             cell.ids.append(trial_id)
             self._file(study_id, trial_id, trial)
             for objective, value in enumerate(trial.values or ()):
-                self._add(tables.VALUES, trial_id, objective, *tables.stored_value(value))
+                self._add("value", trial_id, objective, *self._sql.stored_value(value))
             for name, value in trial.params.items():
                 distribution = trial.distributions[name]
                 stored = (distribution.to_internal_repr(value), distribution_to_json(distribution))
-                self._add(tables.PARAMS, trial_id, name, *stored)
-            for table, attributes in ((tables.USER, trial.user_attrs), (tables.SYSTEM, trial.system_attrs)):
+                self._add("param", trial_id, name, *stored)
+            for table, attributes in (("user", trial.user_attrs), ("system", trial.system_attrs)):
                 for key, attribute in attributes.items():
                     self._add(table, trial_id, key, json.dumps(attribute))
             for step, value in trial.intermediate_values.items():
-                self._add(tables.REPORTS, trial_id, step, *tables.stored_report(value))
+                self._add("report", trial_id, step, *self._sql.stored_report(value))
             return trial_id
 
     @contextmanager
@@ -383,7 +379,7 @@ class TrialStorage(BaseStorage):
             trial.params = {**trial.params, param_name: value}
             trial.distributions = {**trial.distributions, param_name: distribution}
             stored = (param_value_internal, distribution_to_json(distribution))
-            self._add(tables.PARAMS, trial_id, param_name, *stored)
+            self._add("param", trial_id, param_name, *stored)
 
     def set_trial_state_values(
         self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
@@ -393,7 +389,7 @@ class TrialStorage(BaseStorage):
             if values is not None:
                 trial.values = list(values)
                 for objective, value in enumerate(values):
-                    self._add(tables.VALUES, trial_id, objective, *tables.stored_value(value))
+                    self._add("value", trial_id, objective, *self._sql.stored_value(value))
             if state == TrialState.RUNNING and trial.state != TrialState.WAITING:
                 return False
             trial.state = state
@@ -409,13 +405,13 @@ class TrialStorage(BaseStorage):
         """Set the value that a trial reports at a step."""
         with self._changing(trial_id) as (_, trial):
             trial.intermediate_values = {**trial.intermediate_values, step: intermediate_value}
-            self._add(tables.REPORTS, trial_id, step, *tables.stored_report(intermediate_value))
+            self._add("report", trial_id, step, *self._sql.stored_report(intermediate_value))
 
     def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
         """Set a user attribute."""
         with self._changing(trial_id) as (_, trial):
             trial.user_attrs = {**trial.user_attrs, key: value}
-            self._add(tables.USER, trial_id, key, json.dumps(value))
+            self._add("user", trial_id, key, json.dumps(value))
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
         """Set a system attribute; one that Optuna will unpickle is signed."""
@@ -423,7 +419,7 @@ class TrialStorage(BaseStorage):
         with self._changing(trial_id) as (_, trial):
             trial.system_attrs = {**trial.system_attrs, **attributes}
             for name, attribute in attributes.items():
-                self._add(tables.SYSTEM, trial_id, name, json.dumps(attribute))
+                self._add("system", trial_id, name, json.dumps(attribute))
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
         """Return a copy of a trial."""
@@ -459,17 +455,16 @@ class TrialStorage(BaseStorage):
         """Set a study's system attribute."""
         with self.transaction():
             self._study(study_id)
-            self._add(tables.STUDY_SYSTEM, study_id, key, json.dumps(value))
+            self._add("study", study_id, key, json.dumps(value))
 
     def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
         """Return a study's system attributes."""
         with self.reading():
             self._study(study_id)
-            rows = self._run(
-                sql.select(tables.STUDY_SYSTEM).where(tables.STUDY_SYSTEM.c.study_id == study_id)
-            )
+            table = self._sql.content["study"]
+            rows = self._run(sql.select(table).where(table.c.study_id == study_id))
             texts = {row.key: row.value_json for row in rows}
-            written = self._writes.get(tables.STUDY_SYSTEM, {}).items()
+            written = self._writes.get("study", {}).items()
             texts |= {key: row["value_json"] for (of, key), row in written if of == study_id}
         return {key: json.loads(text) for key, text in texts.items()}
 
@@ -499,10 +494,10 @@ class TrialStorage(BaseStorage):
 
     def _read_studies(self) -> None:
         with self.reading():
-            names = self._run(sql.select(tables.STUDIES.c.study_id, tables.STUDIES.c.study_name)).all()
-            order = (tables.DIRECTIONS.c.study_id, tables.DIRECTIONS.c.objective)
+            names = self._run(sql.select(self._sql.studies.c.study_id, self._sql.studies.c.study_name)).all()
+            order = (self._sql.directions.c.study_id, self._sql.directions.c.objective)
             directions: dict[int, list[StudyDirection]] = {}
-            for row in self._run(sql.select(tables.DIRECTIONS).order_by(*order)):
+            for row in self._run(sql.select(self._sql.directions).order_by(*order)):
                 directions.setdefault(row.study_id, []).append(row.direction)
         self._studies = {row.study_id: (row.study_name, directions.get(row.study_id, [])) for row in names}
 

@@ -92,8 +92,7 @@ class Store:
         self._studies: dict[int, optuna.Study] = {}
         self._tallies: dict[int, CellTally] = {}
         self._study_ids: dict[int, int] = {}
-        self._rooms: dict[int, _Room | None] = {}  # by study id, as far as they are known
-        self._finished: set[int] = set()  # cells that will never have room again
+        self._exhausted: set[int] = set()  # cells in which no new point was found
         self._failed_before: dict[int, int] = {}  # failed trials of each cell when this worker first saw it
         self._notices: list[str] = []
         self._asked: set[str] = set()  # cells in which enqueued trials may still wait
@@ -164,8 +163,7 @@ class Store:
                 self._failed_before.clear()
         if news:
             self.budget = self.commands.state.budget or self.spec.budget
-            self._finished.clear()
-            self._rooms.clear()
+            self._exhausted.clear()
         return news
 
     def claim(self, fits: Callable[[Cell], bool] = lambda cell: True) -> Claim | None:
@@ -295,10 +293,9 @@ class Store:
         return sorted(running, key=lambda pair: (pair[0].index, pair[1].number))
 
     def _ask_where_there_is_room(self, fitting: Sequence[Cell]) -> Claim | None:
+        """Ask for a trial in the cell with the fewest running ones; where a person has enqueued one, there first."""
         is_spent = self._is_spent()
         while True:
-            for study_id in self.storage.take_changed():
-                self._rooms.pop(study_id, None)
             rooms = [room for room in map(self._room, fitting) if room and (room.waits or not is_spent)]
             open_rooms = [room for room in rooms if room.is_open]
             self.awaits_results = len(open_rooms) < len(rooms)
@@ -308,33 +305,26 @@ class Store:
             claim = self._ask(cell)
             if claim:
                 return claim
-            self._finished.add(cell.index)
-            self._rooms[self.study_id(cell)] = None
+            self._exhausted.add(cell.index)
             self._notices.append(f"cell {cell.key}: found no new point that meets the constraints")
 
     def _room(self, cell: Cell) -> _Room | None:
-        study_id = self.study_id(cell)
-        if study_id not in self._rooms:
-            self._rooms[study_id] = self._find_room(cell)
-        return self._rooms[study_id]
-
-    def _find_room(self, cell: Cell) -> _Room | None:
+        """Return how a cell may have another trial; None if it may not."""
         counts, n_startup, modelled = self._count(cell), self._n_startup, self.tally(cell).modelled
-        if self._is_full(counts):
-            self._finished.add(cell.index)
-        if cell.index in self._finished:
+        if cell.index in self._exhausted:
             return None
-        order = (counts.running, counts.counted * (self.budget.trials_per_cell is None))
+        # Where trials_per_cell ends a cell, cells fill one after the other, else all of them alike.
+        n_before = counts.counted if self.budget.trials_per_cell is None else 0
         if counts.waiting:
-            return _Room(cell, *order, waits=True)
+            return _Room(cell, counts.running, n_before, waits=True)
         failed_before = self._failed_before.setdefault(cell.index, counts.failed)
-        is_full = counts.counted + counts.running >= self.limit(cell)
-        if is_full or counts.failed - failed_before >= MOST_FAILURES:
+        n_left = self.limit(cell) - counts.counted - counts.running
+        if n_left <= 0 or counts.failed - failed_before >= MOST_FAILURES:
             return None
-        awaits = modelled < n_startup <= modelled + counts.running
+        awaits_startup = modelled < n_startup <= modelled + counts.running
         # A repetition follows from all other trials.
-        awaits |= counts.running > 0 and self._n_left(counts) <= self.budget.repeats
-        return _Room(cell, *order, is_open=not awaits)
+        awaits_others = counts.running > 0 and n_left <= self.budget.repeats
+        return _Room(cell, counts.running, n_before, is_open=not (awaits_startup or awaits_others))
 
     def limit(self, cell: Cell) -> float:
         """Return how many trials a cell may have: the budget's, but at most its points and repetitions."""
@@ -344,9 +334,6 @@ class Store:
     @property
     def _n_startup(self) -> int:
         return n_startup_trials(self.spec, self.budget.trials_per_cell)
-
-    def _n_left(self, counts: CellCounts) -> float:
-        return self.limit(counts.cell) - counts.counted - counts.running
 
     def take_notices(self) -> list[str]:
         """Return new messages for the user, each once."""
@@ -366,7 +353,8 @@ class Store:
         study = self.study(cell)
         for left in reversed(range(MOST_DRAWS)):
             with warnings.catch_warnings(action="ignore"):
-                n_left = self._n_left(self._count(cell))
+                counts = self._count(cell)
+                n_left = self.limit(cell) - counts.counted - counts.running
                 trial = self.asker.ask(study, cell, self._n_startup, n_left, self.budget.repeats)
             if trial is None:
                 return None
@@ -407,7 +395,7 @@ class Store:
     def _best_of_nearest_finished(self, cell: Cell) -> FrozenTrial | None:
         for other in nearest_cells(cell, self.cells):
             best = self.tally(other).best
-            if best and (other.index in self._finished or self._is_full(self._count(other))):
+            if best and (other.index in self._exhausted or self._is_full(self._count(other))):
                 return best
         return None
 
