@@ -6,23 +6,16 @@ import fcntl
 import os
 import shlex
 import tempfile
-import time
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
-from platform import python_version
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
-
-from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 
 from sweeplab.doctor.findings import Check, Verdict, named
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.files import existing, free_bytes, to_delete
-from sweeplab.formatting import duration, several, without_password
+from sweeplab.formatting import several, without_password
 from sweeplab.lab import tables
 from sweeplab.lab.server import EVERYWHERE, Server
 from sweeplab.lab.storage import storage_address
@@ -45,10 +38,7 @@ REMOTE = {"nfs", "nfs4", "cifs", "smbfs", "smb3", "afs", "9p", "lustre", "gluste
 
 
 def machine_checks() -> Iterator[Check]:
-    """Yield the checks of installed software, devices and load."""
-    python, packages = own_metadata()
-    yield python_check(python)
-    yield from package_checks(packages)
+    """Yield the checks of devices, load, compiler and libraries."""
     machine = device()
     yield device_check(machine, cuda_count())
     yield thread_check(machine["n_cores"], cpu_quota(), os.getloadavg()[0])
@@ -59,44 +49,6 @@ def machine_checks() -> Iterator[Check]:
     else:
         yield Check(*compiled, "warn", "none", COMPILER_CURE)
     yield _libraries_check()
-
-
-def own_metadata() -> tuple[str, list[str]]:
-    """Return the Python and the packages that sweeplab requires, from its metadata or its source tree."""
-    try:
-        needed = [each for each in requires("sweeplab") or () if "extra ==" not in each]
-        return metadata("sweeplab")["Requires-Python"], needed
-    except PackageNotFoundError:
-        source = Path(__file__).parents[2] / "pyproject.toml"
-        project = tomllib.loads(source.read_text(encoding="utf-8"))["project"]
-        return project["requires-python"], project["dependencies"]
-
-
-def python_check(needed: str, version: str = "") -> Check:
-    """Compare this Python's version with the required one."""
-    version = version or python_version()
-    if SpecifierSet(needed).contains(version, prereleases=True):
-        return Check("python", f"version {needed}", "ok", version)
-    cure = f"install sweeplab in an environment with Python {needed}"
-    return Check("python", f"version {needed}", "bad", version, cure)
-
-
-def package_checks(needed: Sequence[str]) -> Iterator[Check]:
-    """Compare every installed package with its allowed versions; correct ones share one check."""
-    good = []
-    here = [each for each in map(Requirement, needed) if not each.marker or each.marker.evaluate()]
-    for requirement in here:
-        try:
-            installed = version(requirement.name)
-        except PackageNotFoundError:
-            installed = "not installed"
-        else:
-            if requirement.specifier.contains(installed, prereleases=True):
-                good.append(requirement.name)
-                continue
-        cure = f"pip install '{requirement.name}{requirement.specifier}'"
-        yield Check(requirement.name, f"version {requirement.specifier}", "bad", installed, cure)
-    yield Check("packages", "allowed versions", "ok", f"correct: {len(good)} of {len(here)}")
 
 
 def device_check(machine: Mapping[str, Any], n_cuda: int) -> Check:
@@ -241,8 +193,6 @@ QUIET = "set RAY_SCHEDULER_EVENTS=0, so that Ray prints nothing between results"
 # How long to wait for a free node to check from: a queue may have none for hours.
 WAIT_SECONDS = 30
 MOST_LOOKED_FROM = 8
-# Smaller clock offsets do not matter.
-OFFSET_SECONDS = 1.0
 CONFIGURATION = Path("/etc/slurm/slurm.conf")
 # bash opens connections without further programs; 127 is the code where it is missing.
 REACH = "timeout 5 bash -c 'exec 3<>/dev/tcp/$0/$1' {} {} >/dev/null 2>&1; echo $?"
@@ -319,7 +269,7 @@ def _needed(folder: StudyFolder, spec: StudySpec, is_stored: bool) -> Iterator[N
 
 
 def node_checks(lab: Path, engine: Engine, needed: Sequence[Needed]) -> Iterator[Check]:
-    """Check from the nodes that they see a file of the lab, reach the servers, and have the same time.
+    """Check from the nodes that they see a file of the lab, and reach the servers.
 
     Of Slurm's nodes also that they see the file's lock, which is held here; Ray's workers are told by pipes.
     """
@@ -337,18 +287,16 @@ def node_checks(lab: Path, engine: Engine, needed: Sequence[Needed]) -> Iterator
             f"flock -n -s {seen} true 2>/dev/null && echo free || echo held",
             *(REACH.format(shlex.quote(server.host), server.port) for server in needed),
         ]
-        script = f"echo $(hostname) ${{SLURMD_NODENAME:-$(hostname)}} $(date +%s.%N) $({'; '.join(look)})"
-        began = time.time()
+        script = f"echo $(hostname) ${{SLURMD_NODENAME:-$(hostname)}} $({'; '.join(look)})"
         try:
             rows = [row.split() for row in _run_on_free_nodes(engine, script)]
         except (SlurmFailure, BadInput) as error:
             failure = f"could not check whether nodes see the lab: {error}"
             yield Check("disk", str(lab), "warn", failure, "run doctor again when a node is free")
             return
-        ended = time.time()
-    blind = [row[1] for row in rows if row[3] != name]
+    blind = [row[1] for row in rows if row[2] != name]
     has_locks = engine.type == "slurm"
-    unlocked = [row[1] for row in rows if has_locks and row[3] == name and row[4] != "held"]
+    unlocked = [row[1] for row in rows if has_locks and row[2] == name and row[3] != "held"]
     if blind:
         yield Check("disk", str(lab), "bad", named("nodes that do not see the lab", blind), SHARED)
     elif unlocked:
@@ -357,7 +305,7 @@ def node_checks(lab: Path, engine: Engine, needed: Sequence[Needed]) -> Iterator
     else:
         what = "seen" + ", with its locks," * has_locks
         yield Check("disk", str(lab), "ok", f"shared: {what} from {several(len(rows), 'node')}")
-    for column, server in enumerate(needed, 5):
+    for column, server in enumerate(needed, 4):
         place = f"{server.host}:{server.port}"
         away = [row[1] for row in rows if row[column] not in ("0", NO_BASH)]
         if away:
@@ -366,10 +314,3 @@ def node_checks(lab: Path, engine: Engine, needed: Sequence[Needed]) -> Iterator
         else:
             nodes = several(sum(row[column] == "0" for row in rows), "node")
             yield Check("ports", place, "ok", f"the {server.what} is reached from {nodes}")
-    offsets = {row[1]: max(began - float(row[2]), float(row[2]) - ended, 0.0) for row in rows}
-    apart = [f"{node} ({duration(offset)})" for node, offset in offsets.items() if offset > OFFSET_SECONDS]
-    if apart:
-        cure = "set them by chrony or ntpd: logs and MLflow use these clocks, leases the database's"
-        yield Check("clocks", "nodes against here", "warn", named("clocks that differ", apart), cure)
-    else:
-        yield Check("clocks", "nodes against here", "ok", "none differs by more than the check took")

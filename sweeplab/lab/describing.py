@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, TrackingUnavailable
-from sweeplab.formatting import several
 from sweeplab.hyperparameters import AUTO
 from sweeplab.lab.identity import DIGEST_CHARACTERS
 from sweeplab.lab.listing import StudyTrials, Trial, find_metric, has_one_task, read_spec, tracking_uri_of
@@ -48,7 +47,7 @@ def describe(spec: StudySpec, folder: StudyFolder, plan: Plan) -> Description:
             "seeds": str(spec.as_written()["seeds"]),
             "budget": spec.budget.model_dump_json(),
         },
-        "note": _plan_in_words(spec, plan),
+        "note": f"## Plan\n\n```\n{plan!r}\n```",
         "summary": summarize(folder, "running"),
     }
 
@@ -141,32 +140,6 @@ def keep_note(
     return Done(kept, [])
 
 
-def _plan_in_words(spec: StudySpec, plan: Plan) -> str:
-    sizes = sorted(cell.n_params for cell in plan.cells)
-    size = f"{sizes[0]:,}"
-    if sizes[-1] > sizes[0]:
-        size += f" to {sizes[-1]:,}"
-    cells = "one cell"
-    if len(plan.cells) > 1:
-        cells = several(len(plan.cells), "cell")
-    if plan.trials is not None:
-        cells = f"{several(plan.trials, 'trial')} ({several(plan.runs or 0, 'run')}) in {cells}"
-    data = plan.data
-    lines = [
-        "## Plan",
-        "",
-        f"{cells}: {size} parameters, {data.corpus} by {data.tokenizer}, "
-        f"{several(data.train_tokens, 'token')} to train on.",
-    ]
-    searched = spec.as_written()["search"]
-    if searched:
-        lines += ["", "| searched | |", "|---|---|"]
-        for name, search in searched.items():
-            text = ", ".join(f"{key} {value}".removesuffix(" True") for key, value in search.items())
-            lines.append(f"| {name} | {text} |")
-    return "\n".join(lines)
-
-
 def rerun_text(trial: Trial) -> str:
     """Return a study file of one trial that fixes all of its hyperparameters, also those of this machine.
 
@@ -178,9 +151,7 @@ def rerun_text(trial: Trial) -> str:
     spec = read_spec(folder)
     study, data = spec.as_written(), folder.read(folder.data_file)
     order, offset = spec.seed_numbers, min(trial.seeds) - min(spec.seed_numbers)
-    # As the study file has it: runs of an earlier version recorded a default project.
-    values = {**trial.values, "wandb_project": spec.fixed.get("wandb_project")}
-    values |= dict.fromkeys(LENGTHS[1:])  # max_iters alone says how long
+    values = trial.values | dict.fromkeys(LENGTHS[1:])  # max_iters alone says how long
     written: Mapping[str, Any] = {
         "name": _name(trial),
         "plugins": [{"file": each.file, "sha256": each.sha256} for each in spec.plugins],

@@ -14,7 +14,7 @@ from statistics import fmean, median
 from typing import Any, Literal
 
 from sweeplab.errors import DamagedFile
-from sweeplab.formatting import several, several_named, written
+from sweeplab.formatting import several_named, written
 from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import StudyTrials, Trial
 from sweeplab.records.folders import StudyFolder
@@ -28,7 +28,7 @@ NEAR_END, TREND = 0.05, 2.2
 FALL, LAST, FEWEST_EVALUATIONS = 0.01, 0.25, 5
 
 Pairs = Sequence[tuple[float, float]]
-Kind = Literal["end of range", "above n-grams", "still falling", "patience without effect"]
+Kind = Literal["end of range", "above n-grams", "still falling"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _find(study: Mapping[str, Any], trials: StudyTrials, cell: str | None) -> li
     # A plugin's metric is neither in an n-gram's unit nor a loss that has to fall.
     if study["objective"]["metric"] == "val_loss":
         findings += [*_above_n_grams(folder.baselines, best), *_still_falling(best)]
-    return [*findings, *_patience(study, best, ended)]
+    return findings
 
 
 def _ends_of_ranges(
@@ -263,28 +263,6 @@ def fall_at_end(curve: Pairs) -> float | None:
     if fall >= FALL:
         return fall
     return None
-
-
-def _patience(
-    study: Mapping[str, Any], best: Mapping[str, Trial], ended: Sequence[Trial]
-) -> Iterator[Finding]:
-    sections = (study["fixed"], study["grid"], study["search"], *study.get("cells", ()))
-    if not any("patience" in section for section in sections):
-        return
-    valued = [trial for trial in ended if trial.cell in best and trial.has_value]
-    set_in = [trial for trial in valued if trial.start.values.patience is not None]
-    ends = [end for trial in set_in for end in trial.ends]
-    if not set_in or any(end.state is RunState.STOPPED and not end.is_asked_for for end in ends):
-        return
-    values = min((trial.start.values for trial in set_in), key=lambda values: values.patience or 0)
-    patience, evaluations = values.patience or 0, -(-values.max_iters // values.eval_interval)
-    what = f"patience {patience} stopped no run of {several(len(set_in), 'trial')}"
-    change = "lower patience, or raise min_delta"
-    if patience >= evaluations:
-        what = f"patience {patience} cannot stop a run of {several(evaluations, 'evaluation')}"
-        change = "lower patience or eval_interval"
-    numbers = {"patience": patience, "evaluations": evaluations}
-    yield Finding("patience without effect", tuple(best), "patience", what, change, numbers)
 
 
 def _of(cells: Mapping[str, Any], best: Mapping[str, Trial]) -> str:

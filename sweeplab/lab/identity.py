@@ -13,7 +13,7 @@ import platform
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class Order:
     """A value that a command set: its place, such as budget.time, the command, when, and what the file says there.
 
-    `at` is in seconds since 1970. `last` is the value of the study's last run, which an override may have set.
+    `at` is in seconds since 1970.
     """
 
     place: str
@@ -40,7 +40,6 @@ class Order:
     at: float
     file: Any
     value: Any
-    last: Any = None
 
     @property
     def origin(self) -> str:
@@ -49,10 +48,9 @@ class Order:
 
     def in_words(self) -> str:
         """Say which value is in force, why, and what the file says."""
-        is_now = f"{self.place} is {self.text(self.value)}"
-        if self.last != self.value:
-            is_now = f"{self.place} was {self.text(self.last)} in the last run, and is {self.text(self.value)} again"
-        return f"{is_now}, by {self.origin}; the file says {self.text(self.file)}"
+        return (
+            f"{self.place} is {self.text(self.value)}, by {self.origin}; the file says {self.text(self.file)}"
+        )
 
     def text(self, value: Any) -> str:
         """Write a value of this place."""
@@ -67,8 +65,7 @@ def read_orders(folder: StudyFolder) -> list[Order]:
     """Return the orders about a study."""
     if not folder.ordered_file.exists():
         return []
-    orders, study = folder.read(folder.ordered_file)["orders"], folder.read(folder.canonical_file)
-    return [Order(**order, last=_value_at(study, order["place"])) for order in orders]
+    return [Order(**order) for order in folder.read(folder.ordered_file)["orders"]]
 
 
 def orders_in_words(folder: StudyFolder, spec: StudySpec) -> list[str]:
@@ -79,7 +76,7 @@ def orders_in_words(folder: StudyFolder, spec: StudySpec) -> list[str]:
         if order.at >= spec.read or value == order.file == order.value:
             continue
         if value == order.value:
-            words.append(replace(order, last=value).in_words())
+            words.append(order.in_words())
         else:
             later = f"said later than {order.text(order.value)} by {order.origin}"
             words.append(f"{order.place} is {order.text(value)}, {later}")
@@ -116,11 +113,9 @@ def write_orders(folder: StudyFolder, spec: StudySpec, by: Mapping[str, str]) ->
     for place, words in by.items():
         value = _value_at(study, place)
         orders[place] = Order(place, words, spec.read, _file_value(document, place), value)
-    lasting = [
-        {name: value for name, value in asdict(order).items() if name != "last"} for order in orders.values()
-    ]
-    if lasting or folder.ordered_file.exists():
-        write_whole(folder.ordered_file, json.dumps({"orders": lasting}, indent=1).encode())
+    if orders or folder.ordered_file.exists():
+        lasting = {"orders": [asdict(order) for order in orders.values()]}
+        write_whole(folder.ordered_file, json.dumps(lasting, indent=1).encode())
 
 
 def _value_at(study: Mapping[str, Any], place: str) -> Any:

@@ -43,7 +43,6 @@ from sweeplab.records.runs import (
 )
 
 _ORDERS_NAMED = 5
-_ENDED = [str(state) for state in RunState if state.is_finished]
 
 # ------------------------------------------------------------------ studies
 
@@ -87,14 +86,12 @@ def _n_planned(folder: StudyFolder) -> int | None:
 
 def places_in_words(places: Sequence[WorkerPlace]) -> str:
     """Say how many workers are queued, and how many run on which machine; an empty text if all run here."""
-    if all((each.state, each.node) == ("running", gethostname()) for each in places):
+    if all((place.state, place.node) == ("running", gethostname()) for place in places):
         return ""
-    numbers = Counter(
-        {"running": f"running on {worker.node}"}.get(
-            worker.state, f"queued ({worker.why})".removesuffix(" ()")
-        )
-        for worker in places
-    )
+    numbers = Counter[str]()
+    for place in places:
+        queued = f"queued ({place.why})" if place.why else "queued"
+        numbers[f"running on {place.node}" if place.state == "running" else queued] += 1
     return f"workers: {several_named([f'{count} {how}' for how, count in sorted(numbers.items())])}"
 
 
@@ -125,7 +122,6 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
     for trial in trials:
         by_cell.setdefault(trial.cell, []).append(trial)
     counts, baselines = count_trials(folder), folder.baselines
-    disagreement = _disagreement(folder, trials, counts, unfinished)
     if only is not None:
         only = named_cell(folder.name, by_cell, only)
         by_cell, trials = {only: by_cell[only]}, by_cell[only]
@@ -158,7 +154,6 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
         "removed": _removed_choices(trials),
         "mirror": plan.get("mirror") or None,
         "workers": [worker.as_dict() for worker in folder.workers],
-        "disagreement": disagreement,
         "best": best and _best_run(best, ranked, only),
         "findings": [finding.as_dict() for finding in find_limits(ranked, only)],
         "failures": [
@@ -174,14 +169,14 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
 
 def _removed_choices(trials: Sequence[Trial]) -> list[str]:
     """Return the values of the trials, as `attention=linear`, that older versions could train and this one cannot."""
-    return sorted(
-        {
-            f"{name}={value}"
-            for trial in trials
-            for name, row in TABLE.items()
-            if row.removed and (value := getattr(trial.start.values, name)) in row.removed
-        }
-    )
+    rows = {name: row.removed for name, row in TABLE.items() if row.removed}
+    removed = set()
+    for trial in trials:
+        for name, values in rows.items():
+            value = getattr(trial.start.values, name)
+            if value in values:
+                removed.add(f"{name}={value}")
+    return sorted(removed)
 
 
 def _cell_row(ranked: StudyTrials, cell: str, trials: list[Trial], unfinished: RunState) -> dict[str, Any]:
@@ -285,43 +280,6 @@ def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
     if len(cells) == 1:
         return [f"n-gram baseline: {text}" for text in cells]
     return [f"n-gram baseline of {several_named(names)}: {text}" for text, names in cells.items()]
-
-
-def _disagreement(
-    folder: StudyFolder, trials: Sequence[Trial], counts: Mapping[str, TrialCounts], unfinished: RunState
-) -> str:
-    """Say in one line how storage and folders disagree, and how to repair it; an empty text if they agree.
-
-    Only counts and lowest values are compared, which is fast; `doctor` compares everything. A running study is not
-    compared, since its records are still on their way.
-    """
-    if unfinished is RunState.RUNNING:
-        return ""
-    stored = {
-        (cell, state): (count, counted.lowest.get(state))
-        for cell, counted in counts.items()
-        for state, count in counted.states.items()
-        if state in _ENDED
-    }
-    values: dict[tuple[str, str], list[float | None]] = {}
-    for trial in trials:
-        if trial.ending:
-            values.setdefault((trial.cell, str(trial.ending.outcome)), []).append(trial.value)
-    written = {
-        key: (len(values_of), min((each for each in values_of if each is not None), default=None))
-        for key, values_of in values.items()
-    }
-    for cell, state in sorted(stored.keys() | written.keys()):
-        one, other = stored.get((cell, state), (0, None)), written.get((cell, state), (0, None))
-        if one[0] != other[0]:
-            counted = several(one[0], f"{state} trial")
-            what = f"{counted} of cell {cell} in Optuna's storage, {other[0]} in the folders"
-        elif RunState(state).has_value and not is_close(one[1], other[1]):
-            what = f"value {one[1]} in cell {cell} in Optuna's storage, {other[1]} in the folders"
-        else:
-            continue
-        return f"{what}; {folder.command('study repair')} makes them agree"
-    return ""
 
 
 def is_close(one: float | None, other: float | None) -> bool:
@@ -446,7 +404,7 @@ def differ_in_trials(a: Trial, b: Trial) -> list[dict[str, Any]]:
 
 
 def _results(a: StudyFolder, b: StudyFolder, measure: str, is_one_text: bool) -> list[dict[str, Any]]:
-    ours, theirs = (_best_by_cell(each, measure) for each in (a, b))
+    ours, theirs = (_best_by_cell(study, measure) for study in (a, b))
     rows = []
     for cell in dict.fromkeys([*ours, *theirs]):
         (one, task), (other, its_task) = ours.get(cell, (None, "")), theirs.get(cell, (None, ""))

@@ -178,14 +178,16 @@ def _earlier_runs(
             started = folder.read(folder.plan_file)
             files = itertools.islice(folder.path.glob("runs/*/*/end.json"), MOST_RUNS)
             ends = [end for end in (RunFolder(file.parent).read_end() for file in files) if end]
-            if started["device"] != device or not ends:
-                continue
-            elapsed += folder.elapsed_seconds * len(started["workers"]) / n_workers
+            if started["device"] == device and ends:
+                elapsed += folder.elapsed_seconds * len(started["workers"]) / n_workers
+                trained += sum(end.wall_seconds for end in ends)
+                known += [
+                    (end.train_flops, end.wall_seconds)
+                    for end in ends
+                    if end.train_flops and end.wall_seconds
+                ]
         except (BadInput, OSError, ValueError, KeyError, TypeError):
             continue  # `doctor` reports what is wrong with it
-        trained += sum(end.wall_seconds for end in ends)
-        runs = [(end.train_flops, end.wall_seconds) for end in ends]
-        known += [run for run in runs if min(run) > 0]
     return known, max(1.0, trained / (elapsed or math.inf))
 
 
@@ -204,31 +206,30 @@ def _by_steps(
     """
     flops = {key: step_flops(values) for key, values in typical.items()}
     by_flops = sorted(planned.cells, key=lambda cell: flops[cell.cell])
+    least, most = by_flops[0], by_flops[-1]
     per_cell = planned.budget.trials_per_cell or max(cell.stack for cell in planned.cells)
     jobs = []
-    for cell in {cell.cell: cell for cell in (by_flops[0], by_flops[-1])}.values():
+    for cell in [least] if len(by_flops) == 1 else [least, most]:
         values, stack = typical[cell.cell], min(cell.stack, cell.n_trials(per_cell) * len(cell.seeds))
-        ways = [
-            Way(len(planned.workers), planned.workers[0].threads, stack, planned.dtype, compiled)
-            for compiled in dict.fromkeys((cell.compile, False))
-        ]
-        known = [way for way in ways if choosing.known_seconds(values, way) is not None]
-        if not known and not (may_time and stack * flops[cell.cell] <= MOST_PLANNED_FLOPS):
+        way = Way(len(planned.workers), planned.workers[0].threads, stack, planned.dtype, cell.compile)
+        if way.compile and choosing.known_seconds(values, way) is None:
+            way = replace(way, compile=False)
+        may_be_timed = may_time and stack * flops[cell.cell] <= MOST_PLANNED_FLOPS
+        if not may_be_timed and choosing.known_seconds(values, way) is None:
             return None
-        jobs.append(Timed(values, dataset.training(values), (known or ways[-1:])[0]))
+        jobs.append(Timed(values, dataset.training(values), way))
     try:
         took = choosing.measured(jobs, dataset.val)
     except RuntimeError:  # such as for a plugin's activation, which the timing processes do not know
         return None
-    least, most = flops[by_flops[0].cell], flops[by_flops[-1].cell]
-    slope = (took[-1] - took[0]) / (most - least or math.inf)
+    slope = (took[-1] - took[0]) / (flops[most.cell] - flops[least.cell] or math.inf)
 
     def seconds(cell: plan.CellPlan) -> float:
         values, n_val = typical[cell.cell], planned.data.val_tokens
         n_tokens = min(n_val, values.evaluated_tokens or n_val) * (1 + values.eval_train)
         n_evaluated = n_tokens * (1 + values.max_iters // values.eval_interval)
         n_steps = values.max_iters + n_evaluated / 3 / (values.batch_size * values.block_size)
-        return n_steps * (took[0] + slope * (flops[cell.cell] - least))
+        return n_steps * (took[0] + slope * (flops[cell.cell] - flops[least.cell]))
 
     return _with(planned, f"timed steps of {several(len(jobs), 'cell')}", seconds)
 

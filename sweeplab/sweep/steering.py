@@ -168,31 +168,47 @@ def extend(
         BadInput: nothing is given, a value is not a valid budget, or the range cannot be widened.
     """
     options = {"trials_per_cell": trials_per_cell, "time": time}
-    limits = {
-        name: {"none": "null"}.get(str(text), str(text)) for name, text in options.items() if text is not None
-    }
-    if widen is not None:
-        return _widen(folder, widen, trials_per_cell, time)
-    if not limits:
+    limits = {name: text for name, text in options.items() if text is not None}
+    if widen is None and not limits:
         allowed = "--trials-per-cell N, --time such as 2h, --widen HYPERPARAMETER"
         raise BadInput(Problem("nothing to extend by", allowed))
+    if widen is None:
+        return _extend_budget(folder, limits)
+    what = _widen(folder, widen)
+    if limits:
+        extended = _extend_budget(folder, limits)
+        return replace(extended, what=f"{what}; {extended.what}")
+    more = folder.command("extend", "--trials-per-cell", "N")
+    return Done(f"{what}, {more} gives it more; {_when(folder, open_store(folder))}", [])
+
+
+def _rewrite(folder: StudyFolder, changes: Mapping[str, Any]) -> StudySpec:
+    """Write other values into a study at some places, as ordered by `extend`; return the study."""
+    spec = read_study(folder.canonical_file, [f"{place}={value}" for place, value in changes.items()])
+    write_orders(folder, spec, dict.fromkeys(changes, "extend"))
+    write_whole(folder.canonical_file, json.dumps(spec.as_written(), indent=1).encode())
+    return spec
+
+
+def _extend_budget(folder: StudyFolder, limits: Mapping[str, int | str]) -> Done:
     store = open_store(folder)
+    changes = {f"budget.{name}": "null" if text == "none" else text for name, text in limits.items()}
     with store.storage.transaction() as connection:  # another such command may change another part of it
         before = read_spec(folder).budget.model_dump()
         try:
-            asked = [f"budget.{name}={text}" for name, text in limits.items()]
-            spec = read_study(folder.canonical_file, asked)
+            check_grid_sampler(
+                read_study(folder.canonical_file, [f"{place}={text}" for place, text in changes.items()]),
+                store.spaces,
+            )
         except BadInput as error:
             raise BadInput(*map(_by_option, error.problems)) from error
-        check_grid_sampler(spec, store.spaces)
+        spec = _rewrite(folder, changes)
         after = spec.budget.model_dump()
-        write_orders(folder, spec, {f"budget.{name}": "extend" for name in limits})
-        write_whole(folder.canonical_file, json.dumps(spec.as_written(), indent=1).encode())
         store.commands.add_in(connection, "budget", after)
     store.poll_commands()
-    changes = ", ".join(f"{name} {_said(after[name])} (was {_said(before[name])})" for name in limits)
+    words = ", ".join(f"{name} {_said(after[name])} (was {_said(before[name])})" for name in limits)
     back = [word for name in limits for word in (OPTIONS[name], _said(before[name]))]
-    what, undo = f"{folder.name} has {changes}", [folder.command("extend", *back)]
+    what, undo = f"{folder.name} has {words}", [folder.command("extend", *back)]
     if spec.budget.trials_per_cell is not None:
         to_go = sum(max(0, int(store.limit(each.cell)) - each.counted) for each in store.counts())
         what += f": {several(to_go, 'trial')} to go"
@@ -201,9 +217,9 @@ def extend(
     return Done(f"{what}; {_when(folder, store)}", undo)
 
 
-def _widen(folder: StudyFolder, name: str, trials_per_cell: int | str | None, time: str | None) -> Done:
-    study = folder.read(folder.canonical_file)
-    search = study["search"]
+def _widen(folder: StudyFolder, name: str) -> str:
+    """Widen a searched range at the ends where the best values lie; return what was done."""
+    search = folder.read(folder.canonical_file)["search"]
     ranges = [key for key, entry in search.items() if "min" in entry and "divides" not in entry]
     if name not in ranges:
         what = f"study {folder.name} searches no range of {name}"
@@ -213,34 +229,25 @@ def _widen(folder: StudyFolder, name: str, trials_per_cell: int | str | None, ti
     if folder.is_run:
         what = f"study {folder.name} is running, and its workers know its range"
         raise BadInput(f"{what}; {folder.command('study stop')} stops it first")
-    entry, trials = search[name], StudyTrials(folder)
-    limits = [each for each in find_limits(trials) if each.kind == "end of range" and each.name == name]
-    near = [end for end in ("min", "max") if any(f"{end} to take" in each.numbers for each in limits)]
+    entry, trials, near = search[name], StudyTrials(folder), set[str]()
+    for limit in find_limits(trials):
+        if limit.kind == "end of range" and limit.name == name:
+            near |= {end for end in ("min", "max") if f"{end} to take" in limit.numbers}
     was = f"{written(entry['min'])} to {written(entry['max'])}"
     if not near:
         raise BadInput(f"--widen: no best {name} lies at an end of its range, {was}")
-    ends = {end: widened(name, entry, end) for end in near}
+    ends = {end: widened(name, entry, end) for end in sorted(near)}
     ends = {end: value for end, value in ends.items() if value != entry[end]}
     if not ends:
         raise BadInput(f"--widen: {name} has its widest range already, {was}")
     with open_store(folder).storage.transaction():
-        spec = read_study(
-            folder.canonical_file, [f"search.{name}.{end}={value}" for end, value in ends.items()]
-        )
-        write_orders(folder, spec, {f"search.{name}.{end}": "extend" for end in ends})
-        write_whole(folder.canonical_file, json.dumps(spec.as_written(), indent=1).encode())
-    new = {**entry, **ends}
+        _rewrite(folder, {f"search.{name}.{end}": value for end, value in ends.items()})
     n_ended = sum(1 for trial in trials.all if trial.ending and trial.ending.outcome.counts_towards_budget)
-    now = f"{written(new['min'])} to {written(new['max'])}"
-    what = (
-        f"{folder.name} searches {name} from {now} (was {was}); its {several(n_ended, 'trial')} stay and count towards "
-        "trials_per_cell"
+    new = {**entry, **ends}
+    return (
+        f"{folder.name} searches {name} from {written(new['min'])} to {written(new['max'])} (was {was}); its "
+        f"{several(n_ended, 'trial')} stay and count towards trials_per_cell"
     )
-    if trials_per_cell is None and time is None:
-        more = folder.command("extend", "--trials-per-cell", "N")
-        return Done(f"{what}, {more} gives it more; {_when(folder, open_store(folder))}", [])
-    extended = extend(folder, trials_per_cell, time)
-    return replace(extended, what=f"{what}; {extended.what}")
 
 
 def _commands_of_running(folder: StudyFolder) -> Commands:
@@ -248,14 +255,12 @@ def _commands_of_running(folder: StudyFolder) -> Commands:
     if is_running(folder, commands):
         return commands
     store = open_store(folder)
-    done = sum(each.counted for each in store.counts())
-    if store.budget.time is not None and folder.elapsed_seconds >= store.budget.time:
-        next_step = f"{several(done, 'trial')} done; {_when(folder, store)}"
-    elif store.has_room():
-        next_step = f"{several(done, 'trial')} done; {folder.command('study resume')} continues it"
-    else:
-        more = folder.command("extend", "--trials-per-cell", "N")
-        next_step = f"it has all of its {several(done, 'trial')}; {more} gives it more"
+    done = several(sum(counts.counted for counts in store.counts()), "trial")
+    next_step = f"{done} done; {_when(folder, store)}"
+    if not store.has_room():
+        next_step = (
+            f"it has all of its {done}; {folder.command('extend', '--trials-per-cell', 'N')} gives it more"
+        )
     raise BadInput(f"study {folder.name} is not running: {next_step}")
 
 

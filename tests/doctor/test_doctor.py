@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
-from importlib.metadata import version
 from pathlib import Path
 
 import pandas as pd
@@ -25,9 +24,6 @@ from sweeplab.doctor.machine import (
     device_check,
     disk_check,
     lab_checks,
-    own_metadata,
-    package_checks,
-    python_check,
     thread_check,
     tracking_check,
 )  # fmt: skip
@@ -325,23 +321,6 @@ def test_a_tracking_server_that_is_down(tmp_path: Path, monkeypatch: pytest.Monk
     assert "secret" not in check.looked_at + check.found
     assert tracking_check(tmp_path, "ftp://x").verdict == "bad"
     assert tracking_check(tmp_path).found == "will be created by the first study that is run"
-
-
-def test_packages_are_compared_with_their_floors() -> None:
-    needed = ["numpy>=1", "no-such-package>=2,<3", "rich>=999", "torch>=999; python_version < '3'"]
-    absent, old, rest = package_checks(needed)
-    assert (absent.name, absent.verdict, absent.found) == ("no-such-package", "bad", "not installed")
-    assert absent.cure == "pip install 'no-such-package<3,>=2'"
-    assert (old.name, old.verdict, old.found) == ("rich", "bad", version("rich"))
-    assert (rest.verdict, rest.found) == ("ok", "correct: 1 of 3")
-
-
-def test_this_environment_has_what_the_metadata_says() -> None:
-    python, packages = own_metadata()
-    assert python_check(python).verdict == "ok"
-    assert len(packages) > 10 and not any("pytest" in each for each in packages)
-    assert [check.verdict for check in package_checks(packages)] == ["ok"]
-    assert python_check(python, "3.9.1").verdict == "bad"
 
 
 def test_devices_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,16 +173,6 @@ def test_what_has_levelled_or_cannot_be_told_is_not_still_falling(curve: list[tu
     assert fall_at_end(curve) is None
 
 
-def test_a_patience_that_the_file_sets_and_that_stops_no_run_is_said(tmp_path: Path) -> None:
-    (idle,) = plant(tmp_path, valley, patience=5)
-    assert (idle.kind, idle.change) == ("patience without effect", "lower patience, or raise min_delta")
-    assert idle.what == "patience 5 stopped no run of 8 trials"
-    (never,) = plant(tmp_path / "never", valley, patience=10)
-    assert never.what == "patience 10 cannot stop a run of 10 evaluations"
-    assert plant(tmp_path / "stops", valley, patience=5, states=("stopped",)) == []
-    assert plant(tmp_path / "default", valley) == []
-
-
 @pytest.mark.parametrize(
     ("name", "entry", "end", "to"),
     [

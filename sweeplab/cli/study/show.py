@@ -160,9 +160,7 @@ def print_study(study: dict[str, Any]) -> None:
 
 
 def print_failures(study: dict[str, Any]) -> None:
-    """Print where storage and folders disagree, and the error of each failed run."""
-    if study["disagreement"]:
-        say(f"disagree: {study['disagreement']}", "yellow")
+    """Print the error of each failed run."""
     for failure in study["failures"]:
         say(f"failed: {failure['key']}: {failure['error']}", "red")
 
@@ -282,7 +280,7 @@ def best(
     It is chosen by the value that a surrogate of all trials expects, as the lowest of many values is low by luck; of
     few trials the lowest counts. It prints both values, the searched hyperparameters, the checkpoint, commands that
     use it, which trials cannot be distinguished from it, and what limited it: the end of a range, a budget too short,
-    n-grams that are better, a patience without effect. With --yaml or
+    n-grams that are better. With --yaml or
     --output it writes a study file of this one trial, in which everything a run depends on is fixed: on a CPU
     it reproduces the loss bit for bit.
 

@@ -20,6 +20,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -62,9 +63,9 @@ def connect(address: str) -> Any:
     try:
         import ray
     except ModuleNotFoundError:
-        raise BadInput(f"the engine ray: Ray is not installed: {INSTALL}") from None
+        raise _refused(f"Ray is not installed: {INSTALL}") from None
     if Version(ray.__version__) < Version(OLDEST):
-        raise BadInput(f"the engine ray: Ray {ray.__version__} is older than {OLDEST}: {INSTALL}")
+        raise _refused(f"Ray {ray.__version__} is older than {OLDEST}: {INSTALL}")
     if ray.is_initialized():
         return ray
     at, cure = _running() if address == AUTO else address, STARTS
@@ -86,9 +87,13 @@ def connect(address: str) -> Any:
             _, marker, why = stderr.read().decode(errors="replace").strip().rpartition("RPC error: ")
             if not marker:
                 why = str(error).strip().partition("\n")[0].partition(". ")[0]
-            raise BadInput(f"the engine ray: no cluster answers at {at}: {why}; {cure}") from error
+            raise _refused(f"no cluster answers at {at}: {why}; {cure}") from error
     keep_quiet(ray)
     return ray
+
+
+def _refused(why: str) -> BadInput:
+    return BadInput(f"the engine ray: {why}")
 
 
 def _running() -> str:
@@ -107,7 +112,7 @@ def _running() -> str:
         at = read_own(Path(temporary) / "ray" / "ray_current_cluster").strip()
     except OSError as error:
         what = f"no cluster of yours is known here: {error.filename}: {error.strerror}"
-        raise BadInput(f"the engine ray: {what}; {STARTS}") from error
+        raise _refused(f"{what}; {STARTS}") from error
     name_address(at)
     return at
 
@@ -124,9 +129,7 @@ def exposure(ray: Any) -> str:
     if "AuthenticationError" in asked.stderr:
         return ""
     if os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
-        raise BadInput(
-            f"the engine ray: {OPEN}; with RAY_AUTH_MODE=token here no worker can report; {CLOSES}"
-        )
+        raise _refused(f"{OPEN}; with RAY_AUTH_MODE=token here no worker can report; {CLOSES}")
     return OPEN
 
 
@@ -136,16 +139,17 @@ def shortage(ray: Any, spec: Engine) -> str:
     Raises:
         BadInput: none can, and the cluster adds no nodes by itself.
     """
-    asked = {"CPU": 1 if spec.threads == AUTO else float(spec.threads), "GPU": spec.gpus_per_worker}
-    nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
-    if any(all(node.get(what, 0) >= count for what, count in asked.items()) for node in nodes):
+    n_cpus, n_gpus = 1.0 if spec.threads == AUTO else float(spec.threads), spec.gpus_per_worker
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    offers = [(node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in nodes]
+    if any(cpus >= n_cpus and gpus >= n_gpus for cpus, gpus in offers):
         return ""
-    has = Counter(", ".join(f"{what}: {node.get(what, 0):g}" for what in asked) for node in nodes)
-    have = "; ".join(f"{count} with {what}" for what, count in has.items())
-    takes = ", ".join(f"{what}: {count:g}" for what, count in asked.items())
-    what = f"no node has what a worker takes, {takes} (nodes: {have})"
+    have = "; ".join(
+        f"{count} with CPU: {cpus:g}, GPU: {gpus:g}" for (cpus, gpus), count in Counter(offers).items()
+    )
+    what = f"no node has what a worker takes, CPU: {n_cpus:g}, GPU: {n_gpus:g} (nodes: {have})"
     if adds_no_nodes():
-        raise BadInput(f"the engine ray: {what}; set engine.threads, engine.gpus_per_worker, or add a node")
+        raise _refused(f"{what}; set engine.threads, engine.gpus_per_worker, or add a node")
     return f"{what}; workers wait for a node that the cluster adds"
 
 
@@ -165,7 +169,7 @@ def run_on_nodes(address: str, script: str, seconds: float) -> list[str]:
     try:
         return [str(each) for each in ray.get(asked, timeout=seconds)]
     except ray.exceptions.RayError as error:
-        raise BadInput(f"the engine ray: nodes do not answer: {type(error).__name__}") from error
+        raise _refused(f"nodes do not answer: {type(error).__name__}") from error
 
 
 def _run_script(script: str) -> str:
@@ -226,16 +230,17 @@ class _Host:
                 tell(self._process, LEAVE)
 
 
+@dataclass
 class _Actor:
     """An actor as this process knows it, by the name that `ray list actors` shows.
 
-    `node` is the name of its node, None while it waits for one.
+    `node` is the name of its node, empty while it waits for one. `is_canceled` means that it was asked to end.
     """
 
-    def __init__(self, name: str, handle: Any) -> None:
-        self.name, self.handle, self.is_ended = name, handle, False
-        self.node: str | None = None
-        self.thread: threading.Thread
+    name: str
+    handle: Any
+    node: str = ""
+    is_canceled: bool = False
 
 
 class RayEngine(WorkerEngine):
@@ -251,6 +256,7 @@ class RayEngine(WorkerEngine):
         self._seen = uuid.uuid4().hex
         write_whole(self.folder.seen_file, self._seen.encode())
         self._actors: dict[int, _Actor] = {}
+        self._threads: list[threading.Thread] = []
         self._words: dict[int, str] = {}  # Ray's last message about a worker, as opposed to the worker's own
 
     @classmethod
@@ -271,10 +277,10 @@ class RayEngine(WorkerEngine):
                 max_concurrency=2,  # so that `end` is answered while `run` is under way
                 scheduling_strategy="SPREAD",
             )
-            actor = _Actor(name, host.remote())
-            self._actors[index] = actor
-            actor.thread = threading.Thread(target=self._follow, args=(index, actor), daemon=True)
-            actor.thread.start()
+            self._actors[index] = _Actor(name, host.remote())
+            thread = threading.Thread(target=self._follow, args=(index, self._actors[index]), daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def _follow(self, index: int, actor: _Actor) -> None:
         get, code = self._ray.get, FAILED
@@ -285,10 +291,11 @@ class RayEngine(WorkerEngine):
                 return
             environment = self.environment(index, base={})
             code = get(actor.handle.run.remote(self.command(index), environment, str(self.log(index))))
+        except self._ray.exceptions.RayTaskError as error:
+            self._words[index] = str(error).splitlines()[-1]
         except self._ray.exceptions.RayError as error:
+            self._words[index] = type(error).__name__
             code = self._code_of_loss(actor, error)
-            is_raised = isinstance(error, self._ray.exceptions.RayTaskError)
-            self._words[index] = str(error).splitlines()[-1] if is_raised else type(error).__name__
         finally:
             with suppress(self._ray.exceptions.RayError):
                 self._ray.kill(actor.handle)  # frees its place for another actor
@@ -297,7 +304,7 @@ class RayEngine(WorkerEngine):
 
     def _code_of_loss(self, actor: _Actor, error: Exception) -> int:
         # A worker that dies has its own exit code; an actor dies with its node, or because somebody killed it.
-        if actor.is_ended and actor.node is None:  # we canceled it
+        if actor.is_canceled and not actor.node:
             return 0
         known = self._ray.exceptions
         is_lost = isinstance(error, known.ActorDiedError | known.ActorUnavailableError)
@@ -313,7 +320,7 @@ class RayEngine(WorkerEngine):
 
     def _end(self, at_once: bool) -> None:
         for actor in [*self._actors.values()]:
-            actor.is_ended = not at_once
+            actor.is_canceled = not at_once
             if actor.node:
                 actor.handle.end.remote(at_once)
             else:
@@ -324,10 +331,10 @@ class RayEngine(WorkerEngine):
         places = []
         for index, actor in sorted(self._actors.copy().items()):
             name, log = f"actor {actor.name}", str(self.log(index))
+            place = WorkerPlace(index, "queued", "", name, log, "waits for room on a node")
             if actor.node:
-                places.append(WorkerPlace(index, "running", actor.node, name, log))
-            else:
-                places.append(WorkerPlace(index, "queued", "", name, log, "waits for room on a node"))
+                place = WorkerPlace(index, "running", actor.node, name, log)
+            places.append(place)
         return places
 
     def last_words(self, index: int) -> str:
@@ -337,8 +344,8 @@ class RayEngine(WorkerEngine):
     def close(self) -> None:
         """Kill the remaining actors, and disconnect from the cluster."""
         ends = time.monotonic() + END_SECONDS
-        for actor in [*self._actors.values()]:
-            actor.thread.join(max(0.0, ends - time.monotonic()))
+        for thread in self._threads:
+            thread.join(max(0.0, ends - time.monotonic()))
         for actor in [*self._actors.values()]:
             self._ray.kill(actor.handle)
         self._ray.shutdown()

@@ -177,7 +177,7 @@ class Owner:
     @classmethod
     @lru_cache(maxsize=10_000)  # every claim reads the owners of all leases
     def read(cls, text: str) -> Owner:
-        """Parse an owner from a lease; in those of earlier versions kernel and container are missing."""
+        """Parse an owner from a lease."""
         host, pid, created, unique, *place = text.split("|")
         return cls(host, int(pid), float(created), unique, *place)
 
@@ -201,8 +201,8 @@ class Owner:
     @property
     def is_here(self) -> bool:
         """Return whether the process ID is one of this machine and container."""
-        place = (self.boot, self.pid_namespace)
-        return self.host == socket.gethostname() and (place == process_space() or not any(place))
+        here = (socket.gethostname(), *process_space())
+        return (self.host, self.boot, self.pid_namespace) == here
 
     @property
     def is_gone(self) -> bool:
