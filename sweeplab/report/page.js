@@ -135,21 +135,30 @@ for (const place of figures) {
   place.source = JSON.parse(document.getElementById(place.dataset.figure).textContent);
   place.source.data.forEach(hovers);
   selectors(place);
-  draw(place).then(() => { listens(place); place.isSettled = true; });
 }
-addEventListener("resize", () => figures.forEach((place) => { if (place.wide !== place.clientWidth >= NARROW) draw(place); }));
+// A folded figure has no width: it is drawn when it is unfolded.
+function begin() {
+  for (const place of figures) {
+    if (place.isBegun || place.closest("details:not([open])")) continue;
+    place.isBegun = true;
+    draw(place).then(() => { listens(place); place.isSettled = true; });
+  }
+}
+begin();
+document.addEventListener("toggle", begin, true);
+addEventListener("resize", () => figures.forEach((place) => { if (place.isSettled && place.wide !== place.clientWidth >= NARROW) draw(place); }));
 
 // Paper is narrower than the screen, and Plotly knows only the screen's width.
 // In print the methods are unfolded.
 const methods = [...document.querySelectorAll("details.method")];
 let folded = [];
 addEventListener("beforeprint", () => {
-  figures.forEach((place) => Plotly.relayout(place, { autosize: false, width: place.closest(".half") ? 330 : 690 }));
+  figures.filter((place) => place.isSettled).forEach((place) => Plotly.relayout(place, { autosize: false, width: place.closest(".half") ? 330 : 690 }));
   folded = methods.filter((each) => !each.open);
   folded.forEach((each) => { each.open = true; });
 });
 addEventListener("afterprint", () => {
-  figures.forEach((place) => Plotly.relayout(place, { autosize: true, width: undefined }));
+  figures.filter((place) => place.isSettled).forEach((place) => Plotly.relayout(place, { autosize: true, width: undefined }));
   folded.forEach((each) => { each.open = false; });
 });
 // A figure as a file: on white, in ink, as wide as it is on the page.

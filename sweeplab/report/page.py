@@ -185,10 +185,12 @@ def render(
     beside: Mapping[str, str],
     plotly: str,
     trials: PageTrials = NO_TRIALS,
+    first: int | None = None,
 ) -> str:
     """Return the page: it loads only plotly.js, and has styles for light, dark and paper.
 
-    `beside` are the files in its folder with their contents; `plotly` is the path of plotly.js relative to it.
+    `beside` are the files in its folder with their contents; `plotly` is the path of plotly.js relative to it. Panels
+    after the `first` are folded.
     """
     from jinja2 import Environment, FileSystemLoader
 
@@ -196,12 +198,15 @@ def render(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["sentence"] = sentence
-    sections = _sections(_widened([panel for panel in panels if not panel.missing]), trials)
+    drawn = [panel for panel in panels[:first] if not panel.missing]
+    folded = [panel for panel in panels[len(panels[:first]) :] if not panel.missing]
+    sections = _sections([*_widened(drawn), *_widened(folded)], trials)
     has_figures = any(section.figure for section in sections)
     return environment.get_template("page.html").render(
         title=title,
         summary=summary,
         sections=sections,
+        n_open=len(drawn),
         missing=_missing(panels),
         trials=trials.entries and _script(trials.entries),
         about_trials=_script(trials.about),

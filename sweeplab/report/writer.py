@@ -76,7 +76,7 @@ def write_page(
     beside[f"{page}.json"] = "the data of every panel"
     library = (shared or folder) / f"plotly-{get_plotlyjs_version()}.min.js"
     plotly = Path(os.path.relpath(library, folder)).as_posix()
-    html = render(asked.title, summary, panels, beside, plotly, page_trials(report))
+    html = render(asked.title, summary, panels, beside, plotly, page_trials(report), asked.first)
     if shared and not library.exists():
         _write_files(shared, {library.name: get_plotlyjs()})
     if not shared:

@@ -68,6 +68,7 @@ def opened(browser: Page, file: Path, width: int) -> None:
     browser._call("Emulation.setDeviceMetricsOverride", **screen)
     browser.open(file.as_uri())
     browser.wait_for("document.readyState === 'complete' && typeof figures !== 'undefined'")
+    browser.read("document.querySelectorAll('details.more').forEach((each) => { each.open = true; })")
     browser.wait_for("figures.length > 3 && figures.every((each) => each.isSettled)")
 
 

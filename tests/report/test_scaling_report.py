@@ -14,6 +14,8 @@ from sweeplab.report.panels.base import PAGES, PANELS, read_dashboard
 
 TABLES = {"RunsPanel", "SamplePanel", "VerdictsPanel", "MisfitPanel", "AuditPanel"}
 FILES = {"scaling.html", "scaling.csv", "scaling-curves.csv", "scaling.json"}
+FOLDS = {"details", "table", "script", "style", "title", "button", "pre"}
+MOST_WORDS = 600
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -25,16 +27,24 @@ class Page(HTMLParser):
         self.links: list[str] = []
         self.tags: list[str] = []
         self.words = ""
+        self.prose: list[str] = []  # outside folds and tables
+        self._folds = 0
         self._inside: list[str] = []
         self.figures: list[dict] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
+        self._folds += tag in FOLDS
         self._inside.append(dict(attrs).get("type") or tag)
         self.links += [value or "" for name, value in attrs if name in ("src", "href", "action", "srcset")]
 
+    def handle_endtag(self, tag: str) -> None:
+        self._folds -= tag in FOLDS
+
     def handle_data(self, data: str) -> None:
+        if not self._folds:
+            self.prose += data.split()
         if self._inside[-1:] == ["application/json"]:
             said = json.loads(data)
             if "layout" in said:  # and no list of trials
@@ -109,6 +119,7 @@ def test_the_page_draws_each_panel_and_says_the_summary(page: Path) -> None:
     assert page.figures[0]["layout"]["xaxis"]["title"]["text"] == "parameters"
     assert page.figures[0]["layout"]["xaxis"]["type"] == "log"
     assert page.figures[0]["layout"]["yaxis"]["title"]["text"] == "val_loss (nats/token)"
+    assert 10 < len(page.prose) <= MOST_WORDS
     for said in ("48 runs of 24 trials in 6 cells", "Not drawn: 6 diverged.", "n_layer 1, 2, 4; "):
         assert said in page.words
 

@@ -145,10 +145,11 @@ def make_panel(asked: PanelSpec, report: ReportData) -> Panel:
 
 
 class Dashboard(NamedTuple):
-    """A page's title and its panels, from top to bottom."""
+    """A page's title and its panels, from top to bottom; those after the `first` are folded, if it is given."""
 
     title: str
     panels: tuple[PanelSpec, ...]
+    first: int | None = None
 
 
 def panels_of(page: str) -> list[str]:
@@ -170,10 +171,13 @@ def read_dashboard(path: Path | None = None, page: str = "scaling") -> Dashboard
             check_items(panels, "panel", kinds, problems)
         else:
             problems.add(("panels",), "there is no list of panels", "- panel: " + " | ".join(kinds))
+        first = document.get("first", 0)
+        if not isinstance(first, int) or first < 0:
+            problems.add(("first",), f"first is {first!r}", "the number of panels that are not folded")
 
-    document = read_checked(path or default_dashboard(page), ("title", "panels"), check)
+    document = read_checked(path or default_dashboard(page), ("title", "first", "panels"), check)
     panels = tuple(_spec(kinds[each["panel"]], **each) for each in document["panels"])
-    return Dashboard(str(document.get("title", page.capitalize())), panels)
+    return Dashboard(str(document.get("title", page.capitalize())), panels, document.get("first"))
 
 
 def panel_spec(panel: str, options: Mapping[str, Any]) -> PanelSpec:
