@@ -61,7 +61,7 @@ def stop_storage(lab: Lab = None) -> Answer:
     folders = [StudyFolder(server.lab, name) for name in study_names(server.lab)]
     for folder in folders:
         if folder.is_on_own_server and folder.is_run:
-            raise BadInput(f"study {folder.name} is running; stop it first: {folder.command('study stop')}")
+            raise BadInput(f"study {folder.name} is running; stop it first: {folder.command('stop')}")
     how = ("was not running", "has stopped")[server.stop()]
     return server.status(), f"the lab's storage {how}"
 

@@ -217,7 +217,7 @@ def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription
         is_of_file = is_of_file and len(changes) == n_differences
         cure = "give this one a --name of its own"
         if is_of_file:
-            cure += f", or {folder.command('study resume')} continues that one"
+            cure += f", or {folder.command('resume')} continues that one"
         raise BadInput(
             f"another study named {spec.name} exists in {folder.lab}: {'; '.join(changes)}; {cure}"
         )

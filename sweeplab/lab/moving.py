@@ -104,4 +104,4 @@ def finish_renaming(folder: StudyFolder) -> bool:
 
 
 def _in_use(folder: StudyFolder) -> str:
-    return f"study {folder.name} is running; stop it first: {folder.command('study stop')}"
+    return f"study {folder.name} is running; stop it first: {folder.command('stop')}"

@@ -57,7 +57,7 @@ def read_confirmed(folder: StudyFolder) -> list[Confirmed]:
     """
     if not folder.confirm_file.exists():
         return []
-    with reading(folder.confirm_file, f"{folder.command('study confirm')} writes it again"):
+    with reading(folder.confirm_file, f"{folder.command('confirm')} writes it again"):
         return [Confirmed.from_json(each) for each in json.loads(read_bytes(folder.confirm_file))]
 
 

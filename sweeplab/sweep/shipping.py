@@ -171,7 +171,7 @@ class Notifier:
             lines.append(f"best {summary['metric']} {summary['best_value']:.4f} in {summary['best_run']}")
         lines += [f"error: {each}" for each in errors[:1]]
         lines += [f"and {len(errors) - 1} more"] if len(errors) > 1 else []
-        lines.append(f"show it: {folder.command('study show')}")
+        lines.append(f"show it: {folder.command('show')}")
         self._notify(status, "\n".join(lines))
 
     def _notify(self, what: str, text: str) -> None:

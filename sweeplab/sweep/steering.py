@@ -61,7 +61,7 @@ def detach(
     """
     folder = StudyFolder(lab, spec.name)
     if folder.is_run:
-        raise BadInput(f"study {folder.name} is running; {folder.command('study stop')} stops it")
+        raise BadInput(f"study {folder.name} is running; {folder.command('stop')} stops it")
     check_reach(spec, lab)
     log = folder.lab / "logs" / f"{folder.name}.log"
     command = python("-m", "sweeplab", *words)
@@ -96,11 +96,11 @@ def detach(
 def _when(folder: StudyFolder, store: Store) -> str:
     limit, commands = store.budget.time, store.commands
     if limit is not None and folder.elapsed_seconds >= limit:
-        return f"its time budget is used up: {folder.command('study extend', '--time', 'TIME')} gives it more"
+        return f"its time budget is used up: {folder.command('extend', '--time', 'TIME')} gives it more"
     if not is_running(folder, commands):
-        return f"{folder.command('study resume')} runs it"
+        return f"{folder.command('resume')} runs it"
     if commands.state.phase == "pause":
-        return f"once {folder.command('study resume')} continues it"
+        return f"once {folder.command('resume')} continues it"
     return "its workers follow this after their next evaluation"
 
 
@@ -123,7 +123,7 @@ def pause(folder: StudyFolder) -> Done:
     """
     commands = _commands_of_running(folder)
     if commands.state.phase == "pause":
-        raise BadInput(f"study {folder.name} is paused; {folder.command('study resume')} continues it")
+        raise BadInput(f"study {folder.name} is paused; {folder.command('resume')} continues it")
     commands.set_phase("pause")
     what = f"{folder.name} pauses: its workers save their runs at their next evaluation and free their memory"
     return Done(what, [folder.command("resume")])
@@ -228,7 +228,7 @@ def _widen(folder: StudyFolder, name: str) -> str:
         raise BadInput(Problem(f"--widen: {what}", ", ".join(ranges) or "none", nearest(name, ranges)))
     if folder.is_run:
         what = f"study {folder.name} is running, and its workers know its range"
-        raise BadInput(f"{what}; {folder.command('study stop')} stops it first")
+        raise BadInput(f"{what}; {folder.command('stop')} stops it first")
     entry, trials, near = search[name], StudyTrials(folder), set[str]()
     for limit in find_limits(trials):
         if limit.kind == "end of range" and limit.name == name:

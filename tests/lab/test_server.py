@@ -284,6 +284,6 @@ def test_a_study_that_runs_keeps_its_server(run, lab: Path) -> None:
         while not any(folder.runs()):
             assert study.poll() is None
             time.sleep(0.1)
-        assert "study stop tiny" in run("storage", "stop", code=2)
+        assert "sweeplab stop tiny" in run("storage", "stop", code=2)
         study.send_signal(signal.SIGINT)
     run("storage", "stop")

@@ -97,7 +97,7 @@ def test_values_that_cannot_be_drawn_to_meet_a_constraint_wait_no_longer(tiny, k
 def test_time_that_is_over_is_said_with_the_command_that_gives_more(tiny, kept) -> None:
     folder, _ = kept(tiny(budget=Budget(time=60.0)))
     folder.write_elapsed(60.0)
-    assert "study extend tiny --time TIME" in enqueue(folder, ["learning_rate=1e-3"]).what
+    assert "sweeplab extend tiny --time TIME" in enqueue(folder, ["learning_rate=1e-3"]).what
 
 
 def test_a_trial_that_has_not_begun_is_withdrawn_and_leaves_nothing(tiny, kept) -> None:

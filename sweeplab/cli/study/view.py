@@ -367,7 +367,7 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
                 # What was ordered while it ran is later than the options of this command.
                 was_extended = any(order.at > study.spec.read for order in read_orders(result.folder))
                 again = shlex.join(["sweeplab", *sys.argv[1:]])
-                say(f"continue with: {result.folder.command('study resume') if was_extended else again}")
+                say(f"continue with: {result.folder.command('resume') if was_extended else again}")
             if result.report:
                 say(f"open   {result.folder.command('ui')}     {result.report}")
     if interrupts() and os.environ.get(HEAD):
@@ -425,7 +425,7 @@ def watch_with_view(folder: StudyFolder) -> int:
         with _following(folder.name, screen, _is_live(screen)) as update:
             status = watch_study(folder, update)
     except KeyboardInterrupt:
-        say(f"{folder.name} continues; {folder.command('study stop')} stops it")
+        say(f"{folder.name} continues; {folder.command('stop')} stops it")
         return 0
     _say_how_it_ended(folder)
     return EXIT_CODES.get(status or "failed", EXIT_FAILED)
