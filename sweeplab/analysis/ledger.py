@@ -1,9 +1,7 @@
-"""The ledger's file: append-only JSON lines, each chained by hash to all lines before it.
+"""The ledger: forecasts and their outcomes, one JSON line each, with the sha256 of the line before.
 
-An entry holds the sha256 of the entry before it and its own, over its canonical JSON. So a changed byte and a removed,
-moved or inserted line are detected. Lines removed from the end are detected by the file beside it, `<name>.head`, with
-the number of entries and the sha256 of the last one: publishing that line, for example in git, also proves that the
-whole file was not rewritten.
+A changed line has not the sha256 that it says, and a removed, moved or inserted one does not follow the line before. A
+ledger that was written anew, or has lost its end, is told from the true one by whoever noted its last sha256.
 """
 
 from __future__ import annotations
@@ -12,121 +10,83 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.files import make_folder, opened, read_bytes, sync_folder, write_whole
+from sweeplab.files import make_folder, opened, read_bytes, sync_folder
 from sweeplab.formatting import several
 
 FILE_NAME = "ledger.jsonl"
-VERSION = 1  # of the format of a forecast
-FORECAST, SCORED = "forecast", "scored"  # what an entry holds
-FIELDS = {"number", "sealed", "previous", "sha256"}
+FORECAST, SCORED = "forecast", "scored"  # what a line holds
+_BEFORE_ALL = "0" * 64
 
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """One line of the ledger: a sealed forecast, or a score of an earlier one; `sealed` is the time in UTC."""
+    """A line of the ledger: a sealed forecast, or the outcome of an earlier one; `sealed` is the time in UTC."""
 
     number: int
     sealed: datetime
     previous: str
-    forecast: dict[str, Any]
     sha256: str
+    forecast: dict[str, Any] = field(default_factory=dict)
     scored: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Chain:
-    """A ledger whose chain is intact; `has_head` says whether its head file confirms its end too."""
-
-    path: Path
-    entries: tuple[LedgerEntry, ...]
-    has_head: bool
-
-    @property
-    def forecasts(self) -> tuple[LedgerEntry, ...]:
-        """Return the sealed forecasts."""
-        return tuple(entry for entry in self.entries if entry.forecast)
-
-    @property
-    def scores(self) -> Mapping[int, Sequence[LedgerEntry]]:
-        """Return the recorded scores by the number of their forecast, the first one first."""
-        scores: dict[int, list[LedgerEntry]] = {}
-        for entry in self.entries:
-            if entry.scored:
-                scores.setdefault(entry.scored["number"], []).append(entry)
-        return scores
-
-    @property
-    def head(self) -> str:
-        """Return the sha256 of the last entry, which covers the whole ledger."""
-        return _last_digest(self.entries)
-
-
-def read_chain(path: Path) -> Chain:
-    """Return a ledger, checked from its first line to its last.
+def read_ledger(path: Path) -> tuple[LedgerEntry, ...]:
+    """Return the lines of a ledger, checked from the first to the last.
 
     Raises:
-        BadInput: there is none, it cannot be read, or its chain is broken: which line, and what is wrong.
+        BadInput: there is none, it cannot be read, or a line was changed, removed, moved or inserted: which one.
     """
-    if not path.exists() and not _head_file(path).exists():
-        raise BadInput(f"no ledger at {path}; `sweeplab laws forecast` begins one")
+    if not path.exists():
+        raise BadInput(f"no ledger at {path}; `sweeplab laws predict --seal` begins one")
     _check_file(path)
     try:
-        is_torn = path.exists() and read_bytes(path)[-1:] not in (b"", b"\n")
-        with _lock(path) if is_torn else nullcontext():  # it may be being written right now
-            return _read(path)
+        text = read_bytes(path)
+        if not text.endswith(b"\n"):  # it may be being written right now
+            with _lock(path):
+                text = read_bytes(path)
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
+    return _entries(path, text)
 
 
 def append(
     path: Path, contents: Sequence[Mapping[str, Any]], kind: str = FORECAST
 ) -> tuple[LedgerEntry, ...]:
-    """Append forecasts, or scores, of plain finite values, with the current time; all are on disk on return.
+    """Append forecasts, or outcomes, of plain finite values, with the current time; all are on disk on return.
 
     Raises:
-        BadInput: the ledger's chain is broken, or it cannot be written.
+        BadInput: the ledger is broken, or it cannot be written.
     """
     _check_file(path)
     try:
         make_folder(path.parent)
         with _lock(path):
-            chain = _read(path)
-            entries = list(chain.entries)
+            is_new = not path.exists()
+            entries = []
+            if not is_new:
+                entries = [*_entries(path, read_bytes(path))]
+            n_before = len(entries)
             lines = b""
             for fields in contents:
-                content = {
-                    "number": len(entries) + 1,
-                    "sealed": datetime.now(UTC).isoformat(timespec="microseconds"),
-                    "previous": _last_digest(entries),
-                    kind: dict(fields),
-                }
-                content["sha256"] = _digest(content)
-                entries.append(_entry(content))
-                lines += canonical(content) + b"\n"
-            is_new = not path.exists()
+                line = _sealed(entries, kind, fields)
+                entries.append(_entry(line))
+                lines += canonical(line) + b"\n"
             with opened(path, "ab") as file:
                 file.write(lines)
                 file.flush()
                 os.fsync(file.fileno())
             if is_new:
                 sync_folder(path.parent)
-            head = {"entries": len(entries), "sha256": entries[-1].sha256}
-            write_whole(_head_file(path), canonical(head) + b"\n")
     except OSError as error:
         raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
-    return tuple(entries[len(chain.entries) :])
-
-
-def _check_file(path: Path) -> None:
-    if path.exists() and not path.is_file():
-        raise BadInput(Problem("is no file", "the name of a ledger file, or of a new one", file=path))
+    return tuple(entries[n_before:])
 
 
 def canonical(content: Any) -> bytes:
@@ -134,88 +94,44 @@ def canonical(content: Any) -> bytes:
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _read(path: Path) -> Chain:
-    # The head first: it is written after its lines.
-    head = _head(path)
-    *lines, tail = read_bytes(path).split(b"\n") if path.exists() else [b""]
+def _sealed(before: Sequence[LedgerEntry], kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    line: dict[str, Any] = {
+        "number": len(before) + 1,
+        "sealed": datetime.now(UTC).isoformat(timespec="microseconds"),
+        "previous": _last(before),
+        kind: dict(fields),
+    }
+    return line | {"sha256": _digest(line)}
+
+
+def _entries(path: Path, text: bytes) -> tuple[LedgerEntry, ...]:
+    *lines, tail = text.split(b"\n")
     entries: list[LedgerEntry] = []
     for number, line in enumerate(lines, start=1):
-        content = _checked(line, entries)
-        if isinstance(content, str):
-            raise BadInput(f"{path}: line {number} {content}; nothing in a broken ledger counts")
-        entries.append(content)
+        try:
+            content = json.loads(line)
+            entry = _entry(content)
+            is_whole = canonical(content) == line and entry.sha256 == _digest(content)
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise BadInput(f"{path}: line {number} is no line of a ledger: it was changed") from None
+        if not is_whole:
+            raise BadInput(f"{path}: line {number} was changed: its sha256 is not that of its content")
+        if entry.previous != _last(entries) or entry.number != number:
+            what = f"line {number} is entry {entry.number} and does not follow the line before"
+            raise BadInput(f"{path}: {what}: lines were removed, moved or inserted")
+        entries.append(entry)
     if tail:
-        _refuse_torn(path, tail, entries, head)
-    if not head:
-        return Chain(path, tuple(entries), has_head=False)
-    count, digest = head
-    wrong = ""
-    if count > len(entries):
-        gone = f"{count - len(entries)} of {several(count, 'entry')}"
-        wrong = f"{gone} are missing from its end, after line {len(entries)}"
-    elif entries[count - 1].sha256 != digest:
-        wrong = f"line {count} is not the entry that was sealed"
-    if wrong:
-        raise BadInput(f"{path}: {wrong}, according to {_head_file(path).name}")
-    return Chain(path, tuple(entries), has_head=True)
-
-
-def _checked(line: bytes, before: Sequence[LedgerEntry]) -> LedgerEntry | str:
-    try:
-        content = json.loads(line)
-    except (ValueError, RecursionError):
-        return "is not JSON: it was changed"
-    if not isinstance(content, dict) or content.keys() - {FORECAST, SCORED} != FIELDS or len(content) != 5:
-        return "is not an entry of a ledger"
-    try:
-        if content["sha256"] != _digest(content):
-            return "was changed: its sha256 is not that of its content"
-        if canonical(content) != line:
-            return "was changed: the same content is written in other bytes"
-        entry = _entry(content)
-    except (ValueError, TypeError):
-        return "is not an entry of a ledger"
-    if entry.previous != _last_digest(before) or entry.number != len(before) + 1:
-        expected = "begin a ledger"
-        if before:
-            expected = f"follow entry {len(before)}"
-        return f"is entry {entry.number} and does not {expected}: lines were removed, moved or inserted"
-    return entry
-
-
-def _refuse_torn(
-    path: Path, tail: bytes, before: Sequence[LedgerEntry], head: tuple[int, str] | None
-) -> None:
-    line = f"{path}: line {len(before) + 1}"
-    if head and head[0] > len(before):
-        raise BadInput(f"{line} was changed: it is cut off, and was whole when it was sealed")
-    if isinstance(_checked(tail, before), LedgerEntry):
-        raise BadInput(f"{line} lacks only the newline at its end; to mend it: printf '\\n' >> {path}")
-    remove = f"truncate -s {path.stat().st_size - len(tail)} {path}"
-    cut = f"is cut off after {several(len(tail), 'byte')}, as after a kill while it was written"
-    raise BadInput(f"{line} {cut}; it was never sealed; to remove it: {remove}")
-
-
-def _head(path: Path) -> tuple[int, str] | None:
-    file = _head_file(path)
-    if not file.exists():
-        return None
-    try:
-        content = json.loads(read_bytes(file))
-        count = int(content["entries"])
-        if count < 1:
-            raise ValueError(count)
-        return count, str(content["sha256"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise BadInput(f"{file}: was changed: it is not the head of a ledger") from error
+        cut = f"line {len(lines) + 1} is cut off after {several(len(tail), 'byte')}, as after a kill, and not sealed"
+        raise BadInput(f"{path}: {cut}; to remove it: truncate -s {len(text) - len(tail)} {path}")
+    return tuple(entries)
 
 
 def _entry(content: Mapping[str, Any]) -> LedgerEntry:
-    sealed = datetime.fromisoformat(content["sealed"])
-    forecast, scored = content.get(FORECAST, {}), content.get(SCORED, {})
-    if sealed.tzinfo is None or not isinstance(forecast, dict) or not isinstance(scored, dict):
-        raise ValueError("no entry")
-    return LedgerEntry(content["number"], sealed, content["previous"], forecast, content["sha256"], scored)
+    """Return a line's content as an entry; a wrong field raises ValueError or TypeError."""
+    entry = LedgerEntry(**{**content, "sealed": datetime.fromisoformat(content["sealed"])})
+    if entry.sealed.tzinfo is None or not isinstance(entry.forecast or entry.scored, dict):
+        raise ValueError("no time zone, or no forecast")
+    return entry
 
 
 def _digest(content: Mapping[str, Any]) -> str:
@@ -223,14 +139,15 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical(fields)).hexdigest()
 
 
-def _last_digest(entries: Sequence[LedgerEntry]) -> str:
+def _last(entries: Sequence[LedgerEntry]) -> str:
     if entries:
         return entries[-1].sha256
-    return "0" * 64
+    return _BEFORE_ALL
 
 
-def _head_file(path: Path) -> Path:
-    return path.with_name(f"{path.name}.head")
+def _check_file(path: Path) -> None:
+    if path.exists() and not path.is_file():
+        raise BadInput(Problem("is no file", "the name of a ledger file, or of a new one", file=path))
 
 
 def _lock(path: Path) -> AbstractContextManager[object]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 AXES = ("n_layer", "n_embd", "block_size", "batch_size", "max_iters")
 STEPS_UP = 3  # beyond the study's largest value of an axis, as far apart as its values are
 _DRAWS = 8  # of a cell's space, to see whether its size rests on what is searched
-_LONGEST = 480  # letters of an expression, a little under what a study file may have
 
 
 def study_candidates(
@@ -116,21 +114,24 @@ def next_study_text(
 ) -> str:
     """Return the study file of some cells of a study; a cell chosen several times gets as many seeds.
 
-    Constraints select the cells from a full grid. `why` is its first line.
+    `why` is its first line.
     """
     from sweeplab.study.file.template import study_file
 
-    kept: dict[str, Any]
-    if spec.cells:
-        kept = {"grid": {}, "cells": [dict(zip(cell, _plain(cell.values()), strict=True)) for cell in chosen]}
-    else:
-        used = {name: {cell[name] for cell in chosen} for name in spec.grid}
-        grid = {name: [each for each in values if each in used[name]] for name, values in spec.grid.items()}
-        kept = {"grid": {name: _plain(values) for name, values in grid.items()}}
-        kept["constraints"] = [*spec.constraints, *_only(chosen, grid)]
-    written = spec.as_written()
-    kept["seeds"] = [*written["seeds"], *_more_seeds(spec, chosen, times)]
-    return study_file(written | kept, [why])
+    written = spec.as_written() | {"grid": {}}
+    written["cells"] = [{name: _plain(value) for name, value in cell.items()} for cell in chosen]
+    seeds = list(written["seeds"])
+    for cell, count in zip(chosen, times, strict=True):
+        is_cell = " and ".join(f"{name} == {value!r}" for name, value in cell.items())
+        for _ in range((count - 1) * len(spec.seeds)):
+            seeds.append({"seed": spec.first_seed + len(seeds), "when": is_cell})
+    return study_file(written | {"seeds": seeds}, [why])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    return value
 
 
 def _extended(values: Iterable[int]) -> list[int]:
@@ -143,51 +144,3 @@ def _extended(values: Iterable[int]) -> list[int]:
     between = [math.sqrt(low * high) for low, high in pairwise(distinct)]
     above = [distinct[-1] * step**power for power in range(1, STEPS_UP + 1)]
     return sorted({*distinct, *(max(unit, round(each / unit) * unit) for each in (*between, *above))})
-
-
-def _only(chosen: Sequence[Mapping[str, Any]], grid: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Constraints that leave exactly these cells of a grid: the allowed values after each prefix of a cell."""
-    constraints, names = [], list(grid)
-    for depth, name in enumerate(names):
-        following: dict[tuple[Any, ...], set[Any]] = defaultdict(set)
-        for cell in chosen:
-            following[tuple(map(cell.get, names[:depth]))].add(cell[name])
-        for beginning, allowed in following.items():
-            without = [value for value in grid[name] if value not in allowed]
-            if not without:
-                continue
-            other = [f"{before} != {value!r}" for before, value in zip(names, beginning, strict=False)]
-            allowed_ones = (f"{name} == {value!r}" for value in grid[name] if value in allowed)
-            only = " or ".join([*other, *allowed_ones])
-            if len(only) <= _LONGEST:
-                constraints.append(only)
-            else:
-                constraints += [" or ".join([*other, f"{name} != {value!r}"]) for value in without]
-    return constraints
-
-
-def _more_seeds(
-    spec: StudySpec, chosen: Sequence[Mapping[str, Any]], times: Sequence[int]
-) -> list[dict[str, Any]]:
-    """The seeds of cells that are run more than once: as few entries as the length of an expression allows."""
-    first, n_seeds = spec.first_seed + len(spec.seeds), len(spec.seeds)
-    entries: list[dict[str, Any]] = []
-    for repeat in range(1, max(times)):
-        parts: list[str] = []
-        for cell in (cell for cell, count in zip(chosen, times, strict=True) if count > repeat):
-            one = _is_cell(cell)
-            if parts and len(f"{parts[-1]} or {one}") <= _LONGEST:
-                parts[-1] += f" or {one}"
-            else:
-                parts.append(one)
-        for when in parts:
-            entries += [{"seed": first + len(entries) + k, "when": when} for k in range(n_seeds)]
-    return entries
-
-
-def _is_cell(cell: Mapping[str, Any]) -> str:
-    return " and ".join(f"{name} == {value!r}" for name, value in cell.items())
-
-
-def _plain(values: Iterable[Any]) -> list[Any]:
-    return [list(value) if isinstance(value, tuple) else value for value in values]

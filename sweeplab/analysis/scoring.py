@@ -1,90 +1,62 @@
-"""The outcomes of sealed forecasts, their scores, and the calibration of their intervals.
+"""The outcomes of sealed forecasts, and how many of their intervals hold them.
 
-The first score of a forecast counts: it is recorded in the ledger with the rows that it rests on. Later scores, of
-other rows, are recorded too, and counted as attempts; nothing that happens to the study or the table removes one.
-
-The runs of a study have start times, and a forecast must be earlier than all of them. A table has no times: the rows of
-that time are found by their digests, and must all be there, unchanged, without the forecast's own row among them.
-
-The continuous ranked probability score is that of `laws/forecasts.py`.
+The first forecast of a run counts, if it was sealed before the run started. Its outcome is recorded in the ledger when
+it is first known, with the study complete, and stays: nothing that happens to the study or the table changes it.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sweeplab.analysis import sealing
-from sweeplab.analysis.ledger import SCORED as SCORE_ENTRY
-from sweeplab.analysis.ledger import VERSION, LedgerEntry, append
-from sweeplab.analysis.sealing import Place, StartedRun
-from sweeplab.analysis.studies import Counting, file_points, read_studies
+from sweeplab.analysis.ledger import SCORED as OUTCOME
+from sweeplab.analysis.ledger import LedgerEntry, append, read_ledger
+from sweeplab.analysis.sealing import VERSION, rows_at, same_point, started_runs, study_digest
+from sweeplab.analysis.studies import Counting, read_studies
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.formatting import counts, several
-from sweeplab.lab.listing import read_spec
-from sweeplab.laws.columns import Array, Conventions
-from sweeplab.laws.forecasts import LAST_POINT, LAW, LOG_LINE, Normal
-from sweeplab.laws.intervals import LEVEL, share_interval
+from sweeplab.lab.listing import StudyState, read_spec, study_state
+from sweeplab.laws.columns import Conventions
 from sweeplab.laws.points import Points
 from sweeplab.records.folders import StudyFolder
 
 SCORED: Final = "scored"
 OPEN: Final = "open"  # its run has not ended
+LATE: Final = "late"  # it was made after its run started
+REPEATED: Final = "repeated"  # its run was forecast before
 VOID: Final = "void"  # its runs ended without a loss that could be scored
-REFUSED: Final = "refused"  # it was made after its run started, or the opposite cannot be proved
-LEVELS = (0.5, 0.8, 0.9, 0.95)
-
-
-@dataclass(frozen=True)
-class Score:
-    """The score of a forecast: `error_log` is log(outcome / predicted), `error_nats` outcome - predicted; None if the
-    law did not identify the loss, and so predicted no value.
-
-    `crps` has the scores of the law and of the naive forecasts that could be made, in log units.
-    """
-
-    outcome: float
-    error_log: float | None
-    error_nats: float | None
-    covered: bool
-    pit: float
-    crps: dict[str, float]
-
-
-def score(predicted: Mapping[str, Any], naive: Mapping[str, Any], outcome: float) -> Score:
-    """Return the score of a sealed prediction for the measured loss."""
-    at, loss = math.log(outcome), predicted["loss"]
-    law = Normal(**predicted["log_loss"])
-    others = {name: Normal(**said["log_loss"]) for name, said in naive.items() if said["log_loss"]}
-    errors: tuple[float | None, float | None] = (None, None)
-    if loss is not None:
-        errors = (at - math.log(loss), outcome - loss)
-    covered = predicted["low"] <= outcome <= predicted["high"]
-    crps = {name: forecast.crps(at) for name, forecast in ({LAW: law} | others).items()}
-    return Score(outcome, *errors, covered, law.pit(at), crps)
+UNCOUNTED = (LATE, REPEATED, VOID)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A sealed forecast and its outcome; `why` explains a state without a score, or adds to the score.
-
-    `basis` is what a score rests on that is not recorded yet; `attempts` counts the scores of unlike rows.
-    """
+    """A sealed forecast and what came of it: the measured loss of a scored one, or why there is none."""
 
     entry: LedgerEntry
     state: str
     why: str = ""
-    score: Score | None = None
-    basis: Mapping[str, Any] = field(default_factory=dict)
-    attempts: int = 0
+    loss: float | None = None
+    source: str = ""  # of a loss that the ledger does not have yet
+
+    @property
+    def is_held(self) -> bool | None:
+        """Return whether the interval holds the loss; None where there is none."""
+        predicted = self.entry.forecast["predicted"]
+        if self.loss is None:
+            return None
+        return bool(predicted["low"] <= self.loss <= predicted["high"])
+
+    @property
+    def error(self) -> float | None:
+        """Return log(loss / predicted); None without both."""
+        predicted = self.entry.forecast["predicted"]["loss"]
+        if self.loss is None or predicted is None:
+            return None
+        return math.log(self.loss / predicted)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values: the entry as it was sealed, then its outcome."""
@@ -96,184 +68,153 @@ class Outcome:
             "forecast": entry.forecast,
             "state": self.state,
             "why": self.why,
-            "score": asdict(self.score) if self.score else None,
-            "attempts": self.attempts,
+            "loss": self.loss,
+            "error": self.error,
+            "held": self.is_held,
         }
 
 
-class LabRuns:
-    """The runs of a lab's studies so far; each study is read once."""
+def verify(
+    path: Path, lab: Path, study: str = "", against: Path | None = None, counting: Counting | None = None
+) -> tuple[Outcome, ...]:
+    """Check a ledger, record the outcomes that are newly known, and return that of each forecast.
 
-    def __init__(self, lab: Path) -> None:
-        self._lab = lab
-        self._digest = cache(self._digest_now)
-        self._read: dict[str, tuple[list[StartedRun], Points | str]] = {}
+    Forecasts about a file's rows are scored `against` its later state, read as for the forecast unless `counting` says
+    otherwise; its filter of rows is always that of the forecast. With a `study`, only what is about it is returned.
 
-    def outcome(self, entry: LedgerEntry, place: Place) -> Outcome:
-        """Return the outcome of a forecast of a study's run."""
-        digests = {name: self._digest(name) for name in place.studies}
-        other = [name for name, now in digests.items() if now not in (None, place.studies[name])]
-        if other:
-            return Outcome(entry, VOID, f"another study named {other[0]} now stands in {self._lab}")
-        names = [name for name, now in digests.items() if now]
-        if not names:
-            return Outcome(entry, OPEN, f"no study {' or '.join(digests)} has been run in {self._lab}")
-        all_runs, points = self._reading(names, place.counting)
-        runs = [run for run in all_runs if sealing.same_point(run.at, entry.forecast["at"])]
-        if not runs:
-            return Outcome(entry, OPEN, "its run has not started")
-        if runs[0].started <= entry.sealed:
-            when = f"it was sealed at {sealing.time_in_words(entry.sealed)}"
-            return Outcome(entry, REFUSED, f"made after: {when}, and {sealing.started_in_words(runs)}")
-        unended, still, why = sum(run.ended is None for run in runs), "", points
-        if unended:
-            have = "has" if unended == 1 else "have"
-            still = f"{unended} of its {several(len(runs), 'run')} {have} not ended"
-        if isinstance(points, Points):
-            why, rows = "no loss at that size in its records", sealing.rows_at(points, entry.forecast["at"])
-            if rows.size:
-                return _scored(entry, points, rows, "the study", still)
-        if still:
-            return Outcome(entry, OPEN, still)
-        states = counts(Counter(str(run.state) for run in runs))
-        return Outcome(entry, VOID, f"its runs have ended ({states}), but: {why}")
-
-    def _digest_now(self, name: str) -> str | None:
-        """The digest of a study; None if it has not been run."""
-        folder = StudyFolder(self._lab, name)
-        if not (folder.canonical_file.exists() and folder.data_file.exists()):
-            return None
-        return sealing.study_digest(read_spec(folder), folder.data.text_digest)
-
-    def _reading(self, names: Sequence[str], counting: Counting) -> tuple[list[StartedRun], Points | str]:
-        key = repr((sorted(names), counting))
-        if key not in self._read:
-            folders = [StudyFolder(self._lab, name) for name in names]
-            started = [run for folder in folders for run in sealing.started_runs(folder, counting)]
-            points: Points | str
-            try:
-                studies = read_studies(self._lab, names).only(counting.where)
-                points = studies.points(counting.columns, counting.conventions)
-            except BadInput as error:
-                points = "; ".join(map(str, error.problems))
-            self._read[key] = sorted(started, key=lambda run: run.started), points
-        return self._read[key]
-
-
-def _of_table(entry: LedgerEntry, path: Path, points: Points) -> Outcome:
-    rows = sealing.rows_at(points, entry.forecast["at"])
-    if not rows.size:
-        return Outcome(entry, OPEN, f"{path} has no row of it")
-    data = entry.forecast["data"]
-    then = np.isin(sealing.row_marks(points), data["rows"])
-    if then[rows].any():
-        return Outcome(entry, REFUSED, "made after: its row was in the table when it was sealed")
-    if sealing.data_digest(points.only(then)) != data["digest"]:
-        why = f"only {then.sum()} of the {several(data['n_points'], 'row')} it was made from are unchanged in {path}"
-        return Outcome(entry, REFUSED, f"{why}, so its own row may have been among them")
-    why = ""
-    if points.n_rows is not None and points.n_rows[rows].sum() > 1:
-        how = "mean" if points.conventions["rows"].startswith("the mean") else "best"
-        why = f"the {how} of {several(int(points.n_rows[rows].sum()), 'row')}"
-    return _scored(entry, points, rows, path.name, why)
+    Raises:
+        BadInput: the ledger is broken or of another version, it has nothing of the study, or the file cannot be read.
+    """
+    results = outcomes(read_ledger(path), lab, against, counting)
+    new = [
+        {"number": outcome.entry.number, "source": outcome.source, "score": {"outcome": outcome.loss}}
+        for outcome in results
+        if outcome.source
+    ]
+    if new:
+        append(path, new, OUTCOME)
+    return of_study(results, study)
 
 
 def outcomes(
-    entries: Sequence[LedgerEntry],
-    lab: Path,
-    against: Path | None = None,
-    counting: Counting | None = None,
-    recorded: Mapping[int, Sequence[LedgerEntry]] | None = None,
+    entries: Iterable[LedgerEntry], lab: Path, against: Path | None = None, counting: Counting | None = None
 ) -> tuple[Outcome, ...]:
-    """Return the outcome of each forecast; those about a file's rows are scored `against` its later state.
-
-    `recorded` are the scores in the ledger, by the number of their forecast; the first one counts. Without a `counting`
-    the file is read as for the forecast; its filter of rows is always that of the forecast.
-
-    Raises:
-        BadInput: the file cannot be read with the given columns or those of the forecast; an entry has an unknown
-            format version.
-    """
-    runs, scored = LabRuns(lab), []
-    tables: dict[str, Points] = {}
+    """Return what came of each forecast of a ledger's entries, without recording it."""
+    recorded: dict[int, Mapping[str, Any]] = {}
+    forecasts = []
     for entry in entries:
+        if entry.scored:
+            recorded.setdefault(entry.scored["number"], entry.scored)
+            continue
         if entry.forecast.get("version") != VERSION:
-            raise BadInput(f"entry {entry.number} of the ledger has a format other than version {VERSION}")
-        run = entry.forecast["run"]
-        if run["studies"]:
-            outcome = runs.outcome(entry, Place(run["studies"], _counting(run["counting"])))
-        elif against:
-            then = _counting(entry.forecast["source"]["counting"])
-            how = replace(counting or then, where=then.where)
-            if repr(how) not in tables:
-                tables[repr(how)] = file_points(against, how.columns, how.conventions, how.where)
-            outcome = _of_table(entry, against, tables[repr(how)])
+            raise BadInput(f"line {entry.number} of the ledger is a forecast of another version of sweeplab")
+        forecasts.append(entry)
+    known = _Known(lab, against, counting)
+    results: list[Outcome] = []
+    for entry in forecasts:
+        first = next((each.entry.number for each in results if _same_run(each.entry, entry)), None)
+        if entry.forecast.get("late"):
+            results.append(Outcome(entry, LATE, entry.forecast["late"]))
+        elif first is not None:
+            results.append(Outcome(entry, REPEATED, f"forecast {first} is of the same run"))
+        elif entry.number in recorded:
+            score = recorded[entry.number]
+            results.append(Outcome(entry, SCORED, f"by {score['source']}", score["score"]["outcome"]))
+        elif entry.forecast["run"]["studies"]:
+            results.append(known.of_study(entry))
         else:
-            name = entry.forecast["source"]["names"][0]
-            outcome = Outcome(entry, OPEN, f"laws verify --against FILE scores it when {name} has its row")
-        scored.append(_with_recorded(outcome, (recorded or {}).get(entry.number, ())))
-    return tuple(scored)
+            results.append(known.of_table(entry))
+    return tuple(results)
 
 
-def record(path: Path, outcomes: Sequence[Outcome]) -> tuple[LedgerEntry, ...]:
-    """Append the scores that rest on rows of which the ledger has no score yet."""
-    new = [{"number": outcome.entry.number, **outcome.basis} for outcome in outcomes if outcome.basis]
-    if new:
-        return append(path, new, SCORE_ENTRY)
-    return ()
-
-
-def _with_recorded(outcome: Outcome, scores: Sequence[LedgerEntry]) -> Outcome:
-    if not scores:
-        return replace(outcome, attempts=int(bool(outcome.basis)))
-    losses = [entry.scored["score"]["outcome"] for entry in scores]
-    basis: Mapping[str, Any] = {}
-    if outcome.basis and all(entry.scored["rows"] != outcome.basis["rows"] for entry in scores):
-        basis = outcome.basis
-        losses.append(basis["score"]["outcome"])
-    first = scores[0]
-    words = [f"by {first.scored['source']} at {sealing.time_in_words(first.sealed)}"]
-    if first.scored["why"]:
-        words.append(first.scored["why"])
-    if losses[1:]:
-        later = ", ".join(f"{loss:.4g}" for loss in losses[1:])
-        attempts = several(len(losses), "attempt")
-        words.append(f"{attempts}: later ones, of other rows, gave {later}; the first counts")
-    if outcome.state in (REFUSED, VOID):
-        words.append(f"now it would be {outcome.state}: {outcome.why}")
-    crps = first.scored["score"]["crps"]  # canonical JSON has sorted the forecasters
-    crps = {name: crps[name] for name in (LAW, LAST_POINT, LOG_LINE) if name in crps}
-    score = Score(**first.scored["score"] | {"crps": crps})
-    return Outcome(outcome.entry, SCORED, "; ".join(words), score, basis, len(losses))
-
-
-def of_study(entries: Sequence[LedgerEntry], name: str) -> list[LedgerEntry]:
-    """Return the entries about a study's runs, or made from it."""
-    named = [{*entry.forecast["run"]["studies"], *entry.forecast["source"]["names"]} for entry in entries]
-    about = [entry for entry, names in zip(entries, named, strict=True) if name in names]
-    if not about:
-        known = sorted(set[str]().union(*named))
-        what = f"the ledger has no forecast of {name!r}"
-        raise BadInput(Problem(what, ", ".join(known), nearest(name, known)))
+def of_study(results: Sequence[Outcome], study: str) -> tuple[Outcome, ...]:
+    """Return the outcomes of forecasts about a study's runs, or made from it; of all without a name."""
+    names = {each.entry.number: {*_names(each.entry), *_sources(each.entry)} for each in results}
+    about = tuple(each for each in results if not study or study in names[each.entry.number])
+    if study and not about:
+        known = sorted(set[str]().union(*names.values()))
+        what = f"the ledger has no forecast of {study!r}"
+        raise BadInput(Problem(what, ", ".join(known), nearest(study, known)))
     return about
 
 
-def _scored(
-    entry: LedgerEntry, points: Points, rows: NDArray[np.intp], source: str, why: str = ""
-) -> Outcome:
+def _names(entry: LedgerEntry) -> list[str]:
+    return list(entry.forecast["run"]["studies"])
+
+
+def _sources(entry: LedgerEntry) -> list[str]:
+    return list(entry.forecast["source"]["names"])
+
+
+def _same_run(one: LedgerEntry, other: LedgerEntry) -> bool:
+    """Whether two forecasts are of one run: of the same studies, or of no study and from the same table."""
+    if _names(one) != _names(other) or not same_point(one.forecast["at"], other.forecast["at"]):
+        return False
+    return bool(_names(one)) or _sources(one) == _sources(other)
+
+
+class _Known:
+    """What is known of runs by now; each study and each table is read once."""
+
+    def __init__(self, lab: Path, against: Path | None, counting: Counting | None) -> None:
+        self._lab = lab
+        self._against = against
+        self._counting = counting
+        self._points: dict[str, Points] = {}
+
+    def of_study(self, entry: LedgerEntry) -> Outcome:
+        """Return the outcome of a forecast of a study's run."""
+        run, at = entry.forecast["run"], entry.forecast["at"]
+        counting, runs = _counting(run["counting"]), []
+        names = [name for name in run["studies"] if StudyFolder(self._lab, name).data_file.exists()]
+        for name in names:
+            folder = StudyFolder(self._lab, name)
+            if study_digest(read_spec(folder), folder.data.text_digest) != run["studies"][name]:
+                return Outcome(entry, VOID, f"another study named {name} now stands in {self._lab}")
+            runs += [each for each in started_runs(folder, counting) if same_point(each.at, at)]
+        if not runs:
+            return Outcome(entry, OPEN, "its run has not started")
+        first = min(runs, key=lambda each: each.started)
+        if first.started <= entry.sealed:
+            return Outcome(entry, LATE, first.words)
+        try:
+            for name in names:
+                state = study_state(StudyFolder(self._lab, name))
+                if state not in (StudyState.COMPLETE, StudyState.FAILED):
+                    return Outcome(entry, OPEN, f"study {name} is {state}")
+            points = self._study_points(names, counting)
+        except BadInput as error:
+            return Outcome(entry, OPEN, "; ".join(map(str, error.problems)))
+        return _scored(entry, points, "its study", VOID, "its runs ended without a loss")
+
+    def of_table(self, entry: LedgerEntry) -> Outcome:
+        """Return the outcome of a forecast of a table's row."""
+        if self._against is None:
+            why = f"laws verify --against FILE scores it when {_sources(entry)[0]} has its row"
+            return Outcome(entry, OPEN, why)
+        then = _counting(entry.forecast["source"]["counting"])
+        counting = replace(self._counting or then, where=then.where)
+        key = repr(counting)
+        if key not in self._points:
+            self._points[key] = counting.of_file(self._against)
+        name = self._against.name
+        return _scored(entry, self._points[key], name, OPEN, f"{name} has no row of it")
+
+    def _study_points(self, names: Sequence[str], counting: Counting) -> Points:
+        key = repr((names, counting))
+        if key not in self._points:
+            studies = read_studies(self._lab, names).only(counting.where)
+            self._points[key] = studies.points(counting.columns, counting.conventions)
+        return self._points[key]
+
+
+def _scored(entry: LedgerEntry, points: Points, source: str, otherwise: str, why: str) -> Outcome:
+    rows = rows_at(points, entry.forecast["at"])
+    if not rows.size:
+        return Outcome(entry, otherwise, why)
     logs = np.log(points.columns["loss"][rows])
     loss = math.exp(float(np.average(logs, weights=points.weights[rows])))
-    scored = score(entry.forecast["predicted"], entry.forecast["naive"], loss)
-    marks = sealing.row_marks(points)
-    basis = {
-        "source": source,
-        "digest": sealing.data_digest(points),
-        "rows": [marks[row] for row in rows],
-        "names": [points.names[row] for row in rows],
-        "why": why,
-        "score": asdict(scored),
-    }
-    return Outcome(entry, SCORED, why, scored, basis)
+    return Outcome(entry, SCORED, f"by {source}", loss, source)
 
 
 def _counting(fields: Mapping[str, Any]) -> Counting:
@@ -281,78 +222,31 @@ def _counting(fields: Mapping[str, Any]) -> Counting:
 
 
 @dataclass(frozen=True)
-class Coverage:
-    """The number and share of outcomes inside the central intervals of one level.
+class Calibration:
+    """How many scored forecasts of `n` distinct runs held; `low` and `high` are the 90% interval of that share.
 
-    `low` and `high` are the 90% interval of the share (Clopper and Pearson 1934).
+    The interval is Clopper's and Pearson's. Forecasts of one fit have correlated errors: `n_fits` counts distinct fits.
     """
 
-    level: float
-    covered: int
     n: int
+    held: int
+    n_fits: int
     low: float
     high: float
-    share: float
 
 
-@dataclass(frozen=True)
-class Skill:
-    """The mean CRPS of the law and of a naive forecast, over the forecasts that have both, in log units.
+def calibrate(results: Iterable[Outcome]) -> Calibration:
+    """Return how many of the scored forecasts held."""
+    from scipy.stats import binomtest
 
-    `ratio` is the law's CRPS over the naive one: under 1 the law is better.
-    """
-
-    n: int
-    law: float
-    naive: float
-    ratio: float | None
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """The scored forecasts of `n` distinct runs, of each the first; `n_forecasts` counts all.
-
-    `pit` has the predicted probability of a loss below the outcome, per run; `by_verdict` the coverage of the sealed
-    intervals by verdict. Forecasts from one fit have correlated errors: `n_fits` counts distinct fits.
-    """
-
-    n: int
-    n_forecasts: int
-    n_fits: int
-    coverage: tuple[Coverage, ...]
-    by_verdict: Mapping[str, Coverage]
-    pit: tuple[float, ...]
-    crps: Mapping[str, Skill]
-
-
-def calibrate(outcomes: Iterable[Outcome]) -> Calibration:
-    """Return the calibration over the outcomes with a score; without any, coverage is empty."""
-    every = [(outcome.entry.forecast, outcome.score) for outcome in outcomes if outcome.score]
-    first: dict[Any, tuple[dict[str, Any], Score]] = {}
-    for forecast, scored_one in every:
-        # One run has one size and one loss, to the bit, whatever the name of its study.
-        first.setdefault((*sorted(forecast["at"].items()), scored_one.outcome), (forecast, scored_one))
-    scored = list(first.values())
-    pit = np.array([own.pit for _, own in scored])
-    fits = {(said["data"]["digest"], said["fit"]["law"]) for said, _ in scored}
-    verdicts = np.array([said["predicted"]["verdict"]["verdict"] for said, _ in scored], object)
-    skill = {}
-    for name in (LAST_POINT, LOG_LINE):
-        both = [own.crps for _, own in scored if name in own.crps]
-        if both:
-            law, naive = (float(np.mean([crps[who] for crps in both])) for who in (LAW, name))
-            skill[name] = Skill(len(both), law, naive, law / naive if naive > 0 else None)
-    return Calibration(
-        n=len(scored),
-        n_forecasts=len(every),
-        n_fits=len(fits),
-        coverage=tuple(_coverage(level, pit) for level in LEVELS if scored),
-        by_verdict={name: _coverage(LEVEL, pit[verdicts == name]) for name in dict.fromkeys(verdicts)},
-        pit=tuple(map(float, pit)),
-        crps=skill,
-    )
-
-
-def _coverage(level: float, pit: Array) -> Coverage:
-    n, covered = len(pit), int((np.abs(2 * pit - 1) <= level).sum())
-    return Coverage(level, covered, n, *share_interval(covered, n), share=covered / n)
+    # One run has one size and one loss, to the bit, whatever the name of its study: its first forecast counts.
+    runs: dict[Any, Outcome] = {}
+    for outcome in results:
+        if outcome.state == SCORED:
+            runs.setdefault((*sorted(outcome.entry.forecast["at"].items()), outcome.loss), outcome)
+    held = sum(bool(outcome.is_held) for outcome in runs.values())
+    fits = {repr((each.entry.forecast["data"], each.entry.forecast["fit"])) for each in runs.values()}
+    if not runs:
+        return Calibration(0, 0, 0, 0.0, 1.0)
+    share = binomtest(held, len(runs)).proportion_ci(0.9)
+    return Calibration(len(runs), held, len(fits), float(share.low), float(share.high))

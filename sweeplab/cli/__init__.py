@@ -17,15 +17,15 @@ from typer.main import get_command
 from sweeplab.cli import data, models, report
 from sweeplab.cli.doctor import doctor
 from sweeplab.cli.laws.fit import fit
-from sweeplab.cli.laws.forecasts import forecast, ledger, next_runs, verify
-from sweeplab.cli.laws.hyperparameters import hyperparameter_laws
+from sweeplab.cli.laws.next import next_runs
+from sweeplab.cli.laws.predicting import predict as predict_size
+from sweeplab.cli.laws.predicting import verify
 from sweeplab.cli.mcp import mcp
 from sweeplab.cli.options import AsJson
 from sweeplab.cli.printing import FULL, open_streams, outlive_readers, print_answer
 from sweeplab.cli.storage import backup_storage, start_storage, stop_storage
 from sweeplab.cli.study import control, manage, run, show
 from sweeplab.cli.study.plan import plan
-from sweeplab.cli.study.transfer import predict as predict_size
 from sweeplab.cli.study.transfer import transfer
 from sweeplab.errors import (
     EXIT_BAD_INPUT,
@@ -61,7 +61,7 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
 GROUPS: dict[str, tuple[str, tuple[Command, ...]]] = {
     "laws": (
         "Fit scaling laws, each number with a verdict.",
-        (fit, hyperparameter_laws, forecast, predict_size, verify, ledger, next_runs),
+        (fit, predict_size, next_runs, verify),
     ),
     "storage": (
         "Run a PostgreSQL server for the studies of a lab.",
@@ -71,7 +71,6 @@ GROUPS: dict[str, tuple[str, tuple[Command, ...]]] = {
 # Commands whose functions have longer names, because the short name is taken by Python or another function.
 NAMES: dict[Command, str] = {
     show.list_studies: "list",
-    hyperparameter_laws: "hyperparameters",
     next_runs: "next",
     start_storage: "start",
     stop_storage: "stop",
@@ -106,6 +105,9 @@ MOVED = {
     "model": "sweeplab trace RUN",
     "model params": "sweeplab plan FILE --layers",
     "model coordinates": "sweeplab plan FILE --coordinates",
+    "laws forecast": "sweeplab laws predict SOURCE --seal",
+    "laws ledger": "sweeplab laws verify",
+    "laws hyperparameters": "sweeplab laws fit SOURCE",
     **dict.fromkeys(("laws audit", "laws compare", "laws isoflop", "laws shape"), "sweeplab laws fit SOURCE"),
 }
 

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 from sweeplab.cli import options
+from sweeplab.cli.laws import is_file, names_in
 from sweeplab.cli.laws.fit import fit
+from sweeplab.cli.laws.predicting import predict
 from sweeplab.cli.options import argument
 from sweeplab.cli.printing import Answer
 from sweeplab.cli.report import report
@@ -26,7 +28,6 @@ from sweeplab.cli.study.control import enqueue, stop
 from sweeplab.cli.study.plan import plan
 from sweeplab.cli.study.run import start_detached
 from sweeplab.cli.study.show import best, show
-from sweeplab.cli.study.transfer import predict
 from sweeplab.errors import BadInput, Problem, TrackingUnavailable, nearest
 from sweeplab.formatting import json_ready
 from sweeplab.hyperparameters import TABLE, canonical
@@ -146,7 +147,7 @@ TOOLS = {
     "best": Tool(best, ("name", "cell", "trial")),
     "stop": Tool(stop, ("name",), reads_only=False),
     "enqueue": Tool(enqueue, ("name", "values"), reads_only=False),
-    "predict": Tool(predict, ("name", "at", "count", "where")),
+    "predict": Tool(predict, ("source", "at", "count", "where")),
     "report": Tool(report, ("name", "page"), reads_only=False),
     "laws": Tool(fit, ("source", "columns", "count", "where", "law", "flops", "at", "tuned")),
 }
@@ -205,8 +206,9 @@ class Tools:
                     values[key] = info.parser(values[key])
         if "file" in values:
             self.reach.check_study(str(values["file"]), values)
-        elif name == "predict":  # whose plan reads the study's data
-            self.reach.check_run(values["name"])
+        elif name == "predict" and not is_file(values["source"]):  # whose plan reads the study's data
+            for study in names_in(values["source"]):
+                self.reach.check_run(study)
         return values
 
 

@@ -1,4 +1,4 @@
-"""Tables of runs from files: CSV and TSV of any dialect, JSON, JSON lines and Parquet, all but Parquet also compressed.
+"""Tables of runs from files: CSV and TSV, JSON, JSON lines and Parquet, all but Parquet also compressed.
 
 Rows of a text file are indexed by line, so that every refusal names it. What is not data is left out and counted in
 `frame.attrs`, under LEFT_OUT.
@@ -13,10 +13,8 @@ import gzip
 import io
 import json
 import lzma
-import re
 from collections import Counter
-from collections.abc import Callable, Sequence
-from itertools import islice
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +37,6 @@ _BYTE_ORDER_MARKS = {
 _COMPRESSED: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _MOST_BYTES = 2**32  # of a text: a compressed file must not fill the memory
 _PART_BYTES = 2**24
-_COMMENT = re.compile(r"^[ \t]*#", re.MULTILINE)
 
 
 def read_frame(path: Path) -> pd.DataFrame:
@@ -95,114 +92,75 @@ def _text_of(path: Path) -> str:
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
-    """The table of a text file; its separator is the one that splits the first line into most names.
-
-    Lines that begin with # are comments, but one right above the numbers that has as many names as these is the header.
-    """
+    """The table of a text file; lines that begin with # are comments, but for a header right above the numbers."""
     import pandas as pd
 
-    text = _text_of(path)
-    lines: list[int] | None = None
-    if _COMMENT.search(text):
-        text, lines = _without_comments(text)
-    # Of the heading, and of the first row: pandas makes an index of the cells that have no name.
-    starts = [line.strip("\r\n") for line in islice(filter(str.strip, io.StringIO(text)), 2)] or [""]
-    separator = _separator_of(starts[0])
-    if len(separator) > 1:
-        n_columns = max(len(line.split()) for line in starts)
+    lines = _text_of(path).replace("\r\n", "\n").split("\n")
+    comment = ""
+    for at, line in enumerate(lines):
+        if line.lstrip().startswith("#"):
+            comment, lines[at] = line.lstrip().removeprefix("#").strip(), ""
+        elif line.strip():
+            break
     else:
-        n_columns = max(len(cells) for cells in csv.reader(starts, delimiter=separator))
-    if n_columns > MOST_COLUMNS:
-        raise ValueError(f"it has {several(n_columns, 'column')}, and at most {MOST_COLUMNS:,} are read")
-    frame = pd.read_csv(io.StringIO(text), sep=separator, low_memory=False, skipinitialspace=True)
-    if not (isinstance(frame.index, pd.RangeIndex) and frame.index.start == 0):
+        raise ValueError("it has no row")
+    header = at
+    if comment and _is_number(lines[at].split(_separator_of(lines[at]))[0]):
+        # As numpy.savetxt writes it. Its line is in the place of the comment.
+        header = at - 1
+        lines[header] = comment
+    names_line = lines[header].strip()
+    n_repeated = 0
+    for at, line in enumerate(lines[header + 1 :], header + 1):
+        if line.strip() == names_line:
+            n_repeated += 1
+            lines[at] = ""
+        elif line.lstrip().startswith("#"):
+            lines[at] = ""
+    separator = _separator_of(names_line)
+    names = names_line.split()
+    if separator:
+        names = [name.strip() for name in next(csv.reader([names_line], delimiter=separator))]
+    if len(names) > MOST_COLUMNS:
+        raise ValueError(f"it has {several(len(names), 'column')}, and at most {MOST_COLUMNS:,} are read")
+    text = io.StringIO("\n".join(lines))
+    frame = pd.read_csv(text, sep=separator or r"\s+", skipinitialspace=True, low_memory=False)
+    if not isinstance(frame.index, pd.RangeIndex):
         raise ValueError("its rows have more cells than its first line has names")
-    if len(separator) == 1:
-        names = next(csv.reader(starts, delimiter=separator), [])
-        if len(names) == frame.shape[1]:
-            frame.columns = names  # pandas would rename a name that occurs twice
-    frame.columns = frame.columns.str.strip()
-    places = _lines(text, separator, len(frame))
-    if lines:
-        places = [lines[place - 1] for place in places]
-    frame.index = pd.Index(places, name="line")
-    header = (frame.astype(str).apply(lambda column: column.str.strip() == column.name)).all(axis=1)
-    if header.any():
-        frame = _with_numbers(frame[~header])
-        frame.attrs[LEFT_OUT] = {"repeated header": int(header.sum())}
+    if len(names) == frame.shape[1]:
+        frame.columns = pd.Index(names)  # pandas would rename a name that occurs twice
+    filled = [number for number, line in enumerate(lines, 1) if line.strip()]
+    if len(filled) == len(frame) + 1:  # else a cell has line breaks
+        frame.index = pd.Index(filled[1:], name="line")
+    if n_repeated:
+        frame.attrs[LEFT_OUT] = {"repeated header": n_repeated}
     return frame
 
 
-def _with_numbers(frame: pd.DataFrame) -> pd.DataFrame:
-    import pandas as pd
-
-    def converted(column: pd.Series[Any]) -> pd.Series[Any]:
-        try:
-            return pd.to_numeric(column)
-        except (ValueError, TypeError):
-            return column
-
-    return frame.apply(converted)
-
-
-def _without_comments(text: str) -> tuple[str, list[int]]:
-    kept: list[tuple[int, str]] = []
-    comment = (0, "")
-    for number, line in enumerate(io.StringIO(text), 1):
-        if line.lstrip().startswith("#"):
-            comment = number, line
-        elif line.strip() or kept:
-            if not kept and _are_names_above(comment[1], line):
-                kept.append((comment[0], comment[1].lstrip()[1:].lstrip()))
-            kept.append((number, line))
-    return "".join(line for _, line in kept), [number for number, _ in kept]
-
-
-def _are_names_above(comment: str, line: str) -> bool:
-    separator = _separator_of(line)
-    if len(separator) == 1:
-        separator = re.escape(separator)
-    names = re.split(separator, comment.lstrip()[1:].strip())
-    try:
-        numbers = [float(cell) for cell in re.split(separator, line.strip())]
-    except ValueError:
-        return False
-    return len(numbers) == len(names)
-
-
-def _separator_of(line: str) -> str:
-    parts = {mark: len(next(csv.reader([line.strip("\r\n")], delimiter=mark), [])) for mark in _SEPARATORS}
-    separator = max(_SEPARATORS, key=parts.__getitem__)
-    if parts[separator] == 1 and len(line.split()) > 1:
-        return r"\s+"
+def _separator_of(line: str) -> str | None:
+    """The separator that occurs most often in a line; None stands for blanks."""
+    separator = max(_SEPARATORS, key=line.count)
+    if separator not in line and len(line.split()) > 1:
+        return None
     return separator
 
 
-def _lines(text: str, separator: str, n_rows: int) -> Sequence[int]:
-    """The line in which each row begins: consecutive but for empty lines and cells with line breaks."""
-    if text.count("\n") + (not text.endswith("\n")) == n_rows + 1:
-        return range(2, n_rows + 2)
-    begins, line = [], 1
-    if len(separator) > 1:
-        separator = " "
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
-    for row in rows:
-        if len(row) > 1 or any(map(str.strip, row)):
-            begins.append(line)
-        line = rows.line_num + 1
-    if len(begins) == n_rows + 1:
-        return begins[1:]
-    return range(2, n_rows + 2)
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def _read_json(path: Path) -> pd.DataFrame:
     """The table of a JSON file: a list of runs, runs by name, or lists of equal length by column."""
+    import pandas as pd
+
     read = json.loads(_text_of(path))
     if isinstance(read, dict) and read and all(isinstance(value, dict) for value in read.values()):
         read = list(read.values())
     elif isinstance(read, dict) and read and all(isinstance(value, list) for value in read.values()):
-        import pandas as pd
-
         return pd.DataFrame(read)
     return _of_records(read)
 

@@ -77,17 +77,18 @@ def repeat(seed: int, at: str, folder: Path, anew: bool = False) -> dict[str, An
         trained(larger, lab)
     (scored,) = sweeplab("laws", "verify", lab=lab)["forecasts"]
     names = [name for name in law["parameters"] if name.startswith(("alpha", "exponent"))]
-    predicted, score = scored["forecast"]["predicted"], dict(scored["score"])
+    predicted, is_held = scored["forecast"]["predicted"], scored["held"]
     if anew:
-        predicted = sweeplab("laws", "predict", "small", "--at", at, lab=lab)["loss"]
-        score["covered"] = predicted["low"] <= score["outcome"] <= predicted["high"]
-    tuned = sweeplab("laws", "hyperparameters", "small", lab=lab)
+        predicted = sweeplab("laws", "predict", "small", "--at", at, lab=lab)["sizes"][0]["loss"]
+        is_held = predicted["low"] <= scored["loss"] <= predicted["high"]
+    tuned = law["hyperparameters"]
     rates = [cell["best"]["learning_rate"]["value"] for cell in tuned["cells"]]
     low, high = written("search")["learning_rate"]["min"], written("search")["learning_rate"]["max"]
     return {
         **first_command(seed, folder),
         **{"seed": seed, "exponent": law["parameters"][names[0]], "form": law["misfit"]["status"]},
-        **{"low": predicted["low"], "high": predicted["high"], "score": score},
+        **{"low": predicted["low"], "high": predicted["high"]},
+        **{"outcome": scored["loss"], "held": is_held},
         "inside": all(1.05 * low < rate < high / 1.05 for rate in rates),
     }
 
@@ -124,18 +125,18 @@ def main(repeats: int, first: int, at: str, folder: Path, times: int, anew: bool
         ),
     )
     for one in found:
-        number, score = one["exponent"], one["score"]
+        number = one["exponent"]
         half = math.inf if number["low"] is None else (number["high"] - number["low"]) / 2
         width = math.log(one["high"] / one["low"]) / 2
         halves.append((half, width, one["seconds"] / 60))
-        marks = (half <= 0.12, one["form"] != "flagged", score["covered"], width <= 0.02, one["inside"])
+        marks = (half <= 0.12, one["form"] != "flagged", one["held"], width <= 0.02, one["inside"])
         held = {name: count + bool(mark) for (name, count), mark in zip(held.items(), marks, strict=True)}
         rows.append(
             [
                 *(str(one["seed"]), f"{one['seconds']:.0f}", f"{one['cpu']:.0f}"),
                 f"{number['low']:.3f} to {number['high']:.3f}",
                 *(number["verdict"], one["form"], f"{one['low']:.4f} to {one['high']:.4f}", f"{width:.2%}"),
-                *(f"{score['outcome']:.4f}", str(score["covered"]), str(one["inside"])),
+                *(f"{one['outcome']:.4f}", str(one["held"]), str(one["inside"])),
             ]
         )
     print_table(HEADINGS, rows)

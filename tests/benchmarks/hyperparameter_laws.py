@@ -1,4 +1,4 @@
-"""Measure how often the intervals of `laws hyperparameters` hold planted optima, exponents and predictions.
+"""Measure how often the intervals of hyperparameter laws hold planted optima, exponents and predictions.
 
 Run: python tests/benchmarks/hyperparameter_laws.py [--tables 40] [--first 0] [--processes 2] [--only NAME]
 

@@ -67,7 +67,7 @@ def scored(name: str, folder: Path, law: str) -> list[dict[str, Any]]:
     lab, ledger = ("--lab", folder / "lab"), ("--ledger", folder / f"{name}.jsonl")
     if not ledger[1].exists():
         sweeplab("study", "run", fitted, *lab)
-        sweeplab("laws", "forecast", name, "--law", law, "--study", whole, *lab, *ledger)
+        sweeplab("laws", "predict", name, "--law", law, "--targets", whole, "--seal", *lab, *ledger)
     sweeplab("study", "run", whole, *lab)
     found: list[dict[str, Any]] = json.loads(sweeplab("laws", "verify", name, "--json", *lab, *ledger))[
         "forecasts"
@@ -77,18 +77,14 @@ def scored(name: str, folder: Path, law: str) -> list[dict[str, Any]]:
 
 
 def row(name: str, found: Sequence[dict[str, Any]]) -> list[str]:
-    crps = [
-        sum(each["score"]["crps"][by] for each in found) for by in ("law", "last point", "log-linear line")
-    ]
-    said = [(each["score"]["outcome"], each["forecast"]["predicted"]) for each in found]
-    widths = [math.log(each["high"] / each["low"]) / 2 for _, each in said]
-    errors = [abs(math.log(outcome) - each["log_loss"]["mean"]) for outcome, each in said]
-    held = sum(each["score"]["covered"] for each in found)
-    flagged = sum(each["forecast"]["fit"]["form"]["status"] == "flagged" for each in found)
+    predicted = [each["forecast"]["predicted"] for each in found]
+    widths = [math.log(each["high"] / each["low"]) / 2 for each in predicted]
+    errors = [abs(each["error"]) for each in found]
+    held = sum(each["held"] for each in found)
+    flagged = sum(each["forecast"]["fit"]["form"] == "flagged" for each in found)
     return [
         *(name, str(len(found)), f"{held} ({held / len(found):.0%})", f"±{median(widths):.1%}"),
         *(f"{median(errors):.1%}", f"{max(errors):.1%}", str(flagged)),
-        *(f"{crps[0] / each:.2f}" for each in crps[1:]),
     ]
 
 
@@ -99,8 +95,7 @@ def main(folder: Path, law: str) -> None:
     rows = [row(name, found) for name, found in told.items()]
     rows.append(row("all", [each for found in told.values() for each in found]))
     headings = ["study", "cells", "90% intervals that hold", "median width", "median error", "largest error"]
-    naive = ["CRPS / last point's", "CRPS / log-linear line's"]
-    print_table([*headings, "form flagged", *naive], rows)
+    print_table([*headings, "form flagged"], rows)
 
 
 if __name__ == "__main__":

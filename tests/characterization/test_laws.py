@@ -18,8 +18,7 @@ LINES = (
     f"laws fit runs.csv {COLUMNS} --law power-c --report page.html --json",
     f"laws fit ray.csv {COLUMNS} --law power-n --json",
     f"laws next runs.csv {COLUMNS} --quantity beta --json",
-    f"laws forecast runs.csv {COLUMNS} --params 2e8 --tokens 4e9 --tuned each --json",
-    "laws ledger --json",
+    f"laws predict runs.csv {COLUMNS} --at params=2e8,tokens=4e9 --seal --tuned each --json",
     "laws verify --json",
     "laws verify --against later.csv --json",
 )

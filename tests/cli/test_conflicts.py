@@ -36,8 +36,7 @@ ALTERNATIVES = [
         "--search n_layer",
     ),
     ("study init mine", "--search n_layer=1..4", "--search num_layers=1..5", "--search eps,n_layer"),
-    ("laws forecast runs.csv", "--study mine.yaml", "--targets larger.csv", "--params 1e6", "--tokens 1e9"),
-    ("laws forecast runs.csv", "--targets larger.csv", "--params 1e6", "--flops 1e15"),
+    ("laws predict runs.csv", "--at params=1e6", "--targets larger.csv"),
     ("hyperparameters", "--json", "--markdown"),
     (
         "generate text --prompt a",

@@ -37,7 +37,7 @@ def test_a_table(cli, pilot: Path) -> None:
     assert (said.code, said.err) == (0, "")
     lines = said.out.splitlines()
     assert lines[0].startswith("beta: ±") and " now, about ±" in lines[0]
-    assert "FLOPs" in lines[3] and "cell" not in lines[3]
+    assert lines[1].split() == ["params", "tokens", "flops", "times"]
     found = json.loads(cli("laws", "next", pilot, "--json").out)
     n, d = np.loadtxt(pilot, delimiter=",", skiprows=1).T[:2]
     assert found["quantity"] == "N_opt exponent"

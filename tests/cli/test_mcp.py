@@ -111,7 +111,7 @@ def test_a_tool_returns_what_its_command_prints(cli, finished: Finished, folder:
             cli("study", name, "tiny", "--json", "--lab", finished.lab).out
         )
     said = cli("laws", "predict", "tiny", "--at", "n_embd=32", "--json", "--lab", finished.lab)
-    assert tools.call("predict", {"name": "tiny", "at": "n_embd=32"}).keys() == json.loads(said.out).keys()
+    assert tools.call("predict", {"source": "tiny", "at": "n_embd=32"}).keys() == json.loads(said.out).keys()
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ list|rename NAME newer --yes
 rm NAME --yes|rm NAME --undo|doctor NAME --repair|stop NAME/n_embd=8/0
 resume NAME/n_embd=8/0|note NAME text|storage backup|storage stop|report NAME
 report NAME --page sweep|diff NAME NAME --page|laws fit NAME
-laws hyperparameters NAME|laws forecast NAME --params 1e5 --tokens 1e6|laws verify NAME|laws ledger
+laws predict NAME --at params=1e5,tokens=1e6 --seal|laws verify NAME
 laws next NAME|plan FILE --layers|trace NAME|trace NAME --prompt a --page attention.html
 plan FILE --coordinates --widths 8,16|export-hf NAME exported --force
 import-hf FOLDER --name hf --force|hyperparameters|generate NAME|predict NAME text

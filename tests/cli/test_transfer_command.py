@@ -7,7 +7,7 @@ import pytest
 from pandas import DataFrame
 
 from sweeplab import load_study
-from sweeplab.analysis.ledger import FILE_NAME, read_chain
+from sweeplab.analysis.ledger import FILE_NAME, read_ledger
 from sweeplab.analysis.studies import read_studies
 from sweeplab.lab.listing import study_names
 from sweeplab.report.data import ReportData
@@ -50,11 +50,11 @@ def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_o
     made = (lab / "studies" / ran[0] / "predicted" / "n_embd32.json").read_text()
     words = ("study", "transfer", "tiny.yaml", "--ladder", "2", "--quiet")
     answer = json.loads(cli(*words, "--json").out)
-    assert study_names(lab) == ran and len(read_chain(lab / FILE_NAME).entries) == 1
+    assert study_names(lab) == ran and len(read_ledger(lab / FILE_NAME)) == 1
     assert (lab / "studies" / ran[0] / "predicted" / "n_embd32.json").read_text() == made
     (size,) = answer["sizes"]
     assert size["parametrization"] == "standard" and size["copied_from"] == "n_embd=20"
-    assert size["sealed"] == read_chain(lab / FILE_NAME).entries[0].sha256
+    assert size["sealed"] == read_ledger(lab / FILE_NAME)[0].sha256
     losses = {rung["learning_rate"]: rung["loss"] for rung in size["losses"]}
     rate = size["predicted"]
     assert {rate, size["copied"]} < losses.keys() and len(losses) == 3 + (rate != size["copied"])

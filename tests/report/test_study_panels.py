@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -13,83 +11,55 @@ import pytest
 from analysis.planted_sweep import plant_sweep
 from report.scaling_page import write_scaling
 
-from sweeplab.analysis.ledger import FILE_NAME, LedgerEntry, append
-from sweeplab.analysis.scoring import OPEN, REFUSED, SCORED, Outcome, score
+from sweeplab.analysis.ledger import FILE_NAME, SCORED, append
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelSpec
 from sweeplab.report.panels.base import make_panel
 
 
-def forecast(study: str = "planted", loss: float = 2.0) -> dict:
-    log_loss = {"mean": math.log(loss), "sd": 0.01}
-    low, high = (loss * math.exp(side * 1.645 * 0.01) for side in (-1, 1))
+def forecast(study: str = "planted", params: float = 1e6, late: str = "") -> dict:
+    counting = {"conventions": {}, "columns": {}}
     return {
         "version": 1,
-        "source": {"names": [study], "is_file": False, "counting": None},
-        "run": {"studies": {study: "digest"}, "counting": None, "cells": ["n_layer=4"], "seeds": 1},
-        "at": {"params": 1e6, "tokens": 2e7, "flops": 1.2e14},
-        "predicted": {"loss": loss, "low": low, "high": high, "log_loss": log_loss, "level": 0.9}
-        | {"verdict": {"verdict": "identified", "reason": ""}},
-        "naive": {"last point": {"log_loss": {"mean": math.log(2.2), "sd": 0.0}, "why": ""}},
-        "fit": {"law": "chinchilla", "delta": "auto"},
-        "data": {"digest": "x"},
+        "source": {"names": [study], "is_file": False, "counting": counting},
+        "run": {"studies": {study: "digest"}, "counting": counting, "cells": ["n_layer=4"], "seeds": 1},
+        "at": {"params": params, "tokens": 2e7, "flops": 1.2e14},
+        "predicted": {"loss": 2.0, "low": 1.97, "high": 2.03},
+        "fit": {"law": "chinchilla"},
+        "data": {"n_points": 9},
+        "late": late,
     }
 
 
-def outcome(number: int, reached: float | None, state: str = SCORED) -> Outcome:
-    said = forecast()
-    entry = LedgerEntry(number, datetime(2026, 1, number, tzinfo=UTC), "0", said, "1")
-    came = None if reached is None else score(said["predicted"], said["naive"], reached)
-    return Outcome(entry, state, "" if came else "its run has not started", came)
-
-
-@pytest.fixture
-def book(plant) -> ReportData:
-    """A study with two forecasts that held, one that did not, one that is open and one that is refused."""
-    material = ReportData.of_study(*plant(["complete"]))
-    planted = [
-        outcome(1, 2.0),
-        outcome(2, 2.01),
-        outcome(3, 2.2),
-        outcome(4, None, OPEN),
-        outcome(5, None, REFUSED),
-    ]
-    material.once("outcomes", lambda: planted)
-    return material
-
-
-def test_the_ledger_shows_every_forecast_and_what_came(book: ReportData) -> None:
-    found = make_panel(PanelSpec("ledger"), book)
-    assert found.data["state"].tolist() == ["held", "held", "missed", "open", "refused"]
+def test_the_ledger_shows_every_forecast_and_what_came(tmp_path: Path, plant) -> None:
+    """Two forecasts that held, one that did not, one that is open and one that came too late."""
+    report = ReportData.of_study(*plant(["complete"]), lab=tmp_path)
+    ledger = tmp_path / FILE_NAME
+    append(
+        ledger, [*(forecast(params=1e6 * k) for k in (1, 2, 3, 4)), forecast(params=5e6, late="it started")]
+    )
+    scores = [(1, 2.0), (2, 2.01), (3, 2.2)]
+    append(ledger, [{"number": k, "source": "x", "score": {"outcome": loss}} for k, loss in scores], SCORED)
+    found = make_panel(PanelSpec("ledger"), report)
+    assert found.data["state"].tolist() == ["held", "held", "missed", "open", "late"]
     assert found.data["error (%)"].tolist()[:3] == pytest.approx([0, 0.4988, 9.531], abs=1e-3)
-    assert found.notes[0].startswith("5 forecasts: 2 held, 1 missed, 1 open, 1 refused.")
-    assert found.warnings == ("forecast 5 does not count: its run has not started",)
+    assert found.notes[0].startswith("2 of 3 scored forecasts held (90% interval of that share: ")
+    assert found.warnings == ("forecast 5 does not count: it started",)
     names = [trace.name for trace in found.figure().data]
     assert names == ["forecast", "outcome, held", "outcome, missed"]
 
 
-def test_calibration_counts_the_outcomes_inside_by_level(book: ReportData) -> None:
-    found = make_panel(PanelSpec("calibration"), book)
-    by_level = found.data.set_index("level")
-    assert by_level.loc[0.9, "covered"] == 2 and by_level.loc[0.9, "n"] == 3
-    assert (found.data["low"] <= found.data["share"]).all() and (
-        found.data["share"] <= found.data["high"]
-    ).all()
-    assert any("times that of the last point" in note for note in found.notes)
-    assert len(found.figure().data) == 2
-
-
 def test_a_ledger_is_read_from_the_lab(tmp_path: Path, plant) -> None:
     runs, curves = plant(["complete"])
-    none = make_panel(PanelSpec("ledger"), ReportData.of_study(runs, curves, lab=tmp_path))
-    assert none.missing == "no forecast was sealed; sweeplab laws forecast seals one"
+
+    def missing() -> str:
+        return make_panel(PanelSpec("ledger"), ReportData.of_study(runs, curves, lab=tmp_path)).missing
+
+    assert missing() == "no forecast was sealed; sweeplab laws predict --seal seals one"
     append(tmp_path / FILE_NAME, [forecast("another")])
-    other = make_panel(PanelSpec("ledger"), ReportData.of_study(runs, curves, lab=tmp_path))
-    assert "no forecast of 'planted'" in other.missing
-    append(tmp_path / FILE_NAME, [forecast()])
+    assert "no forecast of 'planted'" in missing()
     (tmp_path / FILE_NAME).write_bytes((tmp_path / FILE_NAME).read_bytes().replace(b"another", b"anothfr"))
-    broken = make_panel(PanelSpec("ledger"), ReportData.of_study(runs, curves, lab=tmp_path))
-    assert "was changed" in broken.missing
+    assert "was changed" in missing()
 
 
 @pytest.mark.slow

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,10 +17,11 @@ from sweeplab.formatting import several
 
 if TYPE_CHECKING:
     from sweeplab.analysis.studies import Counting, Studies
+    from sweeplab.laws.hyperparameters.runs import SearchedRuns
     from sweeplab.laws.points import Points
 
 
-_MANY, _ENOUGH = 5_000, 1_250  # rows of a table
+_MANY = 5_000  # rows of a table
 
 
 def _tables_and_studies(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -46,7 +47,8 @@ Source = Annotated[
 Columns = Annotated[
     str | None,
     option(
-        "ROLE=COLUMN,…", "Columns for params, tokens, loss, flops, n_layer, n_embd, group; COLUMN*1e9 scales."
+        "NAME=COLUMN,…",
+        "Columns for params, tokens, loss, flops, n_layer, n_embd, group, learning_rate …; COLUMN*1e9 scales.",
     ),
 ]
 Where = Annotated[
@@ -68,29 +70,38 @@ Tuned = Annotated[
         " [default: what the trials of a study, or several rows a point, say; else unknown]",
     ),
 ]
-Budget = Annotated[float | None, option("C", "Budget to give N_opt for.  [default: the table's largest]")]
-Law = Annotated[str, option("LAW", "A law, as in `laws fit`.")]
+Law = Annotated[
+    str,
+    option(
+        "LAW",
+        "One of auto, chinchilla, tied, power-n, power-d, power-c. auto is that of the sizes that vary, power-n "
+        "where tokens follow params.",
+    ),
+]
 
 
-def counting_of(
-    columns: str | None, count: str | None, where: str | None = None, tuned: str | None = None
-) -> Counting:
-    """Return what --columns, --count, --where and --tuned ask for."""
-    from sweeplab.analysis.studies import Counting
-    from sweeplab.laws.columns import Conventions, parse_columns, parse_conventions
-    from sweeplab.laws.points import parse_tuned
+@dataclass(frozen=True)
+class Read:
+    """The points of a source, how they are counted, their studies (None for a file), and the searched columns."""
 
-    conventions = parse_conventions(count) if count else Conventions()
-    named = parse_columns(columns) if columns else {}
-    return Counting(conventions, named, where or "", parse_tuned(tuned or ""))
-
-
-class Read(NamedTuple):
-    """The points of a source, how they are counted, and their studies (None for a file)."""
-
+    source: str
     points: Points
     counting: Counting
     studies: Studies | None
+    searched: Mapping[str, str]
+
+    def searched_runs(self) -> SearchedRuns:
+        """Return the runs with the values that were searched.
+
+        Raises:
+            BadInput: nothing was searched.
+        """
+        from sweeplab.analysis.studies import file_runs, tuned_runs
+
+        how, read = self.counting, self.studies
+        if read is None:
+            return file_runs(Path(self.source), how.columns, self.searched, how.where, how.conventions)
+        return tuned_runs(read.runs, self.source, read.design, how.conventions, how.columns, self.searched)
 
 
 def read_source(
@@ -102,31 +113,32 @@ def read_source(
     tuned: str | None = None,
 ) -> Read:
     """Read a file, or the studies that the source names, with commas between them."""
-    counting = counting_of(columns, count, where, tuned)
+    from sweeplab.analysis.studies import Counting, read_studies
+    from sweeplab.laws.columns import Conventions, parse_conventions
+    from sweeplab.laws.hyperparameters.runs import parse_searched
+    from sweeplab.laws.points import parse_tuned
+
+    conventions = parse_conventions(count) if count else Conventions()
+    roles, searched = parse_searched(columns) if columns else ({}, {})
+    counting = Counting(conventions, roles, where or "", parse_tuned(tuned or ""))
     if is_file(source):
-        path = Path(source)
-        points = counting.of_file(path).of_new_text()
+        points = counting.of_file(Path(source)).of_new_text()
         if points.n > _MANY:
-            word = "row" if path.suffix == ".parquet" else "line"
-            thinned = f"--where '{word} % {points.n // _ENOUGH} == 0' takes {_ENOUGH:,} of them"
-            hint = f"{several(points.n, 'row')} are read; fitting them takes a while; {thinned}"
-            print(hint, file=sys.stderr, flush=True)
-        return Read(points, counting, None)
-    every = studies_from(source, lab)
-    studies = every.only(counting.where)
-    counting = replace(counting, conventions=studies.settled(counting.conventions))
-    points = studies.points(counting.columns, counting.conventions).tuned_as(counting.tuned)
-    return Read(points.left_out(f"not where {where}", len(every.runs) - len(studies.runs)), counting, studies)
-
-
-def studies_from(source: str, lab: Path | None) -> Studies:
-    """Read the studies of a comma-separated list, in which a file is refused."""
-    from sweeplab.analysis.studies import read_studies
-
+            print(
+                f"{several(points.n, 'row')} are read; fitting them takes a while",
+                file=sys.stderr,
+                flush=True,
+            )
+        return Read(source, points, counting, None, searched)
     names = names_in(source)
     for name in filter(is_file, names):
         raise BadInput(Problem(f"{name!r} is a file", "studies, with commas between them"))
-    return read_studies(lab, names)
+    every = read_studies(lab, names)
+    studies = every.only(counting.where)
+    counting = replace(counting, conventions=studies.settled(counting.conventions))
+    points = studies.points(counting.columns, counting.conventions).tuned_as(counting.tuned)
+    points = points.left_out(f"not where {where}", len(every.runs) - len(studies.runs))
+    return Read(source, points, counting, studies, searched)
 
 
 def names_in(text: str) -> list[str]:
@@ -142,29 +154,30 @@ def is_file(source: str) -> bool:
     return path.is_file() or ("," not in source and is_table(path))
 
 
-# The columns of text in a table of numbers.
-NUMBER_TEXT = ("quantity", "verdict", "meaning")
-
-
-def number_row(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a number with its interval and verdict as a row of a table."""
-    ends = {end: cell_text(entry[end]) for end in ("low", "high")}
-    row = {"quantity": name, "value": entry["value"], **ends}
-    return row | {"verdict": entry["verdict"], "meaning": entry["meaning"]}
-
-
-def say_reasons(entries: Mapping[str, Mapping[str, Any]], prefix: str = "") -> None:
-    """Say why numbers are not identified, those with the same reason in one line."""
+def print_numbers(entries: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print numbers as a table, then why some of them are not identified, those with the same reason in one line."""
+    rows = [
+        {
+            "quantity": name,
+            "value": entry["value"],
+            "low": cell_text(entry["low"]),
+            "high": cell_text(entry["high"]),
+            "verdict": entry["verdict"],
+        }
+        for name, entry in entries.items()
+    ]
+    print_rows(rows, text=("quantity", "verdict"))
     reasons: dict[str, list[str]] = {}
     for name, entry in entries.items():
         if entry["verdict"] != "identified":
-            reasons.setdefault(f"{entry['verdict']}: {entry['why']}", []).append(name)
+            reasons.setdefault(entry["why"], []).append(name)
     for reason, names in reasons.items():
-        say(f"{prefix}{', '.join(names)}: {reason}")
+        say(f"{', '.join(names)}: {reason}")
 
 
-def print_numbers(entries: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print numbers as a table, then why some of them are not identified."""
-    print_rows([number_row(name, entry) for name, entry in entries.items()], text=NUMBER_TEXT)
-    say()
-    say_reasons(entries)
+def say_some(lines: Sequence[str], style: str | None = None, most: int = 3) -> None:
+    """Print the first of some lines, and how many more there are."""
+    for line in lines[:most]:
+        say(line, style)
+    if len(lines) > most:
+        say(f"… and {len(lines) - most} more, which --json lists", style)

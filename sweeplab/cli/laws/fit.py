@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from sweeplab.cli.laws import Budget, Columns, Count, Source, Tuned, Where, print_numbers, read_source
+from sweeplab.cli.laws import (
+    Columns,
+    Count,
+    Law,
+    Read,
+    Source,
+    Tuned,
+    Where,
+    print_numbers,
+    read_source,
+    say_some,
+)
 from sweeplab.cli.options import Lab, option
-from sweeplab.cli.printing import Answer, print_rows, progress, say, say_warnings
+from sweeplab.cli.printing import Answer, print_rows, progress, say
+from sweeplab.errors import BadInput
 from sweeplab.formatting import several
+
+_MEASURED = {
+    "seeds": "spread of one seed",
+    "tuning": "tuning excess of a point",
+    "left": "noise of a run about the law",
+}
+_MINIMA = ("flops", "n_rows", "n_opt", "n_opt_low", "n_opt_high", "d_opt", "loss", "why_none")
 
 
 def fit(
@@ -17,15 +35,10 @@ def fit(
     columns: Columns = None,
     count: Count = None,
     where: Where = None,
-    law: Annotated[
-        str,
-        option(
-            "LAW",
-            "One of auto, chinchilla, tied, power-n, power-d, power-c. auto is that of the sizes that vary, power-n "
-            "where tokens follow params.",
-        ),
-    ] = "auto",
-    flops: Budget = None,
+    law: Law = "auto",
+    flops: Annotated[
+        float | None, option("C", "Budget to give N_opt for.  [default: the table's largest]")
+    ] = None,
     at: Annotated[str | None, option("ROLE=NUMBER,…", "Also give the loss at params=…,tokens=….")] = None,
     tuned: Tuned = None,
     report: Annotated[Path | None, option("PAGE.html", "Write a page of the law, with figures.")] = None,
@@ -34,7 +47,8 @@ def fit(
     """Fit a law to a table, with a verdict on every number.
 
     A number that the table does not identify is not shown; the verdict says why. Where several sizes share a budget of
-    FLOPs, the best size of each is given too.
+    FLOPs, the best size of each is given too, and where hyperparameters were searched, how the best ones follow the
+    size.
 
     \b
     $ sweeplab laws fit runs.csv --columns params=N,tokens=D,loss=loss
@@ -45,12 +59,11 @@ def fit(
     from sweeplab.laws.isoflop import isoflop
 
     target = parse_target(at) if at else None
-    points = read_source(source, columns, count, lab, where, tuned).points
-    form = law_for(points, law)
+    read = read_source(source, columns, count, lab, where, tuned)
+    form = law_for(read.points, law)
     with progress() as update:
-        assessed = assess(points, form, flops, target, say=update)
-    answer = assessed.as_dict()
-    answer["isoflop"] = None
+        assessed = assess(read.points, form, flops, target, say=update)
+        answer = assessed.as_dict() | {"isoflop": None, "hyperparameters": _searched(read)}
     if {"params", "flops"} <= assessed.points.columns.keys():
         curves = isoflop(assessed.points, assessed.budget, assessed.tuning.doubt)
         if curves.budgets:
@@ -63,42 +76,36 @@ def fit(
     return answer, _print_assessment
 
 
+def _searched(read: Read) -> dict[str, Any] | None:
+    """Return the laws of the searched values; None where nothing was searched, and no column was named."""
+    from sweeplab.laws.hyperparameters.assessment import assess_hyperparameters
+
+    try:
+        return assess_hyperparameters(read.searched_runs()).as_dict()
+    except BadInput:
+        if read.searched:
+            raise
+        return None
+
+
 def _print_assessment(answer: dict[str, Any]) -> None:
     print_numbers(answer["parameters"] | answer["derived"])
-    if answer["isoflop"]:
-        _print_minima(answer["isoflop"])
-    say_warnings(answer["warnings"])
-    for words in answer["misfit"]["sentences"]:
-        say(words)
-    for test in answer["holdout"]:
-        say(test["says"])
+    say(f"{answer['law']}: {answer['formula']}, {several(answer['n_points'], 'row')}")
+    say_some([f"warning: {words}" for words in answer["warnings"]], "yellow")
+    say(f"a departure from the form: {answer['misfit']['status']}")
+    say_some([test["says"] for test in answer["holdout"][:1]])
     for name, size in answer["measured"].items():
         say(f"{_MEASURED[name]}: {size['value']:.2%} of the loss ({size['low']:.2%} to {size['high']:.2%})")
-    for words in answer["choice"]:
-        say(words)
-    say(f"\n{answer['law']}: {answer['formula']}  ({answer['source']})")
-    say(f"{several(answer['n_points'], 'row')} fitted")
-    _say_dropped(answer)
-    say("; ".join(f"{name}: {what}" for name, what in answer["conventions"].items()))
+    if answer["isoflop"]:
+        say(f"\nby {answer['isoflop']['how']}")
+        print_rows(answer["isoflop"]["budgets"], text=("why_none",), keys=_MINIMA)
+        print_numbers(answer["isoflop"]["numbers"])
+        say_some(answer["isoflop"]["warnings"], "yellow")
+    if answer["hyperparameters"]:
+        for name, law in answer["hyperparameters"]["searched"].items():
+            say(f"\nthe best {name}")
+            print_numbers(law["numbers"])
+            say_some(law["flags"], "yellow", most=1)
+    say(f"\nparams: {answer['conventions'].get('params')}; --json has what else was counted and left out")
     if "report" in answer:
         say(answer["report"])
-
-
-_MEASURED = {
-    "seeds": "the spread of one seed",
-    "tuning": "the tuning excess of a point",
-    "left": "the noise of a run about the law",
-}
-
-
-def _print_minima(curves: Mapping[str, Any]) -> None:
-    say(f"by {curves['how']}:")
-    keys = ("flops", "n_rows", "n_opt", "n_opt_low", "n_opt_high", "d_opt", "loss", "why_none")
-    print_rows(curves["budgets"], text=("why_none",), keys=keys)
-    print_numbers(curves["numbers"])
-    say_warnings(curves["warnings"])
-
-
-def _say_dropped(answer: Mapping[str, Any]) -> None:
-    if answer["dropped"]:
-        say("left out: " + ", ".join(f"{count} {reason}" for reason, count in answer["dropped"].items()))

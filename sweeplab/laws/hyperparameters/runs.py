@@ -192,8 +192,8 @@ def parse_at(text: str) -> dict[str, float]:
             target[name] = float(number)
         except ValueError:
             target[name] = math.nan
-        if name not in SIZES and name not in TABLE:
-            allowed = ", ".join((*SIZES, "N", "D", "a searched hyperparameter"))
+        if name not in SIZES and name != "flops" and name not in TABLE:
+            allowed = ", ".join((*SIZES, "flops", "N", "D", "a searched hyperparameter"))
             raise BadInput(Problem(f"--at has no {name!r}", allowed, nearest(name, (*SIZES, *TABLE))))
         if not 0 < target[name] < math.inf:
             raise BadInput(Problem(f"--at {pair!r}", "N=, D=, n_embd=, n_layer= and a positive number"))

@@ -1,0 +1,304 @@
+"""`sweeplab laws predict` and `verify`: what a size reaches, sealed before it is trained and scored after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from sweeplab.analysis.ledger import FILE_NAME, read_ledger
+from sweeplab.cli.laws import Columns, Count, Law, Read, Source, Tuned, Where, read_source, say_some
+from sweeplab.cli.options import Force, Lab, argument, flag, option, studies
+from sweeplab.cli.printing import Answer, cell_text, interval, print_rows, say
+from sweeplab.errors import BadInput, conflict
+from sweeplab.formatting import bytes_in_words, duration, several
+from sweeplab.records.folders import lab_folder
+
+if TYPE_CHECKING:
+    from sweeplab.analysis.predicting import Prediction
+    from sweeplab.analysis.sealing import Target
+    from sweeplab.laws.assessment import Assessment
+
+Ledger = Annotated[Path | None, option("FILE", "File of sealed forecasts.  [default: LAB/ledger.jsonl]")]
+_TEXT = ("size", "verdict", "value of", "why", "forecast", "interval", "outcome")
+
+
+def predict(
+    source: Source,
+    at: Annotated[
+        str | None,
+        option("NAME=VALUE,…", "A size: of params and tokens, or of every hyperparameter of a study's grid."),
+    ] = None,
+    targets: Annotated[
+        Path | None,
+        option("FILE", "Sizes: the cells of a study file, or a table's columns params, tokens, flops."),
+    ] = None,
+    seal: Annotated[bool, flag("Seal it in the ledger, for `laws verify`.", "--seal")] = False,
+    write: Annotated[Path | None, option("FILE", "Write the study file that trains the size.")] = None,
+    columns: Columns = None,
+    count: Count = None,
+    where: Where = None,
+    law: Law = "auto",
+    tuned: Tuned = None,
+    ledger: Ledger = None,
+    force: Force = False,
+    lab: Lab = None,
+) -> Answer:
+    """Predict the loss of a size, and the best values to train it with.
+
+    The interval is that of a run: of the law, a run's noise, and the error of the law's form in the hold-out. A size in
+    terms of a study's grid has its searched values by their laws, and costs; --at may name such values, too.
+
+    \b
+    $ sweeplab laws predict small --at n_layer=2,n_embd=96 --write large.yaml
+    $ sweeplab laws predict small --targets studies/small.yaml --seal
+    $ sweeplab laws predict runs.csv --at params=2e8,tokens=4e9
+    """
+    from sweeplab.analysis import sealing
+    from sweeplab.laws.columns import COUNTS, pairs_of
+    from sweeplab.laws.hyperparameters.runs import parse_at
+
+    if at and targets:
+        raise BadInput(conflict("--at", "--targets"))
+    if not at and not targets:
+        raise BadInput("which size? give --at NAME=VALUE,… or --targets FILE")
+    read = read_source(source, columns, count, lab, where, tuned)
+    answer: dict[str, Any] = {"source": source, "left_out": {}, "warnings": []}
+    if at and read.studies and not {name for _, name, _ in pairs_of(at)} & set(COUNTS):
+        predicted, answer["sizes"] = _of_size(read, at, lab, seal or write is not None)
+        assessed = predicted.law
+        wanted: Sequence[Target] = [predicted.target]
+        if write:
+            _write_study(predicted, write, f"What `laws predict {source} --at {at}` says.", force)
+            answer["study_file"] = str(write)
+        if seal and not assessed:
+            raise BadInput(f"there is no loss to seal: {predicted.why_none}")
+    elif write:
+        raise BadInput("--write takes a size of a study's grid, with --at")
+    else:
+        asked = parse_at(at) if at else {}
+        assessed, wanted, answer["left_out"] = _of_counts(read, asked, targets, law, lab)
+        answer["sizes"], left_out = _losses(assessed, wanted)
+        answer["left_out"] |= left_out
+        if at:
+            answer["sizes"][0] |= _best_values(read, asked)
+    if seal and assessed:
+        names = tuple(read.studies.specs) if read.studies else (source,)
+        origin = sealing.PointSource(names, read.studies is None, read.counting)
+        path = _file(ledger, lab)
+        sealed = sealing.seal(path, origin, assessed, lab_folder(lab), wanted)
+        answer["warnings"] = list(sealed.warnings)
+        answer["ledger"] = str(path)
+        answer["sealed"] = [_sealed(entry.number, entry.sha256, entry.forecast) for entry in sealed.entries]
+    return answer, _print_prediction
+
+
+def _of_size(read: Read, at: str, lab: Path | None, is_kept: bool) -> tuple[Prediction, list[dict[str, Any]]]:
+    """Predict a size of a study's grid; one that is sealed or written is refused where it cannot be trained."""
+    from secrets import token_hex
+
+    from sweeplab.analysis.predicting import predict_size
+    from sweeplab.lab.identity import check_same_study
+    from sweeplab.lab.listing import find_study
+    from sweeplab.records.folders import StudyFolder
+    from sweeplab.sweep.planning import look_ahead
+
+    assert read.studies  # only of a study
+    if len(read.studies.specs) > 1:
+        raise BadInput(
+            f"--at {at} is a size of one study, not of {several(len(read.studies.specs), 'study')}"
+        )
+    folder = find_study(lab, read.source)
+    changes = [f"--at {part}" for part in at.split(",")]
+    predicted = predict_size(folder, read.studies, read.points, changes, read.counting)
+    spec, plan = predicted.spec, predicted.plan
+    if is_kept:
+        check_same_study(spec, StudyFolder(folder.lab, spec.name), plan.data)
+    # A study of this name may have trained it already, or something else: what a new one takes is asked for.
+    unused = spec.model_copy(update={"name": f"{spec.name}-{token_hex(4)}"})
+    seconds = look_ahead(unused, plan, folder.lab).seconds
+    cell = plan.cells[0]
+    cost = {"flops": cell.train_flops, "memory_bytes": cell.memory_bytes, "seconds": seconds}
+    return predicted, [predicted.as_dict() | {"cost": cost}]
+
+
+def _write_study(predicted: Prediction, file: Path, comment: str, force: bool) -> None:
+    from sweeplab.cli.study.manage import new_file
+    from sweeplab.study.file.template import study_file
+
+    new_file(file, study_file(predicted.spec.as_written(), [comment]), force)
+
+
+def _best_values(read: Read, asked: Mapping[str, float]) -> dict[str, Any]:
+    """Predict the best searched values of a size; without any searched, there are none."""
+    from sweeplab.laws.columns import COUNTS
+    from sweeplab.laws.hyperparameters.assessment import assess_hyperparameters, predict_values
+
+    size = {name: number for name, number in asked.items() if name != "flops"}
+    try:
+        predicted = predict_values(assess_hyperparameters(read.searched_runs()), size)
+    except BadInput:
+        if read.searched or asked.keys() - set(COUNTS):
+            raise
+        return {}
+    return {"values": predicted["best"], "regret": predicted["regret"], "asked": predicted["asked"]}
+
+
+def _of_counts(
+    read: Read, asked: Mapping[str, float], targets: Path | None, law: str, lab: Path | None
+) -> tuple[Assessment, Sequence[Target], dict[str, str]]:
+    """Return the law of a source, the points to predict, and why cells of a study have none."""
+    from sweeplab.analysis import sealing
+    from sweeplab.laws.assessment import assess, law_for
+    from sweeplab.laws.columns import COUNTS
+    from sweeplab.study.file.reading import read_study
+
+    place, counting = None, read.counting
+    if read.studies:
+        text = {name: data["text_digest"] for name, data in read.studies.data.items()}
+        digests = {name: sealing.study_digest(spec, text[name]) for name, spec in read.studies.specs.items()}
+        place = sealing.Place(digests, counting)
+    left_out: Mapping[str, str] = {}
+    if asked:
+        counts = {role: asked[role] for role in COUNTS if role in asked}
+        wanted: Sequence[Target] = [sealing.point_target(read.points, counts, place)]
+    elif targets and targets.suffix in (".yaml", ".yml"):
+        if place is None:  # columns of the file, which a study does not have
+            counting = replace(counting, columns={}, where="")
+        wanted, left_out = sealing.cell_targets(read_study(targets), lab_folder(lab), counting)
+    elif targets:
+        wanted = sealing.file_targets(read.points, targets, place)
+    return assess(read.points, law_for(read.points, law)), wanted, dict(left_out)
+
+
+def _losses(assessed: Assessment, wanted: Sequence[Target]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return the loss at each point, and why there is none at others.
+
+    Raises:
+        BadInput: there is none at any.
+    """
+    from sweeplab.laws.forecasts import predict as forecast
+
+    sizes, left_out = [], {}
+    for target in wanted:
+        try:
+            seen = forecast(assessed, target.at, target.seeds)
+        except BadInput as refused:
+            left_out[target.words] = str(refused)
+            continue
+        loss = seen.verdict.entry((seen.loss, seen.low, seen.high), "the loss of a run")
+        sizes.append({"cell": target.words, "at": dict(target.at), "loss": loss | {"law": assessed.law.name}})
+    if not sizes:
+        raise BadInput(*(f"{words}: {why}" for words, why in left_out.items()))
+    return sizes, left_out
+
+
+def _sealed(number: int, digest: str, forecast: Mapping[str, Any]) -> dict[str, Any]:
+    return {"number": number, "sha256": digest, **forecast}
+
+
+def _file(ledger: Path | None, lab: Path | None) -> Path:
+    return (ledger or lab_folder(lab) / FILE_NAME).expanduser().absolute()
+
+
+def _print_prediction(answer: Mapping[str, Any]) -> None:
+    rows = []
+    for size in answer["sizes"]:
+        loss = size["loss"]
+        row = {
+            "size": size.get("name", size["cell"]),
+            "loss": loss["value"],
+            "low": loss["low"],
+            "high": loss["high"],
+        }
+        rows.append(row | {"verdict": loss.get("verdict")})
+    print_rows(rows, text=_TEXT)
+    size = answer["sizes"][0]
+    if len(answer["sizes"]) == 1:
+        say(size["loss"]["why"])
+    for name, entry in size.get("values", {}).items():
+        ends = "" if entry["low"] is None else f" ({interval(entry)})"
+        say(f"{name} {cell_text(entry['value'])}{ends}, {entry['verdict']}: {entry['why']}")
+    if "cost" in size:
+        cost = size["cost"]
+        takes = "" if cost["seconds"] is None else f", about {duration(cost['seconds'])} here"
+        say(f"{cost['flops']:.3g} FLOPs, {bytes_in_words(cost['memory_bytes'])}{takes}")
+    if size.get("is_row"):
+        say(f"one of the sizes of {answer['source']}")
+    if size.get("beyond"):
+        away = ", ".join(f"{name} by a factor of {factor:.3g}" for name, factor in size["beyond"].items())
+        say(f"beyond the sizes of {answer['source']}: {away}")
+    say_some([f"left out: {what}: {why}" for what, why in answer["left_out"].items()])
+    say_some([f"warning: {words}" for words in answer["warnings"]], "yellow")
+    if "sealed" in answer:
+        say(f"sealed in {answer['ledger']}, last line {answer['sealed'][-1]['sha256']}")
+        say("publish that before the run starts, in git for example: otherwise it proves nothing to others")
+    if "study_file" in answer:
+        say(f"next: sweeplab run {answer['study_file']}")
+
+
+def verify(
+    study: Annotated[
+        str | None, argument("STUDY", "Only forecasts for this study or from it.", autocompletion=studies)
+    ] = None,
+    against: Annotated[Path | None, option("FILE", "The forecasts' table, with new rows added.")] = None,
+    columns: Columns = None,
+    count: Count = None,
+    ledger: Ledger = None,
+    lab: Lab = None,
+) -> Answer:
+    """Check the ledger, score forecasts whose runs ended, and list all.
+
+    The first forecast of a run counts, if it was sealed before the run started. An outcome is recorded in the ledger
+    when it is first known. A changed ledger ends with exit code 2.
+
+    \b
+    $ sweeplab laws verify small
+    $ sweeplab laws verify --against runs.csv
+    """
+    from sweeplab.analysis import scoring
+    from sweeplab.analysis.studies import Counting
+    from sweeplab.laws.columns import Conventions, parse_columns, parse_conventions
+
+    counting = None
+    if columns or count:
+        if against is None:
+            raise BadInput("--columns and --count are for the table of --against FILE")
+        conventions = parse_conventions(count) if count else Conventions()
+        counting = Counting(conventions, parse_columns(columns) if columns else {})
+    path = _file(ledger, lab)
+    results = scoring.verify(path, lab_folder(lab), study or "", against, counting)
+    answer = {
+        "ledger": str(path),
+        "last": read_ledger(path)[-1].sha256,
+        "forecasts": [outcome.as_dict() for outcome in results],
+        "calibration": asdict(scoring.calibrate(results)),
+    }
+    return answer, _print_scores
+
+
+def _print_scores(answer: Mapping[str, Any]) -> None:
+    known = answer["calibration"]
+    share = ""
+    if known["n"]:
+        share = (
+            f" (90% interval {known['low']:.0%} to {known['high']:.0%}; {several(known['n_fits'], 'fit')})"
+        )
+    say(f"{known['held']} of {several(known['n'], 'scored forecast')} held{share}")
+    rows = []
+    for scored in answer["forecasts"]:
+        forecast, error = scored["forecast"], scored["error"]
+        place = ", ".join(list(forecast["run"]["studies"]) or forecast["source"]["names"])
+        outcome = scored["state"]
+        if scored["held"] is not None:
+            outcome = "held" if scored["held"] else "missed"
+        row = {"": scored["number"], "forecast": " ".join([place, *forecast["run"]["cells"][:1]])}
+        row |= {size: forecast["at"].get(size) for size in ("params", "tokens")}
+        row |= {"predicted": forecast["predicted"]["loss"], "interval": interval(forecast["predicted"])}
+        rows.append(row | {"outcome": outcome, "loss": scored["loss"], "error": error and f"{error:+.2%}"})
+    print_rows(rows, text=_TEXT)
+    for scored in answer["forecasts"]:
+        if scored["why"] and scored["loss"] is None:
+            say(f"{scored['number']} {scored['state']}: {scored['why']}")
+    say(f"{answer['ledger']}: whole, last line {answer['last']}")
