@@ -28,6 +28,7 @@ FRONT = "rgb(214,48,49)"
 FAINT = "rgba(128,128,128,0.45)"
 SHADE = "rgba(128,128,128,0.13)"
 _FEW_COLORS = 5  # more are told apart by their dashes too
+_FEW_DECADES, _MANY_DECADES = 0.7, 4.0
 _LARGE = 1e4  # from here on ticks are 20k, 3M …
 MOST_LINES = 12  # in a legend; if there are more, it names only the best
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
@@ -150,7 +151,10 @@ class Axis:
             "zeroline": False,
         }
         if self.log:
-            settings |= {"type": "log", "range": [math.log10(low), math.log10(high)]}
+            ends = [math.log10(low), math.log10(high)]
+            settings |= {"type": "log", "range": ends}
+            if _FEW_DECADES < ends[1] - ends[0] < _MANY_DECADES:
+                settings["dtick"] = "D2"  # 1, 2 and 5 of each decade
         if self.marks:
             settings |= {"tickvals": self.marks, "ticktext": [short(mark) for mark in self.marks]}
         return settings

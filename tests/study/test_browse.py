@@ -20,7 +20,7 @@ GOOD = "columns: [state, searched]\nsort: {by: best_val_loss}\n"
 def test_the_shipped_file_is_the_default_one() -> None:
     assert default_dashboard("mlflow") == REPOSITORY / "dashboards" / "mlflow.yaml"
     view = read_view(default_dashboard("mlflow"))
-    assert view["columns"] == ["best_val_loss", "state", "searched", "n_params", "cell"]
+    assert view["columns"] == ["searched", "best_val_loss", "state", "n_params", "cell"]
     assert view["sort"] == {"by": "best_val_loss"}
     assert [tuple(chart.get(part) for part in ("chart", "x", "metric", "y")) for chart in view["charts"]] == [
         ("line", "train_tokens", "val_loss", None), ("scatter", "log10_n_params", None, "best_val_loss"),

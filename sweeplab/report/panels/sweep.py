@@ -128,6 +128,8 @@ class ImportancePanel(
     @classmethod
     def _of(cls, report: ReportData) -> Panel:
         sweeps = report.sweeps
+        if all(len(sweep.dimensions) < 2 for sweep in sweeps):
+            raise BadInput("importances need two searched hyperparameters or more")
         shares = [each for sweep in sweeps for each in report.importances(sweep)]
         if not shares:
             raise BadInput(f"importances need {FEWEST_TRIALS} or more trials with different searched values")
