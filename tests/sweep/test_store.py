@@ -330,8 +330,6 @@ def test_a_lease_is_over_by_the_clock_and_at_once_where_its_process_is_known_to_
         assert is_dead(replace(gone, **there), is_over=True)
     assert is_dead(mine, is_over=True), "a process that was stopped can write nothing when it wakes up"
     assert is_dead(Owner.nobody(), is_over=False)
-    earlier = "|".join(str(gone).split("|")[:4])  # as earlier versions wrote it
-    assert is_dead(Owner.read(earlier), is_over=False)
 
 
 def test_a_worker_whose_lease_ran_out_writes_nothing_when_it_wakes_up(tiny, opened) -> None:
