@@ -27,8 +27,8 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE
 from sweeplab.laws.comparing import FALSE_ALARM, Array, CellComparison, CellTrials, compare
+from sweeplab.laws.core import LEVEL
 from sweeplab.laws.evidence import DIFFERENT, NOT_SEEN, UNKNOWN, Evidence
-from sweeplab.laws.intervals import LEVEL, student
 from sweeplab.records.confirmed import Confirmed
 
 ALL_CELLS = "all shared cells"
@@ -287,10 +287,12 @@ class SeedMean:
     @classmethod
     def of(cls, values: Array, level: float = LEVEL) -> SeedMean:
         """Return the mean of some values with its interval by Student's t."""
+        from scipy.special import stdtrit
+
         n, mean = len(values), float(np.mean(values))
         if n < 2:
             return cls(mean, np.nan, np.nan)
-        reach = student(n - 1, level) * float(values.std(ddof=1)) / math.sqrt(n)
+        reach = float(stdtrit(n - 1, (1 + level) / 2)) * float(values.std(ddof=1)) / math.sqrt(n)
         return cls(mean, mean - reach, mean + reach)
 
 

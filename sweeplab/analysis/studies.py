@@ -37,8 +37,8 @@ from sweeplab.laws.columns import (
     rows_where,
 )
 from sweeplab.laws.hyperparameters.runs import SearchedRuns, record_of, runs_of_frame, searched_points
-from sweeplab.laws.points import EACH, SHARED, UNKNOWN, Points, nominal, points_of
-from sweeplab.laws.reading import read_frame
+from sweeplab.laws.points import EACH, SHARED, UNKNOWN, Points, points_of
+from sweeplab.laws.reading import nominal, read_frame
 from sweeplab.records.runs import MEASURED_ON, RunState
 from sweeplab.study.choice import Ranking
 from sweeplab.study.search import Derived

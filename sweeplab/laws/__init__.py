@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from sweeplab.laws.assessment import Assessment
 
 
-_STUDY_KEYS = frozenset({"study", "cell", "trial", "seed"})  # in a table that `export` wrote
-
-
 @dataclass(frozen=True)
 class FittedLaw:
     """A law that was fitted to a table.
@@ -120,6 +117,7 @@ def fit(
     from sweeplab.laws.assessment import assess, law_for
     from sweeplab.laws.columns import ROLES, Conventions, parse_conventions
     from sweeplab.laws.hyperparameters.runs import searched_points as read
+    from sweeplab.laws.points import STUDY_KEYS
     from sweeplab.laws.reading import read_frame
 
     named = dict(columns or {})
@@ -134,7 +132,7 @@ def fit(
     source = "the table"
     if isinstance(table, str | Path):
         table, source = read_frame(Path(table)), str(table)
-    if not named and set(map(str, table)) >= _STUDY_KEYS:
+    if not named and set(map(str, table)) >= STUDY_KEYS:
         from sweeplab.analysis.studies import table_points as read
     points = read(table, source, named, conventions, where).tuned_as(tuned).of_new_text()
     return FittedLaw(assess(points, law_for(points, law), flops), named)

@@ -1,9 +1,9 @@
 """The assessment of a law on a table: every number with its interval and verdict, and whether the form fits.
 
 The terminal, `--json`, pages, the ledger and the Python API all report this one assessment. Every number is a quantile
-of the draws of one posterior, pooled over the draws of the tuning excess; a forecast adds the noise of a run and the
-form's error to the same draws. A verdict comes from the gate on the design, the doubts, and the interval's width. What
-is doubted has other fits: the interval then holds all of theirs.
+of the draws of one posterior, pooled over the draws of the tuning excess. A loss is drawn from the bent form: what the
+rows leave open of the form is part of its interval; a forecast adds the noise of a run. A verdict comes from the gate
+on the design, the doubts, and the interval's width. What is doubted has other fits: the interval then holds theirs too.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from sweeplab.laws import forms
 from sweeplab.laws.check import BETTER, HoldOut, Misfit, hold_outs, misfit
 from sweeplab.laws.choosing import along_family, family_words, law_of_counts
 from sweeplab.laws.columns import COUNTS, as_number, pairs_of
-from sweeplab.laws.core import Array
+from sweeplab.laws.core import LEVEL, Array, interval
 from sweeplab.laws.doubts import Doubt, Tuning, doubts_of, tuning_of
-from sweeplab.laws.fitting import Fit
-from sweeplab.laws.forms import LAWS, Law, Quantity, Values
-from sweeplab.laws.intervals import LEVEL
+from sweeplab.laws.fitting import Fit, fit
+from sweeplab.laws.forms import LAWS, Law, Quantity
 from sweeplab.laws.points import DECADES, SPREAD, STANDS, UNLIKE, Points, design, path_of
-from sweeplab.laws.sentences import sentence
+from sweeplab.laws.sentences import Reason, sentence
 
 IDENTIFIED, WEAK, NOT_IDENTIFIED = "identified", "weak", "not identified"
 NEAR = 3.0  # a row is near the optimum if its tokens per parameter are within this factor
@@ -74,11 +73,6 @@ class Verdict:
     code: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, verdict: str, code: str, facts: Mapping[str, Any]) -> Verdict:
-        """Return a verdict by the code and facts of its reason."""
-        return cls(verdict, sentence(code, facts), code, facts)
-
     @property
     def identified(self) -> bool:
         """Return whether there is a number to show: identified or weak."""
@@ -93,55 +87,65 @@ class Verdict:
         return entry | about | {"why": self.reason, "meaning": meaning}
 
 
-def gate(quantity: Quantity, points: Points, law: Law, optimum_ratio: float | None = None) -> Verdict | None:
-    """Return what the design lacks for a quantity; None if it lacks nothing.
+def judge(
+    kind: str,
+    value: float,
+    low: float,
+    high: float,
+    lacking: Reason | None = None,
+    doubt: Reason | None = None,
+) -> Verdict:
+    """Return the verdict on a number with its interval, in logs if its kind has a factor.
 
-    `optimum_ratio` is the log of the best tokens per parameter.
+    `lacking` is what its design lacks, `doubt` what is doubted.
     """
-    seen = design(points, law.columns)
-
-    def lacks(code: str, **facts: Any) -> Verdict:
-        return Verdict.of(NOT_IDENTIFIED, code, facts)
-
-    for name in quantity.needs:
-        decades, without = seen[f"decades of {name}"], seen[f"decades of {name} but for one row"]
-        if decades < DECADES[name]:
-            return lacks("decades", column=name, decades=decades, needed=DECADES[name])
-        if without < STANDS * DECADES[name]:
-            return lacks("one row", column=name, decades=without)
-        if seen[f"distinct {name}"] < law.fewest_values:
-            return lacks("few values", column=name, count=int(seen[f"distinct {name}"]))
-    for name, line, what in _LINES:
-        if seen.get(name, math.inf) < SPREAD:
-            return lacks("ray", line=line, what=what, spread=seen[name], needed=SPREAD)
-    if seen.get("sd across the line but for one row", math.inf) < STANDS * SPREAD:
-        return lacks("ray but one")
-    if optimum_ratio is not None:
-        ratios = np.log(points.columns["tokens"] / points.columns["params"])
-        if float(np.abs(ratios - optimum_ratio).min()) > math.log(NEAR):
-            # By what factor would give the number away.
-            return lacks("far from optimum", factor=NEAR)
-    return None
-
-
-def by_width(kind: str, value: float, low: float, high: float) -> Verdict:
-    """Return the verdict by an interval's width, in logs if the kind has a factor."""
+    if lacking:
+        return Verdict(NOT_IDENTIFIED, lacking.words, lacking.code, lacking.facts)
     tolerance = TOLERANCES[kind]
     far, width = max(high - value, value - low), high - low
     form = "{:.2g}"
     if tolerance.is_factor:
         far, width, form = math.exp(min(far, 50.0)), math.exp(min(width, 100.0)), "a factor {:.3g}"
-    facts = {
-        "far": form.format(far),
-        "width": form.format(width),
-        "needed": form.format(tolerance.identified),
-    }
-    if far <= tolerance.identified:
-        return Verdict.of(IDENTIFIED, "narrow", facts)
-    if far <= tolerance.weak:
-        return Verdict.of(WEAK, "wide", facts)
-    # How far an end is from a value that is not shown would give it away.
-    return Verdict.of(NOT_IDENTIFIED, "too wide", {name: facts[name] for name in ("width", "needed")})
+    facts = {"far": form.format(far), "needed": form.format(tolerance.identified)}
+    verdict, reason = IDENTIFIED, Reason("narrow", facts)
+    if far > tolerance.weak:
+        # How far an end is from a value that is not shown would give it away.
+        facts = {"width": form.format(width), "needed": form.format(tolerance.identified)}
+        verdict, reason = NOT_IDENTIFIED, Reason("too wide", facts)
+    elif doubt:
+        verdict, reason = WEAK, doubt
+    elif far > tolerance.identified:
+        verdict, reason = WEAK, Reason("wide", facts)
+    return Verdict(verdict, reason.words, reason.code, reason.facts)
+
+
+def gate(quantity: Quantity, points: Points, law: Law, optimum_ratio: float | None = None) -> Reason | None:
+    """Return what the design lacks for a quantity; None if it lacks nothing.
+
+    `optimum_ratio` is the log of the best tokens per parameter.
+    """
+    seen = design(points, law.columns)
+    for name in quantity.needs:
+        decades, without = seen[f"decades of {name}"], seen[f"decades of {name} but for one row"]
+        distinct = int(seen[f"distinct {name}"])
+        facts = {"column": name, "decades": decades, "needed": DECADES[name], "count": distinct}
+        if decades < DECADES[name]:
+            return Reason("decades", facts)
+        if without < STANDS * DECADES[name]:
+            return Reason("one row", facts | {"decades": without})
+        if distinct < law.fewest_values:
+            return Reason("few values", facts)
+    for name, line, what in _LINES:
+        if seen.get(name, math.inf) < SPREAD:
+            return Reason("ray", {"line": line, "what": what, "spread": seen[name], "needed": SPREAD})
+    if seen.get("sd across the line but for one row", math.inf) < STANDS * SPREAD:
+        return Reason("ray but one", {})
+    if optimum_ratio is not None:
+        ratios = np.log(points.columns["tokens"] / points.columns["params"])
+        if float(np.abs(ratios - optimum_ratio).min()) > math.log(NEAR):
+            # By what factor would give the number away.
+            return Reason("far from optimum", {"factor": NEAR})
+    return None
 
 
 @dataclass(frozen=True)
@@ -169,62 +173,78 @@ class Estimate:
 class Assessment:
     """The assessment of one law on one table.
 
-    `raw` are the points as measured, `points` those that the law is fitted to. `values` are draws of the parameters,
-    pooled over the draws of the tuning excess; `doubts` say what makes every number weak at best.
+    `tuning` has the points as measured and those that the law is fitted to; `doubts` say what makes every number weak
+    at best.
     """
 
-    raw: Points
-    points: Points
-    fit: Fit
-    values: Values
-    budget: float
     tuning: Tuning
+    fit: Fit
+    budget: float
     misfit: Misfit
-    tests: tuple[HoldOut, ...]
     doubts: tuple[Doubt, ...]
     target: Mapping[str, float] | None = None
+
+    @property
+    def raw(self) -> Points:
+        """Return the points as measured."""
+        return self.tuning.raw
+
+    @property
+    def points(self) -> Points:
+        """Return the points that the law is fitted to."""
+        return self.tuning.points
 
     @property
     def law(self) -> Law:
         """Return the law."""
         return self.fit.law
 
-    def ends(self, measured: Callable[[Values], Array], added: Array | None = None) -> tuple[float, ...]:
-        """Return the value of a measure, and the ends of its interval over all that is doubted.
+    @cached_property
+    def tests(self) -> list[HoldOut]:
+        """Return the hold-outs of the law and of others."""
+        return hold_outs(self.points, self.law)
+
+    def fits(self, is_bent: bool = False) -> list[Fit]:
+        """Return the fits of the points, all equally likely."""
+        return [fit(points, self.law, is_bent) for points in self.tuning.tables]
+
+    def doubted(self, is_bent: bool = False) -> list[Fit]:
+        """Return the fits to what is doubted."""
+        fits = []
+        for doubt in self.doubts:
+            if doubt.is_bent:
+                fits.append(fit(self.points, self.law, is_bent=True))
+            for points in doubt.otherwise:
+                try:
+                    fits.append(fit(points, self.law, is_bent))
+                except BadInput:  # too few rows are left
+                    continue
+        return fits
+
+    def ends(self, quantity: Quantity, added: Array | None = None) -> tuple[float, float, float]:
+        """Return the value of a quantity, and the ends of its interval over all that is doubted.
 
         `added` [S] are draws of errors besides the law's own, as those of a run.
         """
-        tail = (1 - LEVEL) / 2
-        draws = measured(self.values)
-        value, lows, highs = float(np.median(draws)), [], []
-        for values in (self.values, *(each.values for doubt in self.doubts for each in doubt.fits)):
-            draws = measured(values)
+        is_bent = quantity.kind == "loss"
+        draws = np.concatenate([quantity.measure(fitted.values) for fitted in self.fits(is_bent)])
+        lows, highs = [], []
+        for measured in (draws, *(quantity.measure(fitted.values) for fitted in self.doubted(is_bent))):
             if added is not None:
-                draws = draws + np.resize(added, len(draws))
-            low, high = np.quantile(draws, [tail, 1 - tail])
-            lows.append(float(low))
-            highs.append(float(high))
-        return value, min(lows), max(highs)
+                measured = measured + np.resize(added, len(measured))
+            _, low, high = interval(measured)
+            lows.append(low)
+            highs.append(high)
+        return float(np.median(draws)), min(lows), max(highs)
 
     def judged(self, quantity: Quantity, value: float, low: float, high: float) -> Verdict:
         """Return the verdict on a quantity with this interval."""
-        ratio = None
-        if quantity.kind == "ratio":
-            ratio = value
-        lacking = gate(quantity, self.points, self.law, ratio)
-        if lacking:
-            return lacking
-        verdict = by_width(quantity.kind, value, low, high)
-        if verdict.verdict == IDENTIFIED and self.doubts:
-            return Verdict.of(WEAK, self.doubts[0].code, self.doubts[0].facts)
-        return verdict
+        lacking = gate(quantity, self.points, self.law, value if quantity.kind == "ratio" else None)
+        return judge(quantity.kind, value, low, high, lacking, next(iter(self.doubts), None))
 
     def estimate(self, quantity: Quantity) -> Estimate:
-        """Return a quantity with its interval and verdict; a loss beyond the rows allows for the form's error."""
-        added = None
-        if quantity.at:
-            added = self.form_error(quantity.at)
-        value, low, high = self.ends(quantity.measure, added)
+        """Return a quantity with its interval and verdict."""
+        value, low, high = self.ends(quantity)
         return Estimate(quantity, value, low, high, self.judged(quantity, value, low, high))
 
     @cached_property
@@ -239,20 +259,10 @@ class Assessment:
             exponent = estimates.get(scale.quantity.of)
             if exponent and scale.identified and exponent.verdict.verdict != IDENTIFIED:
                 facts = {"exponent": scale.quantity.of, "verdict": exponent.verdict.verdict}
-                verdict = Verdict.of(exponent.verdict.verdict, "scale", facts)
+                reason = Reason("scale", facts)
+                verdict = Verdict(exponent.verdict.verdict, reason.words, reason.code, facts)
                 estimates[name] = replace(scale, verdict=verdict)
         return tuple(estimates.values())
-
-    def lead(self, at: Mapping[str, float]) -> float:
-        """Return how far a run lies beyond the table's largest, in log compute."""
-        rows = {name: np.log(self.points.columns[name]) for name in self.law.columns}
-        size = {name: np.array([math.log(at[name])]) for name in self.law.columns}
-        return max(float(forms.log_compute(size)[0] - forms.log_compute(rows).max()), 0.0)
-
-    def form_error(self, at: Mapping[str, float]) -> Array:
-        """Return draws of the form's error at a point, by the hold-out: [S]."""
-        sd = self.tests[0].sd(self.lead(at))
-        return np.asarray(sd * np.random.default_rng(1).standard_normal(len(self.fit.draws.sigma)))
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -288,14 +298,11 @@ class Assessment:
 
         `seeds` is one seed's spread, `tuning` the excess of a point, `left` the noise of a run about the law.
         """
-        low, left, high = np.quantile(self.fit.draws.sigma, [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
-        facts: dict[str, Any] = {"left": {"value": float(left), "low": float(low), "high": float(high)}}
+        facts = {"left": _with_ends(self.fit.draws.sigma)}
         if self.raw.seed_spread is not None:
             facts["seeds"] = _spread(self.raw.seed_spread, float((self.raw.weights - 1).sum()))
         if self.tuning.record:
-            excess = self.tuning.record.draws.mean(1)
-            low, value, high = np.quantile(excess, [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
-            facts["tuning"] = {"value": float(value), "low": float(low), "high": float(high)}
+            facts["tuning"] = _with_ends(self.tuning.record.draws.mean(1))
         return facts
 
     def as_dict(self) -> dict[str, Any]:
@@ -326,6 +333,10 @@ class Assessment:
             "conventions": self.raw.conventions | {"tuning": self.tuning.says},
             "warnings": list(self.warnings),
         }
+
+
+def _with_ends(draws: Array) -> dict[str, float]:
+    return dict(zip(("value", "low", "high"), interval(draws), strict=True))
 
 
 def _spread(sd: float, freedom: float) -> dict[str, float]:
@@ -394,8 +405,7 @@ def assess(
     say(f"fitting {law.name} to {several(raw.n, 'row')}")
     tuning = tuning_of(raw)
     points = tuning.points
-    fits = tuning.fits(law)
-    fitted = fits[0]
+    fitted = fit(points, law)
     budget = checked_budget(budget, points)
     if target:
         missing = [name for name in law.columns if name not in target]
@@ -403,7 +413,5 @@ def assess(
             raise BadInput(f"the loss at a target needs {' and '.join(missing)} too; {law.name} uses it")
     say("testing the form")
     form = misfit(points, fitted)
-    doubts = (*tuning.doubts(law), *doubts_of(points, fitted, form))
-    values = {name: np.concatenate([each.values[name] for each in fits]) for name in law.parameters}
-    tests = tuple(hold_outs(points, law))
-    return Assessment(tuning.raw, points, fitted, values, budget, tuning, form, tests, doubts, target)
+    doubts = (*tuning.doubts, *doubts_of(points, fitted, form))
+    return Assessment(tuning, fitted, budget, form, doubts, target)

@@ -1,13 +1,13 @@
 """Whether a law's form is right: one test of added columns, and one hold-out of the larger runs.
 
-The test adds columns to the law: products of the logs of its columns, which a departure of any smooth form has to
-second order (log N log D, their squares). If the form is right, the residuals follow them no more than noise does: the
-F test of nested linear models, after the law's inner gradient, and the noise that grows, falls or is shared, are taken
-out. Its power is that of the noncentral F for a departure that makes the forecast at ten times the compute 5% wrong.
-The same test tells whether residuals follow a column of the table that the law does not use.
+The test adds the departures of a bent form to the law: a bend in each column, and the product of the logs of both. If
+the form is right, the residuals follow them no more than noise does: the F test of nested linear models, after the
+law's own gradient, and the noise that grows, falls or is shared, are taken out. What rows of a size share is taken out
+only as far as the rows show it, since a bend in N looks the same. The power is that of the noncentral F for a departure
+that makes the forecast at ten times the compute 5% wrong. The same test tells whether residuals follow a column of the
+table that the law does not use.
 
-In the hold-out a law is fitted to the rows below a cut, and forecasts those above. The part of its error that neither
-noise nor the law's inner uncertainty explains, per unit of log compute, is the error of the form that forecasts allow.
+In the hold-out laws are fitted to the rows below a cut, and forecast those above.
 
 Legend: n rows, p parameters, k added columns, h rows above a cut, S draws.
 """
@@ -17,17 +17,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput
-from sweeplab.laws.core import Array
+from sweeplab.laws.core import LEVEL, Array
 from sweeplab.laws.fitting import Fit, fit, groups_of
-from sweeplab.laws.forms import LAWS, Law, has_optimum, log_compute, log_n_opt
-from sweeplab.laws.intervals import LEVEL
+from sweeplab.laws.forms import LAWS, Law, has_optimum, log_n_opt
 from sweeplab.laws.points import Points, path_of
 from sweeplab.laws.sentences import sentence
 
@@ -35,13 +33,10 @@ FLAGGED, NOT_SEEN, UNSEEN = "flagged", "not seen", "cannot be seen"
 _ALARM = 0.05  # the chance of a false alarm
 BEYOND, _WRONG = 10.0, 0.05  # the compute of the forecast, and its error, that a departure's power is for
 _SEEN = 0.5  # the power under which a departure cannot be seen
+_SHOWN = 0.05  # the quantile of the shared part of the errors that is taken out
 _NOTHING = 1e-6  # the share of a column left after projection below which the law contains it
 SHARE_ABOVE, SHARE_BELOW = 0.2, 0.5  # of the rows
 SPARE = 2  # more rows below a cut than the law has parameters
-LEAST_ERROR, _POWER = (
-    0.008,
-    0.7,
-)  # the least sd of a form's error at ten times the compute, and how it grows with it
 BETTER = 0.6  # the share of a law's hold-out error under which another form's is named
 
 
@@ -63,15 +58,15 @@ def added_columns(points: Points, fitted: Fit, added: Array, beyond: Array | Non
     """
     from scipy.special import fdtrc, fdtri, ncfdtr
 
-    jacobian = fitted.jacobian(fitted.rows)
-    whole = _whitened(points, fitted, np.column_stack([fitted.residuals, jacobian, added]))
-    p = jacobian.shape[1]
+    slopes = fitted.gradient(fitted.rows)[0]
+    whole = _whitened(points, fitted, np.column_stack([fitted.residuals, slopes, added]))
+    p = slopes.shape[1]
     residual, gradient, columns = whole[:, 0], whole[:, 1 : p + 1], whole[:, p + 1 :]
     basis = np.linalg.qr(gradient)[0]
     left = columns - basis @ (basis.T @ columns)
     lengths = np.linalg.norm(left, axis=0)
     seen = lengths > _NOTHING * np.linalg.norm(columns, axis=0)
-    inner = np.linalg.qr(left[:, seen])[0] if seen.any() else np.empty((len(left), 0))
+    inner = np.linalg.qr(left[:, seen])[0]
     residual = residual - basis @ (basis.T @ residual)
     k, freedom = inner.shape[1], len(residual) - p - inner.shape[1]
     total = float(residual @ residual)
@@ -80,23 +75,21 @@ def added_columns(points: Points, fitted: Fit, added: Array, beyond: Array | Non
     inside = float(((residual @ inner) ** 2).sum())
     variance = max((total - inside) / freedom, 1e-300)
     chance = float(fdtrc(k, freedom, inside / k / variance))
-    shares = np.zeros(len(lengths))
-    shares[seen] = (residual @ left[:, seen] / lengths[seen]) ** 2
-    strongest = int(shares.argmax())
-    slope = float(residual @ left[:, strongest]) / max(float(lengths[strongest]) ** 2, 1e-300)
+    along = np.zeros(len(lengths))
+    along[seen] = residual @ left[:, seen] / lengths[seen]
+    strongest = int(np.abs(along).argmax())
+    effect = along[strongest] / lengths[strongest] * np.ptp(added[:, strongest])
     powers = np.zeros(len(lengths))
     if beyond is not None:
         absorbed = np.linalg.lstsq(gradient, columns, rcond=None)[0]
         change = np.abs(beyond[p:] - beyond[:p] @ absorbed)
-        away = np.where(change > 0, _WRONG / np.maximum(change, 1e-300) * lengths, 0.0) ** 2
-        limit = fdtri(k, freedom, 1 - _ALARM)
-        powers = 1 - ncfdtr(k, freedom, np.minimum(away / variance, 1e4), limit)
-    effect = slope * float(np.ptp(added[:, strongest]))
-    return Added(chance, strongest, effect, tuple(map(float, powers)))
+        needed = np.where(change > 0, _WRONG / np.maximum(change, 1e-300) * lengths, 0.0) ** 2
+        powers = 1 - ncfdtr(k, freedom, np.minimum(needed / variance, 1e4), fdtri(k, freedom, 1 - _ALARM))
+    return Added(chance, strongest, float(effect), tuple(map(float, powers)))
 
 
 def _whitened(points: Points, fitted: Fit, columns: Array) -> Array:
-    """Columns [n, m] in rows of equal and independent noise, by the fit's median tilt and sharing."""
+    """Columns [n, m] in rows of equal and independent noise, by the fit's tilt and sharing."""
     scale = np.sqrt(fitted.weights)
     if fitted.tilted_by:
         z = np.log(fitted.rows[fitted.tilted_by])
@@ -104,7 +97,7 @@ def _whitened(points: Points, fitted: Fit, columns: Array) -> Array:
     scaled, groups = columns * scale[:, None], groups_of(points)[0]
     if not groups:
         return np.asarray(scaled)
-    r = float(np.median(fitted.draws.shared))
+    r = float(np.quantile(fitted.draws.shared, _SHOWN))
     places, sizes = np.unique(np.array(groups), return_inverse=True, return_counts=True)[1:]
     sums = np.zeros((len(sizes), columns.shape[1]))
     np.add.at(sums, places, scaled)
@@ -126,9 +119,7 @@ class Misfit:
     def sentences(self) -> tuple[str, ...]:
         """Return the result in words."""
         powers = ", ".join(f"{name} {power:.0%}" for name, power in self.powers.items()) or "too few rows"
-        facts = {"law": self.law, "chance": self.chance, "direction": self.direction, "powers": powers}
-        code = {FLAGGED: "form flagged", NOT_SEEN: "form fits", UNSEEN: "form unseen"}[self.status]
-        return (sentence(code, facts),)
+        return (sentence(f"form {self.status}", vars(self) | {"powers": powers}),)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -138,17 +129,9 @@ class Misfit:
 def misfit(points: Points, fitted: Fit) -> Misfit:
     """Test the form of a law."""
     law = fitted.law
-    target = _target(points, fitted)
-    names, columns, beyond = [], [], []
-    centers = {name: float(np.log(fitted.rows[name]).mean()) for name in law.columns}
-    for one, other in combinations_with_replacement(law.columns, 2):
-        names.append(f"the square of log {one}" if one == other else f"log {one} times log {other}")
-        first, second = (np.log(fitted.rows[name]) - centers[name] for name in (one, other))
-        columns.append(first * second)
-        beyond.append((math.log(target[one]) - centers[one]) * (math.log(target[other]) - centers[other]))
-    at = {name: np.array([target[name]]) for name in law.columns}
-    slopes = np.append(fitted.jacobian(at)[0], beyond)
-    seen = added_columns(points, fitted, np.stack(columns, 1), slopes)
+    target = {name: np.array([size]) for name, size in _target(points, fitted).items()}
+    names, columns = [*law.departures_of], fitted.gradient(fitted.rows)[1]
+    seen = added_columns(points, fitted, columns, np.concatenate(fitted.gradient(target), axis=1)[0])
     if seen is None:
         return Misfit(law.name, UNSEEN, None, "", {})
     powers = dict(zip(names, seen.powers, strict=True))
@@ -178,8 +161,7 @@ def _target(points: Points, fitted: Fit) -> dict[str, float]:
 class HoldOut:
     """A law's forecasts, log(predicted / loss) [h], of the `above` rows by a fit to those up to `cut` in `by`.
 
-    `error` is the mean absolute error in log loss, `held` which losses lie inside the 90% intervals, `growth` the sd of
-    the form's error per unit of log compute. Without a cut there are no errors, and the growth is 0.
+    `held` says which losses lie inside the 90% intervals. Without a cut there are no errors.
     """
 
     law: str
@@ -188,23 +170,16 @@ class HoldOut:
     above: NDArray[np.intp]
     errors: Array
     held: NDArray[np.bool_]
-    growth: float
 
     @property
     def error(self) -> float:
-        """Return the mean absolute error, NaN without a cut."""
+        """Return the mean absolute error in log loss, NaN without a cut."""
         return float(np.abs(self.errors).mean()) if len(self.errors) else math.nan
 
     @property
     def words(self) -> str:
         """Return the result in words."""
-        facts = {
-            "law": self.law,
-            "by": self.by,
-            "cut": self.cut,
-            "error": self.error,
-            "rows": len(self.above),
-        }
+        facts = vars(self) | {"error": self.error, "rows": len(self.above)}
         return sentence("holdout" if len(self.errors) else "holdout none", facts)
 
     def as_dict(self) -> dict[str, Any]:
@@ -222,22 +197,15 @@ class HoldOut:
             "says": self.words,
         }
 
-    def sd(self, lead: float) -> float:
-        """Return the sd of the form's error in log loss, `lead` in log compute beyond the table's largest row."""
-        if lead <= 0:
-            return 0.0
-        return max(self.growth * lead, LEAST_ERROR * math.pow(lead / math.log(10), _POWER))
-
 
 def hold_out(points: Points, law: Law) -> HoldOut:
     """Return a law's forecasts of the larger rows of a table."""
     by = next(name for name in ("flops", "tokens", "params") if name in points.columns)
-    logs = np.log(points.columns[by])
-    none = HoldOut(law.name, by, math.nan, np.empty(0, np.intp), np.empty(0), np.empty(0, bool), 0.0)
+    logs = np.log(points.columns[by]).round(6)
     fewest = max(len(law.parameters) + SPARE, math.ceil(SHARE_BELOW * points.n))
     most = points.n - max(2, math.ceil(SHARE_ABOVE * points.n))
-    for value in np.unique(logs.round(6))[::-1]:
-        below = np.flatnonzero(logs <= value + 1e-6)
+    for value in np.unique(logs)[::-1]:
+        below = np.flatnonzero(logs <= value)
         if not fewest <= len(below) <= most:
             continue
         few = points.only(below)
@@ -248,32 +216,22 @@ def hold_out(points: Points, law: Law) -> HoldOut:
         except BadInput:
             continue
         return _above(points, fitted, by, float(value), below)
-    return none
+    return HoldOut(law.name, by, math.nan, np.empty(0, np.intp), np.empty(0), np.empty(0, bool))
 
 
 def _above(points: Points, fitted: Fit, by: str, value: float, below: NDArray[np.intp]) -> HoldOut:
     above = np.setdiff1d(np.arange(points.n), below)
-    sizes = {name: column[above] for name, column in points.columns.items()}
+    larger = points.only(above)
     random = np.random.default_rng(0)
-    law = np.log(fitted.loss(sizes))
-    noise = np.stack(
-        [
-            fitted.errors(random, {name: float(column[row]) for name, column in sizes.items()}, weight)
-            for row, weight in enumerate(points.weights[above])
-        ],
-        1,
-    )
-    losses = np.log(sizes["loss"])
-    low, high = np.quantile(law + noise, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    errors = np.median(law, axis=0) - losses
-    # Errors above one cut come from one fit: their mean is one observation of the form's error.
-    known = float(law.mean(1).var() + noise.var(0).mean() / len(above))
-    logs = {name: np.log(points.columns[name]) for name in fitted.law.columns}
-    compute = log_compute(logs)
-    lead = float(np.maximum(compute[above] - compute[below].max(), 0.0).mean())
-    growth = math.sqrt(max(float(errors.mean()) ** 2 - known, 0.0)) / lead if lead > 0 else 0.0
-    held = (low <= losses) & (losses <= high)
-    return HoldOut(fitted.law.name, by, math.exp(value), above, errors, held, growth)
+    law = np.log(fitted.loss(larger.columns))
+    noise = [
+        fitted.errors(random, {name: float(column[row]) for name, column in larger.columns.items()}, weight)
+        for row, weight in enumerate(larger.weights)
+    ]
+    losses = np.log(larger.columns["loss"])
+    low, high = np.quantile(law + np.stack(noise, 1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    errors, held = np.median(law, axis=0) - losses, (low <= losses) & (losses <= high)
+    return HoldOut(fitted.law.name, by, math.exp(value), above, errors, held)
 
 
 def suited(points: Points) -> list[Law]:

@@ -10,6 +10,7 @@ Exponents depend on what counts as N, C and the loss: each choice (`Conventions`
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -79,19 +80,15 @@ def parse_conventions(text: str) -> Conventions:
 
 
 def check_of_a_file(conventions: Conventions, source: str, columns: Mapping[str, str]) -> None:
-    """Refuse conventions that a file's columns cannot be converted to: they count as their author did.
-
-    A unit of the loss is not refused; it is taken as the unit of the column.
+    """Refuse conventions that a file's columns cannot be converted to; what params count and a unit may be said.
 
     Raises:
         BadInput: one line per convention that only a study's runs can follow.
     """
-    problems = [
-        f"{source}: --count {name}={choice} needs a study's runs; in a file, "
-        f"--columns {role}=COLUMN names the column that counts so"
-        for name, role, choice in (("params", "params", conventions.params), ("at", "loss", conventions.at))
-        if choice
-    ]
+    problems = []
+    if conventions.at:
+        what = f"--count at={conventions.at} needs a study's runs"
+        problems.append(f"{source}: {what}; in a file, --columns loss=COLUMN names the column that counts so")
     if conventions.flops == "counted" and "flops" not in columns:
         problems.append(f"{source}: --count flops=counted needs a column; --columns flops=COLUMN names it")
     if problems:
@@ -470,8 +467,7 @@ PLAUSIBLE = {
     # Not its largest: a law may start far above the 13.9 nats of a uniform guess among 2^20 tokens.
     "loss": Plausible(1e-6, 20, _UNIT, f"no vocabulary gives so much; {_PERPLEXITY}", (100.0,)),
 }
-_SWAPPED = 1000  # no table has so many parameters per token
-_SPARSE = 1e6  # nor so many tokens per parameter
+FEWEST_PER_PARAM, MOST_PER_PARAM = 0.1, 1e4  # tokens per parameter of the middle row, usually about 20
 _GAP = 0.4  # a gap in the values of this share of a step, in logs, may part two units
 _NEAR = 3.0  # how far outside of the other rows' range the shifted ones may end
 _FLOPS_OFF = 1e3  # C / (6 N D): attention, embeddings and experts account for less
@@ -534,14 +530,26 @@ def _unlikely(values: Array, role: str) -> str:
 
 
 def _swapped(columns: Mapping[str, Array]) -> Iterator[str]:
-    if {"params", "tokens"} <= columns.keys():
-        ratio = float(np.median(columns["params"] / columns["tokens"]))
-        confirm = "If this is right, add a factor of 1, as in params=COLUMN*1"
-        if ratio > _SWAPPED:
-            asked = "are params and tokens swapped in --columns?"
-            yield f"{ratio:,.0f} parameters for each token; {asked} {confirm}"
-        elif ratio < 1 / _SPARSE:
-            yield f"{1 / ratio:.2g} tokens for each parameter; are they in different units? {confirm}"
+    if not {"params", "tokens"} <= columns.keys():
+        return
+    ratio = float(np.median(columns["tokens"] / columns["params"]))
+    if FEWEST_PER_PARAM <= ratio <= MOST_PER_PARAM:
+        return
+    away = {}
+    for role, sign in (("tokens", 1), ("params", -1)):
+        for step in (1e3, 1e6, 1e9):
+            likely = f"{role} in units of {step:.0e} ({role}=COLUMN*{step:.0e})"
+            away[likely] = abs(math.log(ratio * step**sign / 20))
+    likely = min(away, key=lambda unit: away[unit])
+    yield (
+        f"{ratio:.2g} tokens for each parameter; are {likely}, or params and tokens swapped? "
+        "If this is right, write params=COLUMN*1"
+    )
+
+
+def says_unit(asked: str) -> bool:
+    """Return whether a column of tokens, as --columns names it, has its unit: a factor, or a unit in its name."""
+    return "*" in asked or _unit(asked, "tokens")[1] != 1
 
 
 def _unlike_6nd(columns: Mapping[str, Array]) -> Iterator[str]:

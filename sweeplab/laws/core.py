@@ -8,21 +8,21 @@ is 1 - f/y. A line is f = X b of fixed columns with the residual y - f. The cova
     s^2 T [(1 - r) I + r J] T,   T = diag(exp(c z) / sqrt(weight)),   J = 1 inside a group, 0 elsewhere,
 
 so that errors may grow or fall along z (the centered log of tokens) and be shared inside a group (a size). The priors:
-each a_k uniform within its bounds, c ~ N(0, 0.2^2), r ~ U(0, 0.7), log s flat, and where points may lie above the law,
-an excess e ~ U(0, bound) that multiplies f by 1 + e shape. Scales and s are integrated in closed form: with
+each a_k as its own says, c ~ N(0, 0.2^2), r ~ U(0, 0.7), log s flat. Scales and s are integrated in closed form: with
 V = T[...]T, M = X'V^-1 X and RSS the weighted residual square at the best scales, the log density of the rest is
 
     -(n - p)/2 log RSS - 1/2 log|V| - 1/2 log|M| + 1/2 log|X'X| + log priors.
 
 |X'X|^(1/2) is the volume that the scales span in units of the losses: without it a law prefers exponents whose
 columns are nearly parallel. It is unweighted, since a prior does not know V, and lines need none.
-The density of a, c, r and e is sampled as by Cappe et al. 2008, Adaptive importance sampling in general mixture
+The density of a, c and r is sampled as by Cappe et al. 2008, Adaptive importance sampling in general mixture
 classes, with one Student t proposal a stage in place of a mixture, over targets that go from the prior to the
 posterior (Neal 2001, Annealed importance sampling); then s and the scales are drawn given the rest.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +34,7 @@ from sweeplab.formatting import several
 Array = NDArray[np.float64]
 Design = Callable[[Array], Array]  # shape parameters [S, q] to columns [S, n, p]
 
+LEVEL = 0.9  # of every interval
 N_DRAWS = 4000  # a 5% quantile of so many has an error of 0.02 standard deviations
 TILT_SD = 0.2  # published tables have c of about -0.25; wider spoils small tables
 MOST_SHARED = 0.7  # beyond it the rows of a size say little more than one
@@ -50,18 +51,28 @@ _RIDGE = 1e-12  # relative: keeps columns that are alike from a singular matrix
 
 @dataclass(frozen=True)
 class Shape:
-    """A parameter that enters nonlinearly, uniform between `low` and `high`, or its log where `is_log`."""
+    """A parameter that enters nonlinearly, uniform between `low` and `high`."""
 
     name: str
     low: float
     high: float
-    is_log: bool = False
 
     def at(self, share: Array) -> Array:
-        """Return the values at shares of the range, in 0 to 1."""
-        if self.is_log:
-            return np.asarray(self.low * (self.high / self.low) ** share)
+        """Return the values below which the prior has these shares, in 0 to 1."""
         return self.low + (self.high - self.low) * share
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A parameter that is about 0, logistic with the standard deviation `sd`: its tails are heavier than a normal's."""
+
+    name: str
+    sd: float
+
+    def at(self, share: Array) -> Array:
+        """Return the values below which the prior has these shares, in 0 to 1."""
+        inside = np.clip(share, 1e-12, 1 - 1e-12)
+        return np.asarray(self.sd * math.sqrt(3) / math.pi * np.log(inside / (1 - inside)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,16 +94,8 @@ class RowErrors:
 
 
 @dataclass(frozen=True, eq=False)
-class RowExcess:
-    """How far rows may lie above the law: by e times `shape` [n], with e between 0 and `bound`."""
-
-    shape: Array
-    bound: float
-
-
-@dataclass(frozen=True, eq=False)
 class Draws:
-    """Draws of all unknowns: `shapes` [S, q], `scales` [S, p], `sigma`, `tilt`, `shared` and `excess` [S].
+    """Draws of all unknowns: `shapes` [S, q], `scales` [S, p], `sigma`, `tilt` and `shared` [S].
 
     `effective` is how many independent draws they are worth.
     """
@@ -102,7 +105,6 @@ class Draws:
     sigma: Array
     tilt: Array
     shared: Array
-    excess: Array
     effective: float
 
     def predicted(self, design: Design) -> Array:
@@ -115,7 +117,7 @@ class Draws:
         return np.asarray(scale * random.standard_normal(len(self.sigma)))
 
 
-def interval(draws: Array, level: float = 0.9) -> tuple[float, float, float]:
+def interval(draws: Array, level: float = LEVEL) -> tuple[float, float, float]:
     """Return the median of draws and the ends of their central interval."""
     low, middle, high = np.quantile(draws, [(1 - level) / 2, 0.5, (1 + level) / 2])
     return float(middle), float(low), float(high)
@@ -124,9 +126,8 @@ def interval(draws: Array, level: float = 0.9) -> tuple[float, float, float]:
 def fit_law(
     loss: Array,
     design: Design,
-    shapes: Sequence[Shape],
+    shapes: Sequence[Shape | Departure],
     noise: RowErrors | None = None,
-    excess: RowExcess | None = None,
     seed: int = 0,
     n_draws: int = N_DRAWS,
 ) -> Draws:
@@ -135,7 +136,7 @@ def fit_law(
     Raises:
         ValueError: there are no more rows than scales.
     """
-    return _Problem(loss, design, tuple(shapes), noise or RowErrors(), excess, True).sample(seed, n_draws)
+    return _Problem(loss, design, tuple(shapes), noise or RowErrors(), True).sample(seed, n_draws)
 
 
 def fit_line(
@@ -146,7 +147,7 @@ def fit_line(
     Raises:
         ValueError: there are no more rows than columns.
     """
-    return _Problem(y, lambda _: columns[None], (), noise or RowErrors(), None, False).sample(seed, n_draws)
+    return _Problem(y, lambda _: columns[None], (), noise or RowErrors(), False).sample(seed, n_draws)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,12 +167,11 @@ class _Problem:
         self,
         y: Array,
         design: Design,
-        shapes: tuple[Shape, ...],
+        shapes: tuple[Shape | Departure, ...],
         noise: RowErrors,
-        excess: RowExcess | None,
         is_law: bool,
     ) -> None:
-        self.y, self.design, self.shapes, self.excess, self.is_law = y, design, shapes, excess, is_law
+        self.y, self.design, self.shapes, self.is_law = y, design, shapes, is_law
         self.n, self.base, self.z = len(y), np.sqrt(noise.weights_or_ones(len(y))), noise.tilt
         self.order: NDArray[np.intp] | None = None  # of the rows by group, where some share one
         bounded = [shape.name for shape in shapes]
@@ -180,22 +180,19 @@ class _Problem:
             self.sizes = np.unique(noise.groups, return_counts=True)[1]
             self.begins = np.cumsum(self.sizes) - self.sizes
             bounded.append("r")
-        if excess is not None:
-            bounded.append("e")
         self.bounded = bounded
         self.k = len(bounded) + (self.z is not None)
 
-    def unknowns(self, u: Array) -> tuple[Array, Array, Array, Array]:
-        """Return the shape parameters [S, q], c, r and e, [S], at places u."""
+    def unknowns(self, u: Array) -> tuple[Array, Array, Array]:
+        """Return the shape parameters [S, q], c and r, [S], at places u."""
         share = 1 / (1 + np.exp(-u[:, : len(self.bounded)]))
         count, zero = len(self.shapes), np.zeros(len(u))
         shapes = np.empty((len(u), count))
         for index, shape in enumerate(self.shapes):
             shapes[:, index] = shape.at(share[:, index])
         r = MOST_SHARED * share[:, self.bounded.index("r")] if self.order is not None else zero
-        e = self.excess.bound * share[:, self.bounded.index("e")] if self.excess else zero
         c = TILT_SD * u[:, -1] if self.z is not None else zero
-        return shapes, c, r, e
+        return shapes, c, r
 
     def log_prior(self, u: Array) -> Array:
         """Return the log density of places under the priors, up to a constant."""
@@ -224,14 +221,12 @@ class _Problem:
         )
 
     def _given(self, u: Array) -> _Marginal:
-        shapes, c, r, e = self.unknowns(u)
+        shapes, c, r = self.unknowns(u)
         columns = np.array(np.broadcast_to(self.design(shapes), (len(u), self.n, self._p(shapes))))
         target = self.y
         if self.is_law:
             columns /= self.y[:, None]
             target = np.ones(self.n)
-        if self.excess is not None:
-            columns *= (1 + e[:, None] * self.excess.shape)[:, :, None]
         root_weight = np.broadcast_to(self.base, (len(u), self.n))
         if self.z is not None:
             root_weight = root_weight * np.exp(-c[:, None] * self.z)
@@ -273,14 +268,14 @@ class _Problem:
         step = random.standard_normal((n_draws, p, 1))
         lower = marginal.root[order].transpose(0, 2, 1)
         scales = marginal.scales[order] + sigma[:, None] * np.linalg.solve(lower, step)[:, :, 0]
-        shapes, c, r, e = (part[order] for part in self.unknowns(u))
+        shapes, c, r = (part[order] for part in self.unknowns(u))
         kept = np.arange(n_draws)
         if self.is_law:
             positive = np.flatnonzero((scales > 0).all(1))
             if len(positive):
                 kept = np.resize(positive, n_draws)
         effective = float(weights.sum() ** 2 / (weights**2).sum())
-        return Draws(shapes[kept], scales[kept], sigma[kept], c[kept], r[kept], e[kept], effective)
+        return Draws(shapes[kept], scales[kept], sigma[kept], c[kept], r[kept], effective)
 
     def _importance(self, random: np.random.Generator) -> tuple[Array, Array, _Marginal]:
         """Return places with their weights, worth at least `_EFFECTIVE` draws where the stages suffice."""

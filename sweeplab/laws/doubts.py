@@ -5,13 +5,9 @@ doubted. Residuals that are large, or follow a column that the law does not use,
 
 A point's loss lies above the one that its best tuning would reach, by the tuning excess. If that grows with size, as
 where one learning rate serves all sizes, every exponent is wrong, and nothing in a table of N, D and loss shows it.
-
-- Where the trials of the cells are known, draws of the excess of all points follow from them (`Points.record`). The law
-  is fitted to the losses without its expected part, and to some of its draws: their drift with log N and log D alone,
-  as their scatter is in the residuals.
-- Where it is not known how points were tuned, or one setting served all, the other fit is that of the losses without an
-  excess of MISTUNED of the loss at the largest size that falls to nothing at the smallest, with the square of the
-  distance in log size, as the loss about a best value that follows a power of the size.
+Where the trials of the cells are known, draws of the excess of all points follow from them (`Points.record`): the law
+is fitted to the losses without its expected part, and to some of its draws: their drift with log N and log D alone, as
+their scatter is in the residuals. Where nobody says how a table came about, each of OTHERWISE is doubted.
 
 Legend: n rows, S draws.
 """
@@ -19,28 +15,26 @@ Legend: n rows, S draws.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from sweeplab.errors import BadInput
 from sweeplab.formatting import listed, several, short
 from sweeplab.laws.check import FLAGGED, Misfit, added_columns
 from sweeplab.laws.choosing import family_words
 from sweeplab.laws.columns import SHAPE, first_of
-from sweeplab.laws.core import Array
-from sweeplab.laws.fitting import Fit, fit
+from sweeplab.laws.core import LEVEL, Array
+from sweeplab.laws.fitting import Fit
 from sweeplab.laws.forms import Law
-from sweeplab.laws.intervals import LEVEL
 from sweeplab.laws.points import EACH, SAID, SHARED, UNKNOWN, Points, TuningRecord
-from sweeplab.laws.sentences import sentence
+from sweeplab.laws.sentences import Reason, sentence
 
-# Of the loss at the largest size. A best learning rate that falls as N^-0.7 (arXiv 2503.04715) costs about 3% over two
-# decades of N if it is kept.
-MISTUNED = {UNKNOWN: 0.02, SHARED: 0.03}
+EMBEDDINGS = (
+    0.5  # of the parameters of the smallest size; they grow as N^(1/3) at one ratio of width to depth
+)
 FAR = 6.0  # robust sigmas of a row
 LARGE = 0.03  # of the loss: tuned runs of one recipe on one text are within 1 or 2% of their law
 _DRIFT = 0.005  # of the loss between two points: a larger one is to be ruled out by the trials
@@ -50,21 +44,14 @@ _EXACT = 1e-5  # log residuals of this size are nobody's error
 _MOST_NAMED = 4
 _N_EXCESSES = 4  # draws of the tuning excess to which a law is fitted
 _SIZES = ("params", "tokens", "flops")
-_LARGER = 1 / 3  # the share of rows that a fit of the larger ones leaves out
 
 
-@dataclass(frozen=True)
-class Doubt:
-    """What is doubted, as a code with facts, and the fits of the other way to see it; none if there is no such fit."""
+@dataclass(frozen=True, eq=False)
+class Doubt(Reason):
+    """What is doubted, and the points as they would be otherwise, or the bent form; or neither."""
 
-    code: str
-    facts: Mapping[str, Any]
-    fits: tuple[Fit, ...] = ()
-
-    @property
-    def words(self) -> str:
-        """Return it in words."""
-        return sentence(self.code, self.facts)
+    otherwise: tuple[Points, ...] = ()
+    is_bent: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,42 +63,42 @@ class Tuning:
     record: TuningRecord | None
 
     @property
-    def how(self) -> str:
-        """Return how the points were tuned, one of TUNED."""
-        return self.points.tuned
+    def doubts(self) -> list[Doubt]:
+        """Return why every number of these points is weak at best; empty if they were tuned well each by itself."""
+        points, how = self.points, self.points.tuned
+        if how == EACH:
+            if not self.record or self.largest_drift <= _DRIFT:
+                return []
+            return [Doubt("drift", {"drift": self.largest_drift, "tells": self.record.cure})]
+        doubts = []
+        for code, (share, needs, otherwise) in OTHERWISE[how].items():
+            if points.varied >= needs and points.varied:
+                doubts.append(Doubt(code, {"how": how, "share": share}, (otherwise(points, share),)))
+        return doubts
 
     @property
     def doubt(self) -> str:
-        """Return why every number of these points is weak at best; empty if they were tuned well each by itself."""
-        known = {SHARED: "one setting served all sizes", UNKNOWN: "how the points were tuned is not known"}
-        if self.how == EACH and self.record and self.largest_drift > _DRIFT:
-            facts = {"drift": self.largest_drift, "tells": self.would_tell}
-            return sentence("drift", facts)
-        return known.get(self.how, "")
-
-    @property
-    def would_tell(self) -> str:
-        """Return what would tell how well the points were tuned."""
-        cures = {SHARED: "a search at each size would tell", UNKNOWN: "--tuned says how they were tuned"}
-        return cures.get(self.how, self.record.cure if self.record else "")
+        """Return the first doubt in words; empty without one."""
+        for doubt in self.doubts:
+            return doubt.words
+        return ""
 
     @property
     def says(self) -> str:
         """Say how the points were tuned, and how large their excess is."""
-        words = {EACH: "each point by itself", SHARED: "one setting for all sizes", UNKNOWN: "not known"}
-        known = ", ".join(filter(None, [words[self.how], self.raw.tuned_why]))
-        if self.record is None:
-            return known + ("; their tuning excess is not known" if self.how == EACH else "")
-        low, mean, high = (math.expm1(each) for each in self.ends)
-        excess = f"the tuning excess of a point is {mean:.2%} of the loss ({low:.2%} to {high:.2%})"
-        return f"{known}; {excess}: the fit leaves it out, and the intervals contain its drift"
+        why = f", {self.raw.tuned_why}" if self.raw.tuned_why else ""
+        low, mean, high = map(math.expm1, self.ends)
+        facts = {"why": why, "low": low, "mean": mean, "high": high}
+        if self.record:
+            return sentence("tuned: excess", facts)
+        return sentence(f"tuned: {self.points.tuned}", facts)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
         known = dict.fromkeys(("lowest", "mean", "largest"))
         if self.record:
             known = dict(zip(known, self.ends, strict=True))
-        return {"how": self.how, "why": self.raw.tuned_why, "excess": known}
+        return {"how": self.points.tuned, "why": self.raw.tuned_why, "excess": known}
 
     @property
     def ends(self) -> tuple[float, float, float]:
@@ -136,34 +123,16 @@ class Tuning:
         """Return how far the excess may drift between two points beyond what is expected, in log loss."""
         return float(np.quantile(np.ptp(self.drifts, axis=1), LEVEL))
 
-    def fits(self, law: Law) -> list[Fit]:
-        """Return the fits of the points, and to draws of the drift of their excess, all equally likely."""
-        fits = [fit(self.points, law)]
+    @property
+    def tables(self) -> tuple[Points, ...]:
+        """Return the points, and those without draws of the drift of their excess, all equally likely."""
         if self.record is None:
-            return fits
+            return (self.points,)
         drifts = self.drifts
         chosen = np.argsort(np.ptp(drifts, axis=1))
         shares = (np.arange(_N_EXCESSES) + 0.5) / _N_EXCESSES
-        for draw in chosen[(shares * len(chosen)).astype(int)]:
-            lower = self.points.columns["loss"] * np.exp(-drifts[draw])
-            fits.append(fit(self.points.with_loss(lower), law))
-        return fits
-
-    def doubts(self, law: Law) -> list[Doubt]:
-        """Return the doubt that the points were tuned less well at larger sizes."""
-        if self.how == EACH:
-            if not self.doubt:
-                return []
-            return [Doubt("drift", {"drift": self.largest_drift, "tells": self.would_tell})]
-        size = next((name for name in _SIZES if name in self.raw.varied), "")
-        if not size:
-            return []
-        excess = MISTUNED[self.how]
-        logs = np.log(self.points.columns[size])
-        grown = excess * ((logs - logs.min()) / np.ptp(logs)) ** 2
-        other = fit(self.points.with_loss(self.points.columns["loss"] * np.exp(-grown)), law)
-        facts = {"how": self.doubt, "excess": excess, "size": size, "tells": self.would_tell}
-        return [Doubt("tuning", facts, (other,))]
+        drawn = [less(self.points, drifts[draw]) for draw in chosen[(shares * len(chosen)).astype(int)]]
+        return (self.points, *drawn)
 
 
 @lru_cache(maxsize=16)
@@ -175,17 +144,76 @@ def tuning_of(points: Points) -> Tuning:
             why = f"{several(points.n, 'point')} with too few trials to tell their tuning excess"
             points = replace(points, tuned=UNKNOWN, tuned_why=why)
         return Tuning(points, points, None)
-    tuned = points.with_loss(points.columns["loss"] * np.exp(-record.above.mean(0)))
+    tuned = less(points, record.above.mean(0))
     others = {name: points.extra_columns[name] for name in points.extra_columns if name not in record.columns}
     return Tuning(points, replace(tuned, extra_columns=others), record)
 
 
+def less(points: Points, excess: Array) -> Points:
+    """Return the points without an excess of their log losses, [n]."""
+    return points.with_loss(points.columns["loss"] * np.exp(-excess))
+
+
+def _share(points: Points, name: str) -> Array:
+    """From 0 at the smallest to 1 at the largest of a column, in logs."""
+    logs = np.log(points.columns[name])
+    return np.asarray((logs - logs.min()) / np.ptp(logs))
+
+
+def _mistuned(points: Points, most: float) -> Points:
+    """Grow with the square of the distance in log size, as the loss about a best value that follows a power of it."""
+    size = next(name for name in _SIZES if name in points.varied)
+    return less(points, most * _share(points, size) ** 2)
+
+
+def _not_annealed(points: Points, most: float) -> Points:
+    """Take all rows of a size but the longest for checkpoints of it."""
+    size = np.unique(points.columns["params"], return_inverse=True)[1]
+    longest = np.zeros(size.max() + 1)
+    np.maximum.at(longest, size, points.columns["tokens"])
+    return less(points, most * (1 - points.columns["tokens"] / longest[size]))
+
+
+def _stopped(points: Points, read: float) -> Points:
+    shares = 1 - (1 - read) * _share(points, "tokens")
+    return points.with_column("tokens", points.columns["tokens"] * shares)
+
+
+def _large_batch(points: Points, lost: float) -> Points:
+    """Lose tokens as one batch for all does, whose critical size grows as the root of the tokens."""
+    tokens = points.columns["tokens"]
+    shares = 1 - lost * np.sqrt(tokens.min() / tokens)
+    return points.with_column("tokens", tokens * shares)
+
+
+def _counted_otherwise(points: Points) -> tuple[Points, ...]:
+    """Count the embeddings where they may be missing, and leave them out where they may be counted."""
+    params = points.columns["params"]
+    others = EMBEDDINGS * (params / params.min()) ** (-2 / 3)
+    return tuple(points.with_column("params", params * (1 + sign * others)) for sign in (1, -1))
+
+
+_ANY, _BOTH = frozenset[str](), frozenset({"params", "tokens"})
+# What may be so where nobody says how points were tuned: how far, what must vary, and the points without it.
+OTHERWISE: Mapping[str, Mapping[str, tuple[float, frozenset[str], Callable[[Points, float], Points]]]] = {
+    UNKNOWN: {
+        "mistuned": (0.02, _ANY, _mistuned),
+        # What annealing is worth (Haegele et al. 2024, arXiv 2405.18392).
+        "not annealed": (0.025, _BOTH, _not_annealed),
+        "stopped": (0.75, _BOTH, _stopped),
+        "large batch": (0.3, _BOTH, _large_batch),
+    },
+    # A best learning rate that falls as N^-0.7 (arXiv 2503.04715) costs about 3% over two decades of N if it is kept.
+    SHARED: {"mistuned": (0.03, _ANY, _mistuned)},
+}
+
+
 def doubts_of(points: Points, fitted: Fit, form: Misfit) -> list[Doubt]:
-    """Return what the rows say against a fit: far rows, a form that does not fit, large residuals, other columns."""
-    doubts = [*_outliers(points, fitted), *_unlike_shapes(points, fitted.law)]
+    """Return what the rows say against a fit, and what nobody says of their columns."""
+    doubts = [*_undeclared(points), *_outliers(points, fitted), *_unlike_shapes(points, fitted.law)]
     if form.status == FLAGGED:
         facts = {"chance": form.chance, "direction": form.direction}
-        doubts.append(Doubt("form", facts, _of_the_larger(points, fitted.law)))
+        doubts.append(Doubt("form", facts, is_bent=True))
     again = int(points.is_repeated.sum())
     if again:
         doubts.append(Doubt("repeats", {"count": again, "rows": points.n, "column": points.passes_by}))
@@ -195,6 +223,15 @@ def doubts_of(points: Points, fitted: Fit, form: Misfit) -> list[Doubt]:
     if fitted.medians["E"] > float(points.columns["loss"].min()):
         doubts.append(Doubt("above", {}))
     return [*doubts, *_followed(points, fitted)]
+
+
+def _undeclared(points: Points) -> list[Doubt]:
+    doubts = []
+    if "params" in points.undeclared and "params" in points.varied:
+        doubts.append(Doubt("params", {"share": EMBEDDINGS}, _counted_otherwise(points)))
+    if "tokens" in points.undeclared:
+        doubts.append(Doubt("tokens", {"column": points.conventions.get("tokens", "COLUMN")}))
+    return doubts
 
 
 def _unlike_shapes(points: Points, law: Law) -> list[Doubt]:
@@ -221,39 +258,19 @@ def _outliers(points: Points, fitted: Fit) -> list[Doubt]:
         for name, row in zip(names, far, strict=True)
     ]
     facts = {"sigmas": FAR, "rows": first_of(words, _MOST_NAMED), "names": names}
-    kept = points.only(np.setdiff1d(np.arange(points.n), far))
-    return [Doubt("outliers", facts, _fits(kept, fitted.law))]
-
-
-def _of_the_larger(points: Points, law: Law) -> tuple[Fit, ...]:
-    size = next(name for name in ("flops", *law.columns) if name in points.columns)
-    order = np.argsort(points.columns[size], kind="stable")
-    return _fits(points.only(np.sort(order[int(_LARGER * points.n) :])), law)
-
-
-def _fits(points: Points, law: Law) -> tuple[Fit, ...]:
-    try:
-        return (fit(points, law),)
-    except BadInput:  # too few rows are left
-        return ()
-
-
-def unused_columns(points: Points, law: Law) -> dict[str, Array]:
-    """Return the columns that may be causes, and vary in all rows: the shape, other columns of the file."""
-    columns = {name: column for name, column in points.shape.items() if np.isfinite(column).all()}
-    columns |= {name: column for name, column in points.extra_columns.items() if np.isfinite(column).all()}
-    varied = {}
-    for name, column in columns.items():
-        scale = np.log(column) if (column > 0).all() else column
-        if name not in law.columns and np.ptp(scale) > 1e-9 * max(1.0, float(np.abs(scale).max())):
-            varied[name] = scale - scale.mean()
-    return varied
+    return [Doubt("outliers", facts, (points.only(np.setdiff1d(np.arange(points.n), far)),))]
 
 
 def _followed(points: Points, fitted: Fit) -> Sequence[Doubt]:
+    """Doubt all where residuals follow a column that may be a cause: the shape, another column of the file."""
     tested = []
-    for name, column in unused_columns(points, fitted.law).items():
-        seen = added_columns(points, fitted, column[:, None])
+    for name, column in (points.shape | points.extra_columns).items():
+        if name in fitted.law.columns or not np.isfinite(column).all():
+            continue
+        scale = np.log(column) if (column > 0).all() else column
+        if np.ptp(scale) <= 1e-9 * max(1.0, float(np.abs(scale).max())):
+            continue
+        seen = added_columns(points, fitted, (scale - scale.mean())[:, None])
         if seen:
             tested.append((seen.chance, name, seen.effect))
     doubts, many = [], several(len(tested), "column")

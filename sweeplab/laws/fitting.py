@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -11,10 +12,10 @@ import numpy as np
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import several
 from sweeplab.laws.core import Array, Draws, RowErrors, fit_law
-from sweeplab.laws.forms import Law, Values
+from sweeplab.laws.forms import Law, Values, turn
 from sweeplab.laws.points import Points
 
-_KEPT = 64  # fits: a page repeats many
+_KEPT = 128  # fits: a page repeats many
 _MANY = 2_000  # rows from which a median is that of some of the draws
 _FEWEST_GROUPS, _MOST_ALONE = 3, 0.75  # sizes, and sizes a row, of a table whose rows share errors by size
 
@@ -23,10 +24,12 @@ _FEWEST_GROUPS, _MOST_ALONE = 3, 0.75  # sizes, and sizes a row, of a table whos
 class Fit:
     """A law fitted to `n_points` rows: `values` are draws of each parameter, [S], and `log_tokens` the mean of z.
 
-    `rows` are the columns that the law and its noise read, and `grouped_by` what rows share an error of.
+    `rows` are the columns that the law and its noise read, and `grouped_by` what rows share an error of. The values of
+    a bent form are those at the middle of the table, with its departures and the centers of its columns.
     """
 
     law: Law
+    is_bent: bool
     draws: Draws
     values: Values
     rows: Mapping[str, Array]
@@ -71,17 +74,27 @@ class Fit:
         at = int((self.weights * errors**2).sum(1).argmin())
         return {name: draws[[at]] for name, draws in self.values.items()}
 
-    def jacobian(self, sizes: Mapping[str, Array]) -> Array:
-        """Return the derivatives of the log loss by the parameters, at the best draw: [n, p]."""
-        columns = dict.fromkeys(self.law.parameters, np.zeros(len(sizes[self.law.columns[0]])))
-        columns["E"] = np.ones_like(columns["E"])
-        for term in self.law.terms:
-            log = np.log(sizes[term.column])
-            power = np.exp(-self.best[term.exponent] * log)
-            columns[term.scale] = columns[term.scale] + power
-            columns[term.exponent] = columns[term.exponent] - self.best[term.scale] * power * log
-        every = np.stack([*columns.values()], 1)
-        return np.asarray(every / self.law.loss(self.best, sizes)[0][:, None])
+    def gradient(self, sizes: Mapping[str, Array]) -> tuple[Array, Array]:
+        """Return the derivatives of the log loss at the best draw: by parameters, [n, p], and departures, [n, k].
+
+        The columns are centered at the table's, which leaves the space that they span.
+        """
+        law, best = self.law, self.best
+        loss = law.loss(best, sizes)[0]
+        slopes = dict.fromkeys(law.parameters, np.zeros(len(loss)))
+        slopes["E"] = 1 / loss
+        departures, logs = [], []
+        for term in law.terms:
+            x = np.log(sizes[term.column]) - np.log(self.rows[term.column]).mean()
+            power = best[term.exponent]
+            fall = np.exp(-power * np.log(sizes[term.column])) / loss
+            slopes[term.scale] = slopes[term.scale] + fall
+            slopes[term.exponent] = slopes[term.exponent] - best[term.scale] * fall * x
+            departures.append(-best[term.scale] * fall * power * turn(x))
+            logs.append(x)
+        if len(logs) > 1:
+            departures.append(math.prod(logs))
+        return np.stack([*slopes.values()], 1), np.stack(departures, 1)
 
     def errors(self, random: np.random.Generator, at: Mapping[str, float], weight: float = 1.0) -> Array:
         """Return draws of the log of a new run's loss over the law's, [S], at a point that may name its tokens."""
@@ -91,8 +104,8 @@ class Fit:
         return self.draws.error(random, z, weight)
 
 
-def fit(points: Points, law: Law) -> Fit:
-    """Return a law's fit.
+def fit(points: Points, law: Law, is_bent: bool = False) -> Fit:
+    """Return the fit of a law, or of its bent form.
 
     Raises:
         BadInput: no more rows than the law has parameters, a column that is missing or does not vary, or losses
@@ -103,7 +116,7 @@ def fit(points: Points, law: Law) -> Fit:
     tilted_by = next((name for name in ("tokens", "flops", "params") if name in points.varied), "")
     names = tuple(dict.fromkeys((*law.columns, *filter(None, [tilted_by]), "loss")))
     columns = tuple(points.columns[name].tobytes() for name in names)
-    return _fitted(law, names, columns, points.weights.tobytes(), groups, tilted_by, by)
+    return _fitted(law, is_bent, names, columns, points.weights.tobytes(), groups, tilted_by, by)
 
 
 def groups_of(points: Points) -> tuple[tuple[str, ...] | None, str]:
@@ -123,6 +136,7 @@ def groups_of(points: Points) -> tuple[tuple[str, ...] | None, str]:
 @lru_cache(maxsize=_KEPT)
 def _fitted(
     law: Law,
+    is_bent: bool,
     names: Sequence[str],
     columns: Sequence[bytes],
     weights: bytes,
@@ -141,14 +155,19 @@ def _fitted(
     if groups:
         places = np.unique(np.array(groups), return_inverse=True)[1]
     errors = RowErrors(tilt, places, np.frombuffer(weights))
-    draws = fit_law(rows["loss"], law.design(centered), law.shapes, errors)
+    draws = fit_law(rows["loss"], law.design(centered, is_bent), law.shapes(is_bent), errors)
     values = {"E": draws.scales[:, 0]}
     for place, term in enumerate(law.terms, start=1):
         exponent = draws.shapes[:, law.exponents.index(term.exponent)]
         values[term.scale] = draws.scales[:, place] * np.exp(exponent * center[term.column])
         values[term.exponent] = exponent
     ordered = {name: values[name] for name in law.parameters}
-    return Fit(law, draws, ordered, rows, errors.weights_or_ones(len(rows["loss"])), tilted_by, grouped_by)
+    if is_bent:
+        ordered |= zip(law.departures_of, draws.shapes[:, len(law.exponents) :].T, strict=True)
+        ordered |= {f"center of {name}": np.full(len(draws.sigma), each) for name, each in center.items()}
+    return Fit(
+        law, is_bent, draws, ordered, rows, errors.weights_or_ones(len(rows["loss"])), tilted_by, grouped_by
+    )
 
 
 def _check(points: Points, law: Law) -> None:

@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
 from sweeplab.laws.assessment import Assessment, Verdict
+from sweeplab.laws.core import LEVEL
 from sweeplab.laws.forms import loss_at
-from sweeplab.laws.intervals import LEVEL, student
 from sweeplab.laws.points import Points, path_of
 
 INTERVAL_ONLY = "interval only"
 LAW, LAST_POINT, LOG_LINE = "law", "last point", "log-linear line"  # who forecasts
 METHOD = (
-    "draws of the law, of a run's noise, of the form's error in the hold-out, and of what values that are not known "
-    "exactly are expected to cost; over all that is doubted"
+    "draws of the law's bent form, of a run's noise, and of what values that are not known exactly are expected to "
+    "cost; over all that is doubted"
 )
 _NORMAL_END = 1.6448536269514722  # of the standard normal distribution at 95%
 _FEWEST_FOR_A_LINE = 3
@@ -92,9 +92,8 @@ class Normal:
 class Forecast:
     """The loss that a law predicts for a run, with its prediction interval at `level`, which the verdict judges.
 
-    `log_loss` is the normal distribution of the log loss with this interval; `law_low` and `law_high` bound the law
-    alone, `form` is the sd of the form's error there, and `regret` the part of the log loss that the run's values are
-    expected to cost. A loss that is no number of a law has the verdict INTERVAL_ONLY.
+    `log_loss` is the normal distribution of the log loss with this interval, and `regret` the part of it that the run's
+    values are expected to cost. A loss that is no number of a law has the verdict INTERVAL_ONLY.
     """
 
     loss: float
@@ -102,9 +101,6 @@ class Forecast:
     high: float
     level: float
     log_loss: Normal
-    law_low: float
-    law_high: float
-    form: float
     verdict: Verdict
     regret: float = 0.0
 
@@ -138,10 +134,8 @@ def predict(
     random = np.random.default_rng(2)
     # The mean of several seeds is less noisy only up to the number of seeds of the table's rows.
     few = min(float(seeds), float(np.median(points.weights)))
-    noise, form = fit.errors(random, at, few), assessment.form_error(at)
-    errors = noise + form + regret.draws(random, len(noise))
-    value, low, high = assessment.ends(quantity.measure, errors)
-    _, law_low, law_high = assessment.ends(quantity.measure)
+    noise = fit.errors(random, at, few)
+    value, low, high = assessment.ends(quantity, noise + regret.draws(random, len(noise)))
     loss = value + regret.mean
     verdict = assessment.judged(quantity, loss, low, high)
     if not verdict.identified:
@@ -153,9 +147,6 @@ def predict(
         high=math.exp(high),
         level=LEVEL,
         log_loss=Normal((low + high) / 2, (high - low) / 2 / _NORMAL_END),
-        law_low=math.exp(law_low),
-        law_high=math.exp(law_high),
-        form=assessment.tests[0].sd(assessment.lead(at)),
         verdict=verdict,
         regret=regret.mean,
     )
@@ -182,6 +173,8 @@ def naive_forecasts(points: Points, at: Mapping[str, float]) -> dict[str, Naive]
 
 
 def _line(points: Points, x_name: str, where: float) -> Naive:
+    from scipy.special import stdtrit
+
     x, y, weights = np.log(points.columns[x_name]), np.log(points.columns["loss"]), points.weights
     total = float(weights.sum())
     center = float(weights @ x) / total
@@ -197,5 +190,5 @@ def _line(points: Points, x_name: str, where: float) -> Naive:
     variance = float(weights @ residual**2) / (points.n - 2)
     error = math.sqrt(variance * (1 / float(np.median(weights)) + 1 / total + (where - center) ** 2 / spread))
     mean = offset + slope * (where - center)
-    end = error * student(points.n - 2)
+    end = error * float(stdtrit(points.n - 2, (1 + LEVEL) / 2))
     return Naive(Normal(mean, end / _NORMAL_END), f"log loss as a line of log {x_name}")

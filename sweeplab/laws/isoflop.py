@@ -26,10 +26,11 @@ from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
-from sweeplab.laws.assessment import NOT_IDENTIFIED, WEAK, Verdict, by_width
+from sweeplab.laws.assessment import NOT_IDENTIFIED, Verdict, judge
 from sweeplab.laws.core import Array, RowErrors, fit_line, interval
 from sweeplab.laws.forms import D_OPT, N_OPT
 from sweeplab.laws.points import DECADES, Points
+from sweeplab.laws.sentences import Reason
 
 N_AT = "N_opt"
 SIZES = 4  # of a budget: a parabola and one more
@@ -206,11 +207,9 @@ def _fitted(points: Points, groups: Sequence[NDArray[np.intp]]) -> tuple[BudgetR
 
 def _number(kind: str, draws: Array, meaning: str, lacking: str, doubt: str) -> dict[str, Any]:
     value, low, high = interval(draws)
-    verdict = by_width(kind, value, low, high)
-    if lacking:
-        verdict = Verdict(NOT_IDENTIFIED, lacking)
-    elif doubt and verdict.identified:
-        verdict = Verdict(WEAK, doubt)
+    lacks = Reason("said", {"words": lacking}) if lacking else None
+    doubted = Reason("said", {"words": doubt}) if doubt else None
+    verdict = judge(kind, value, low, high, lacks, doubted)
     shown = [value, low, high]
     if kind == "ratio":
         shown = [math.exp(each) for each in shown]

@@ -21,10 +21,9 @@ import numpy as np
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.laws.assessment import Assessment
-from sweeplab.laws.core import Array
+from sweeplab.laws.core import LEVEL, Array, interval
 from sweeplab.laws.fitting import Fit, fit
 from sweeplab.laws.forms import N_OPT, Quantity
-from sweeplab.laws.intervals import LEVEL
 from sweeplab.laws.points import Points, path_of
 
 N_SIZES, N_RATIOS = 13, 9
@@ -221,5 +220,5 @@ def _imagined(
 
 
 def _half_width(fitted: Fit, quantity: Quantity) -> float:
-    low, high = np.quantile(quantity.measure(fitted.values), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(high - low) / 2
+    _, low, high = interval(quantity.measure(fitted.values))
+    return (high - low) / 2

@@ -23,7 +23,9 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.laws.columns import (
     CHOICES,
     COUNTS,
+    FEWEST_PER_PARAM,
     FOLLOWING,
+    MOST_PER_PARAM,
     SHAPE,
     Array,
     Conventions,
@@ -38,15 +40,17 @@ from sweeplab.laws.columns import (
     passes_of,
     read_columns,
     rows_where,
+    says_unit,
     tells_passes,
 )
 from sweeplab.laws.comparing import CellTrials
-from sweeplab.laws.reading import LEFT_OUT, read_frame
+from sweeplab.laws.reading import LEFT_OUT, nominal, numbered, read_frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
+STUDY_KEYS = frozenset({"study", "cell", "trial", "seed"})  # in a table that `study export` wrote
 BEST, MEAN, ALL = "best", "mean", "all"
 # How the points of a table were tuned: each by a search of its own, all by one setting, or it is not known.
 EACH, SHARED, UNKNOWN = TUNED = "each", "shared", "unknown"
@@ -56,6 +60,7 @@ _MOST_NAMED = 4
 _SEED = re.compile(r"(.*[^a-z])?(seed|seeds|replicate|repeat|repetition)([^a-z].*)?", re.IGNORECASE)
 
 
+_RUN = re.compile(r"(.*[^a-z])?run([ _-]?(id|name))?", re.IGNORECASE)
 _BY_ROW = ("columns", "weights", "groups", "names", "shape", "extra_columns", "tried", "n_rows", "passes")
 _ONCE = 1.02  # passes over a text that count as one
 _FEWEST_NEW = 5  # rows of new text, to leave the others out
@@ -103,7 +108,8 @@ class Points:
     the column `passes_by`, if one of the table says it. `pooled` has the values of each setting without
     numbers, such as a family, in which points differ. `is_lowest` says whether the loss of a point is that of its best
     trial, the lowest of several, or what all of its trials make expected. `tuned` is one of TUNED, for the reason
-    `tuned_why`; `record` returns what the trials say about the tuning of points, None if they are too few.
+    `tuned_why`, and `undeclared` are the roles of which nobody says how they count; `record` returns what the trials
+    say about the tuning of points, None if they are too few.
     """
 
     columns: dict[str, Array]
@@ -125,6 +131,7 @@ class Points:
     is_lowest: bool = True
     tuned: str = UNKNOWN
     tuned_why: str = ""
+    undeclared: tuple[str, ...] = ()
     record: Callable[[Points], TuningRecord | None] | None = None
 
     @property
@@ -198,7 +205,11 @@ class Points:
 
     def with_loss(self, loss: Array) -> Points:
         """Return the points with other losses, [n]."""
-        return replace(self, columns=self.columns | {"loss": loss})
+        return self.with_column("loss", loss)
+
+    def with_column(self, role: str, values: Array) -> Points:
+        """Return the points with other values of a role, [n]."""
+        return replace(self, columns=self.columns | {role: values})
 
     def left_out(self, why: str, count: int) -> Points:
         """Return the points with a count of rows that were left out before, and why."""
@@ -279,9 +290,26 @@ def points_of_frame(
     }
     for reason, count in frame.attrs.get(LEFT_OUT, {}).items():
         points = points.left_out(reason, count)
+    if chosen.params:
+        meanings["params"] = (
+            f"{points.conventions['params']}, {CHOICES['params'][chosen.params]} as --count says"
+        )
     if chosen.loss:
         meanings["loss"] = f"{points.conventions['loss']}, {CHOICES['loss'][chosen.loss]} as --count says"
-    return replace(points, conventions=points.conventions | meanings)
+    undeclared = () if {*known} >= STUDY_KEYS else _undeclared(points, wanted, chosen)
+    return replace(points, conventions=points.conventions | meanings, undeclared=undeclared)
+
+
+def _undeclared(points: Points, columns: Mapping[str, str], chosen: Conventions) -> tuple[str, ...]:
+    """The roles of which a file leaves open what they count: params, and tokens that may be in thousands."""
+    roles = []
+    if "params" in columns and not chosen.params:
+        roles.append("params")
+    if columns.keys() >= {"params", "tokens"} and "flops" not in columns and not says_unit(columns["tokens"]):
+        ratio = float(np.median(points.columns["tokens"] / points.columns["params"]))
+        if ratio * 1e3 <= MOST_PER_PARAM or ratio / 1e3 >= FEWEST_PER_PARAM:
+            roles.append("tokens")
+    return tuple(roles)
 
 
 def points_of(
@@ -343,9 +371,23 @@ def points_of(
     points = replace(
         points, extra_columns=_extra_columns(frame.loc[keep, others]), passes=passes, passes_by=by
     )
-    points, kept_rows, searched = _combined(points, frame[keep], taken, rows, source)
+    used = frame[keep]
+    if rows != ALL and (by := next((name for name in others if _RUN.fullmatch(str(name))), "")):
+        last = _last_of_runs(points, used[by])
+        why = f"checkpoints of a run that went on (column {by}; --count rows=all counts each)"
+        points, used = points.only(last).left_out(why, int((~last).sum())), used[last]
+    points, kept_rows, searched = _combined(points, used, taken, rows, source)
     settings = [name for name in others if name not in searched and not _SEED.fullmatch(str(name))]
-    return replace(points, pooled=nominal(frame.loc[keep, settings].iloc[kept_rows]))
+    return replace(points, pooled=nominal(used[settings].iloc[kept_rows]))
+
+
+def _last_of_runs(points: Points, run: pd.Series[Any]) -> NDArray[np.bool_]:
+    """Whether a row is the last of its run and size, [n]: the others are no runs of their own."""
+    tokens = points.columns.get("tokens", np.zeros(points.n))
+    place = numbered([run.to_numpy(object), np.log(points.columns.get("params", np.ones(points.n))).round(6)])
+    longest = np.zeros(place.max() + 1)
+    np.maximum.at(longest, place, tokens)
+    return np.asarray(run.isna() | (tokens >= longest[place]), bool)
 
 
 def _combined(
@@ -364,7 +406,7 @@ def _combined(
     everything = np.arange(points.n)
     if how == ALL or len(counts) < 2:
         return points, everything, ()
-    point = _numbered(_keys(points))
+    point = numbered(_keys(points))
     n, n_points = len(point), int(point.max()) + 1
     if n == n_points:
         return points, everything, ()
@@ -394,7 +436,7 @@ def _combined(
         words = f"the best at each point{names}, as a law describes the best ({where})"
         run = np.arange(n)
         if seeds:
-            run = _numbered([point, *(frame[name].to_numpy() for name in searched)])
+            run = numbered([point, *(frame[name].to_numpy() for name in searched)])
     weights = np.bincount(run).astype(float)
     loss = np.bincount(run, points.columns["loss"]) / weights
     first = np.unique(run, return_index=True)[1]
@@ -429,26 +471,6 @@ def _keys(points: Points) -> list[Any]:
         keys.append(points.passes.round(6))
     groups = [np.array(points.groups, object)] if points.groups else []
     return [*keys, *points.shape.values(), *groups]
-
-
-def nominal(frame: pd.DataFrame) -> dict[str, tuple[str, ...]]:
-    """Return the values of each column without numbers that has several, each in two rows on average or more."""
-    from pandas.api.types import is_bool_dtype, is_numeric_dtype
-
-    named = [name for name in frame if is_bool_dtype(frame[name]) or not is_numeric_dtype(frame[name])]
-    values = {str(name): tuple(sorted(frame[name].dropna().astype(str).unique())) for name in named}
-    return {name: texts for name, texts in values.items() if 2 <= len(texts) <= len(frame) / 2}
-
-
-def _numbered(keys: Sequence[Any]) -> NDArray[np.intp]:
-    """The number of each row's distinct tuple of keys, [n]."""
-    import pandas as pd
-
-    numbers = np.zeros(len(keys[0]), np.intp)
-    for key in keys:
-        codes = pd.factorize(key, use_na_sentinel=False)[0]
-        numbers = np.unique(numbers * (int(codes.max()) + 1) + codes, return_inverse=True)[1].astype(np.intp)
-    return numbers
 
 
 def _is_a_setting(frame: pd.DataFrame, name: Any) -> bool:

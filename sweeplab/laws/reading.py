@@ -14,9 +14,12 @@ import io
 import json
 import lzma
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import several
@@ -206,3 +209,23 @@ _READERS: dict[str, Callable[[Path], Any]] = {
 }
 _TEXTS = [suffix for suffix in _READERS if suffix != ".parquet"]
 SUFFIXES = (*_READERS, *(f"{suffix}{end}" for suffix in _TEXTS for end in _COMPRESSED))
+
+
+def nominal(frame: pd.DataFrame) -> dict[str, tuple[str, ...]]:
+    """Return the values of each column without numbers that has several, each in two rows on average or more."""
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    named = [name for name in frame if is_bool_dtype(frame[name]) or not is_numeric_dtype(frame[name])]
+    values = {str(name): tuple(sorted(frame[name].dropna().astype(str).unique())) for name in named}
+    return {name: texts for name, texts in values.items() if 2 <= len(texts) <= len(frame) / 2}
+
+
+def numbered(keys: Sequence[Any]) -> NDArray[np.intp]:
+    """Return the number of each row's distinct tuple of keys, [n]."""
+    import pandas as pd
+
+    numbers = np.zeros(len(keys[0]), np.intp)
+    for key in keys:
+        codes = pd.factorize(key, use_na_sentinel=False)[0]
+        numbers = np.unique(numbers * (int(codes.max()) + 1) + codes, return_inverse=True)[1].astype(np.intp)
+    return numbers

@@ -4,9 +4,11 @@ sentence."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 TEMPLATES = {
+    "said": "{words}",
     # Verdicts by the width of an interval.
     "narrow": "its 90% interval ends {far} from the value",
     "wide": "its 90% interval ends {far} from the value; {needed} or less is needed",
@@ -22,38 +24,45 @@ TEMPLATES = {
     "loss cannot be separated",
     "far from optimum": "no row is within a factor {factor:g} of the optimum in D/N",
     # Doubts: each makes every number weak at best, and its interval a union.
-    "tuning": "{how}: the interval holds the fit as it is, and the one without {excess:.0%} of the loss too "
-    "much at the "
-    "largest {size} and nothing at the smallest; {tells}",
+    "mistuned": "how the points were tuned is {how}: larger sizes may be tuned less well, by up to {share:.0%} of the "
+    "loss; --tuned each says that each point is a run of its own, tuned and trained to its end",
+    "not annealed": "points may be checkpoints of longer runs, up to {share:.0%} of the loss above runs of their own; "
+    "--tuned each says that they are not",
+    "stopped": "the longest runs may have stopped after {share:.0%} of their tokens; --tuned each says that none did",
+    "large batch": "one batch size for all may cost the shortest runs {share:.0%} of their tokens; --tuned each says "
+    "that it was tuned",
+    "params": "it is not known whether params count the embeddings, which may be {share:.0%} of the smallest size; "
+    "--count params=non-embedding or params=total says it",
+    "tokens": "tokens may be in another unit; --columns tokens={column}*1 says that they are not",
     "drift": "the tuning excess may drift with size, by up to {drift:.2%} of the loss; {tells}",
-    "form": "the form does not fit (chance {chance:.1%}, {direction}): the interval holds the fit of all "
-    "rows, and that of "
-    "the larger ones",
+    "form": "the form does not fit (chance {chance:.1%}, {direction}): the interval holds the fit of the form as it "
+    "is, and that of one with bends",
     "outliers": "beyond {sigmas:g} sigma of the law: {rows}; the interval holds the fits with and without them",
-    "column": "the residuals correlate with {column}, which the law does not use: {swing:+.1%} of the loss "
-    "from its low "
-    "end to its high end (chance {chance:.2g}, {tested} tested)",
-    "large": "residuals of {sigma:.1%}: runs of one recipe rarely leave over {usual:.0%}, so more than "
-    "{columns} affects "
-    "the loss, or the form is wrong",
-    "repeats": "{count} of {rows} rows read their text more than once (column {column}), which the law does "
-    "not describe "
-    "(Muennighoff et al. 2023)",
+    "column": "the residuals correlate with {column}, which the law does not use: {swing:+.1%} of the loss from its "
+    "low end to its high end (chance {chance:.2g}, {tested} tested)",
+    "large": "residuals of {sigma:.1%}: runs of one recipe rarely leave over {usual:.0%}, so more than {columns} "
+    "affects the loss, or the form is wrong",
+    "repeats": "{count} of {rows} rows read their text more than once (column {column}), which the law does not "
+    "describe (Muennighoff et al. 2023)",
     "shapes": "the shapes are unlike (n_embd / n_layer is {low} to {high}): at equal parameters the loss differs",
     "above": "the law has E above the smallest loss of the table",
+    # How points were tuned.
+    "tuned: each": "each point by itself{why}; their tuning excess is not known",
+    "tuned: shared": "one setting for all sizes{why}",
+    "tuned: unknown": "not known{why}",
+    "tuned: excess": "each point by itself{why}; the tuning excess of a point is {mean:.2%} of the loss ({low:.2%} to "
+    "{high:.2%}): the fit leaves it out, and the intervals contain its drift",
     # The test of the form.
-    "form fits": "no departure of the form {law} is seen (chance {chance:.0%}); one that makes the forecast "
-    "at 10 times the "
-    "compute 5% wrong would be found in: {powers}",
-    "form unseen": "this design cannot show a misfit ({powers}); this is no evidence that {law} is right",
+    "form not seen": "no departure of the form {law} is seen (chance {chance:.0%}); one that makes the forecast at 10 "
+    "times the compute 5% wrong would be found in: {powers}",
+    "form cannot be seen": "this design cannot show a misfit ({powers}); this is no evidence that {law} is right",
     "form flagged": "the form {law} does not fit: residuals follow {direction} (chance {chance:.1%})",
     # The hold-out.
-    "holdout": "fitted to the rows up to {cut:.3g} {by}, {law} is off by {error:.2%} of the loss on the "
-    "{rows} larger ones",
+    "holdout": "fitted to the rows up to {cut:.3g} {by}, {law} is off by {error:.2%} of the loss on the {rows} larger "
+    "ones",
     "holdout none": "no cut in {by} leaves enough rows on both sides for a hold-out",
-    "holdout other": "{other} is off by {other_error:.2%} of the loss on larger runs where {law} is off by "
-    "{error:.2%}; "
-    "--law {other} fits it",
+    "holdout other": "{other} is off by {other_error:.2%} of the loss on larger runs where {law} is off by {error:.2%}"
+    "; --law {other} fits it",
     # Hyperparameters.
     "few cells": "{cells} with an optimum between their values, and {needed} are needed",
     "optima outside": "the best {name} of {count} of {cells} lies at an end of the values tried",
@@ -68,6 +77,19 @@ TEMPLATES = {
     "unused": "{law} does not use {column}, which vary by a factor {factor:.3g}",
     "shared": "{share:.0%} of the errors' variance is shared by rows of one {by}; intervals allow for it",
 }
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A reason as a code and its facts."""
+
+    code: str
+    facts: Mapping[str, Any]
+
+    @property
+    def words(self) -> str:
+        """Return it in words."""
+        return sentence(self.code, self.facts)
 
 
 def sentence(code: str, facts: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
-"""Measure what 90% intervals of laws hold, and how often forms are flagged, on planted tables.
+"""Measure what 90% intervals of laws hold, what is identified, and how often forms are flagged, on planted tables.
 
-Run: python tests/benchmarks/coverage.py [coverage path forms isoflop next] [--tables 100] [--seed 5000]
-[--designs 12 30]
+Run: python tests/benchmarks/coverage.py [coverage verdicts undeclared forms path isoflop next] [--tables 100]
+[--seed 5000] [--designs 12 30]
 """
 
 import argparse
@@ -19,83 +19,200 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from benchmarks.setting import print_table, setting
 from laws.planted_budgets import DESIGNS, drifting, exponent
-from laws.planted_laws import EQUAL, FALLS, GOOD, HEAVY, HELD_OUT, TRUTHS, losses, plant, values_of
-from laws.planted_misfit import WRONG, wrong_table
+from laws.planted_laws import BAD, EQUAL, FALLS, GOOD, HEAVY, HELD_OUT, TRUTHS, losses, plant, values_of
+from laws.planted_misfit import FIVE_PERCENT, wrong_losses, wrong_table
 from laws.planted_paths import plant_path
+from laws.planted_undeclared import WORLDS as UNDECLARED
+from laws.planted_undeclared import undeclared_table
 
-from sweeplab.laws.assessment import assess
-from sweeplab.laws.check import FLAGGED, misfit
-from sweeplab.laws.core import interval
+from sweeplab.laws.assessment import IDENTIFIED, NOT_IDENTIFIED, TOLERANCES, assess
+from sweeplab.laws.check import FLAGGED
+from sweeplab.laws.core import RowErrors, fit_law, interval
 from sweeplab.laws.fitting import fit
 from sweeplab.laws.forecasts import predict
-from sweeplab.laws.forms import LAWS, log_n_opt, optimum_of, parameters_of
+from sweeplab.laws.forms import LAWS, log_n_opt, loss_at, optimum_of, parameters_of
 from sweeplab.laws.isoflop import isoflop
 from sweeplab.laws.next_runs import find_quantity, next_runs, of_points, spent
 from sweeplab.laws.points import EACH, Points
 
 CHINCHILLA = LAWS["chinchilla"]
-WORLDS = {
+EVERY = TRUTHS | HELD_OUT
+NOISES = {
     "equal": (EQUAL, 0.0),
     "falls with D": (FALLS, 0.0),
     "t3": (HEAVY, 0.0),
     "36% shared": (EQUAL, 0.36),
 }
-NUMBERS = ("E", "alpha", "beta", "tokens per parameter")
+NUMBERS = ("E", "alpha", "beta", "tokens per parameter", "loss at target")
 TIMES = (3, 10)
 
 
-def one_table(case) -> list[int]:
-    """Return for each number and forecast: 0 if its interval holds the truth, -1 if the truth is below, 1 above."""
-    design, truth, noise, kind, shared, seed = case
-    random = np.random.default_rng([seed, zlib.crc32(repr(case[:5]).encode())])
-    points = plant(truth, GOOD[design], noise, random, shared, kind)
-    planted = (TRUTHS | HELD_OUT)[truth]
-    found, true = fit(points, CHINCHILLA), values_of(planted)
-    budget = 10 * float(points.columns["flops"].max())
-    quantities = parameters_of(CHINCHILLA) + optimum_of(CHINCHILLA, budget, 6.0)
-    sides = []
-    for quantity in quantities:
-        if quantity.name in NUMBERS:
-            _, low, high = interval(quantity.measure(found.values))
-            value = float(quantity.measure(true)[0])
-            sides.append((value > high) - (value < low))
-    for times in TIMES:
-        n, d = best_run(true, times * budget / 10)
-        _, low, high = interval(np.log(found.loss({"params": np.array([n]), "tokens": np.array([d])}))[:, 0])
-        value = math.log(losses(planted, np.array([n]), np.array([d]))[0])
-        sides.append((value > high) - (value < low))
-    return sides
-
-
-def best_run(true, budget: float) -> tuple[float, float]:
+def best_run(true, budget: float) -> dict[str, float]:
     """Return N_opt and D_opt of a truth at a budget."""
     log_nd = math.log(budget / 6)
     n = math.exp(float(log_n_opt(CHINCHILLA, true, log_nd)[0]))
-    return n, math.exp(log_nd) / n
+    return {"params": n, "tokens": math.exp(log_nd) / n}
+
+
+def numbers_of(true, budget: float) -> dict:
+    """Return the quantities of NUMBERS, the last two at ten times a budget."""
+    found = parameters_of(CHINCHILLA) + optimum_of(CHINCHILLA, 10 * budget, 6.0)
+    found.append(loss_at(CHINCHILLA, best_run(true, 10 * budget)))
+    return {each.name: each for each in found if each.name in NUMBERS}
+
+
+def one_table(case) -> list[list[float]]:
+    """Return for each number the side of its interval on which the truth lies, and how much wider it is than needed.
+
+    Needed is the width of a core that is told how the noise grows, and that nothing is shared.
+    """
+    design, truth, noise, kind, shared, seed = case
+    random = np.random.default_rng([seed, zlib.crc32(repr(case[:5]).encode())])
+    points = plant(truth, GOOD[design], noise, random, shared, kind)
+    found, true = fit(points, CHINCHILLA), values_of(EVERY[truth])
+    logs = {name: np.log(points.columns[name]) for name in ("params", "tokens")}
+    center = {name: log.mean() for name, log in logs.items()}
+    logs = {name: log - center[name] for name, log in logs.items()}
+    weights = np.exp(0.5 * logs["tokens"]) if kind == FALLS else None
+    shapes, design_of = CHINCHILLA.shapes(False), CHINCHILLA.design(logs)
+    told = fit_law(points.columns["loss"], design_of, shapes, RowErrors(weights=weights))
+    told_values = {"E": told.scales[:, 0]}
+    for place, term in enumerate(CHINCHILLA.terms):
+        power = told.shapes[:, place]
+        told_values |= {term.exponent: power}
+        told_values |= {term.scale: told.scales[:, place + 1] * np.exp(power * center[term.column])}
+    sides = []
+    for quantity in numbers_of(true, float(points.columns["flops"].max())).values():
+        _, low, high = interval(quantity.measure(found.values))
+        _, least, most = interval(quantity.measure(told_values))
+        value = float(quantity.measure(true)[0])
+        sides.append([float((value > high) - (value < low)), (high - low) / (most - least)])
+    return sides
 
 
 def coverage(pool, n_tables: int, seed: int, designs) -> None:
-    """Print a row a design and world: held, and the truth below and above, in %."""
+    """Print held, the truth below and above in %, and the median width over what is needed."""
     truths, rows = (*TRUTHS, *[*HELD_OUT][1:]), []
     for design in [name for name in GOOD if name.startswith(tuple(designs))]:
-        for world, (kind, shared) in WORLDS.items():
+        for name, (kind, shared) in NOISES.items():
             if shared and design.startswith("245"):
                 continue  # no two of its rows have one size
-            sides, cells = [], []
+            cells = []
             for truth in truths:
                 for noise in (0.003, 0.01):
                     cases = [(design, truth, noise, kind, shared, seed + at) for at in range(n_tables)]
-                    of_cell = np.array(pool.map(one_table, cases, chunksize=5))
-                    sides.append(of_cell)
-                    cells.append((of_cell == 0).mean(0))
-            every = np.concatenate(sides)
+                    cells.append(np.array(pool.map(one_table, cases, chunksize=5)))
+            every = np.concatenate(cells)
+            texts = []
+            for at in range(len(NUMBERS)):
+                below, above = (100 * (side * every[:, at, 0] > 0).mean() for side in (-1, 1))
+                width = np.median(every[:, at, 1])
+                texts.append(f"{100 - below - above:.1f} ({below:.1f}, {above:.1f}) {width:.2f}")
+            lowest = min((cell[:, :, 0] == 0).mean(0).min() for cell in cells)
+            rows.append([design, name, *texts, f"{100 * lowest:.0f}"])
+    print_table(["design", "noise", *NUMBERS, "lowest cell"], rows)
+
+
+def one_verdict(case) -> list[tuple[bool, bool, bool, bool]]:
+    """Return for each number whether it is identified, refused, and if identified outside its interval or tolerance."""
+    design, seed = case
+    truth = [*TRUTHS][seed % 2]
+    points = plant(truth, (GOOD | BAD)[design], 0.004, np.random.default_rng([seed, 31]))
+    told = []
+    for each in assess(points, CHINCHILLA).estimates:
+        true, is_identified = (
+            float(each.quantity.measure(values_of(EVERY[truth]))[0]),
+            each.verdict.verdict == IDENTIFIED,
+        )
+        tolerance = TOLERANCES[each.quantity.kind]
+        most = math.log(tolerance.identified) if tolerance.is_factor else tolerance.identified
+        outside = is_identified and not each.low <= true <= each.high
+        far = is_identified and abs(each.value - true) > most
+        told.append((is_identified, each.verdict.verdict == NOT_IDENTIFIED, outside, far))
+    return told
+
+
+def verdicts(pool, n_tables: int, seed: int, designs) -> None:
+    """Print how often numbers are identified and refused, and identified ones outside interval and tolerance."""
+    rows, names = [], [each.name for each in parameters_of(CHINCHILLA) + optimum_of(CHINCHILLA, 1e18, 6.0)]
+    for design in [name for name in GOOD | BAD if name.startswith((*designs, "one ray"))]:
+        cases = [(design, seed + at) for at in range(n_tables)]
+        told = np.array(pool.map(one_verdict, cases, chunksize=2), float)
+        for at, name in enumerate(names):
+            shares, identified = 100 * told[:, at].mean(0), max(told[:, at, 0].sum(), 1)
+            wrong = 100 * told[:, at, 2:].sum(0) / identified
+            rows.append(
+                [design, name, *(f"{each:.0f}" for each in shares[:2]), *(f"{each:.1f}" for each in wrong)]
+            )
+    print_table(["design", "number", "identified", "refused", "outside interval", "outside tolerance"], rows)
+
+
+def one_undeclared(case) -> list[list[float]]:
+    """Return for each number whether its interval holds, is identified, and its width over that of the straight fit."""
+    world, design, seed = case
+    truth = [*TRUTHS][seed % 2]
+    points = undeclared_table(world, truth, GOOD[design], 0.004, np.random.default_rng([seed, 41]))
+    assessed, true = assess(points, CHINCHILLA), values_of(EVERY[truth])
+    told = []
+    for quantity in numbers_of(true, float(points.columns["flops"].max())).values():
+        each = assessed.estimate(quantity)
+        is_bent = quantity.kind == "loss"
+        _, low, high = interval(quantity.measure(fit(points, CHINCHILLA, is_bent).values))
+        held = each.low <= float(quantity.measure(true)[0]) <= each.high
+        told.append([held, each.verdict.verdict == IDENTIFIED, (each.high - each.low) / (high - low)])
+    return told
+
+
+def undeclared(pool, n_tables: int, seed: int, designs) -> None:
+    """Print what weak intervals hold, their widths over those of the fit alone, and what is identified."""
+    rows = []
+    for design in [name for name in GOOD if name.startswith(tuple(designs))]:
+        for world in UNDECLARED:
+            cases = [(world, design, seed + at) for at in range(n_tables)]
+            told = np.array(pool.map(one_undeclared, cases, chunksize=2))
             texts = [
-                f"{100 * (every[:, at] == 0).mean():.0f} ({100 * (every[:, at] < 0).mean():.0f}, "
-                f"{100 * (every[:, at] > 0).mean():.0f})"
-                for at in range(every.shape[1])
+                f"{100 * told[:, at, 0].mean():.0f}, {np.median(told[:, at, 2]):.1f}"
+                for at in range(len(NUMBERS))
             ]
-            rows.append([design, world, *texts, f"{100 * np.min(cells):.0f}"])
-    print_table(["design", "noise", *NUMBERS, *(f"loss at {times}x" for times in TIMES), "lowest cell"], rows)
+            rows.append([design, world, *texts, f"{100 * told[:, :, 1].mean():.0f}"])
+    print_table(["design", "world", *(f"{name}: held, width" for name in NUMBERS), "identified"], rows)
+
+
+def one_form(case) -> list[float]:
+    """Return whether a form is flagged, and of forecasts of runs at TIMES the compute: held, half width."""
+    kind, design, noise, shared, seed = case
+    random, truth = np.random.default_rng([seed, zlib.crc32(kind.encode())]), [*TRUTHS][seed % 2]
+    if kind:
+        points = wrong_table(truth, kind, FIVE_PERCENT[kind], GOOD[design], noise, random)
+        law = wrong_losses(truth, kind, FIVE_PERCENT[kind], GOOD[design])
+    else:
+        points = plant(truth, GOOD[design], noise, random, shared)
+        law = lambda n, d: losses(TRUTHS[truth], n, d)  # noqa: E731
+    assessed = assess(points, CHINCHILLA)
+    told = [float(assessed.misfit.status == FLAGGED)]
+    for times in TIMES:
+        params = math.sqrt(times * float(points.columns["flops"].max()) / 6 / 20)
+        said = predict(assessed, {"params": params, "tokens": 20 * params})
+        outcome = float(law(np.array([params]), np.array([20 * params]))[0])
+        outcome *= math.exp(noise * random.standard_normal())
+        told += [float(said.low <= outcome <= said.high), math.log(said.high / said.low) / 2]
+    return told
+
+
+def forms(pool, n_tables: int, seed: int, designs) -> None:
+    """Print how often right forms and wrong ones are flagged, and what forecasts hold."""
+    rows = []
+    for design in [name for name in GOOD if name.startswith(tuple(designs))]:
+        for noise in (0.003, 0.004):
+            for kind, shared in [("", 0.0), ("", 0.36), *((kind, 0.0) for kind in FIVE_PERCENT)]:
+                cases = [(kind, design, noise, shared, seed + at) for at in range(n_tables)]
+                told = 100 * np.mean(pool.map(one_form, cases, chunksize=2), axis=0)
+                texts = [f"{told[at]:.0f}, {told[at + 1]:.1f}" for at in (1, 3)]
+                name = kind or f"right, {shared:.0%} shared by size"
+                rows.append([design, f"{noise:.1%}", name, f"{told[0]:.0f}", *texts])
+    print_table(
+        ["design", "noise", "truth", "flagged", *(f"{each}x: held, half width" for each in TIMES)], rows
+    )
 
 
 def one_path(case) -> list[float]:
@@ -104,7 +221,7 @@ def one_path(case) -> list[float]:
     random, truth = np.random.default_rng([seed, n_sizes]), (1.2, 60.0, 0.45)
     assessed = assess(plant_path(n_sizes, jitter, truth, random), LAWS["power-n"])
     alpha = next(each for each in assessed.estimates if each.quantity.name == "alpha")
-    told = [alpha.low < truth[2] < alpha.high, alpha.verdict.verdict == "identified"]
+    told = [alpha.low < truth[2] < alpha.high, alpha.verdict.verdict == IDENTIFIED]
     for times in TIMES:
         n = 1.6e5 * math.sqrt(times)
         said = predict(assessed, {"params": n})
@@ -121,30 +238,6 @@ def path(pool, n_tables: int, seed: int, designs) -> None:
             shares = 100 * np.mean(pool.map(one_path, cases, chunksize=2), axis=0)
             rows.append([str(n_sizes), f"{jitter:.0%}", *(f"{share:.0f}" for share in shares)])
     print_table(["sizes", "off the path", "alpha held", "identified", "3x held", "10x held"], rows)
-
-
-def one_form(case) -> bool:
-    """Return whether a table's form is flagged."""
-    kind, size, design, noise, shared, seed = case
-    random, truth = np.random.default_rng([seed, 21]), [*TRUTHS][seed % 2]
-    if kind:
-        points = wrong_table(truth, kind, size, GOOD[design], noise, random)
-    else:
-        points = plant(truth, GOOD[design], noise, random, shared)
-    return misfit(points, fit(points, CHINCHILLA)).status == FLAGGED
-
-
-def forms(pool, n_tables: int, seed: int, designs) -> None:
-    """Print how often right forms and wrong ones are flagged."""
-    rows = []
-    for design in [name for name in GOOD if name.startswith(tuple(designs))]:
-        worlds = [("", 0.0, 0.0), ("", 0.0, 0.36), *((kind, 0.3, 0.0) for kind in WRONG)]
-        worlds = [(kind, 0.03 if "interaction" in kind else size, shared) for kind, size, shared in worlds]
-        for kind, size, shared in worlds:
-            cases = [(kind, size, design, 0.004, shared, seed + at) for at in range(n_tables)]
-            name = kind or f"right, {shared:.0%} shared by size"
-            rows.append([design, name, f"{100 * np.mean(pool.map(one_form, cases, chunksize=5)):.0f}"])
-    print_table(["design", "truth", "flagged"], rows)
 
 
 def one_isoflop(case) -> bool | None:
@@ -195,7 +288,15 @@ def promises(pool, n_tables: int, seed: int, designs) -> None:
 
 
 def main() -> None:
-    parts = {"coverage": coverage, "path": path, "forms": forms, "isoflop": isoflops, "next": promises}
+    parts = {
+        "coverage": coverage,
+        "verdicts": verdicts,
+        "undeclared": undeclared,
+        "forms": forms,
+        "path": path,
+        "isoflop": isoflops,
+        "next": promises,
+    }
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", default=[*parts])
     parser.add_argument("--tables", type=int, default=100)

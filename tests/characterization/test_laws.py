@@ -13,12 +13,12 @@ from characterization.test_commands import described
 
 COLUMNS = "--columns params=N,tokens=D,loss=val"
 LINES = (
-    f"laws fit runs.csv {COLUMNS} --tuned each --json",
+    f"laws fit runs.csv {COLUMNS} --tuned each --count params=total --json",
     f"laws fit runs.csv {COLUMNS} --law tied --flops 1e20 --at params=1e9,tokens=2e10 --json",
     f"laws fit runs.csv {COLUMNS} --law power-c --report page.html --json",
     f"laws fit ray.csv {COLUMNS} --law power-n --json",
     f"laws next runs.csv {COLUMNS} --quantity beta --json",
-    f"laws predict runs.csv {COLUMNS} --at params=2e8,tokens=4e9 --seal --tuned each --json",
+    f"laws predict runs.csv {COLUMNS} --at params=2e8,tokens=4e9 --seal --tuned each --count params=total --json",
     "laws verify --json",
     "laws verify --against later.csv --json",
 )

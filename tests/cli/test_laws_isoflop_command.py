@@ -19,11 +19,11 @@ def table(folder: Path) -> Path:
 
 
 def test_the_best_size_of_each_budget_is_given_with_the_fit(cli, table: Path) -> None:
-    said = cli("laws", "fit", table, *COLUMNS, "--tuned", "each")
+    said = cli("laws", "fit", table, *COLUMNS, "--tuned", "each", "--count", "params=total")
     assert (said.code, said.err) == (0, "") and "by 5 budgets of rows at equal FLOPs:" in said.out
-    number = json.loads(cli("laws", "fit", table, *COLUMNS, "--tuned", "each", "--json").out)["isoflop"][
-        "numbers"
-    ]
+    number = json.loads(
+        cli("laws", "fit", table, *COLUMNS, "--tuned", "each", "--count", "params=total", "--json").out
+    )["isoflop"]["numbers"]
     n_opt = number["N_opt exponent"]
     assert n_opt["low"] < exponent("steep") < n_opt["high"] and n_opt["verdict"] == "identified"
     unknown = json.loads(cli("laws", "fit", table, *COLUMNS, "--json").out)["isoflop"]["numbers"]

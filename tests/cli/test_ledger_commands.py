@@ -43,7 +43,7 @@ def verified(cli, *arguments) -> dict:
 
 
 def test_a_table_is_forecast_grows_and_is_scored(cli, folder: Path, table: Path) -> None:
-    said = cli("laws", "predict", table, *COLUMNS, *AT, "--tuned", "each")
+    said = cli("laws", "predict", table, *COLUMNS, *AT, "--tuned", "each", "--count", "params=total")
     assert (said.code, said.err) == (0, "")
     (entry,) = read_ledger(folder / "lab" / "ledger.jsonl")
     predicted = entry.forecast["predicted"]

@@ -1,4 +1,4 @@
-"""Tables whose law is wrong in a known way: an interaction of N and D, and powers that break."""
+"""Tables whose law is wrong in a known way: an interaction of N and D, powers that break, a third term, and a floor."""
 
 from __future__ import annotations
 
@@ -29,12 +29,34 @@ def _broken(params: bool, tokens: bool):
     return losses_of
 
 
+def _third_term(size, truth, n, d, x, y):
+    """A loss that falls by `size` / 2 within the table, as where an ability is learned."""
+    return losses(truth, n, d) + size / 2 / (1 + np.exp((x + y) / 2))
+
+
+def _late_saturation(size, truth, n, d, x, y):
+    """Gains that slow down beyond the middle of the table, as where a text runs out of news."""
+    return losses(truth, n, d) * np.exp(size / 10 * np.log1p(np.exp(x + y - 2)))
+
+
 WRONG = {
     "interaction": _interaction,
     "interaction, helpful": lambda size, *rest: _interaction(-size, *rest),
     "broken power of D": _broken(False, True),
     "broken powers of N and D": _broken(True, True),
     "broken power of N": _broken(True, False),
+    "third term": _third_term,
+    "late saturation": _late_saturation,
+}
+# The sizes, of 30 points, at which the fitted law is about 5% of the loss off at ten times the largest compute.
+FIVE_PERCENT = {
+    "interaction": 0.098,
+    "interaction, helpful": 0.15,
+    "broken power of D": 0.35,
+    "broken powers of N and D": 0.077,
+    "broken power of N": 0.1,
+    "third term": 1.6,
+    "late saturation": 0.415,
 }
 
 

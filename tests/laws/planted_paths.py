@@ -29,4 +29,4 @@ def plant_path(n_sizes: int, jitter: float, truth: tuple[float, float, float], r
         for seed in range(N_SEEDS)
     ]
     frame = pd.DataFrame(rows, columns=["params", "tokens", "seed", "loss"])
-    return points_of_frame(frame, "path.csv", {}, Conventions(), "").tuned_as(EACH)
+    return points_of_frame(frame, "path.csv", {}, Conventions(params="total"), "").tuned_as(EACH)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from laws.planted_laws import BAD, GOOD, TRUTHS, losses, plant
-from laws.planted_misfit import wrong_table
+from laws.planted_misfit import FIVE_PERCENT, wrong_losses, wrong_table
 
+from sweeplab.laws.assessment import assess
 from sweeplab.laws.check import FLAGGED, NOT_SEEN, UNSEEN, hold_out, hold_outs, misfit
 from sweeplab.laws.fitting import fit
+from sweeplab.laws.forecasts import predict
 from sweeplab.laws.forms import LAWS
 from sweeplab.laws.points import EACH, Points
 
@@ -34,9 +36,12 @@ def test_a_wrong_form_is_flagged_and_its_direction_named(kind: str, size: float)
 
 
 def test_what_a_design_cannot_show_is_said() -> None:
-    points = plant("steep", BAD["one ray, D = 20 N"], 0.02, np.random.default_rng(0))
-    found = misfit(points, fit(points, CHINCHILLA))
-    assert found.status == UNSEEN and "no evidence" in found.sentences[0]
+    found = []
+    for seed in range(6):
+        points = plant("steep", BAD["one ray, D = 20 N"], 0.02, np.random.default_rng([seed, 1]))
+        found.append(misfit(points, fit(points, CHINCHILLA)))
+    unseen = [each for each in found if each.status == UNSEEN]
+    assert len(unseen) >= 3 and "no evidence" in unseen[0].sentences[0]
     few = plant("steep", GOOD["9 points, 3 x 3"], 0.01, np.random.default_rng(0)).only(np.arange(6))
     assert misfit(few, fit(few, CHINCHILLA)).status in (UNSEEN, NOT_SEEN)
 
@@ -63,18 +68,23 @@ def test_the_hold_out_forecasts_the_larger_rows() -> None:
     assert (flops[found.above] > found.cut).all() and len(found.above) == (
         flops > found.cut * 1.0001
     ).sum() >= 6
-    assert found.error < 0.01 and found.as_dict()["coverage"] >= 0.5 and found.sd(0.0) == 0.0
-    assert found.sd(2.0) > found.sd(1.0) > 0
+    assert found.error < 0.01 and found.as_dict()["coverage"] >= 0.5
 
 
-def test_a_form_that_bends_is_allowed_for() -> None:
-    tests = []
-    for size in (0.0, 0.4):
-        random = np.random.default_rng(2)
-        points = wrong_table("steep", "broken powers of N and D", size, GRID, 0.001, random)
-        tests.append(hold_out(points, CHINCHILLA))
-    right, bent = tests
-    assert bent.growth > 2 * right.growth and bent.sd(2.3) > right.sd(2.3)
+@pytest.mark.parametrize("kind", ["broken power of N", "late saturation"])
+def test_forecasts_allow_for_a_form_that_is_wrong(kind: str) -> None:
+    """The forecast of the straight form is 5% wrong at ten times the compute."""
+    inside = []
+    for seed in range(8):
+        random, truth = np.random.default_rng([seed, 6]), [*TRUTHS][seed % 2]
+        assessed = assess(wrong_table(truth, kind, FIVE_PERCENT[kind], GRID, 0.003, random), CHINCHILLA)
+        at = {"params": 7.4e8, "tokens": 1.48e10}
+        true = wrong_losses(truth, kind, FIVE_PERCENT[kind], GRID)(
+            *(np.array([size]) for size in at.values())
+        )
+        said = predict(assessed, at)
+        inside.append(said.low <= float(true[0]) <= said.high)
+    assert np.mean(inside) >= 0.75
 
 
 def test_forms_are_held_out_side_by_side() -> None:

@@ -8,7 +8,7 @@ from laws.planted_laws import GOOD, TRUTHS, plant
 from scipy.stats import kstest
 from scipy.stats import t as t_distribution
 
-from sweeplab.laws.core import MOST_SHARED, TILT_SD, RowErrors, RowExcess, Shape, fit_law, fit_line, interval
+from sweeplab.laws.core import MOST_SHARED, TILT_SD, Departure, RowErrors, Shape, fit_law, fit_line, interval
 
 LOW, HIGH = 0.01, 2.0
 
@@ -17,10 +17,10 @@ def design(x: np.ndarray):
     return lambda a: np.stack([np.ones((len(a), len(x))), np.exp(-a[:, :1] * x)], 2)
 
 
-def log_density(loss, x, z, groups, a: float, c: float, r: float, e: float, shape) -> float:
+def log_density(loss, x, z, groups, a: float, c: float, r: float) -> float:
     """Return the density of one vector with whole matrices, as the head of core.py writes it."""
     n = len(loss)
-    columns = np.stack([np.ones(n), np.exp(-a * x)], 1) * ((1 + e * shape) / loss)[:, None]
+    columns = np.stack([np.ones(n), np.exp(-a * x)], 1) / loss[:, None]
     tilt = np.diag(np.exp(c * z))
     v = tilt @ ((1 - r) * np.eye(n) + r * (groups[:, None] == groups)) @ tilt
     inverse = np.linalg.inv(v)
@@ -34,39 +34,31 @@ def log_density(loss, x, z, groups, a: float, c: float, r: float, e: float, shap
     return -(n - 2) / 2 * np.log(rss) - logs[0] / 2 - logs[1] / 2 + logs[2] / 2 - (c / TILT_SD) ** 2 / 2
 
 
-@pytest.mark.parametrize("bound", [0.0, 0.03], ids=["no excess", "an excess"])
-def test_the_draws_have_the_moments_of_the_density(bound: float) -> None:
+def test_the_draws_have_the_moments_of_the_density() -> None:
     random = np.random.default_rng(0)
     x = np.repeat(np.linspace(-1.5, 1.5, 4), 3)
     z = np.tile([-1.0, 0.0, 1.0], 4)
-    groups, shape = np.repeat(np.arange(4), 3), (x - x.min()) / np.ptp(x)
+    groups = np.repeat(np.arange(4), 3)
     loss = (2 + np.exp(-0.5 * x)) * np.exp(0.01 * random.standard_normal(12))
-    excess = RowExcess(shape, bound) if bound else None
-    draws = fit_law(loss, design(x), [Shape("a", LOW, HIGH)], RowErrors(z, groups), excess)
-    grid_a, grid_c = np.linspace(0.02, 1.4, 90), np.linspace(-0.6, 0.6, 25)
-    grid_r, grid_e = np.linspace(0.01, MOST_SHARED, 12), np.linspace(0, bound, 7) if bound else np.zeros(1)
+    draws = fit_law(loss, design(x), [Shape("a", LOW, HIGH)], RowErrors(z, groups))
+    grids = np.linspace(0.02, 1.4, 90), np.linspace(-0.6, 0.6, 25), np.linspace(0.01, MOST_SHARED, 12)
     logs = np.array(
-        [
-            [
-                [[log_density(loss, x, z, groups, a, c, r, e, shape) for e in grid_e] for r in grid_r]
-                for c in grid_c
-            ]
-            for a in grid_a
-        ]
+        [[[log_density(loss, x, z, groups, a, c, r) for r in grids[2]] for c in grids[1]] for a in grids[0]]
     )
     weights = np.exp(logs - logs.max())
     weights /= weights.sum()
-    for seen, grid, axis in (
-        (draws.shapes[:, 0], grid_a, 0),
-        (draws.tilt, grid_c, 1),
-        (draws.shared, grid_r, 2),
-    ):
-        others = tuple(each for each in range(4) if each != axis)
-        share = weights.sum(others)
-        mean = share @ grid
-        sd = np.sqrt(share @ (grid - mean) ** 2)
+    for axis, seen in enumerate((draws.shapes[:, 0], draws.tilt, draws.shared)):
+        share = weights.sum(tuple(each for each in range(3) if each != axis))
+        mean = share @ grids[axis]
+        sd = np.sqrt(share @ (grids[axis] - mean) ** 2)
         assert abs(seen.mean() - mean) < 0.1 * sd and seen.std() == pytest.approx(sd, rel=0.1)
     assert draws.effective >= 1000
+
+
+def test_a_departure_of_which_the_rows_say_nothing_keeps_its_prior() -> None:
+    loss, x = np.array([3.0, 2.5, 2.2, 2.0]), np.linspace(-1, 1, 4)
+    draws = fit_law(loss, lambda a: design(x)(np.full((len(a), 1), 0.5)), [Departure("g", 0.2)])
+    assert abs(draws.shapes.mean()) < 0.02 and draws.shapes.std() == pytest.approx(0.2, rel=0.1)
 
 
 def test_a_line_without_tilt_or_groups_has_the_t_interval_of_the_textbook() -> None:

@@ -97,7 +97,7 @@ def test_rates_far_below_the_best_are_not_said_to_matter_little() -> None:
     frame = table.frame[table.frame["lr"] < optimum / 3]
     try:
         searched = assess_hyperparameters(runs_of_frame(frame, "table")).searched["learning_rate"]
-        said = searched.lacking.reason if searched.lacking else ""
+        said = searched.lacking.words if searched.lacking else ""
     except BadInput as refused:
         said = refused.problems[0].what
     assert "12 of 12 cells" in said

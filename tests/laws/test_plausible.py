@@ -47,15 +47,21 @@ def test_losses_in_two_units() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"N": N / 4e4}, "column 'N' (params): 25; no model is so small; is it in another unit?"),
+        ({"N": N / 4e4}, "8e+05 tokens for each parameter; are params in units of 1e+06"),
         ({"D": D / 1e6, "N": N / 1e6}, "column 'D' (tokens): 20; no training is so short"),
-        ({"D": D / 1e9}, "50,000,000 parameters for each token; are params and tokens swapped"),
-        ({"N": N / 1e6}, "2e+07 tokens for each parameter; are they in different units?"),
+        (
+            {"D": D / 1e9},
+            "2e-08 tokens for each parameter; are tokens in units of 1e+09 (tokens=COLUMN*1e+09), or",
+        ),
+        (
+            {"N": N / 1e6},
+            "2e+07 tokens for each parameter; are params in units of 1e+06 (params=COLUMN*1e+06), or",
+        ),
         ({"N": N * 1e9, "D": D * 1e7}, "column 'N' (params): 1e+18; no model is so large"),
         ({"L": 5 * np.exp(L)}, "is it a perplexity, or in percent?"),
         ({"L": 100 * L}, "is it a perplexity, or in percent?"),
-        ({"N": D * 1e4, "D": N}, "parameters for each token; are params and tokens swapped in --columns?"),
-        ({"D": 5e6 * N}, "5e+06 tokens for each parameter; are they in different units?"),
+        ({"N": D * 1e4, "D": N}, "tokens for each parameter; are "),
+        ({"D": 5e6 * N}, "5e+06 tokens for each parameter; are params in units of 1e+06"),
     ],
 )
 def test_numbers_that_nobody_has(changes: dict, said: str) -> None:

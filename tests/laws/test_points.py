@@ -110,8 +110,8 @@ def test_every_fault_of_a_table_is_said_at_once() -> None:
 def test_params_and_tokens_that_are_swapped() -> None:
     table = frame(N=[1e9, 2e9, 4e9, 8e9], D=[1e5, 2e5, 4e5, 8e5])
     assert refused(table) == [
-        "runs.csv: 10,000 parameters for each token; are params and tokens swapped in --columns?"
-        " If this is right, add a factor of 1, as in params=COLUMN*1"
+        "runs.csv: 0.0001 tokens for each parameter; are tokens in units of 1e+06 (tokens=COLUMN*1e+06), "
+        "or params and tokens swapped? If this is right, write params=COLUMN*1"
     ]
     assert points_of(table, COLUMNS | {"params": "N*1"}, "runs.csv").n == 4
 

@@ -160,7 +160,7 @@ def test_too_few_points_are_said() -> None:
 
 
 def test_misfit_says_what_could_be_seen() -> None:
-    points = plant("steep", BAD[RAY], 0.02, np.random.default_rng(0))
+    points = plant("steep", BAD[RAY], 0.02, np.random.default_rng([0, 1]))
     good, ray = (
         shown("misfit", of(GRID)),
         shown("misfit", ReportData.of_table(assess(points, LAWS["chinchilla"]))),

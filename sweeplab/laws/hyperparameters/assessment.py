@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed, rounded, several, several_named, short
-from sweeplab.laws.assessment import IDENTIFIED, NOT_IDENTIFIED, WEAK, Verdict, assess, by_width, law_for
-from sweeplab.laws.core import Array, interval
+from sweeplab.laws.assessment import Verdict, assess, judge, law_for
+from sweeplab.laws.core import LEVEL, Array, interval
 from sweeplab.laws.forecasts import predict as forecast
 from sweeplab.laws.hyperparameters.runs import SIZES, SearchedRuns
 from sweeplab.laws.hyperparameters.surface import Surface, fit_surface
-from sweeplab.laws.intervals import LEVEL
 from sweeplab.laws.points import DECADES, EACH, SPREAD, Points, path_of
-from sweeplab.laws.sentences import sentence
+from sweeplab.laws.sentences import Reason, sentence
 
 FEWEST_CELLS, FEWEST_VALUES = 6, 4  # cells with an optimum between their values, and values of a cell
 COARSEST = 1.5  # factor between neighboring values
@@ -48,18 +47,13 @@ class Searched:
     j: int
     surface: Surface
     side: Array
-    lacking: Verdict | None
-    doubt: Verdict | None
+    lacking: Reason | None
+    doubt: Reason | None
     flags: tuple[str, ...]
 
     def verdict(self, kind: str, value: float, low: float, high: float) -> Verdict:
         """Return the verdict on a number with its interval, both in logs for a kind with a factor."""
-        if self.lacking:
-            return self.lacking
-        verdict = by_width(kind, value, low, high)
-        if verdict.verdict == IDENTIFIED and self.doubt:
-            return self.doubt
-        return verdict
+        return judge(kind, value, low, high, self.lacking, self.doubt)
 
     def best_at(self, draws: Array, meaning: str) -> dict[str, Any]:
         """Return the entry of a best value by draws of its log."""
@@ -162,16 +156,16 @@ def _searched(surface: Surface, j: int) -> Searched:
     facts = {"name": runs.names[j], "count": n_outside, "cells": several(runs.n_cells, "cell")}
     at_end = runs.best_at_end(j)
     if 2 * n_outside > runs.n_cells:
-        lacking: Verdict | None = Verdict.of(NOT_IDENTIFIED, "optima outside", facts)
+        lacking: Reason | None = Reason("optima outside", facts)
     elif at_end:
-        lacking = Verdict.of(NOT_IDENTIFIED, "best at end", {"what": at_end})
+        lacking = Reason("best at end", {"what": at_end})
     else:
         lacking = _lacking(surface, side == 0)
     doubt = None
     if 3 * n_outside > runs.n_cells:
-        doubt = Verdict.of(WEAK, "optima outside", facts)
+        doubt = Reason("optima outside", facts)
     elif surface.bend_chance > _BENT:
-        doubt = Verdict.of(WEAK, "bent", {"chance": surface.bend_chance, "sizes": listed([*surface.sizes])})
+        doubt = Reason("bent", {"chance": surface.bend_chance, "sizes": listed([*surface.sizes])})
     return Searched(runs.names[j], j, surface, side, lacking, doubt, tuple(_flags(runs, side, j)))
 
 
@@ -185,27 +179,25 @@ def _sides(surface: Surface, j: int) -> Array:
     return np.where(is_high, 1, np.where(is_low, -1, 0))
 
 
-def _lacking(surface: Surface, inside: NDArray[np.bool_]) -> Verdict | None:
+def _lacking(surface: Surface, inside: NDArray[np.bool_]) -> Reason | None:
     """Return what the design lacks for a law in the surface's sizes, of cells with an optimum between their values."""
     logs = np.column_stack([surface.runs.log_of(name) for name in surface.sizes])[inside]
     if len(logs) < FEWEST_CELLS:
         facts = {"cells": several(len(logs), "cell"), "needed": FEWEST_CELLS}
-        return Verdict.of(NOT_IDENTIFIED, "few cells", facts)
+        return Reason("few cells", facts)
     for k, name in enumerate(surface.sizes):
         decades, count = float(np.ptp(logs[:, k])) / math.log(10), len(np.unique(logs[:, k].round(2)))
         needed = _DECADES.get(name, 0.4)
         if decades < needed:
-            return Verdict.of(
-                NOT_IDENTIFIED, "decades", {"column": name, "decades": decades, "needed": needed}
-            )
+            return Reason("decades", {"column": name, "decades": decades, "needed": needed})
         if count < _DISTINCT:
-            return Verdict.of(NOT_IDENTIFIED, "few values", {"column": name, "count": count})
+            return Reason("few values", {"column": name, "count": count})
     if surface.sizes[:2] == ("params", "tokens"):
         centered = logs - logs.mean(axis=0)
         across = math.sqrt(2 * max(float(np.linalg.eigvalsh(centered.T @ centered / len(logs))[0]), 0.0))
         if across < SPREAD:
             facts = {"line": "line of log tokens against log params", "what": "their sd across it"}
-            return Verdict.of(NOT_IDENTIFIED, "ray", facts | {"spread": across, "needed": SPREAD})
+            return Reason("ray", facts | {"spread": across, "needed": SPREAD})
     return None
 
 

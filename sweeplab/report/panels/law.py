@@ -13,8 +13,8 @@ from sweeplab.formatting import counts, measured, rounded, sentence, several, sh
 from sweeplab.hyperparameters import AUTO
 from sweeplab.laws.assessment import IDENTIFIED, Assessment
 from sweeplab.laws.check import SHARE_ABOVE, SHARE_BELOW
+from sweeplab.laws.core import LEVEL
 from sweeplab.laws.forms import LAWS
-from sweeplab.laws.intervals import LEVEL
 from sweeplab.report.data import ROLES, ReportData
 from sweeplab.report.options import PanelOption
 from sweeplab.report.panels.base import Panel, TablePanel
@@ -31,8 +31,8 @@ _FEW_TICKS = 3  # of a figure a third as wide
 _MOST_COLORS = 12
 _ERROR = "error (%)"
 _TEST = {
-    "Test": "The F test of columns that are added to the law, products of the logs of its own columns, after the law's "
-    "gradient and unequal and shared noise are taken out of the residuals.",
+    "Test": "The F test of departures that are added to the law, a bend in each column and the product of their logs, "
+    "after the law's gradient and unequal and shared noise are taken out of the residuals.",
     "Power": "The chance to flag a departure that makes the law's forecast at ten times the compute 5% "
     "wrong. If the power "
     "is low, the absence of a flag says nothing.",
@@ -40,9 +40,7 @@ _TEST = {
 _HOLD_OUT = {
     "Hold-out": f"A law is fitted to the rows below a compute cut (at least {SHARE_BELOW:.0%} of all rows) "
     f"and forecasts the "
-    f"rows above it (at least {SHARE_ABOVE:.0%}). What neither noise nor the law's own uncertainty explains "
-    f"of its error, "
-    "per unit of log compute, is allowed for in forecasts beyond the table.",
+    f"rows above it (at least {SHARE_ABOVE:.0%}).",
 }
 
 

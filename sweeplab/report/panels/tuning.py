@@ -12,9 +12,8 @@ from sweeplab.analysis.predicting import RATE, Transferred, read_transferred
 from sweeplab.analysis.studies import tuned_runs
 from sweeplab.errors import BadInput
 from sweeplab.formatting import rounded
-from sweeplab.laws.core import interval
+from sweeplab.laws.core import LEVEL, interval
 from sweeplab.laws.hyperparameters.assessment import HyperparameterLaws, assess_hyperparameters
-from sweeplab.laws.intervals import LEVEL
 from sweeplab.report.data import ROLES, ReportData, title_of
 from sweeplab.report.options import Params
 from sweeplab.report.panels.base import Panel
