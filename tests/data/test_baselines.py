@@ -213,3 +213,13 @@ def test_what_is_kept_is_the_same_and_what_is_torn_is_made_again(tmp_path):
     assert loss(text, "next_token", tmp_path) == first
     loss(text, "next_token", tmp_path, block_size=16)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.slow
+def test_the_families_see_the_same_targets(tmp_path):
+    data, found = prepare("reverse", "char"), {}
+    for family in ("decoder", "encoder_decoder"):
+        sizes = {"block_size": 32, "batch_size": 64, "vocab_size": data.tokenizer.vocab_size}
+        values = with_special(Hyperparameters(family=family, objective="pairs", **sizes))
+        found[family] = find_baseline(data, values, tmp_path).loss
+    assert found["decoder"] == pytest.approx(found["encoder_decoder"], rel=1e-12)

@@ -200,3 +200,20 @@ def test_a_stream_goes_on_where_it_was_and_another_one_is_apart() -> None:
     np.testing.assert_array_equal(np.append(random.words(3), random.words(4)), RandomStream(7, 2).words(7))
     assert not set(RandomStream(7, 3).words(50)) & set(RandomStream(7, 2).words(50))
     assert not set(RandomStream(8, 2).words(50)) & set(RandomStream(7, 2).words(50))
+
+
+@pytest.mark.parametrize(
+    ("block_size", "batch_size", "training"),
+    [
+        (16, 4, "e53c0be155f3a4f6"),
+        (192, 48, "c3743400c7c3aa54"),
+        (1, 1, "278438c28655657f"),
+        (33, 5000, "43bfa8babb732fbb"),
+    ],
+)
+def test_batches_are_those_from_before_there_were_other_objectives(
+    block_size: int, batch_size: int, training: str
+) -> None:
+    batches = Batches(TOKENS, block_size, batch_size)
+    asked = [(0, 0), (7, 5000), (2**31 - 1, 10**6)]
+    assert digest(batches.training(*each) for each in asked) == training

@@ -298,3 +298,32 @@ def test_download_refused_keeps_what_was_there(server: Server, tmp_path: Path) -
     with pytest.raises(OSError, match="sha256"):
         download(server.url("/cut"), target, SHA256)
     assert target.read_bytes() == b"of an earlier version"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "there is no file .*file.txt"),
+        (b"", "file.txt is empty"),
+        (b" \n\t\n", "file.txt is empty"),
+        (b"aaaa", "file.txt consists of one repeated character, 'a'"),
+        (b"nine char", "file.txt has 9 characters: too few for three splits; allowed: at least 10"),
+        (b"text\0more", "file.txt is not a text: byte 4 is 0"),
+        ("text".encode("utf-16-le"), "file.txt is not a text: byte 1 is 0; allowed: UTF-8; data.encoding"),
+        (b"caf\xe9 au lait", "file.txt is not UTF-8: byte 3 is 0xe9"),
+    ],
+)
+def test_text_refuses_what_is_no_text_in_one_line(tmp_path: Path, content: bytes | None, says: str) -> None:
+    file = tmp_path / "file.txt"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(BadInput, match=says) as error:
+        text_of("text", str(file))
+    assert "\n" not in str(error.value)
+
+
+def test_download_fetches_a_damaged_file_again(server: Server, tmp_path: Path) -> None:
+    target = tmp_path / "file.txt"
+    target.write_bytes(CONTENT[:100])
+    download(server.url("/file"), target, SHA256)
+    assert target.read_bytes() == CONTENT

@@ -233,3 +233,16 @@ def test_the_shortest_text_trains_nothing(file: Path, cache: Path) -> None:
     assert [len(split) for split in (dataset.train, dataset.val, dataset.test)] == [8, 1, 1]
     with pytest.raises(BadInput, match="the corpus is too short"):
         dataset.check_fits(next_token(1))
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(file: Path) -> None:
+    with pytest.raises(BadInput, match=r"cannot write tokens to .*SWEEPLAB_CACHE"):
+        prepare("text", "char", str(file), file / "under a file")
+
+
+def test_the_cache_is_where_the_environment_says(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path / "said"))
+    prepare("text", "char", str(file))
+    assert len(list((tmp_path / "said").glob("*.tokens"))) == 1

@@ -11,6 +11,7 @@ from data.test_dataset import flip_a_byte, next_token
 
 from sweeplab.data.batches import Pairs, limited
 from sweeplab.data.dataset import Dataset, prepare
+from sweeplab.data.objectives import make_objective, n_special
 from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.hyperparameters import Hyperparameters
 
@@ -127,3 +128,26 @@ def test_a_part_of_the_training_split_is_spread_over_it_and_has_every_smaller_pa
         if n_tokens >= 20_000:
             assert abs(kept.mean() - 25_000) < 2_500
     assert limited(whole, 50_000) is whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_bytes_are_those_of_the_evaluated_targets(name: str, file: Path, cache: Path) -> None:
+    """Of a few windows they are not the whole split's per token: frequent words are long tokens here and there."""
+    dataset = prepare("python-docs", name, cache=cache)
+    values = next_token(64).replace(vocab_size=dataset.tokenizer.vocab_size, eval_tokens=2048)
+    found = [batch.targets for batch in make_objective(dataset.val, values).evaluation(2048)]
+    n_bytes = sum(len(dataset.tokenizer.decode(row).encode()) for rows in found for row in rows)
+    bits = dataset.bits_per_byte(1.0, values)
+    assert bits == pytest.approx(sum(each.size for each in found) / n_bytes / math.log(2), rel=1e-3)
+
+
+def test_only_the_text_of_a_span_counts_as_bytes(file: Path, cache: Path) -> None:
+    dataset = prepare("text", "byte", str(file), cache)
+    values = Hyperparameters(
+        objective="span", block_size=32, mask_share=0.15, span_length=3.0, vocab_size=260
+    )
+    # 5 hidden bytes in 2 spans: 5 bytes, 2 sentinels and the end have to be found.
+    assert dataset.bits_per_byte(1.0, values) == pytest.approx(8 / 5 / math.log(2))
+    assert dataset.bits_per_byte(1.0, values.replace(objective="masked")) == pytest.approx(1 / math.log(2))
+    assert n_special(values) == 4

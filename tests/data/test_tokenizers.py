@@ -193,3 +193,8 @@ def test_word_knows_the_most_frequent_words_and_spells_the_others() -> None:
     assert tokenizer.words == (" a", " cat")
     assert tokenizer.encode(" cat, a").tolist() == [257, ord(","), 256]
     assert tokenizer.encode(" hat").tolist() == list(b" hat")
+
+
+def test_bpe_learns_what_is_pinned() -> None:
+    tokens = BpeTokenizer.train(ENGLISH, 262).encode("the cat on that mat")
+    assert tokens.tolist() == [258, 220, 261, 260, 77, 220, 83, 71, 256, 220, 76, 256]
