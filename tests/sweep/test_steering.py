@@ -104,7 +104,7 @@ def test_a_trial_that_has_not_begun_is_withdrawn_and_leaves_nothing(tiny, kept) 
     folder, store = kept(tiny(budget=Budget(trials_per_cell=1)))
     enqueue(folder, ["learning_rate=1e-3"])
     done = stop_trial(folder, 0)
-    assert "study enqueue tiny learning_rate=0.001" in done.undo[0]
+    assert "sweeplab enqueue tiny learning_rate=0.001" in done.undo[0]
     with pytest.raises(BadInput, match="has no trial 0; allowed: none yet"):
         stop_trial(folder, 0)
     (claim,) = finish_all(store)
