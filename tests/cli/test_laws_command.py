@@ -80,7 +80,7 @@ def test_a_wrong_form_is_said(cli, folder: Path) -> None:
     loss = (1.8 + 480 / n**0.35 + 2085 / d**0.37) * bent
     loss *= np.exp(np.random.default_rng(3).normal(0, 0.003, 30))
     np.savetxt(folder / "wrong.csv", np.c_[n, d, loss], delimiter=",", header="N,D,val", comments="")
-    said = cli("laws", "fit", "wrong.csv", *COLUMNS)
+    said = cli("laws", "fit", "wrong.csv", *COLUMNS, "--tuned", "each", "--count", "params=total")
     assert said.code == 0 and "warning: the form does not fit (chance" in said.out
     assert "  identified" not in said.out
     asked = ("--at", "params=2e8,tokens=4e9", "--seal", "--json")
