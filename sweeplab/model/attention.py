@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.model.shape import GENERAL, ModelShape, Requirement, Side, requirement
@@ -60,13 +60,25 @@ def by_run(function: Callable[[Tensor], Tensor], x: RunRows, n_runs: int) -> Run
 # ------------------------------------------------------------------ positional encodings
 
 
+class Turns(NamedTuple):
+    """The rotation of a sequence: the factors of each column [L], and of the columns `half` after and before it.
+
+    L is the number of elements of a sequence's queries and keys. The factors of columns that do not rotate are 1 and 0.
+    """
+
+    own: Float[Tensor, "L"]
+    after: Float[Tensor, "L"]
+    before: Float[Tensor, "L"]
+    half: int
+
+
 @dataclass(frozen=True)
 class PositionalEncoding:
     """A positional encoding: it adds to the embeddings, rotates queries and keys, or adds a bias to attention scores.
 
     table: each side's own weights: their component, and the hyperparameters with their numbers of rows and columns.
     add(w, shape, prefix, positions, like): returns the vectors to add to embeddings like `like`, [n, 1, T, C].
-    rotation(shape, positions, like): returns a function that rotates queries or keys [..., T, D] like `like`.
+    rotation(shape, positions, like): returns the factors that rotate the queries and keys of a sequence like `like`.
     bias(w, shape, prefix, causal, distances): returns the bias of scores [n, H, ...] for distances [...].
     is_bounded: positions from block_size on have no encoding.
     requires: conditions on the shape of every model, also of models with another encoding.
@@ -74,7 +86,7 @@ class PositionalEncoding:
 
     table: tuple[str, str, str] | None = None
     add: Callable[[Weights, ModelShape, str, range, Tensor], Added] | None = None
-    rotation: Callable[[ModelShape, range, Tensor], Callable[[Tensor], Tensor]] | None = None
+    rotation: Callable[[ModelShape, range, Tensor], Turns] | None = None
     bias: Callable[[Weights, ModelShape, str, bool, Distances], Bias] | None = None
     is_bounded: bool = False
     requires: tuple[Requirement, ...] = ()
@@ -93,20 +105,20 @@ def _sinusoidal(w: Weights, shape: ModelShape, prefix: str, positions: range, li
     return torch.where(column % 2 == 0, angles.sin(), angles.cos()).to(like.dtype)[None, None]
 
 
-def _rotation(shape: ModelShape, positions: range, like: Tensor) -> Callable[[Tensor], Tensor]:
+def _rotation(shape: ModelShape, positions: range, like: Tensor) -> Turns:
     import torch
 
-    half = shape.rotary_columns // 2
+    half, n_turned = shape.rotary_columns // 2, shape.n_head + shape.n_kv_head
     position = torch.arange(positions.start, positions.stop, device=like.device, dtype=torch.float64)
     pair = torch.arange(half, device=like.device, dtype=torch.float64)
-    angles = position[:, None] * shape.rotary_base ** (-pair / half)
+    angles = (position[:, None] * shape.rotary_base ** (-pair / half))[:, None]
     cos, sin = angles.cos().to(like.dtype), angles.sin().to(like.dtype)
-
-    def rotate(x: Float[Tensor, "... T D"]) -> Float[Tensor, "... T D"]:
-        first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-        return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)
-
-    return rotate
+    own = like.new_ones(len(positions), n_turned, shape.head_dim)
+    after, before = torch.zeros_like(own), torch.zeros_like(own)
+    own[..., :half] = own[..., half : 2 * half] = cos
+    after[..., :half] = -sin
+    before[..., half : 2 * half] = sin
+    return Turns(own.flatten(), after.flatten(), before.flatten(), half)
 
 
 def slopes(n_head: int) -> list[float]:

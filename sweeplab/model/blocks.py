@@ -27,11 +27,13 @@ from sweeplab.model.attention import (
     AttentionMask,
     Cached,
     Drop,
+    Turns,
     by_run,
     kinds,
     query_factor,
     repeat_kv,
 )
+from sweeplab.model.kernels import normalized_heads, rotated_heads
 from sweeplab.model.shape import ACTIVATIONS, NORMS, ModelShape, Side
 
 if TYPE_CHECKING:
@@ -220,7 +222,7 @@ class Pass:
     cache: KVCache | None = None
     mixed: bool = False
     routings: list[Routing] = field(default_factory=list)
-    rotations: dict[int, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    rotations: dict[int, Turns] = field(default_factory=dict)
 
     def note(self, name: str, value: Value) -> Value:
         """Return the value of a named step; subclasses record it."""
@@ -248,6 +250,11 @@ class Pass:
     def linear(self, name: str, normed: Normed) -> Product:
         """Multiply by a matrix [K, C, O], and add its bias if it has one."""
         return product(normed, self.w[f"{name}.weight"], self.w.get(f"{name}.bias"), self.mixed)
+
+    def float_linear(self, name: str, normed: Normed) -> Product:
+        """Return `linear` in float32 with `mixed`: on a CPU, attention in bfloat16 is several times slower."""
+        x = self.linear(name, normed)
+        return x.float() if self.mixed else x
 
     def expert_mm(self, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) -> Float[Tensor, "n O"]:
         """Multiply the tokens of one run's expert by its matrix [C, O]."""
@@ -378,14 +385,17 @@ def _block(
 def self_attention(p: Pass, name: str, kind: AttentionKind, mask: AttentionMask, normed: Normed) -> Stream:
     """Return the self-attention of each sequence, after the output projection."""
     shape = p.shape
-    counts = (shape.n_head, shape.n_kv_head, shape.n_kv_head)
-    q, k, v = _split_heads(p, p.linear(f"{name}.qkv", normed), sum(counts)).split_with_sizes(counts, dim=1)
-    q, k = _qk_norm(p, f"{name}.q_norm", q), _qk_norm(p, f"{name}.k_norm", k)
-    rotation, length = POSITIONS[shape.positions].rotation, q.shape[2]
+    n_head, n_kv_head = shape.n_head, shape.n_kv_head
+    x = p.float_linear(f"{name}.qkv", normed)
+    x, values = x.split_with_sizes([(n_head + n_kv_head) * shape.head_dim, n_kv_head * shape.head_dim], dim=2)
+    x = _normalize_heads(p, name, x, {"q": n_head, "k": n_kv_head})
+    rotation, length = POSITIONS[shape.positions].rotation, x.shape[1] // p.n_sequences
     if rotation:
         if length not in p.rotations:
-            p.rotations[length] = rotation(shape, p.positions(length), q)
-        q, k = p.rotations[length](q), p.rotations[length](k)
+            p.rotations[length] = rotation(shape, p.positions(length), x)
+        sequences = x.reshape(p.n_runs * p.n_sequences, -1)
+        x = rotated_heads(sequences, p.rotations[length]).view(x.shape)
+    (q, k), (v,) = _heads(p, x, [n_head, n_kv_head]), _heads(p, values)
     return _out_projection(p, name, p.attend(name, kind, (q, k, v), mask))
 
 
@@ -401,28 +411,32 @@ def cross_attention(
 
     The first call with a cache stores the keys and values of the source, [K*B, G, S, D].
     """
-    q = _qk_norm(p, f"{name}.q_norm", _split_heads(p, p.linear(f"{name}.q", normed), p.shape.n_head))
+    n_kv_head = p.shape.n_kv_head
+    (q,) = _heads(p, _normalize_heads(p, name, p.float_linear(f"{name}.q", normed), {"q": p.shape.n_head}))
     cached = p.cache.cached if p.cache else {}
     if name not in cached:
-        k, v = _split_heads(p, p.linear(f"{name}.kv", Normed(source)), 2 * p.shape.n_kv_head).chunk(2, dim=1)
-        cached[name] = _qk_norm(p, f"{name}.k_norm", k), v
+        keys, values = p.float_linear(f"{name}.kv", Normed(source)).chunk(2, dim=2)
+        keys = _normalize_heads(p, name, keys, {"k": n_kv_head})
+        cached[name] = _heads(p, keys) + _heads(p, values)
     k, v = cached[name]
     return _out_projection(p, name, p.attend(name, kind, (q, k, v), mask))
 
 
-def _split_heads(p: Pass, x: Float[Tensor, "K N nD"], count: int) -> Float[Tensor, "KB n T D"]:
-    """Split x into n heads, in float32: on a CPU, attention in bfloat16 is several times slower."""
-    if p.mixed:
-        x = x.float()
-    return x.view(p.n_runs * p.n_sequences, -1, count, p.shape.head_dim).transpose(1, 2)
+def _heads(p: Pass, x: Product, counts: Sequence[int] = ()) -> tuple[Tensor, ...]:
+    """Split x into groups of heads [K*B, count, T, D]."""
+    heads = x.reshape(p.n_runs * p.n_sequences, -1, x.shape[2] // p.shape.head_dim, p.shape.head_dim)
+    return heads.transpose(1, 2).split_with_sizes([*counts] or [heads.shape[2]], dim=1)
 
 
-def _qk_norm(p: Pass, name: str, x: Float[Tensor, "KB n T D"]) -> Float[Tensor, "KB n T D"]:
-    """Normalize each head of the queries or keys if the model has qk_norm."""
+def _normalize_heads(p: Pass, name: str, x: Product, counts: Mapping[str, int]) -> Product:
+    """Normalize the heads of x, `counts` of each role, if the model has qk_norm."""
     if not p.shape.qk_norm:
         return x
-    by_run = NORMS["rmsnorm"].apply(x, p.shape.norm_eps).view(p.n_runs, -1, *x.shape[1:])
-    return p.note(name, (by_run * p.w[f"{name}.gain"][:, None, None, None]).view(x.shape))
+    gains = [p.w[f"{name}.{role}_norm.gain"].repeat(1, count) for role, count in counts.items()]
+    x = normalized_heads(x, torch.cat(gains, dim=1), p.shape.head_dim, p.shape.norm_eps)
+    for role, heads in zip(counts, _heads(p, x, [*counts.values()]), strict=True):
+        p.note(f"{name}.{role}_norm", heads)
+    return x
 
 
 def _out_projection(p: Pass, name: str, heads: Out) -> Stream:

@@ -33,6 +33,7 @@ from sweeplab.model.blocks import (
     forward_side,
     product,
 )
+from sweeplab.model.kernels import token_losses
 from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ACTIVATIONS, ModelShape, Side, check_logits, make_module
 
@@ -222,17 +223,15 @@ def cross_entropy(
     dense: bool = False,
 ) -> Float[Tensor, "K"]:
     """Return each run's mean cross-entropy over its counted targets; see `Transformer.losses`."""
-    n_runs, flat = targets.shape[0], targets.reshape(-1)
-    log_probs = at_least_float32(logits.flatten(0, 1)).log_softmax(dim=-1)
-    losses = F.nll_loss(log_probs, flat, reduction="none", ignore_index=NO_TARGET)
+    flat, logits = targets.flatten(1), at_least_float32(logits)
+    counted = flat != NO_TARGET
+    losses = token_losses(logits, flat.clamp(min=0))
     if smoothing is not None:
-        uniform = -log_probs.mean(dim=-1)  # the loss of a uniform target
-        share = smoothing.to(losses.dtype).repeat_interleave(flat.shape[0] // n_runs)
-        losses = losses + share * (uniform * (flat != NO_TARGET) - losses)
-    losses = losses.view(n_runs, -1)
+        uniform = losses + logits.gather(2, flat.clamp(min=0)[:, :, None])[:, :, 0] - logits.mean(dim=-1)
+        losses = losses + smoothing.to(losses.dtype)[:, None] * (uniform - losses)
     if dense:
         return losses.mean(dim=1)
-    return losses.sum(dim=1) / (flat != NO_TARGET).view(n_runs, -1).sum(dim=1).clamp(min=1)
+    return losses.masked_fill(~counted, 0.0).sum(dim=1) / counted.sum(dim=1).clamp(min=1)
 
 
 # ------------------------------------------------------------------ a plugin's model
