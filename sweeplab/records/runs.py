@@ -377,6 +377,11 @@ class RunFolder:
                 return written
         return end
 
+    def rewrite_end(self, end: RunEnd) -> None:
+        """Replace the run's end by one with more measures, which tracking then lacks."""
+        write_whole(self.end_file, _json(end.as_json()))
+        self.shipped_file.unlink(missing_ok=True)
+
     def read_end(self) -> RunEnd | None:
         """Return how the run ended, or None while it has not.
 

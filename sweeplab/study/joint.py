@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 # New points are chosen among this many spread over the space, and this many near the best of these; among all choices
 # where there are fewer.
 N_SPREAD, N_NEAR = 256, 128
+# Trials of a cell that run together differ by this share of the range in one searched value at least.
+LEAST_APART = 0.1
 # Standard deviations of the points near the best ones, as shares of the range.
 NEAR = (0.15, 0.03)
 N_BEST = 4
@@ -225,7 +227,26 @@ class JointModel:
             point = candidate.point
             return trials.twin(point, number) is None and space.broken(space.values_of(point)) is None
 
-        return next(filter(is_new, candidates), candidates[0]).point
+        apart = filter(is_new, self._apart(cell, number, candidates))
+        return (next(apart, None) or next(filter(is_new, candidates), candidates[0])).point
+
+    def _apart(self, cell: int, number: int, candidates: Sequence[_Candidate]) -> list[_Candidate]:
+        """Return the candidates that are at least LEAST_APART from the cell's running trials in a searched value.
+
+        The least distance is half of an even spacing where more trials run than would fit.
+        """
+        running = [
+            each.params for each in self.trials(cell).running() if each.params and each.number != number
+        ]
+        if not running:
+            return list(candidates)
+        searched, space = self.inputs.columns.is_searched, self.spaces[cell]
+        pending = self.inputs.rows(space, running)[:, searched]
+        places = self.inputs.rows(space, [each.point for each in candidates])[:, searched]
+        # Searched values lie between -1 and 1.
+        distances = np.abs(places[:, None] - pending).max(axis=2).min(axis=1) / 2
+        least = min(LEAST_APART, 0.5 / (len(running) + 1))
+        return [each for each, distance in zip(candidates, distances, strict=True) if distance >= least]
 
     def _promising(
         self, cell: int, number: int, fixed: Mapping[str, Any], exploits: bool

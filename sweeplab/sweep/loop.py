@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -26,7 +26,8 @@ from sweeplab.study.inputs import start_weights
 from sweeplab.study.space import Cell
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.saving import Held, Recovery, Saving
-from sweeplab.sweep.trial import Training, TrialRuns, metrics_of, scored
+from sweeplab.sweep.scoring import score_chosen
+from sweeplab.sweep.trial import Training, TrialRuns, metrics_of
 from sweeplab.sweep.trials.sharing import Claim, LeaseLost, Report, renewing
 from sweeplab.sweep.trials.store import MOST_ATTEMPTS, Store
 from sweeplab.train.checkpoint import read_snapshot
@@ -78,6 +79,8 @@ class Loop:
                         time.sleep(AWAIT_SECONDS)
                 for key in self._held.trials:
                     self._saving.wait(self._held.training(key))
+                if not self._is_leaving and not self.store.has_room():
+                    score_chosen(self.spec, self.folder, self.dataset)
             except StorageUnavailable:
                 self._held.trials.clear()  # they cannot be requeued without the storage: their leases expire
                 raise
@@ -214,7 +217,7 @@ class Loop:
         Not if other workers would lack them.
         """
         waiting, most = len(self._held.waiting), float(STACKS_WAITING * capacity)
-        if self.store.n_holders > 1:
+        if self.store.n_workers > 1:
             most = min(most, self.store.share_left())
         return not waiting or waiting + n_runs <= most
 
@@ -224,12 +227,7 @@ class Loop:
         """Record and report an evaluation, and finish trials that have ended; return whether the stack goes on."""
         trials = self._held.trials
         known = [self._as_commanded(record) for record in records if record.key in trials]
-        try:
-            known, whole_losses = scored(stack, known, self.spec.objective.at)
-        except Exception as error:  # such as out of memory
-            self._recover(stack.keys, error, len(stack) == 1, stack.capacity)
-            return False
-        behind = self._report(known, whole_losses)
+        behind = self._report(known)
         known = [record for record in known if record.key in trials]
         for record in known:
             trial = trials[record.key]
@@ -259,7 +257,7 @@ class Loop:
         trial.is_stopped = True
         return replace(record, state="stopped")
 
-    def _report(self, records: Sequence[Record], whole_losses: Mapping[str, float]) -> set[TrialRuns]:
+    def _report(self, records: Sequence[Record]) -> set[TrialRuns]:
         """Write records and report the means that they complete; return the trials to be pruned.
 
         Trials that another worker holds by now are dropped.
@@ -267,7 +265,7 @@ class Loop:
         reports = []
         for record in records:
             trial = self._held.trials[record.key]
-            means = trial.take_in(record, whole_losses.get(record.key))
+            means = trial.take_in(record)
             self._saving.write_points(trial)
             reports += [Report(trial.claim, iteration, mean) for iteration, mean in means]
         verdicts = self.store.report_many(reports)

@@ -89,7 +89,9 @@ class Shipping:
                 tracker.end_pause()
             self._ship_what_changed()
             self._refused.clear()
-            for run in [*self._left]:
+            # The runs of chosen trials get new ends when all trials have ended.
+            unsent = [run for run in self._folder.runs() if not run.shipped_file.exists()]
+            for run in dict.fromkeys([*self._left, *unsent]):
                 self._ship(run)
         except Exception as error:
             self._error = error

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import torch
 
 from sweeplab.data.dataset import Dataset
-from sweeplab.data.objectives import wholly
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.records import runs
 from sweeplab.records.folders import StudyFolder
@@ -34,9 +33,6 @@ from sweeplab.train.run import (
     train_flops,
     train_tokens,
 )
-from sweeplab.train.stack import Stack
-
-WHOLE = ("whole_val_loss", "whole_bits_per_byte")
 
 
 def metrics_of(spec: StudySpec) -> list[str]:
@@ -220,11 +216,8 @@ class TrialRuns:
             return None
         return RunState.COMPLETE if RunState.COMPLETE in states else RunState.STOPPED
 
-    def take_in(self, record: Record, whole_loss: float | None = None) -> list[tuple[int, float]]:
-        """Add a record to its run's curve; return the iterations whose mean it completes, each with its value.
-
-        `whole_loss` is the loss on the whole validation split, given with a run's last record.
-        """
+    def take_in(self, record: Record) -> list[tuple[int, float]]:
+        """Add a record to its run's curve; return the iterations whose mean it completes, each with its value."""
         training = self.trainings[record.key]
         values, seed = training.run.values, training.folder.seed
         points: dict[int, dict[str, Any]] = {int(point["iteration"]): dict(point) for point in record.points}
@@ -240,9 +233,6 @@ class TrialRuns:
             bits_per_byte=self.dataset.bits_per_byte(record.val_loss, values),
             **record.measures,
         )
-        if whole_loss is not None:
-            bits = self.dataset.bits_per_byte(whole_loss, wholly(values))
-            points[record.iteration].update(whole_val_loss=whole_loss, whole_bits_per_byte=bits)
         new = [
             CurvePoint.from_json(point | {"train_tokens": train_tokens(values, iteration)})
             for iteration, point in sorted(points.items())
@@ -330,7 +320,6 @@ class TrialRuns:
             best={**last.extra, **best.measures},  # a metric may be measured at the end alone
             final_val_loss=evaluated[-1].val_loss,
             valued_val_loss=valued,
-            **{f"{at}_{name}": getattr(last, name) for name in WHOLE},
             train_tokens=last.train_tokens,
             train_flops=float(train_flops(training.run.values, last.iteration)),
             wall_seconds=last.wall_seconds,
@@ -351,23 +340,3 @@ class TrialRuns:
             RunState.DIVERGED: f"loss not finite, or far above its start, {at}",
             RunState.FAILED: f"an error after iteration {iteration}",
         }[state]
-
-
-def scored(
-    stack: Stack, records: list[Record], at: Literal["best", "final"]
-) -> tuple[list[Record], dict[str, float]]:
-    """Score ended runs on the whole validation split; return the records with that time added, and the losses.
-
-    Pruning, checkpoints and values still use the sampled evaluations, by which every trial is judged.
-    """
-    ended = [record.key for record in records if RunState(record.state).has_value]
-    if not ended:
-        return records, {}
-    started = time.perf_counter()
-    losses = stack.whole_losses(ended, best=at == "best")
-    took = time.perf_counter() - started
-    for index, record in enumerate(records):
-        if record.key in ended:
-            wall, evaluating = record.wall_seconds + took, record.eval_seconds + took
-            records[index] = replace(record, wall_seconds=wall, eval_seconds=evaluating)
-    return records, dict(zip(ended, losses, strict=True))

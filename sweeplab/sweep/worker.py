@@ -133,9 +133,10 @@ def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
     availability.say = _say  # into the log alone: whoever runs the study notices it too
     availability.stopping = closed.is_set
     # Plugins are checked by their digests: whoever runs the study has allowed them.
-    store = open_store(folder, allow_plugins=True, wait=availability)
+    store, plan = open_store(folder, allow_plugins=True, wait=availability), folder.read(folder.plan_file)
+    store.n_workers = len(plan["workers"])
     if AUTO in store.spec.devices:  # the plan's kind of device holds on every machine
-        if folder.read(folder.plan_file)["device"] == "cpu":
+        if plan["device"] == "cpu":
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         elif not cuda_count():
             print("the study trains on GPUs, and there is no CUDA device here", file=sys.stderr)

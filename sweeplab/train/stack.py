@@ -23,7 +23,7 @@ from torch import Tensor
 
 from sweeplab.data.batches import Batch, Split, changed, stacked
 from sweeplab.data.generators import generator_key
-from sweeplab.data.objectives import make_objective, wholly
+from sweeplab.data.objectives import make_objective
 from sweeplab.files import cache_folder, unsafe
 from sweeplab.hyperparameters import TRANSFORMER, Hyperparameters
 from sweeplab.model.blocks import element_hashes, mask_inputs
@@ -90,7 +90,6 @@ class Stack:
         if programs[1:]:
             evaluated = compiled_losses(programs[1], self.transformer)
         self._evaluation = Evaluator(self.transformer, evaluated, val_objective, like.evaluated_tokens)
-        self._full_eval = replace(self._evaluation, n_tokens=wholly(like).evaluated_tokens)
         self._train_evals = [replace(self._evaluation, objective=self._objective)] if like.eval_train else []
         self._start_values = StartValues(
             self.transformer, self._precision, (self._objective, val_objective), self.device
@@ -175,17 +174,6 @@ class Stack:
         row = self._rows["best" if best else self._evaluated][self.keys.index(key)]
         views = self.transformer.layout.views(row[None])
         return {name: view[0].cpu().clone() for name, view in views.items()}
-
-    @torch.no_grad()
-    def whole_losses(self, keys: Sequence[str], best: bool) -> list[float]:
-        """Return the losses of runs on the whole validation split, with the current or their best weights.
-
-        The stack does not change. At most about MOST_WHOLE targets of the split are evaluated.
-        """
-        chosen = [self.keys.index(key) for key in keys]
-        rows = self._rows["best" if best else self._evaluated][chosen]
-        with self._precision.context():
-            return self._full_eval.loss(self.transformer.layout.views(rows), self._loss_inputs(chosen, 1))
 
     def advance(self, pause: Callable[[], bool] = lambda: False) -> list[Record]:
         """Train until some runs are due for evaluation and return their records; none if `pause` returns true."""

@@ -8,7 +8,8 @@ together and chooses the surrogate's minimum. The columns are an anytime curve. 
 range of rates instead of a list, and a proposal takes the nearest tabulated rate: a right prior lies at the best rate
 of all cells, a wrong one at the end of the range farthest from it. A second table chooses among the trials of a joint
 search whose last one is the surrogate's minimum: by the lowest value seen, by the expected one (`study/choice.py`),
-and that with the last trial as a repetition of the choice on another seed (`budget: {repeats: 1}`). The excess is the
+that with the last trial as a repetition of the choice on another seed (`budget: {repeats: 1}`), and that where all
+trials of a cell but its last one are asked at once. The excess is the
 mean loss of the seeds at the chosen learning rate above that at the cell's best one; the table has the mean over cells
 and repeats, its standard error, and the mean of the worst cell.
 """
@@ -117,14 +118,15 @@ class Trials:
     """The trials of a cell in a replay, where a learning rate may come again with another seed."""
 
     trials: list[FrozenTrial] = field(default_factory=list)
+    pending: list[FrozenTrial] = field(default_factory=list)
 
     def ended(self) -> Sequence[FrozenTrial]:
         """Return the ended trials."""
         return self.trials
 
     def running(self) -> Sequence[FrozenTrial]:
-        """Return no trial: each ends before the next begins."""
-        return ()
+        """Return the trials of the cell that were asked together and have no value yet."""
+        return self.pending
 
     def twin(self, parameters: Any, number: int) -> None:
         """Return None: every point is new."""
@@ -157,8 +159,11 @@ def joint(replay: Replay, seed: int, seconds: list[float], spaces: Spaces, most:
     return found
 
 
-def chosen_of(replay: Replay, seed: int, n_trials: int, repeats: int) -> dict[str, Any]:
-    """Search all cells together; return the excess of the lowest value seen and of the expected one."""
+def chosen_of(replay: Replay, seed: int, n_trials: int, repeats: int, batch: int = 1) -> dict[str, Any]:
+    """Search all cells together; return the excess of the lowest value seen and of the expected one.
+
+    Of each cell `batch` trials are asked at once, but its last one and its repetitions after all others.
+    """
     spaces = spaces_by_size(replay.losses)
     trials = [Trials() for _ in spaces]
     model = JointModel([*spaces.values()], lambda cell: trials[cell], seed)
@@ -170,21 +175,34 @@ def chosen_of(replay: Replay, seed: int, n_trials: int, repeats: int) -> dict[st
         first = {trial.cell: trial.searched["learning_rate"] for trial in reversed(order)}
         return {size: first[str(size)] for size in tried}
 
-    for number in range(n_trials):
-        again = best() if number >= n_trials - repeats else {}
+    n_free = n_trials - repeats - 1
+    rounds = [range(at, min(at + batch, n_free)) for at in range(0, n_free, batch)]
+    rounds += [range(at, at + 1) for at in range(n_free, n_trials)]
+    for numbers in rounds:
+        again = best() if numbers[0] > n_free else {}
         for cell in map(int, replay.draws.permutation(len(spaces))):
-            size = [*spaces][cell]
-            point: Any = {"learning_rate": again.get(size)}
-            if not again:
-                is_last = number == n_trials - repeats - 1
-                point = model.propose(cell, number, {}, is_last) if number else model.first(cell, number)
-            rate = point["learning_rate"]
-            value, kinds = replay.loss(size, rate), spaces[size].distributions()
-            trial = create_trial(value=value, params=point, distributions=kinds, state=TrialState.COMPLETE)
-            trial.number = number
-            trials[cell].trials.append(trial)
-            sizes = {"n_layer": size[0], "n_embd": size[1]}
-            tried[size].append(Tried.of((str(size), number), value, sizes, point, {number: value}))
+            size, has_results = [*spaces][cell], sum(len(of.trials) for of in trials) > 1
+            for number in numbers:
+                point: Any = {"learning_rate": again.get(size)}
+                if not again and number and has_results:
+                    point = model.propose(cell, number, {}, number == n_free)
+                elif not again:
+                    point = model.first(cell, number)
+                kinds = spaces[size].distributions()
+                trial = create_trial(params=point, distributions=kinds, state=TrialState.RUNNING)
+                trial.number = number
+                trials[cell].pending.append(trial)
+            for trial in trials[cell].pending:
+                value, sizes = (
+                    replay.loss(size, trial.params["learning_rate"]),
+                    {"n_layer": size[0], "n_embd": size[1]},
+                )
+                trial.state, trial.values = TrialState.COMPLETE, [value]
+                trials[cell].trials.append(trial)
+                tried[size].append(
+                    Tried.of((str(size), trial.number), value, sizes, trial.params, {trial.number: value})
+                )
+            trials[cell].pending = []
     return {"lowest": replay.excess(best(by_value=True)), "expected": replay.excess(best())}
 
 
@@ -223,10 +241,10 @@ def of_sampler(table: str, name: str, seed: int) -> Any:
     return joint(replay, seed, seconds, spaces, MOST_JOINT if name == "joint" else MOST_BELIEVED), seconds
 
 
-def of_choice(table: str, n_trials: int, repeats: int, seed: int) -> dict[str, Any]:
+def of_choice(table: str, n_trials: int, repeats: int, batch: int, seed: int) -> dict[str, Any]:
     """Return what `chosen_of` does for a repeat."""
     replay = Replay(losses_of(TABLES[table]), np.random.default_rng(seed))
-    return chosen_of(replay, seed, n_trials, repeats)
+    return chosen_of(replay, seed, n_trials, repeats, batch)
 
 
 def best_rate(losses: Losses) -> float:
@@ -244,7 +262,8 @@ def far_rate(losses: Losses) -> float:
 def main(repeats: int) -> None:
     """Print the excess of each sampler by the number of trials."""
     print(setting(), end="\n\n")
-    chosen = [(table, n, again) for table in TABLES for n in CHOSEN for again in (0, 1)]
+    ways = [(0, 1), (1, 1), (0, max(CHOSEN))]  # repetitions, and trials of a cell that are asked at once
+    chosen = [(table, n, *way) for table in TABLES for n in CHOSEN for way in ways]
     with ProcessPoolExecutor(initializer=quiet) as pool:
         samplers = {
             (table, name): [pool.submit(of_sampler, table, name, seed) for seed in range(repeats)]
@@ -259,14 +278,16 @@ def main(repeats: int) -> None:
             by_number = {number: [excess[number] for excess, _ in results] for number in results[0][0]}
             rows.append([table, name, *(_in_words(by_number.get(number)) for number in TRIALS)])
         print_table(["settings", "sampler", *(f"{number} trials a cell" for number in TRIALS)], rows)
-        kinds = {"lowest value seen": (0, "lowest"), "expected value": (0, "expected")}
-        kinds["expected value, one repetition"] = (1, "expected")
+        kinds = {
+            "lowest value seen": (ways[0], "lowest"),
+            "expected value": (ways[0], "expected"),
+            "expected value, one repetition": (ways[1], "expected"),
+            "expected value, all but the last asked at once": (ways[2], "expected"),
+        }
         again = []
         for table in TABLES:
             for n in CHOSEN:
-                results = {
-                    repeated: [job.result() for job in choices[table, n, repeated]] for repeated in (0, 1)
-                }
+                results = {way: [job.result() for job in choices[table, n, *way]] for way in ways}
                 again.append(
                     [table, str(n), *(_in_words([of[by] for of in results[k]]) for k, by in kinds.values())]
                 )

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import optuna
 import psutil
 import pytest
@@ -273,8 +274,8 @@ def test_a_cell_ends_when_all_its_points_have(tiny, opened) -> None:
     assert store.take_notices() == []
 
 
-def test_a_model_of_trials_waits_for_those_spread_evenly_and_no_longer(tiny, opened) -> None:
-    spec = tiny(sampler=Sampler(type="tpe"), budget=Budget(trials_per_cell=8))
+def test_a_batch_of_one_waits_for_the_trials_spread_evenly_and_then_for_each(tiny, opened) -> None:
+    spec = tiny(sampler=Sampler(type="tpe", options={"batch": 1}), budget=Budget(trials_per_cell=8))
     _, one = opened(spec)
     _, two = opened(spec)
 
@@ -289,9 +290,46 @@ def test_a_model_of_trials_waits_for_those_spread_evenly_and_no_longer(tiny, ope
     third = two.claim()
     assert "fixed_params" in attributes(third), "another one in place of what failed"
     two.finish(third, "pruned", 3.5, {})
-    later = [two.claim() for _ in range(6)]
-    assert not any("fixed_params" in attributes(each) for each in later)
+    for value in range(6):
+        later = two.claim()
+        assert one.claim() is None and one.awaits_results == (value < 5), "another one runs"
+        assert "fixed_params" not in attributes(later)
+        two.finish(later, "complete", 3.0 + value, {})
     assert two.claim() is None and not two.awaits_results
+
+
+def test_trials_are_asked_while_others_run_but_the_last_of_a_joint_search(tiny, opened) -> None:
+    spec = tiny(
+        sampler=Sampler(type="joint", options={"n_startup_trials": 2}), budget=Budget(trials_per_cell=8),
+        search={"learning_rate": Range(1e-4, 1e-1, log=True)},
+    )  # fmt: skip
+    _, store = opened(spec)
+    first = store.claim_many(3)
+    for value, claim in enumerate(first):
+        store.finish(claim, "complete", 3.0 + value, {})
+    together = store.claim_many(8)
+    assert len(together) == 4 and store.awaits_results, "all but the last"
+    places = sorted(np.log10(claim.sampled["learning_rate"] / 1e-4) / 3 for claim in together)
+    assert np.diff(places).min() >= 0.099, "a tenth of the range apart"
+    for claim in together:
+        store.finish(claim, "complete", 3.5, {})
+    assert len(store.claim_many(8)) == 1
+
+
+def test_planned_workers_share_a_cell_from_the_start(tiny, opened) -> None:
+    spec = tiny(sampler=Sampler(type="joint"), budget=Budget(trials_per_cell=8))
+    _, one = opened(spec)
+    _, two = opened(spec)
+    one.n_workers = two.n_workers = 2
+    assert len(one.claim_many(8)) == 4
+    assert len(two.claim_many(8)) == 2
+
+
+@pytest.mark.parametrize(("time", "first"), [(None, "n_embd=16"), (60.0, "n_embd=8")])
+def test_the_longest_cells_come_first_unless_time_is_short(time, first, tiny, opened) -> None:
+    spec = tiny(grid={"n_embd": [8, 16]}, budget=Budget(trials_per_cell=2, time=time))
+    _, store = opened(spec)
+    assert store.claim().cell.key == first
 
 
 def test_an_interrupted_trial_is_taken_up_though_the_flops_are_planned(tiny, opened) -> None:

@@ -313,13 +313,21 @@ class Asker:
             if point is None:
                 return None
         elif space.distributions() and (
-            tally.modelled + len(tally.running()) < n_startup or (number == 0 and self._spec.first_trial)
+            tally.modelled + len(tally.running()) < n_startup
+            or (n_startup and not self._has_results(tally))
+            or (number == 0 and self._spec.first_trial)
         ):
             point = self._startup_point(space, number)
         self.seed_sampler(study, cell, number, n_startup, n_left == n_repeats + 1)
         if point:
             template = create_trial(state=TrialState.RUNNING, system_attrs={"fixed_params": point})
         return optuna.Trial(study, self._created(study, template))
+
+    def _has_results(self, tally: CellTally) -> bool:
+        """Return whether the sampler has trials to model: a joint search two of any cells."""
+        if self._joint is None:
+            return tally.modelled > 0
+        return sum(self._tally(index).modelled for index in range(len(self._spaces))) > 1
 
     def _created(self, study: optuna.Study, template: FrozenTrial | None) -> int:
         return self._storage.create_new_trial(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from sweeplab.lab.listing import read_spec
 from sweeplab.lab.storage import PROMOTED, REPEATS, SEED_OFFSET
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
-from sweeplab.study.algorithms import n_startup_trials, promotes, settled_pruner
-from sweeplab.study.options import build
+from sweeplab.study.algorithms import n_startup_trials, promotes, settled_pruner, settled_sampler
+from sweeplab.study.options import BATCH, JOINT, build
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Cell, cells, nearest_cells, spaces_of
 from sweeplab.study.spec import StudySpec
@@ -51,20 +51,21 @@ MOST_FAILURES = 3
 class _Room:
     """A cell that may have another trial.
 
-    If it `waits`, it has an enqueued trial, which comes first, whatever the budget. If it is not `is_open`, new trials
-    have to wait until its startup trials have ended.
+    If it `waits`, it has an enqueued trial, which comes first, whatever the budget. If it is not `is_open`, its next
+    trial has to wait for results. `flops` are those of a trial, where cells may be trained in any order.
     """
 
     cell: Cell
     running: int
     counted: int
+    flops: float
     waits: bool = False
     is_open: bool = True
 
     @property
-    def place(self) -> tuple[bool, int, int, int]:
-        """Return the sort key of cells: enqueued trials first, then cells with the fewest running trials."""
-        return not self.waits, self.running, self.counted, self.cell.index
+    def place(self) -> tuple[bool, int, int, float, int]:
+        """Return the sort key of cells: enqueued trials, the fewest running ones, then the longest."""
+        return not self.waits, self.running, self.counted, -self.flops, self.cell.index
 
 
 class Store:
@@ -86,7 +87,7 @@ class Store:
         self._held: set[int] = set()  # trials that this worker holds
         self._unsent: list[Report] = []  # reports kept while the database does not answer
         self.budget = spec.budget
-        self.n_holders = 1  # workers that held trials at the last claim
+        self.n_workers = 1  # as planned
         # There was nothing to claim, but there will be once running trials have ended.
         self.awaits_results = False
         self._studies: dict[int, optuna.Study] = {}
@@ -95,6 +96,9 @@ class Store:
         self._exhausted: set[int] = set()  # cells in which no new point was found
         self._failed_before: dict[int, int] = {}  # failed trials of each cell when this worker first saw it
         self._notices: list[str] = []
+        sampler = settled_sampler(spec)
+        self._is_joint, self._batch = sampler.type == JOINT, sampler.options.get(BATCH) or math.inf
+        self._flops_of: dict[int, float] = {}  # of a trial, by cell
         self._asked: set[str] = set()  # cells in which enqueued trials may still wait
 
     @classmethod
@@ -219,7 +223,8 @@ class Store:
                 if len(claims) < n_trials and fits(cell):
                     claims += self._take_over(connection, cell, frozen, leases)
             asked: list[int] = []
-            while len(claims) < n_trials and (claim := self._ask_where_there_is_room(fitting)):
+            most = min(n_trials, len(claims) + max(1, self.share_left()))
+            while len(claims) < most and (claim := self._ask_where_there_is_room(fitting)):
                 claims.append(claim)
                 asked.append(claim.trial_id)
             if asked:
@@ -227,7 +232,6 @@ class Store:
             while len(claims) < n_trials and (best := self._next_to_promote(fitting)):
                 if self.reopening.promote(connection, *best):
                     claims += self._take_over(connection, *best, {})
-            self.n_holders = len({lease.holder for lease in leases.values()} | {str(self.leases.owner)})
         return claims
 
     @staticmethod
@@ -314,17 +318,37 @@ class Store:
         if cell.index in self._exhausted:
             return None
         # Where trials_per_cell ends a cell, cells fill one after the other, else all of them alike.
-        n_before = counts.counted if self.budget.trials_per_cell is None else 0
+        budget, n_before, flops = self.budget, 0, 0.0
+        if budget.trials_per_cell is None:
+            n_before = counts.counted
+        elif budget.time is None and budget.flops is None:
+            flops = self._flops(cell)
+        room = _Room(cell, counts.running, n_before, flops)
         if counts.waiting:
-            return _Room(cell, counts.running, n_before, waits=True)
+            return replace(room, waits=True)
         failed_before = self._failed_before.setdefault(cell.index, counts.failed)
         n_left = self.limit(cell) - counts.counted - counts.running
         if n_left <= 0 or counts.failed - failed_before >= MOST_FAILURES:
             return None
-        awaits_startup = modelled < n_startup <= modelled + counts.running
-        # A repetition follows from all other trials.
-        awaits_others = counts.running > 0 and n_left <= self.budget.repeats
-        return _Room(cell, counts.running, n_before, is_open=not (awaits_startup or awaits_others))
+        at_once = max(self._batch, n_startup - modelled)
+        # A repetition follows from all other trials, and so does the last trial of a joint search.
+        n_after_all = self.budget.repeats
+        if self._is_joint:
+            n_after_all += 1
+        is_last = counts.running > 0 and n_left <= n_after_all
+        return replace(room, is_open=counts.running < at_once and not is_last)
+
+    def _flops(self, cell: Cell) -> float:
+        if cell.index not in self._flops_of:
+            space = self.spaces[cell.index]
+            self._flops_of[cell.index] = float(facts(space.typical).train_flops) * len(space.seeds)
+        return self._flops_of[cell.index]
+
+    def share_left(self) -> float:
+        """Return how many trials each of the planned workers may still start, as of the last claim."""
+        counts = [self._count(cell) for cell in self.cells]
+        left = sum(max(0, self.limit(of.cell) - of.counted - of.running) for of in counts)
+        return left / self.n_workers
 
     def limit(self, cell: Cell) -> float:
         """Return how many trials a cell may have: the budget's, but at most its points and repetitions."""
@@ -520,12 +544,6 @@ class Store:
         """Return whether a trial runs or waits, the budget has room for a new one, or one can be promoted."""
         is_full = all(map(self._is_full, self.counts()))
         return not is_full or (self._may_promote and any(self.tally(cell).pruned for cell in self.cells))
-
-    def share_left(self) -> float:
-        """Return how many trials each worker may still start, as of the last claim."""
-        counts = [self._count(cell) for cell in self.cells]
-        left = sum(max(0, self.limit(of.cell) - of.counted - of.running) for of in counts)
-        return left / self.n_holders
 
     def n_running(self) -> int:
         """Return how many trials have started and not ended."""
