@@ -113,12 +113,12 @@ def _rotation(shape: ModelShape, positions: range, like: Tensor) -> Turns:
     pair = torch.arange(half, device=like.device, dtype=torch.float64)
     angles = (position[:, None] * shape.rotary_base ** (-pair / half))[:, None]
     cos, sin = angles.cos().to(like.dtype), angles.sin().to(like.dtype)
-    own = like.new_ones(len(positions), n_turned, shape.head_dim)
-    after, before = torch.zeros_like(own), torch.zeros_like(own)
-    own[..., :half] = own[..., half : 2 * half] = cos
+    factors = like.new_ones(len(positions), n_turned, shape.head_dim)
+    after, before = torch.zeros_like(factors), torch.zeros_like(factors)
+    factors[..., :half] = factors[..., half : 2 * half] = cos
     after[..., :half] = -sin
     before[..., half : 2 * half] = sin
-    return Turns(own.flatten(), after.flatten(), before.flatten(), half)
+    return Turns(factors.flatten(), after.flatten(), before.flatten(), half)
 
 
 def slopes(n_head: int) -> list[float]:

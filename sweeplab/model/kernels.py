@@ -91,18 +91,20 @@ def _members(x: Row, head_dim: int) -> Float[Tensor, "K nD n"]:
 
 class _RotatedHeads(Function):
     @staticmethod
-    def forward(ctx: Any, x: Sequences, own: Tensor, after: Tensor, before: Tensor, half: int) -> Sequences:
+    def forward(
+        ctx: Any, x: Sequences, factors: Tensor, after: Tensor, before: Tensor, half: int
+    ) -> Sequences:
         ctx.half = half
-        ctx.save_for_backward(own, after, before)
-        turned = x * own
+        ctx.save_for_backward(factors, after, before)
+        turned = x * factors
         turned[:, :-half].addcmul_(x[:, half:], after[:-half])
         turned[:, half:].addcmul_(x[:, :-half], before[half:])
         return turned
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
-        (own, after, before), half, given = ctx.saved_tensors, ctx.half, gradients[0]
-        back = given * own
-        back[:, half:].addcmul_(given[:, :-half], after[:-half])
-        back[:, :-half].addcmul_(given[:, half:], before[half:])
+        (factors, after, before), half, gradient = ctx.saved_tensors, ctx.half, gradients[0]
+        back = gradient * factors
+        back[:, half:].addcmul_(gradient[:, :-half], after[:-half])
+        back[:, :-half].addcmul_(gradient[:, half:], before[half:])
         return back, None, None, None, None

@@ -236,17 +236,18 @@ class JointModel:
         The least distance is half of an even spacing where more trials run than would fit.
         """
         running = [
-            each.params for each in self.trials(cell).running() if each.params and each.number != number
+            trial.params for trial in self.trials(cell).running() if trial.params and trial.number != number
         ]
         if not running:
             return list(candidates)
         searched, space = self.inputs.columns.is_searched, self.spaces[cell]
         pending = self.inputs.rows(space, running)[:, searched]
-        places = self.inputs.rows(space, [each.point for each in candidates])[:, searched]
+        places = self.inputs.rows(space, [candidate.point for candidate in candidates])[:, searched]
         # Searched values lie between -1 and 1.
         distances = np.abs(places[:, None] - pending).max(axis=2).min(axis=1) / 2
         least = min(LEAST_APART, 0.5 / (len(running) + 1))
-        return [each for each, distance in zip(candidates, distances, strict=True) if distance >= least]
+        pairs = zip(candidates, distances, strict=True)
+        return [candidate for candidate, distance in pairs if distance >= least]
 
     def _promising(
         self, cell: int, number: int, fixed: Mapping[str, Any], exploits: bool
