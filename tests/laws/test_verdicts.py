@@ -25,7 +25,7 @@ from sweeplab.laws.assessment import (
     judge,
     parse_target,
 )
-from sweeplab.laws.forecasts import INTERVAL_ONLY, LAST_POINT, LOG_LINE, Regret, naive_forecasts, predict
+from sweeplab.laws.forecasts import INTERVAL_ONLY, Regret, predict
 from sweeplab.laws.forms import LAWS
 from sweeplab.laws.hyperparameters.runs import searched_points
 from sweeplab.laws.points import EACH, SHARED, UNKNOWN, Points, TuningRecord
@@ -258,7 +258,6 @@ def test_a_forecast_is_the_law_its_noise_and_what_values_cost() -> None:
     assessed = assess(table(GRID), CHINCHILLA)
     there = predict(assessed, LARGER)
     assert there.low < there.loss < there.high
-    assert there.log_loss.crps(math.log(there.loss)) < there.log_loss.crps(math.log(there.high))
     with_cost = predict(assessed, LARGER, regret=Regret(error=0.002, known=0.004))
     assert with_cost.loss == pytest.approx(there.loss * math.exp(0.006)) and with_cost.high > there.high
     of_four = predict(assess(replace(assessed.raw, weights=np.full(30, 4.0)), CHINCHILLA), LARGER, seeds=4)
@@ -270,12 +269,3 @@ def test_a_forecast_is_the_law_its_noise_and_what_values_cost() -> None:
 def test_what_a_design_cannot_show_has_an_interval_only() -> None:
     ray = assess(table("one ray, D = 20 N"), CHINCHILLA)
     assert predict(ray, {"params": 1e10, "tokens": 1e9}).verdict.verdict == INTERVAL_ONLY
-
-
-def test_forecasts_without_a_law() -> None:
-    points = table(GRID)
-    naive = naive_forecasts(points, LARGER | {"flops": 1e20})
-    largest = points.columns["loss"][np.argmax(points.columns["flops"])]
-    assert naive[LAST_POINT].log_loss.mean == pytest.approx(math.log(largest))
-    assert naive[LOG_LINE].log_loss.mean < math.log(largest) and naive[LOG_LINE].log_loss.sd > 0
-    assert naive_forecasts(points, {"n_layer": 2.0})[LAST_POINT].log_loss is None
