@@ -14,26 +14,31 @@ from sweeplab.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import ModuleType
     from typing import Any
 
-    from sweeplab.api import Study
+    from sweeplab import laws as laws
+    from sweeplab.api import Study as Study
     from sweeplab.errors import BadInput as BadInput
-    from sweeplab.runs.run import Run
+    from sweeplab.runs.run import Run as Run
 
 __version__ = VERSION
-__all__ = ["BadInput", "laws", "load_run", "load_study", "make_study", "open_study"]
+__all__ = ["BadInput", "Run", "Study", "laws", "load_run", "load_study", "make_study", "open_study"]
+# Where the public names live that are imported when they are first used: `import sweeplab` alone is quick.
+_HOMES = {"BadInput": "sweeplab.errors", "Run": "sweeplab.runs.run", "Study": "sweeplab.api"}
 
 
-def __getattr__(name: str) -> "ModuleType | type[BadInput]":
-    """Import `sweeplab.laws` and `sweeplab.BadInput` where they are first used: `import sweeplab` alone is quick."""
+def __getattr__(name: str) -> "Any":
+    """Import a public name where it is first used."""
     if name == "laws":
         return import_module("sweeplab.laws")
-    if name == "BadInput":
-        from sweeplab.errors import BadInput
-
-        return BadInput
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'sweeplab' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return [*__all__, "__version__"]
 
 
 def make_study(

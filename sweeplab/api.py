@@ -15,9 +15,10 @@ from sweeplab.errors import BadInput, TrackingUnavailable, options_as_arguments
 from sweeplab.formatting import several, yaml_text
 from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd, TrialEnded
 from sweeplab.lab.identity import check_same_study
-from sweeplab.lab.listing import StudyTrials, tracking_uri_of
+from sweeplab.lab.listing import tracking_uri_of
 from sweeplab.lab.showing import show_study, study_row
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunFolder
 from sweeplab.study.plan import Plan
 from sweeplab.study.space import LONGEST_KEY
 from sweeplab.study.spec import Confirm
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sweeplab.analysis.differences import CellConfirmed
-    from sweeplab.analysis.predicting import Transferred
+    from sweeplab.analysis.predicting import Prediction, Transferred
     from sweeplab.lab.moving import Done
     from sweeplab.report.data import ReportData
     from sweeplab.report.headline import Headline
@@ -40,6 +41,25 @@ if TYPE_CHECKING:
 
 # The first columns of a table: a run's name and how it ended.
 _FIRST = ("cell", "trial", "seed", "state", "value")
+
+
+@dataclass(frozen=True)
+class BestTrial:
+    """The best trial of a study: its number and cell, its values of what varies, and its loss.
+
+    `loss` is the `metric`, with a minus where the study maximizes it, as the mean over seeds; `interval` holds 90% of
+    the losses of a new seed, None where no trial has two seeds. `path` is the folder of its first run, `run_id` that
+    run's in MLflow.
+    """
+
+    trial: int
+    cell: str
+    values: dict[str, Any]
+    metric: str
+    loss: float
+    interval: tuple[float, float] | None
+    path: Path
+    run_id: str | None
 
 
 class Results:
@@ -69,24 +89,44 @@ class Results:
         names = dict.fromkeys([*study["grid"], *changed, *study["search"]])
         return [name for name in names if name in frame and len({*map(str, frame[name])}) > 1]
 
+    def trials_dataframe(self) -> pd.DataFrame:
+        """Return `trials`, by the name that it has in Optuna."""
+        return self.trials()
+
     @property
-    def best(self) -> dict[str, Any]:
-        """Return the first run of the best trial, as plain values; empty if no run has finished.
+    def best(self) -> BestTrial | None:
+        """Return the best trial, which is that of the lowest expected value; None before one has ended.
 
-        It is the trial of lowest expected value; `expected` is that, None if too few trials tell it.
+        Raises:
+            BadInput: the study's cells learn different tasks, so that none is best of all.
         """
-        import pandas as pd
+        from sweeplab.analysis.table import check_run
+        from sweeplab.report.headline import read_best
 
-        rows, trials = self.trials().astype(object).to_dict("records"), StudyTrials(self.folder)
-        ranked = [of_task[0] for of_task in trials.by_task()]
-        if not ranked:
-            return {}
-        choice = trials.choice()
-        place = ranked[0].cell, ranked[0].number
-        best = next(row for row in rows if (row["cell"], row["trial"]) == place)
-        plain = {str(name): value for name, value in best.items()}
-        plain |= {"expected": choice and choice.expected and choice.expected.value}
-        return {name: None if value is pd.NA or value != value else value for name, value in plain.items()}
+        check_run(self.folder)
+        best = read_best(self.folder)
+        if best is None:
+            return None
+        interval = None
+        if best.half_width is not None:
+            interval = best.value - best.half_width, best.value + best.half_width
+        path = Path(best.folder)
+        tracked = RunFolder(path).tracked_id
+        return BestTrial(
+            best.trial, best.cell, dict(best.values), best.metric, best.value, interval, path, tracked
+        )
+
+    @property
+    def best_params(self) -> dict[str, Any]:
+        """Return what the best trial has of all that varies in the study; empty before a trial has ended."""
+        best = self.best
+        return {} if best is None else best.values
+
+    @property
+    def best_value(self) -> float | None:
+        """Return the best trial's value, the mean over its seeds; None before a trial has ended."""
+        best = self.best
+        return None if best is None else best.loss
 
     def plot(self, panel: str = "learning_curves", **options: Any) -> Figure:
         """Return a panel of a report as a figure, such as learning_curves, optimization_history, slice or edf.
@@ -315,23 +355,67 @@ class Study(Results):
         return publish(self.folder, cell, name)
 
     def extend(
-        self, trials_per_cell: int | None = None, time: str | None = None, widen: str | None = None
+        self,
+        trials_per_cell: int | None = None,
+        time: str | None = None,
+        widen: str | None = None,
+        by_law: bool = False,
     ) -> Done:
-        """Change the study's budget (totals), while it runs or afterwards; `time` is a text such as 30m, or none.
+        """Give the study more trials, time, range or sizes; `run` trains them.
 
-        `widen` names a hyperparameter whose range grows where its best values lie at an end; the study must not run.
+        Budgets are totals, and may change while the study runs; `time` is a text such as 30m, or none. `widen` names a
+        hyperparameter whose range grows where its best values lie at an end. `by_law` adds the sizes and seeds that
+        tell most about the study's law for half the FLOPs spent.
 
         Raises:
-            BadInput: nothing is given, a value is not a budget, or the range cannot be widened.
+            BadInput: nothing is given, a value is not a budget, the range cannot be widened, or no law can be fitted.
         """
+        from sweeplab.analysis.next_study import grow_by_law
         from sweeplab.lab.listing import read_spec
         from sweeplab.sweep import steering
 
         with options_as_arguments():
-            done = steering.extend(self.folder, trials_per_cell, time, widen)
+            if by_law:
+                done = grow_by_law(self.folder)
+            else:
+                done = steering.extend(self.folder, trials_per_cell, time, widen)
         now = read_spec(self.folder)
-        self.spec = self.spec.model_copy(update={"budget": now.budget, "search": now.search})
+        parts = {name: getattr(now, name) for name in ("budget", "search", "grid", "cells")}
+        self.spec = self.spec.model_copy(update=parts)
         return done
+
+    def pause(self) -> Done:
+        """Pause the study at its workers' next evaluation; the process that runs it waits for `resume`.
+
+        Raises:
+            BadInput: nobody runs the study, or it is paused.
+        """
+        from sweeplab.sweep import steering
+
+        return steering.pause(self.folder)
+
+    def resume(self) -> StudyResult | Done:
+        """Continue the study if it is paused, else run it to the end of its budget.
+
+        Raises:
+            BadInput: it is running and not paused, or cannot start.
+        """
+        from sweeplab.sweep import steering
+
+        return steering.resume(self.folder) or self.run()
+
+    def predict(self, **size: Any) -> Prediction:
+        """Predict the best values and the loss of a size that was not tried: predict(n_layer=2, n_embd=96).
+
+        Raises:
+            BadInput: a hyperparameter of the grid is missing, or the study allows no such size.
+        """
+        from sweeplab.analysis.predicting import predict_size
+        from sweeplab.analysis.studies import Counting, read_studies
+
+        studies, counting = read_studies(self.lab, [self.folder.name]), Counting()
+        asked = [f"{name}={yaml_text(value)}" for name, value in size.items()]
+        return predict_size(self.folder, studies, studies.points(), asked, counting)
 
     def enqueue(self, **values: Any) -> Done:
         """Enqueue trials with given values to run next, one in every cell that the values allow.

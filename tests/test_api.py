@@ -30,7 +30,7 @@ from sweeplab.lab.events import (
     WorkerExited,
 )
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import RunState
+from sweeplab.records.runs import RunFolder, RunState
 from sweeplab.tracking.connection import connect, tracking_uri
 
 STUDY = """\
@@ -118,11 +118,7 @@ def test_a_study_of_the_lab_is_opened_shown_and_goes_on(result: StudyResult) -> 
     assert study.best == result.best and len(study.trials()) == 2
     html = study._repr_html_()
     assert html == result._repr_html_()
-    assert (
-        "<td>2/2</td>" in html
-        and f"best: {study.best['value']:.4f} by all/" in html
-        and "<script" not in html
-    )
+    assert "<td>2/2</td>" in html and f"best: {study.best.loss:.4f} by all/" in html and "<script" not in html
     before = result.folder.study_file.read_bytes()
     again = study.run()
     assert again.status == "complete" and len(again.trials()) == 2
@@ -163,7 +159,7 @@ def test_a_study_is_stopped_from_a_callback_and_goes_on(
     assert done.status == "complete" and done.errors == []
     (end,) = ends
     assert (end.outcome, end.states, end.error) == ("complete", {0: "complete"}, None)
-    assert end.value == done.best["value"]
+    assert end.value == done.best.loss
 
 
 def test_trials_are_a_frame_with_a_row_a_run(result: StudyResult) -> None:
@@ -174,20 +170,22 @@ def test_trials_are_a_frame_with_a_row_a_run(result: StudyResult) -> None:
     assert (frame["max_iters"] == 100).all()
 
 
-def test_best_is_the_run_with_the_lowest_value_as_plain_values(result: StudyResult) -> None:
+def test_best_is_the_chosen_trial(result: StudyResult) -> None:
     best = result.best
-    assert best["learning_rate"] == 3e-3 and best["state"] == "complete"
-    assert best["best_val_loss"] == best["value"] < math.log(103)
-    assert best["grad_clip"] is None and best["patience"] is None
-    assert {type(value) for value in best.values()} <= {int, float, bool, str, tuple, type(None)}
-    assert best["betas"] == (0.9, 0.95) and type(best["max_iters"]) is int
+    assert best.values == result.best_params == {"learning_rate": 3e-3} and best.cell == "all"
+    assert result.best_value == best.loss < math.log(103) and best.metric == "val_loss"
+    assert best.interval is None, "there is one seed"
+    assert RunFolder(best.path).read_end().value == best.loss
+    assert result.trials_dataframe().equals(result.trials())
+    assert {"Run", "Study", "laws", "load_run", "load_study", "make_study", "open_study"} < {*dir(sweeplab)}
+    assert isinstance(sweeplab.open_study("tiny", result.folder.lab), sweeplab.Study)
 
 
 def test_mlflow_has_the_studys_data_its_time_and_the_best_model_of_its_cell(result: StudyResult) -> None:
     lab, best = result.folder.lab, result.best
     client = connect(lab, tracking_uri(lab))
     experiment = client.get_experiment_by_name("tiny").experiment_id
-    run = client.get_run(best["run_id"])
+    run = client.get_run(best.run_id)
     parent = client.get_run(run.data.tags["mlflow.parentRunId"])
     for each in (run, parent):
         data = {one.tags[0].value: one.dataset for one in each.inputs.dataset_inputs}
@@ -199,15 +197,15 @@ def test_mlflow_has_the_studys_data_its_time_and_the_best_model_of_its_cell(resu
     elapsed = result.folder.elapsed_seconds
     assert parent.info.end_time - parent.info.start_time == pytest.approx(1000 * elapsed, abs=1)
     note = parent.data.tags["mlflow.note.content"].splitlines()
-    assert note[0].startswith(f"**Best val_loss {best['value']:.4f}**: [all/")
+    assert note[0].startswith(f"**Best val_loss {best.loss:.4f}**: [all/")
     assert "learning_rate 0.003" in note[0] and "artifacts/report/sweep.html)" in note[1]
     assert (
         note[2].startswith("Next commands: `sweeplab generate tiny --prompt 'The '")
-        and "study publish tiny" in note[2]
+        and "sweeplab publish tiny" in note[2]
     )
     (model,) = client.search_logged_models([experiment])
-    assert (model.name, model.status, model.source_run_id) == ("tiny-all", "READY", best["run_id"])
-    assert [each.value for each in model.metrics] == [pytest.approx(best["best_val_loss"])]
+    assert (model.name, model.status, model.source_run_id) == ("tiny-all", "READY", best.run_id)
+    assert [each.value for each in model.metrics] == [pytest.approx(best.loss)]
     assert model.params == {"learning_rate": "0.003"}
 
 
@@ -223,7 +221,7 @@ def test_a_published_model_is_a_function_of_text(result: StudyResult, tmp_path: 
     first, again = publish(folder), publish(folder)
     assert (first.version, first.is_new, again.version, again.is_new) == ("1", True, "1", False)
     assert first.uri == "models:/tiny@best"
-    trained = sweeplab.load_run(result.best["run_id"], lab=lab)
+    trained = sweeplab.load_run(result.best.run_id, lab=lab)
     text = trained.generate("import ", max_new_tokens=9)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", tracking_uri(lab))
@@ -246,9 +244,9 @@ def test_a_published_model_is_a_function_of_text(result: StudyResult, tmp_path: 
 
 def test_a_run_by_any_name_writes_and_gives_logits(result: StudyResult) -> None:
     lab, best = result.folder.lab, result.best
-    place = f"all/{best['trial']}-0"
+    place = f"all/{best.trial}-0"
     folder = result.folder.path / "runs" / place / "best"
-    names = ("tiny", "tiny/all", f"tiny/{place}", best["run_id"], str(folder))
+    names = ("tiny", "tiny/all", f"tiny/{place}", best.run_id, str(folder))
     runs = [sweeplab.load_run(name, lab=lab) for name in names]
     text = runs[0].generate("import ", max_new_tokens=9, seed=3)
     assert text.startswith("import ") and len(text) == 16
@@ -277,8 +275,7 @@ def test_a_study_is_reported_plotted_extended_and_given_trials(result: StudyResu
     shutil.copytree(result.folder.lab, tmp_path / "lab")
     study = sweeplab.open_study("tiny", tmp_path / "lab")
     assert (
-        repr(study)
-        == f"<study tiny in {tmp_path}/lab: complete, 2 of 2 trials, best {study.best['value']:.4f}>"
+        repr(study) == f"<study tiny in {tmp_path}/lab: finished, 2 of 2 trials, best {study.best.loss:.4f}>"
     )
     assert study.report("sweep").read_text(encoding="utf-8").count("plotly") and study.look_ahead().done == 2
     lengths = sorted(len(line.x) for line in study.plot(x="iteration").data if line.x is not None)

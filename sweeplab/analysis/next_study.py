@@ -15,10 +15,12 @@ from sweeplab.analysis.studies import Counting, sizes_of
 from sweeplab.data.task import Sizes
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
+from sweeplab.hyperparameters import AUTO
 from sweeplab.laws.columns import COUNTS
 from sweeplab.laws.next_runs import MOST, Candidates
 
 if TYPE_CHECKING:
+    from sweeplab.lab.moving import Done
     from sweeplab.laws.points import Points
     from sweeplab.records.folders import StudyFolder
     from sweeplab.study.spec import StudySpec
@@ -41,6 +43,30 @@ def study_candidates(
     depths = sorted({round(depth) for depth in points.shape.get("n_layer", ()) if depth == depth})
     spec = candidate_study(folders, study_names(folders[0].lab), depths)
     return spec, cell_candidates(spec, folders[0].data.sizes, counting)
+
+
+def grow_by_law(folder: StudyFolder) -> Done:
+    """Add to a study the runs, on further seeds or of further sizes, that tell most about its law.
+
+    They take half of the FLOPs that its points took.
+
+    Raises:
+        BadInput: the study is running, or its points are too few for a law.
+    """
+    from sweeplab.analysis.studies import read_studies
+    from sweeplab.laws.assessment import assess, law_for
+    from sweeplab.laws.next_runs import find_quantity, next_runs, spent
+    from sweeplab.sweep.steering import grow
+
+    points = read_studies(folder.lab, [folder.name]).points()
+    assessed = assess(points, law_for(points, AUTO))
+    _, candidates = study_candidates(folder.lab, [folder.name], Counting(), assessed.points)
+    budget, quantity = spent(assessed.points) / 2, find_quantity(assessed, None)
+    chosen = next_runs(assessed, quantity, candidates.like(assessed.points, budget), budget).as_dict()
+    half = chosen["half_width"]
+    sign = "within a factor" if half["is_factor"] else "to about +-"
+    runs = [(run["cell"], run["times"]) for run in chosen["runs"]]
+    return grow(folder, runs, f"{chosen['quantity']} {sign}{half['then']:.2g}")
 
 
 def candidate_study(

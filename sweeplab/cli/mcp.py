@@ -21,13 +21,13 @@ from sweeplab.cli import options
 from sweeplab.cli.laws import is_file, names_in
 from sweeplab.cli.laws.fit import fit
 from sweeplab.cli.laws.predicting import predict
-from sweeplab.cli.options import argument
-from sweeplab.cli.printing import Answer
+from sweeplab.cli.options import argument, option
+from sweeplab.cli.printing import Answer, answer_of
 from sweeplab.cli.report import report
-from sweeplab.cli.study.control import enqueue, stop
+from sweeplab.cli.study.control import enqueue, pause, stop
 from sweeplab.cli.study.plan import plan
 from sweeplab.cli.study.run import start_detached
-from sweeplab.cli.study.show import best, show
+from sweeplab.cli.study.show import best, list_studies, show
 from sweeplab.errors import BadInput, Problem, TrackingUnavailable, nearest
 from sweeplab.formatting import json_ready
 from sweeplab.hyperparameters import TABLE, canonical
@@ -130,6 +130,31 @@ def run_detached(
     return start_detached(study, ["run", "--quiet", f"--lab={study.lab}", *words, "--", str(file)])
 
 
+def resume_detached(name: options.StudyName, lab: options.Lab = None) -> Answer:
+    """Continue a study that is paused or that no process runs, and return at once."""
+    from sweeplab import open_study
+    from sweeplab.sweep import steering
+
+    done = steering.resume(find_study(lab, name))
+    if done:
+        return answer_of(done)
+    study = open_study(name, lab)
+    return start_detached(study, ["resume", "--json", f"--lab={study.lab}", "--", name])
+
+
+def extend_written(
+    name: options.StudyName,
+    trials_per_cell: Annotated[str | None, option("N", "Trials of each cell, in total.")] = None,
+    time: Annotated[str | None, option("TIME", "Wall time in total, such as 30m, 2h, or none.")] = None,
+    widen: Annotated[str | None, option("NAME", "Widen the range of this hyperparameter.")] = None,
+    lab: options.Lab = None,
+) -> Answer:
+    """Give a study more trials or time, or a wider range; `resume` trains them."""
+    from sweeplab.sweep import steering
+
+    return answer_of(steering.extend(find_study(lab, name), trials_per_cell, time, widen))
+
+
 @dataclass(frozen=True)
 class Tool:
     """A command that a program may call, and those of its arguments that it may give."""
@@ -141,11 +166,15 @@ class Tool:
 
 _OF_FILE = ("file", "override", "grid", "search", "name")
 TOOLS = {
+    "list": Tool(list_studies, ()),
     "plan": Tool(plan, _OF_FILE),
     "run": Tool(run_detached, _OF_FILE, reads_only=False),
-    "show": Tool(show, ("name", "trial", "cell")),
+    "show": Tool(show, ("name", "trial", "cell", "trials", "sort", "top")),
     "best": Tool(best, ("name", "cell", "trial")),
     "stop": Tool(stop, ("name",), reads_only=False),
+    "pause": Tool(pause, ("name",), reads_only=False),
+    "resume": Tool(resume_detached, ("name",), reads_only=False),
+    "extend": Tool(extend_written, ("name", "trials_per_cell", "time", "widen"), reads_only=False),
     "enqueue": Tool(enqueue, ("name", "values"), reads_only=False),
     "predict": Tool(predict, ("source", "at", "count", "where")),
     "report": Tool(report, ("name", "page"), reads_only=False),
@@ -209,6 +238,8 @@ class Tools:
         elif name == "predict" and not is_file(values["source"]):  # whose plan reads the study's data
             for study in names_in(values["source"]):
                 self.reach.check_run(study)
+        elif name == "resume":
+            self.reach.check_run(values["name"])
         return values
 
 
@@ -229,9 +260,9 @@ def mcp(
 ) -> None:
     """Serve studies to a coding agent, by MCP over stdio.
 
-    Its tools plan, run, show, best, stop, enqueue, predict, report and laws return what the commands print with
-    --json. It runs no shell. Files are read in this folder, in the lab, and where you name them; code and addresses
-    that need your permission are refused. Needs sweeplab[mcp].
+    Its tools list, plan, run, show, best, stop, pause, resume, extend, enqueue, predict, report and laws return what
+    the commands print with --json. It runs no shell. Files are read in this folder, in the lab, and where you name
+    them; code and addresses that need your permission are refused. Needs sweeplab[mcp].
 
     \b
     $ sweeplab mcp

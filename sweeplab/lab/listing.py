@@ -30,21 +30,31 @@ CONFIRMING = ("race", "race2", "confirm")
 
 
 class StudyState(StrEnum):
-    """The state of a study; queued: its job or all its workers wait in a cluster's queue.
+    """The state of a study, by the word that every place shows.
 
-    Waiting: its budget is used up, but trials that were enqueued or resumed since wait.
+    Queued: its job or all its workers wait in a cluster's queue. Pausing: workers still train. Waiting: its budget is
+    used up, but trials that were enqueued or resumed since wait. Of the last four, finished has all of its trials, and
+    stopped has used up its time or FLOPs before.
     """
 
     NOT_STARTED = "not started"
     QUEUED = "queued"
     RUNNING = "running"
+    PAUSING = "pausing"
     PAUSED = "paused"
     STOPPING = "stopping"
     ENDING = "ending"
     INTERRUPTED = "interrupted"
     WAITING = "waiting"
-    COMPLETE = "complete"
+    COMPLETE = "finished"
+    STOPPED = "stopped at its budget"
+    DIVERGED = "all diverged"
     FAILED = "failed"
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the study has ended by itself, with all that its budget allows."""
+        return self in (StudyState.COMPLETE, StudyState.STOPPED, StudyState.DIVERGED)
 
 
 # The states of a study that a process runs, by the phase that its commands have set.
@@ -57,6 +67,8 @@ def state_in_phase(phase: str, places: Sequence[WorkerPlace]) -> StudyState:
     """Return the state of a study that a process runs, with workers at these places."""
     if phase == "run" and places and all(place.state == "queued" for place in places):
         return StudyState.QUEUED
+    if phase == "pause" and places:
+        return StudyState.PAUSING
     return _STATES.get(phase, StudyState.RUNNING)
 
 
@@ -93,6 +105,13 @@ def study_state(folder: StudyFolder) -> StudyState:
     states = sum((each.states for each in counts.values()), Counter[str]())
     if states["enqueued"] or (states[RunState.WAITING] and not is_over_time):
         return StudyState.WAITING
+    n_counted = sum(each.counted for each in counts.values())
+    if n_counted and states[RunState.DIVERGED] == n_counted:
+        return StudyState.DIVERGED
+    n_planned = sum(limit or 0 for limit in cell_limits(folder).values())
+    budget = folder.read(folder.canonical_file)["budget"]
+    if n_counted < n_planned and (is_over_time or budget.get("flops") is not None):
+        return StudyState.STOPPED
     return StudyState.COMPLETE
 
 

@@ -6,12 +6,14 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from datetime import datetime
 from socket import gethostname
 from typing import Any
 
 from sweeplab.data.task import task_of
-from sweeplab.errors import DamagedFile
+from sweeplab.errors import BadInput, DamagedFile, Problem, nearest
 from sweeplab.formatting import counts, several, several_named
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.lab.findings import find_limits
@@ -30,6 +32,7 @@ from sweeplab.lab.listing import (
 from sweeplab.lab.storage import TrialCounts, count_trials
 from sweeplab.laws.evidence import Evidence, chosen_best
 from sweeplab.records.folders import StudyFolder, WorkerPlace, named_cell
+from sweeplab.records.notes import read_notes
 from sweeplab.records.runs import (
     MEASURES,
     CurvePoint,
@@ -51,25 +54,31 @@ def study_row(folder: StudyFolder, job: str = "") -> dict[str, Any]:
     """Return a study's state, its trials by state, its best value and its folder.
 
     `state` is that of `study_state`, or queued with a `job` that is to run the study; `last` is when the last trial
-    ended or started, in this machine's time; `size_bytes` is the size of the folder, without tracking.
+    ended or started, in this machine's time, and `age` the seconds since; `best_value` is that of the chosen trial.
     """
     cells = count_trials(folder).values()
     states = sum((each.states for each in cells), Counter[str]())
-    best = min((each.best for each in cells if each.best is not None), default=None)
-    if best is not None and not has_one_task(folder):
-        best = None
-    done = sum(each.counted for each in cells)
-    try:
+    best = goal = planned = None
+    state = StudyState.INTERRUPTED
+    with suppress(DamagedFile):  # `show` and `doctor` say what is wrong
         planned, state = _n_planned(folder), StudyState.QUEUED if job else study_state(folder)
-    except DamagedFile:  # `show` and `doctor` say what is wrong
-        planned, state = None, StudyState.INTERRUPTED
+        metric = find_metric(folder)
+        goal = f"{'highest' if metric.startswith('-') else 'lowest'} {metric.removeprefix('-')}"
+        by_task = StudyTrials(folder).by_task()
+        if len(by_task) == 1:
+            best = by_task[0][0].value
+    last = max((each.last for each in cells), default="") or None
+    age = None
+    if last:
+        age = max(0.0, (datetime.now() - datetime.fromisoformat(last)).total_seconds())
     return {
         "name": folder.name,
         "state": state,
-        "done": done,
+        "done": sum(each.counted for each in cells),
         "planned": planned,
-        "last": max((each.last for each in cells), default="") or None,
-        "size_bytes": sum(each.stat().st_size for each in folder.path.rglob("*") if each.is_file()),
+        "goal": goal,
+        "last": last,
+        "age": age,
         "trials": sum(states.values()),
         "states": dict(states),
         "best_value": best,
@@ -148,6 +157,7 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
             for cell, members in by_cell.items()
         ],
         "orders": [asdict(order) for order in read_orders(folder) if order.value != order.file],
+        "notes": {place: note.text for place, note in read_notes(folder).items() if note.text},
         "warm_start": warm_start,
         "baselines": baselines,
         "reaches": plan.get("reaches", []),
@@ -165,6 +175,41 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
             if state is RunState.FAILED
         ],
     }
+
+
+def trial_rows(ranked: StudyTrials, cell: str | None = None, sort: str | None = None) -> list[dict[str, Any]]:
+    """Return a row per trial of a study, or of a cell: the best first, then those without a value.
+
+    With `sort` they are in the order of that column, the lowest first.
+
+    Raises:
+        BadInput: there is no such cell or column.
+    """
+    cell = ranked.cell_named(cell)
+    best_first = [trial for of_task in ranked.by_task(cell) for trial in of_task]
+    others = [trial for trial in ranked.all if trial not in best_first and cell in (None, trial.cell)]
+    metric = find_metric(ranked.folder)
+    rows = list[dict[str, Any]]()
+    for trial in (*best_first, *others):
+        is_diverged = trial.state is RunState.DIVERGED
+        row = {
+            "cell": trial.cell,
+            "trial": trial.number,
+            "state": str(trial.state),
+            metric: None if is_diverged else trial.value,
+            "seeds": len(trial.seeds),
+            "iteration": max((end.iteration for end in trial.ends), default=None),
+        }
+        rows.append(row | dict(trial.start.sampled))
+    if sort is None:
+        return rows
+    known = list(dict.fromkeys(name for row in rows for name in row))
+    if sort not in known:
+        raise BadInput(
+            Problem(f"--sort {sort}: the trials have no such column", ", ".join(known), nearest(sort, known))
+        )
+    kept = [row for row in rows if row.get(sort) is not None]
+    return sorted(kept, key=lambda row: row[sort]) + [row for row in rows if row.get(sort) is None]
 
 
 def _removed_choices(trials: Sequence[Trial]) -> list[str]:

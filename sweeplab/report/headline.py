@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from sweeplab.formatting import duration, rounded, several, written
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.lab.findings import Finding, find_limits
 from sweeplab.lab.listing import StudyState, StudyTrials, Trial, cell_limits, find_metric, study_state
+from sweeplab.lab.showing import study_row
 from sweeplab.lab.storage import count_trials
 from sweeplab.records.confirmed import read_confirmed
 from sweeplab.records.folders import StudyFolder
@@ -77,11 +79,11 @@ class StudyFacts:
     total: int | None = None
     runs: int = 0
     training: int = 0
+    enqueued: int = 0
     left: str = ""
     cut: str = ""
     seconds: float = 0.0
     best: Best | None = None
-    is_diverged: bool = False
     lowest_rate: float | None = None
     sizes: int = 1
     begun: int = 0
@@ -96,7 +98,7 @@ class StudyFacts:
     @property
     def is_over(self) -> bool:
         """Return whether the study has ended by itself."""
-        return self.state is StudyState.COMPLETE
+        return self.state.is_over
 
     def command(self, *words: str) -> str:
         """Return a command about the study."""
@@ -137,9 +139,9 @@ def headline(facts: StudyFacts) -> Headline:
     """Put a study into its five lines."""
     best = law = "none"
     if facts.best:
-        best = _best(facts.best, facts.is_over)
+        best = _best(facts.best, facts.is_over and facts.state is not StudyState.STOPPED)
         law = _law(facts)
-    elif not facts.is_diverged:
+    elif facts.state is not StudyState.DIVERGED:
         best = "none yet"
         law = "not yet"
     return Headline(facts.name, _state(facts), best, law, _check(facts), _next(facts))
@@ -149,12 +151,12 @@ def _state(facts: StudyFacts) -> str:
     counts = several(facts.counted, "trial")
     if facts.total is not None:
         counts = f"{facts.counted} of {several(facts.total, 'trial')}"
-    if facts.is_over and facts.is_diverged:
+    if facts.state is StudyState.DIVERGED:
         lowest = ""
         if facts.lowest_rate is not None:
             lowest = f"; lowest learning_rate tried {facts.lowest_rate:.3g}"
         return f"finished: {counts}, all diverged{lowest}"
-    if facts.is_over and facts.cut:
+    if facts.state is StudyState.STOPPED:
         missing = ""
         if facts.total is not None and facts.total > facts.counted:
             missing = f", {facts.total - facts.counted} unfinished"
@@ -162,15 +164,14 @@ def _state(facts: StudyFacts) -> str:
     if facts.is_over:
         runs = f" ({several(facts.runs, 'run')})" if facts.runs != facts.counted else ""
         return f"finished: {counts}{runs}"
-    state: str = facts.state
-    if facts.state is StudyState.PAUSED and facts.training:
-        state = "pausing"
-    text = f"{state}: {counts}"
+    text = f"{facts.state}: {counts}"
     if facts.training:
         waiting = ""
         if facts.total is not None:
             waiting = f", {max(0, facts.total - facts.counted - facts.training)} waiting"
         text += f" ({facts.training} training{waiting})"
+    if facts.enqueued:
+        text += f", {facts.enqueued} enqueued"
     if facts.left:
         text += f", {facts.left} left"
     return text
@@ -228,21 +229,22 @@ def _check(facts: StudyFacts) -> str:
 def _next(facts: StudyFacts) -> str:
     match facts.state:
         case StudyState.FAILED:
-            return facts.command("logs")
+            return facts.command("watch", "--log")
         case StudyState.RUNNING | StudyState.QUEUED | StudyState.STOPPING | StudyState.ENDING:
             return facts.command("watch")
-        case StudyState.COMPLETE:
-            return _next_of_ended(facts)
+    if facts.is_over:
+        return _next_of_ended(facts)
     return facts.command("resume")
 
 
 def _next_of_ended(facts: StudyFacts) -> str:
     """Return the first command that applies to a study whose budget is used up."""
-    if facts.cut and facts.total is not None and 0 < facts.counted < facts.total:
-        minutes = math.ceil(facts.seconds * facts.total / facts.counted / 60)
-        return f"{facts.command('extend', '--time', f'{minutes}m')} && {facts.command('resume')}"
     again = ("--name", f"{facts.name}-2")
-    if facts.is_diverged:
+    if facts.state is StudyState.STOPPED and facts.total is not None:
+        times = facts.total / max(facts.counted, facts.total / 2)
+        minutes = math.ceil(facts.seconds * times / 60)
+        return facts.command("extend", "--time", f"{minutes}m")
+    if facts.state is StudyState.DIVERGED:
         return facts.command("run", *again, "--search", f"learning_rate{_lower(facts.lowest_rate)}")
     above, edge = _finding(facts, "above n-grams"), _finding(facts, "end of range")
     if above and facts.length:
@@ -251,7 +253,7 @@ def _next_of_ended(facts: StudyFacts) -> str:
     if edge:
         return facts.command("extend", "--widen", edge.name)
     if facts.ahead and facts.ahead.high - facts.ahead.low > 2 * CLOSE * facts.ahead.loss:
-        return f"sweeplab laws next {facts.name}{' '.join(['', *facts.lab])}"
+        return facts.command("extend", "--next")
     if facts.is_confirmed:
         return ""
     return facts.command("confirm")
@@ -350,6 +352,18 @@ def _scaled(assessment: Assessment) -> list[str]:
     return names
 
 
+def list_rows(folders: Sequence[StudyFolder], jobs: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return a row per study: its state, counts and best value, and the command to give next."""
+    rows = []
+    for folder in folders:
+        row = study_row(folder, jobs.get(folder.name, ""))
+        row["next"] = folder.command("doctor")
+        with suppress(BadInput):
+            row["next"] = headline(replace(read_facts(folder), state=row["state"])).next
+        rows.append(row)
+    return rows
+
+
 def read_facts(folder: StudyFolder, left: str = "") -> StudyFacts:
     """Read what the headline says of a study, but for its law.
 
@@ -379,10 +393,10 @@ def read_facts(folder: StudyFolder, left: str = "") -> StudyFacts:
         runs=sum(len(trial.runs) for trial in ended),
         training=sum(trial.state is RunState.RUNNING for trial in ranked.all),
         left=left,
-        cut=_cut_by(budget, folder.elapsed_seconds, counted, total),
+        cut=_cut_by(budget, folder.elapsed_seconds),
+        enqueued=sum(each.states["enqueued"] for each in counts.values()),
         seconds=folder.elapsed_seconds,
         best=best,
-        is_diverged=bool(ended) and all(trial.state is RunState.DIVERGED for trial in ended),
         lowest_rate=min((trial.start.values.learning_rate for trial in ended), default=None),
         sizes=len({(cell["n_params"], cell["train_tokens"]) for cell in plan["cells"]}),
         begun=len({trial.cell for trial in ended if trial.has_value}),
@@ -392,6 +406,18 @@ def read_facts(folder: StudyFolder, left: str = "") -> StudyFacts:
         is_confirmed=bool(read_confirmed(folder)),
         lab=folder.command("").split()[2:],
     )
+
+
+def read_best(folder: StudyFolder) -> Best | None:
+    """Read a study's best trial; None before one has been trained to its end.
+
+    Raises:
+        BadInput: its cells learn different tasks, so that none is best of all.
+    """
+    ranked = StudyTrials(folder)
+    if not ranked.by_task():
+        return None
+    return _read_best(ranked.find(), ranked, find_metric(folder))
 
 
 def _read_best(chosen: Trial, ranked: StudyTrials, metric: str) -> Best:
@@ -412,10 +438,8 @@ def _read_best(chosen: Trial, ranked: StudyTrials, metric: str) -> Best:
     )
 
 
-def _cut_by(budget: Mapping[str, Any], seconds: float, counted: int, total: int | None) -> str:
-    """Name the budget of time or FLOPs that is used up while trials are left; empty if none is."""
-    if total is not None and counted >= total:
-        return ""
+def _cut_by(budget: Mapping[str, Any], seconds: float) -> str:
+    """Name the budget of time or FLOPs that may have ended a study before all of its trials; empty if none."""
     if budget["time"] is not None and seconds >= budget["time"]:
         return f"time budget of {duration(budget['time'])}"
     if budget.get("flops") is not None:

@@ -7,6 +7,7 @@ in a cell that has used up its trials: the budget limits the sampler, not the pe
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -39,12 +40,14 @@ from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.engines import engine_class
 from sweeplab.sweep.planning import check_reach
+from sweeplab.sweep.trials.cells import SEEDS_APART
 from sweeplab.sweep.trials.sharing import Commands, is_running
 from sweeplab.sweep.trials.store import Store, open_store
 
 # How many random points are drawn for the values that a person leaves open: one must meet the constraints.
 PROBES = 128
 LOOK_SECONDS = 0.2
+MORE = 0.5  # of a cell's trials are tried again where its range was widened and no budget is named
 # The options of `extend` by the limits of a budget.
 OPTIONS = {"trials_per_cell": "--trials-per-cell", "time": "--time"}
 
@@ -170,16 +173,18 @@ def extend(
     options = {"trials_per_cell": trials_per_cell, "time": time}
     limits = {name: text for name, text in options.items() if text is not None}
     if widen is None and not limits:
-        allowed = "--trials-per-cell N, --time such as 2h, --widen HYPERPARAMETER"
+        allowed = "--trials-per-cell N, --time such as 2h, --widen HYPERPARAMETER, --next"
         raise BadInput(Problem("nothing to extend by", allowed))
     if widen is None:
         return _extend_budget(folder, limits)
     what = _widen(folder, widen)
+    per_cell = read_spec(folder).budget.trials_per_cell
+    if not limits and per_cell is not None:
+        limits = {"trials_per_cell": per_cell + math.ceil(per_cell * MORE)}
     if limits:
         extended = _extend_budget(folder, limits)
         return replace(extended, what=f"{what}; {extended.what}")
-    more = folder.command("extend", "--trials-per-cell", "N")
-    return Done(f"{what}, {more} gives it more; {_when(folder, open_store(folder))}", [])
+    return Done(f"{what}; {_when(folder, open_store(folder))}", [])
 
 
 def _rewrite(folder: StudyFolder, changes: Mapping[str, Any]) -> StudySpec:
@@ -215,6 +220,56 @@ def _extend_budget(folder: StudyFolder, limits: Mapping[str, int | str]) -> Done
         if not to_go and not folder.is_run:
             return Done(what, undo)
     return Done(f"{what}; {_when(folder, store)}", undo)
+
+
+def grow(folder: StudyFolder, chosen: Sequence[tuple[Mapping[str, Any], int]], why: str) -> Done:
+    """Add runs to a study: each is a cell, by its values of the grid, and how many trials it is to have more.
+
+    A cell that the study lacks is added, with the trials of its budget. In one that it has, the chosen trial is trained
+    again on other seeds, on top of the budget. `why` says what the runs are for.
+
+    Raises:
+        BadInput: the study is running, as its workers know its cells.
+    """
+    if folder.is_run:
+        stop = folder.command("stop")
+        raise BadInput(
+            f"study {folder.name} is running, and its workers know its cells; {stop} stops it first"
+        )
+    store = open_store(folder)
+    known = {cell.key: cell for cell in store.cells}
+    best = StudyTrials(folder).best_of_cells()
+    new, added = [], list[tuple[str, int]]()
+    with store.storage.transaction():
+        for values, times in chosen:
+            cell = next((each for each in store.cells if each.values == values), None)
+            if cell is None:
+                new.append(dict(values))
+            elif cell.key in best:
+                added += [_repeat(store, cell, best[cell.key].number) for _ in range(times)]
+        if new:
+            cells = json.dumps([*(dict(cell.values) for cell in known.values()), *new])
+            spec = read_study(folder.canonical_file, ["grid={}", f"cells={cells}"])
+            write_orders(folder, spec, {"grid": "extend", "cells": "extend"})
+            write_whole(folder.canonical_file, json.dumps(spec.as_written(), indent=1).encode())
+    if added:
+        store.commands.add("enqueue", {"trials": added})
+    parts = []
+    if new:
+        named = [",".join(f"{name}={value}" for name, value in cell.items()) for cell in new]
+        parts.append(f"{several(len(new), 'more size')} ({some_of(named)})")
+    if added:
+        parts.append(f"the best of {several(len({cell for cell, _ in added}), 'size')} again on other seeds")
+    what = f"{folder.name} has {' and '.join(parts)}, {why}"
+    return Done(what, [_of_trial(folder, cell, number).command("stop") for cell, number in added], added)
+
+
+def _repeat(store: Store, cell: Cell, number: int) -> tuple[str, int]:
+    """Enqueue a trial again on seeds that no trial with its values has."""
+    trials = store.trials(cell)
+    params = next(trial.params for trial in trials if trial.number == number)
+    same = [trial for trial in trials if trial.params == params or trial.user_attrs.get("again_of") == number]
+    return _enqueue(store, cell, params, {SEED_OFFSET: SEEDS_APART * len(same), "again_of": number})
 
 
 def _widen(folder: StudyFolder, name: str) -> str:

@@ -51,7 +51,7 @@ WRITE = (
     "study enqueue alpha n_layer=2 learning_rate=5e-3 --json",
     "study list --json",
     "stop alpha/n_layer=2/3 --json",
-    "study extend alpha --trials-per-cell 4 --json",
+    "study extend alpha --trials-per-cell 4 --no-run --json",
     "study show alpha --json",
     "study rename gamma other --yes --json",
     "study rm other --yes --json",

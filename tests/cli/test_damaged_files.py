@@ -126,7 +126,7 @@ def test_a_copy_put_back_mends_it(study: StudyFolder, cli) -> None:
 @pytest.mark.parametrize("damage", ["garbage", "pipe"])
 def test_the_study_file_that_it_was_run_from_is_damaged(damage: str, study: StudyFolder, cli) -> None:
     DAMAGES[damage](study.study_file)
-    for words in ("extend tiny --trials-per-cell 3", "rename tiny other --yes"):
+    for words in ("extend tiny --trials-per-cell 3 --no-run", "rename tiny other --yes"):
         said = cli("study", *words.split())
         assert (said.code, said.out) == (2, "") and said.err.count("\n") == 1, words
         assert said.err.startswith(f"error: {study.study_file}: "), words

@@ -21,7 +21,7 @@ SCRIPT = str(Path(sys.executable).parent / "sweeplab")
 WALK = [
     "study plan tiny.yaml",
     "study run tiny.yaml --quiet",
-    "study extend tiny --trials-per-cell 2",
+    "study extend tiny --trials-per-cell 2 --no-run",
     "study run tiny.yaml --detach",
     "study export tiny --output runs.csv",
     "generate tiny --prompt a --max-new-tokens 2",
@@ -80,7 +80,7 @@ def test_no_command_runs_them_nor_what_it_starts(planted: Path, monkeypatch: pyt
         wait_until_idle(study)
     assert [*planted.glob("cache/programs/*.so")]
     # From the page: one more trial, and MLflow's pages.
-    run(SCRIPT, "study", "extend", "tiny", "--trials-per-cell", "3")
+    run(SCRIPT, "study", "extend", "tiny", "--trials-per-cell", "3", "--no-run")
     with subprocess.Popen(
         [SCRIPT, "dashboard", "tiny", "--json", "--no-open"], stdout=subprocess.PIPE
     ) as page:

@@ -21,7 +21,7 @@ READING = (
     "repair tiny",
 )
 WRITING = (
-    "extend tiny --trials-per-cell 4",
+    "extend tiny --trials-per-cell 4 --no-run",
     "enqueue tiny learning_rate=1e-3",
     "run ../tiny.yaml --name new",
 )
@@ -67,7 +67,7 @@ def test_what_is_whole_is_read_and_nobody_is_told_to_move_it(cli, finished, disk
         assert said.code in (1, 2) and said.err.count("\n") == 1, said
         assert f"may be deleted: {lab / 'trash'} (1.0 MB)" in said.err and "move" not in said.err, said
     filler.unlink()
-    assert cli("extend", "tiny", "--trials-per-cell", "4", "--lab", str(lab)).code == 0
+    assert cli("extend", "tiny", "--trials-per-cell", "4", "--no-run", "--lab", str(lab)).code == 0
     assert cli("rm", "tiny", "--yes", "--lab", str(lab)).code == 0
 
 

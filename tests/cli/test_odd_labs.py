@@ -165,7 +165,7 @@ def test_a_file_of_trials_is_opened_by_the_machine_alone_that_runs_the_study(cli
 def test_what_would_write_to_such_a_lab_is_refused_in_a_line(read_only: Path) -> None:
     commands = {
         "study enqueue tiny learning_rate=1e-3": "the storage may only be read",
-        "study extend tiny --trials-per-cell 3": "the storage may only be read",
+        "study extend tiny --trials-per-cell 3 --no-run": "the storage may only be read",
         "study rm tiny --yes": f"cannot write {read_only / 'studies' / 'tiny'}: Permission denied",
         "study resume tiny": "cannot be written (Permission denied)",
         "report tiny": "cannot be written: Permission denied",

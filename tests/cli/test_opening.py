@@ -20,7 +20,7 @@ def test_every_name_of_a_run_opens_it(finished, folder: Path) -> None:
     key = f"tiny/{run.parent.name}/{run.name}"
     shutil.copytree(run / "best", folder / "mine")
     shutil.copytree(run / "best", folder / "downloaded" / "checkpoint")  # as MLflow's artifacts are
-    run_id = sweeplab.open_study("tiny", finished.lab).best["run_id"]
+    run_id = sweeplab.open_study("tiny", finished.lab).best.run_id
     texts = ["tiny", f"tiny/{best.cell}", key, "mine", f"{folder}/mine", "downloaded", run_id]
     opened = [open_run(text, finished.lab) for text in texts]
     assert [each.run_id for each in opened] == [key, key, key, *texts[3:]]

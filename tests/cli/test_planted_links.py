@@ -105,7 +105,7 @@ def test_no_folder_of_a_lab_leads_out_of_it(cli, place: Path, name: str) -> None
         return {str(file): file.read_bytes() for file in victim.rglob("*") if file.is_file()}
 
     before = content()
-    more = ("tiny", "--trials-per-cell", "4", "--lab", "lab")
+    more = ("tiny", "--trials-per-cell", "4", "--no-run", "--lab", "lab")
     commands = [("study", "extend", *more), ("study", "resume", "tiny", "--lab", "lab")]
     commands += [
         ("study", "run", "tiny", "--detach", "--lab", "lab"),

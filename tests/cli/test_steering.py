@@ -66,24 +66,24 @@ def test_what_was_said_last_is_in_force(cli, finished, lab: Path, folder: Path) 
         return json.loads(cli(*words, "--json").out)["budget"]["trials_per_cell"], cli(*words).out
 
     assert planned(written)[0] == 2
-    assert cli("study", "extend", "tiny", "--trials-per-cell", "4").code == 0
+    assert cli("study", "extend", "tiny", "--trials-per-cell", "4", "--no-run").code == 0
     (order,) = json.loads(cli("study", "show", "tiny", "--json").out)["orders"]
-    assert (order["place"], order["value"], order["file"], order["by"]) == (place, 4, 2, "study extend")
-    said = f"{place} is 4, by study extend on "
+    assert (order["place"], order["value"], order["file"], order["by"]) == (place, 4, 2, "extend")
+    said = f"{place} is 4, by extend on "
     assert said in cli("study", "show", "tiny").out
     for same in (written, f"{written}# a comment\n", written.replace("workers: 1", "workers: 2")):
         trials, printed = planned(same)
         assert trials == 4 and said in printed and "; the file says 2\n" in printed
-    later = f"{place} is 3, said later than 4 by study extend on "
+    later = f"{place} is 3, said later than 4 by extend on "
     for text, *options in ([written.replace("cell: 2", "cell: 3")], [written, "-o", f"{place}=3"]):
         trials, printed = planned(text, *options)
         assert trials == 3 and later in printed and said not in printed
-    assert cli("study", "extend", "tiny", "--trials-per-cell", "2").code == 0
+    assert cli("study", "extend", "tiny", "--trials-per-cell", "2", "--no-run").code == 0
     assert planned(written)[0] == 2 and not json.loads(cli("study", "show", "tiny", "--json").out)["orders"]
 
 
 def test_an_extension_that_adds_nothing_names_no_command_to_run(cli, lab: Path) -> None:
-    said = cli("study", "extend", "tiny", "--time", "1h").out
+    said = cli("study", "extend", "tiny", "--time", "1h", "--no-run").out
     assert "0 trials to go" in said and "resume" not in said
 
 
@@ -99,7 +99,7 @@ def test_running_the_file_again_undoes_no_order(cli, finished, lab: Path, folder
         return {cell["cell"]: cell["complete"] for cell in shown["cells"]}
 
     early = load_study(file)
-    assert cli("study", "extend", "tiny", "--trials-per-cell", "3").code == 0
+    assert cli("study", "extend", "tiny", "--trials-per-cell", "3", "--no-run").code == 0
     assert cli("study", "enqueue", "tiny", "n_embd=16", "learning_rate=5e-3").code == 0
     early.run()
     assert {run.cell: run.trial for run in early.folder.runs()} == {"n_embd=8": 2, "n_embd=16": 2}
@@ -116,7 +116,7 @@ def test_running_the_file_again_undoes_no_order(cli, finished, lab: Path, folder
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
 def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab: Path) -> None:
-    said = cli("study", "extend", "tiny", "--trials-per-cell", "3")
+    said = cli("study", "extend", "tiny", "--trials-per-cell", "3", "--no-run")
     assert "trials_per_cell 3 (was 2): 2 trials to go; sweeplab resume tiny runs it" in said.out
     undo(cli, said.out)
     assert json.loads(cli("study", "show", "tiny", "--json").out)["trials_per_cell"] == 2
@@ -211,7 +211,7 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
 
     assert (
         "its workers follow this after their next evaluation"
-        in cli("study", "extend", "long", "--trials-per-cell", "2").out
+        in cli("study", "extend", "long", "--trials-per-cell", "2", "--no-run").out
     )
     wait_for(lambda: study.run("all", 1, 0).points())
     assert cli("study", "enqueue", "long", "learning_rate=5e-4").code == 0
@@ -245,9 +245,7 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
     assert "trial: all trial 2 stopped, val_loss" in logged and "(asked to stop, at iteration" in logged
     said = (folder / "said.txt").read_text()
     assert "long   interrupted: " in said
-    assert "continue with: sweeplab resume long\n" in said, (
-        "with the options of `run` it would undo the extension"
-    )
+    assert "next   sweeplab resume long\n" in said, "with the options of `run` it would undo the extension"
     assert Commands.open(study).state.status == "interrupted"
     assert "study long is not running: 1 trial done; sweeplab resume long" in cli("study", "stop", "long").err
 
@@ -391,7 +389,7 @@ def test_one_state_in_all_views_of_a_study_that_has_ended(cli, folder: Path, vie
     assert said.startswith("long: waiting: sweeplab resume long runs trials that wait\n")
     assert cli(*added["undo"][0].split()[1:]).code == 0
     check("complete")
-    assert cli("study", "extend", "long", "--trials-per-cell", "2").code == 0
+    assert cli("study", "extend", "long", "--trials-per-cell", "2", "--no-run").code == 0
     check("interrupted")
     (folder / "broken").touch()
     assert start(*run).wait(timeout=240) == 1

@@ -106,7 +106,7 @@ def test_list_and_show(cli, finished) -> None:
 def test_a_study_that_lacks_trials_is_interrupted_in_the_list_and_its_plan_says_what_is_left(
     cli, finished, lab: Path
 ) -> None:
-    assert cli("study", "extend", "tiny", "--trials-per-cell", "5").code == 0
+    assert cli("study", "extend", "tiny", "--trials-per-cell", "5", "--no-run").code == 0
     (row,) = json.loads(cli("list", "--json").out)
     assert (row["state"], row["done"], row["planned"]) == ("interrupted", 4, 10)
     more = ("plan", finished.file, "-o", "budget.trials_per_cell=5")

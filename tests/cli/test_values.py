@@ -88,7 +88,14 @@ def test_a_best_value_at_the_end_of_its_range_is_told_and_the_range_is_widened(
         refused = cli("study", "extend", "values", "--widen", wrong)
         assert refused.code == 2 and why in refused.err and len(refused.err.strip().splitlines()) == 1
     done = cli(
-        "study", "extend", "values", "--widen", "learning_rate", "--trials-per-cell", str(len(before) + 2)
+        "study",
+        "extend",
+        "values",
+        "--no-run",
+        "--widen",
+        "learning_rate",
+        "--trials-per-cell",
+        str(len(before) + 2),
     )
     assert done.code == 0, done.err
     words = " ".join(done.out.split())
@@ -99,7 +106,7 @@ def test_a_best_value_at_the_end_of_its_range_is_told_and_the_range_is_widened(
     )
     # The same file goes on with the wider range, and says by which command.
     planned = cli("study", "plan", file)
-    assert planned.code == 0 and "search.learning_rate.max is 1e-2, by study extend" in " ".join(
+    assert planned.code == 0 and "search.learning_rate.max is 1e-2, by extend" in " ".join(
         planned.out.split()
     )
     assert cli("study", "run", file).code == 0
@@ -110,7 +117,7 @@ def test_a_best_value_at_the_end_of_its_range_is_told_and_the_range_is_widened(
     ]
     assert max(trial.start.sampled["learning_rate"] for trial in after) > 1e-3
     while (
-        again := cli("study", "extend", "values", "--widen", "learning_rate")
+        again := cli("study", "extend", "values", "--no-run", "--widen", "learning_rate")
     ).code == 0:  # the best is at an end
         assert "(was 1e-5 to 1e-2)" in " ".join(again.out.split())
     assert again.code == 2 and "no best learning_rate lies at an end of its range, 1e-5 to " in again.err

@@ -86,7 +86,7 @@ def test_a_study_uses_the_server_of_its_lab_and_is_restored_from_a_backup(run, l
     assert folder.is_on_own_server and not folder.database.exists()
     restore = json.loads(run("storage", "backup", "--output", str(lab / "all.dump"), "--json"))["restore"]
     assert (lab / "all.dump").stat().st_mode & 0o077 == 0
-    run("study", "extend", "tiny", "--trials-per-cell", "4")
+    run("study", "extend", "tiny", "--trials-per-cell", "4", "--no-run")
     run("study", "resume", "tiny")
     counted = json.loads(run("study", "list", "--json"))
     assert counted[0]["trials"] == 4

@@ -79,7 +79,7 @@ def test_every_place_opens_with_the_same_five_lines(tiny: Callable[..., StudySpe
     assert ended.report.name == "sweep.html", "the page of a study of one cell"
     said = study.show()
     assert said.state == "finished: 4 of 4 trials" and said.law == "none: one size; three or more are needed"
-    assert said.best.startswith(f"val_loss {study.best['value']:#.3g} (one seed)   learning_rate=")
+    assert said.best.startswith(f"val_loss {study.best.loss:#.3g} (one seed)   learning_rate=")
     for page in ("scaling", "sweep"):
         file = study.report(page)
         assert escape(str(said), quote=False) in file.read_text("utf-8").replace("&#39;", "'")

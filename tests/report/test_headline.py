@@ -32,9 +32,10 @@ ONE = replace(
     best=replace(BEST, value=3.108, half_width=None, values={"learning_rate": 0.0912}),
 )  # fmt: skip
 CUT = replace(
-    SMALL, name="cut", counted=9, total=12, runs=9, cut="time budget of 5m", seconds=300.0, begun=2, ahead=None
+    SMALL, name="cut", state=StudyState.STOPPED, counted=9, total=12, runs=9, cut="time budget of 5m", seconds=300.0,
+    begun=2, ahead=None
 )  # fmt: skip
-BANG = replace(ONE, name="bang", best=None, is_diverged=True, lowest_rate=1.2e7)
+BANG = replace(ONE, name="bang", state=StudyState.DIVERGED, best=None, lowest_rate=1.2e7)
 RUNNING = replace(
     SMALL, state=StudyState.RUNNING, counted=14, training=3, left="4 to 6 min", done=5, ahead=None
 )  # fmt: skip
@@ -56,7 +57,7 @@ SCREENS = {
         small  finished: 30 of 30 trials (57 runs)
         best   val_loss 1.380 +-0.010 (seed)   n_layer=2 n_embd=66 learning_rate=0.0401
         law    at 2x params and tokens: 1.26 (1.22 to 1.31); 13,824 to 106,392 fitted
-        next   sweeplab laws next small
+        next   sweeplab extend small --next
         """,
     ),
     "one size, worse than n-grams": (
@@ -73,9 +74,9 @@ SCREENS = {
         CUT,
         """
         cut    stopped at its time budget of 5m: 9 of 12 trials, 3 unfinished
-        best   val_loss 1.380 +-0.010 (seed)   n_layer=2 n_embd=66 learning_rate=0.0401
+        best   so far val_loss 1.380 +-0.010 (seed)   n_layer=2 n_embd=66 …
         law    not yet: 2 sizes with finished trials; three or more are needed
-        next   sweeplab extend cut --time 7m && sweeplab resume cut
+        next   sweeplab extend cut --time 7m
         """,
     ),
     "all diverged": (
@@ -110,13 +111,16 @@ STATES = {
     StudyState.NOT_STARTED: ("resume", "not started"),
     StudyState.QUEUED: ("watch", "queued"),
     StudyState.RUNNING: ("watch", "running"),
+    StudyState.PAUSING: ("resume", "pausing"),
     StudyState.PAUSED: ("resume", "paused"),
     StudyState.STOPPING: ("watch", "stopping"),
     StudyState.ENDING: ("watch", "ending"),
     StudyState.INTERRUPTED: ("resume", "interrupted"),
     StudyState.WAITING: ("resume", "waiting"),
     StudyState.COMPLETE: ("confirm", "finished"),
-    StudyState.FAILED: ("logs", "failed"),
+    StudyState.STOPPED: ("extend", "stopped at its time budget of 5m"),
+    StudyState.DIVERGED: ("run", "finished"),
+    StudyState.FAILED: ("watch", "failed"),
 }
 
 
@@ -125,13 +129,21 @@ def test_every_state_has_its_word_and_its_next_command(state: StudyState) -> Non
     command, word = STATES[state]
     close = replace(AHEAD, low=1.25, high=1.27)
     said = headline(
-        replace(SMALL, state=state, ahead=close, counted=30 if state is StudyState.COMPLETE else 12)
+        replace(
+            SMALL,
+            state=state,
+            ahead=close,
+            cut="time budget of 5m",
+            counted=30 if state is StudyState.COMPLETE else 12,
+        )
     )
-    assert said.state.startswith(f"{word}: ") and said.next == f"sweeplab {command} small"
+    assert said.state.startswith(f"{word}: ") and said.next.startswith(f"sweeplab {command} small")
 
 
-def test_a_pause_with_trials_in_training_is_on_its_way() -> None:
-    pausing = replace(SMALL, state=StudyState.PAUSED, counted=12, training=3)
+def test_trials_that_wait_are_said_beside_those_that_are_done() -> None:
+    waiting = replace(SMALL, state=StudyState.WAITING, enqueued=8)
+    assert headline(waiting).state == "waiting: 30 of 30 trials, 8 enqueued"
+    pausing = replace(SMALL, state=StudyState.PAUSING, counted=12, training=3)
     assert headline(pausing).state == "pausing: 12 of 30 trials (3 training, 15 waiting)"
 
 

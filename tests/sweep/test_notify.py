@@ -77,7 +77,7 @@ def test_a_deaf_owner_fails_no_trial_and_then_hears_once_how_the_study_ended(
     ((title, text),) = server.letters
     assert title == "sweeplab: tiny complete"
     assert "runs: 2 complete" in text
-    assert f"best val_loss {result.best['value']:.4f} in {result.best['cell']}" in text
+    assert f"best val_loss {result.best.loss:.4f} in {result.best.cell}" in text
 
 
 def test_an_idle_study_is_told_of_once_until_it_moves_again(

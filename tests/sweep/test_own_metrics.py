@@ -65,7 +65,7 @@ def test_it_is_recorded_and_gives_trials_their_values(run, tmp_path: Path) -> No
     for row in frame.itertuples():
         assert row.value == -max(point["hits"] for point in curve(study, row.trial))
         assert row.best_rate == row.learning_rate and "rate" in curve(study, row.trial)[-1]
-    assert study.best["value"] == frame["value"].min() and "-hits" in study._repr_html_()
+    assert study.best.loss == frame["value"].min() and "-hits" in study._repr_html_()
     assert {"hits", "hits_iteration"} <= set(study.curves(["hits", "hits_iteration"])["metric"])
     assert study.plot(metric="hits").layout.yaxis.title.text == "hits"
     assert study.plot("loss", x="learning_rate", metric="best_hits").layout.yaxis.title.text == "hits"

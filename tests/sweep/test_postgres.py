@@ -68,7 +68,7 @@ def test_a_study_is_run_steered_and_looked_at(run, tmp_path: Path, monkeypatch) 
     run("study", "enqueue", "tiny", "learning_rate=1e-3", "n_embd=8")
     shown = json.loads(run("study", "show", "tiny", "--json"))
     assert [cell["enqueued"] for cell in shown["cells"]] == [1, 0]
-    run("study", "extend", "tiny", "--trials-per-cell", "6")
+    run("study", "extend", "tiny", "--trials-per-cell", "6", "--no-run")
     run("study", "resume", "tiny")
     shown = json.loads(run("study", "show", "tiny", "--json"))
     assert [cell["trials"] for cell in shown["cells"]] == [6, 6]

@@ -41,10 +41,10 @@ def test_a_model_is_published_on_a_server_and_a_better_one_after_it(
     assert (first.uri, first.place) == ("models:/tiny@best", server)
     study.extend(trials_per_cell=2)
     result = study.run()
-    trained = sweeplab.load_run(result.best["run_id"], lab=lab)
+    trained = sweeplab.load_run(result.best.run_id, lab=lab)
     text = trained.generate("import ", max_new_tokens=9)
     second = study.publish()
-    assert (second.version, second.is_new, second.run_id) == ("2", True, result.best["run_id"])
+    assert (second.version, second.is_new, second.run_id) == ("2", True, result.best.run_id)
     assert second.run_id != first.run_id
 
     model = mlflow.pyfunc.load_model(second.uri)
@@ -53,7 +53,7 @@ def test_a_model_is_published_on_a_server_and_a_better_one_after_it(
         assert sweeplab.load_run(name, lab=lab).generate("import ", max_new_tokens=9) == text
     client = MlflowClient(server)
     version = client.get_model_version_by_alias("tiny", "best")
-    assert (version.status, version.run_id) == ("READY", result.best["run_id"])
+    assert (version.status, version.run_id) == ("READY", result.best.run_id)
     for described in (version.description, client.get_registered_model("tiny").description):
         assert re.match(r"\*\*best_val_loss \d\.\d{4}\*\* on the evaluation targets, ", described)
         assert "python-docs" in described and "`sweeplab generate tiny/" in described

@@ -9,7 +9,8 @@ import typer
 from sweeplab import open_study
 from sweeplab.cli import options
 from sweeplab.cli.options import argument, flag, option, study_or_trial
-from sweeplab.cli.printing import Answer, answer_of, print_answer, say_start
+from sweeplab.cli.printing import Answer, answer_of, print_answer, say_start, write_line
+from sweeplab.errors import BadInput, conflict
 from sweeplab.lab.listing import find_study
 
 
@@ -87,22 +88,47 @@ def extend(
         str | None,
         option("HYPERPARAMETER", "Widen the range of this one, where its best values lie at an end."),
     ] = None,
+    to_next: Annotated[
+        bool, flag("Add the sizes and seeds that tell most about the law, for half the FLOPs.", "--next")
+    ] = False,
+    no_run: Annotated[bool, flag("Only write the change, and train nothing.", "--no-run")] = False,
+    allow_plugins: options.AllowPlugins = False,
     lab: options.Lab = None,
-) -> Answer:
-    """Change a study's budget, or widen a range that it searches.
+    as_json: options.AsJson = False,
+) -> None:
+    """Give a study more trials, time, range or sizes, and train them.
 
     Budgets are totals, as in the study file, and may change while the study runs; with a smaller one, no more trials
     start. Running the same file again keeps them; another number in the file replaces them. A wider range keeps all
-    trials, which count as before; the study must not be running.
+    trials, which count as before, and gives each cell half as many more; a range and sizes change only while the
+    study does not run.
 
     \b
     $ sweeplab extend small --trials-per-cell 8
-    $ sweeplab extend small --widen learning_rate --trials-per-cell 8
-    $ sweeplab extend small --time 2h
+    $ sweeplab extend small --widen learning_rate
+    $ sweeplab extend small --next
     """
-    from sweeplab.sweep import steering
+    folder = find_study(lab, name)
+    say_start(f"reading {folder.name}")
+    asked = {"--trials-per-cell": trials_per_cell, "--time": time, "--widen": widen}
+    others = [option for option, value in asked.items() if value is not None]
+    if to_next and others:
+        raise BadInput(conflict("--next", others[0]))
+    if to_next:
+        from sweeplab.analysis.next_study import grow_by_law
 
-    return answer_of(steering.extend(find_study(lab, name), trials_per_cell, time, widen))
+        done = grow_by_law(folder)
+    else:
+        from sweeplab.sweep import steering
+
+        done = steering.extend(folder, trials_per_cell, time, widen)
+    if no_run or folder.is_run:
+        print_answer(answer_of(done), as_json)
+        return
+    write_line(done.what)
+    from sweeplab.cli.study.view import run_with_view
+
+    raise typer.Exit(run_with_view(open_study(folder.name, lab, allow_plugins=allow_plugins), as_json))
 
 
 def enqueue(

@@ -19,7 +19,7 @@ from sweeplab.cli.options import argument, flag, option
 from sweeplab.cli.printing import Answer, answer_of, cell_text, console, print_answer, print_rows, say
 from sweeplab.cli.study.manage import write_study
 from sweeplab.errors import BadInput, DamagedFile, Problem
-from sweeplab.formatting import bytes_in_words, duration, out_of, several, written, yaml_text
+from sweeplab.formatting import duration, out_of, several, written, yaml_text
 from sweeplab.lab import showing
 from sweeplab.lab.findings import Finding, find_limits
 from sweeplab.lab.identity import Order
@@ -50,50 +50,66 @@ SAME = {
 def list_studies(lab: options.Lab = None) -> Answer:
     """List the studies of the lab.
 
+    Each with its state, its best value and what to do next; `show` says more of one.
+
     \b
     $ sweeplab list
     $ sweeplab list --json
     """
+    from sweeplab.report.headline import list_rows
+
     place = lab_folder(lab)
     folders = [StudyFolder(place, name) for name in study_names(place)]
-    jobs = _jobs(folders)
-    studies = [showing.study_row(folder, jobs.get(folder.name, "")) for folder in folders]
+    studies = list_rows(folders, _jobs(folders))
+    if not studies:
+        return studies, f"no studies in {place}"
+    return studies, _print_list
+
+
+def _print_list(studies: Sequence[Mapping[str, Any]]) -> None:
     rows = [
         {
-            "name": row["name"],
-            "state": row["state"],
-            "trials": out_of(row["done"], row["planned"]),
-            "failed": row["states"].get("failed"),
-            "best value": row["best_value"],
-            "last trial": (row["last"] or "")[:16] or None,
-            "size": bytes_in_words(row["size_bytes"]),
+            "name": study["name"],
+            "state": study["state"],
+            "trials": out_of(study["done"], study["planned"]),
+            "enqueued": study["states"].get("enqueued"),
+            "failed": study["states"].get("failed"),
+            "goal": study["goal"],
+            "best": study["best_value"],
+            "age": study["age"] and duration(study["age"]),
+            "next": study["next"],
         }
-        for row in studies
+        for study in studies
     ]
-    if not rows:
-        return studies, f"no studies in {place}"
-    return studies, lambda _: print_rows(rows, text=("name", "state", "last trial"))
+    print_rows(rows, text=("name", "state", "goal", "next"))
 
 
 def show(
     name: options.MaybeStudyName = None,
     trial: Annotated[int | None, option("N", "Show this trial.")] = None,
     cell: options.ShownCell = None,
+    trials: Annotated[bool, flag("List trials instead of cells, the best first.", "--trials")] = False,
+    sort: Annotated[str | None, option("NAME", "With --trials: by this column, the lowest first.")] = None,
+    top: Annotated[int, option("N", "With --trials: at most so many.", min=1)] = 10,
     everything: All = False,
     lab: options.Lab = None,
 ) -> Answer:
-    """Show how far a study is, or one trial in full.
+    """Show how far a study is, its best trials, or one trial in full.
 
-    For a study: one row per cell, and its best run. For a trial: its searched values, its curve, why it
-    ended, its checkpoints, where its time went, and its hyperparameters, each with its origin.
+    For a study: one row per cell. For a trial: its searched values, its curve, why it ended, its checkpoints, where
+    its time went, and its hyperparameters, each with its origin.
 
     \b
     $ sweeplab show small
+    $ sweeplab show small --trials --sort learning_rate --top 5
     $ sweeplab show small --trial 3 --cell n_layer=1,n_embd=32
     """
     folder = options.named_study(name, lab)
     if trial is not None:
         return showing.show_trial(folder, trial, cell), lambda shown: _print_trial(shown, everything)
+    if trials or sort:
+        rows = showing.trial_rows(StudyTrials(folder), cell, sort)[:top]
+        return rows, lambda rows: print_rows(rows, text=("cell", "state"))
     from sweeplab.report.headline import read_headline
 
     study = showing.show_study(folder, cell, _jobs([folder]).get(folder.name, ""))
@@ -137,6 +153,8 @@ def print_study(study: dict[str, Any]) -> None:
             row["trials"] = f"{cell['trials']}/{cell['n_trials']}"
         rows.append(row)
     print_rows(rows, text=("cell",))
+    for place, text in study["notes"].items():
+        say(f"note{f' of {place}' if place else ''}: {text}")
     for order in study["orders"]:
         say(Order(**order).in_words())
     for source, count in sum(map(Counter, study["warm_start"].values()), Counter[str]()).items():

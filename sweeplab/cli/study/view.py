@@ -6,12 +6,12 @@ This module imports Rich and the api, so commands import it only when they run.
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from types import FrameType
 from typing import Any, Literal, TypeVar
 
@@ -47,8 +47,7 @@ from sweeplab.formatting import (
     yaml_text,
 )
 from sweeplab.lab import events
-from sweeplab.lab.identity import read_orders
-from sweeplab.lab.listing import StudyState, loss_unit_of
+from sweeplab.lab.listing import StudyState, loss_unit_of, study_state
 from sweeplab.lab.showing import places_in_words, show_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report.headline import read_headline
@@ -360,21 +359,17 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
             answer["headline"] = read_headline(result.folder).as_dict()
             ended: dict[str, Any] = {"best": {}, "report": None}
             if result.report:
-                ended = {"best": result.best, "report": str(result.report)}
+                ended = {"best": result.best and asdict(result.best), "report": str(result.report)}
             print_json({**answer, **ended, "errors": result.errors})
-        elif not quiet:
-            if result.status == "interrupted":
-                # What was ordered while it ran is later than the options of this command.
-                was_extended = any(order.at > study.spec.read for order in read_orders(result.folder))
-                again = shlex.join(["sweeplab", *sys.argv[1:]])
-                say(f"continue with: {result.folder.command('resume') if was_extended else again}")
-            if result.report:
-                say(f"open   {result.folder.command('ui')}     {result.report}")
+        elif not quiet and result.report:
+            say(f"open   {result.folder.command('ui')}     {result.report}")
     if interrupts() and os.environ.get(HEAD):
         engine_class(study.spec.engine.type).come_back()
     for error in result.errors:
         console(stderr=True).print(f"error: {error}", style="red", soft_wrap=True)
     code = EXIT_CODES[result.status]
+    if study_state(result.folder) is StudyState.DIVERGED:
+        code = EXIT_FAILED
     if study.spec.confirm and code == 0:
         # --json prints one document: `confirm --json` prints the other, without training.
         return confirm_with_view(study, None, None, as_json=False, quiet=quiet or as_json)
