@@ -61,6 +61,10 @@ class BestTrial:
     path: Path
     run_id: str | None
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values, fit for JSON."""
+        return {**vars(self), "path": str(self.path)}
+
 
 class Results:
     """The results of a study so far, also while another process runs it.

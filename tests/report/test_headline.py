@@ -161,4 +161,4 @@ def test_a_law_that_cannot_be_fitted_says_why() -> None:
 
 def test_commands_name_a_lab_that_is_not_the_usual_one() -> None:
     said = headline(replace(CUT, lab=("--lab", "there")))
-    assert said.next == "sweeplab extend cut --time 7m --lab there && sweeplab resume cut --lab there"
+    assert said.next == "sweeplab extend cut --time 7m --lab there"

@@ -96,7 +96,7 @@ def extend(
     lab: options.Lab = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Give a study more trials, time, range or sizes, and train them.
+    """Give a study more trials, time or sizes, and train them.
 
     Budgets are totals, as in the study file, and may change while the study runs; with a smaller one, no more trials
     start. Running the same file again keeps them; another number in the file replaces them. A wider range keeps all

@@ -94,7 +94,7 @@ def show(
     everything: All = False,
     lab: options.Lab = None,
 ) -> Answer:
-    """Show how far a study is, its best trials, or one trial in full.
+    """Show how far a study is, its best trials, or one trial.
 
     For a study: one row per cell. For a trial: its searched values, its curve, why it ended, its checkpoints, where
     its time went, and its hyperparameters, each with its origin.

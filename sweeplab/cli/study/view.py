@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from types import FrameType
 from typing import Any, Literal, TypeVar
 
@@ -359,7 +358,7 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
             answer["headline"] = read_headline(result.folder).as_dict()
             ended: dict[str, Any] = {"best": {}, "report": None}
             if result.report:
-                ended = {"best": result.best and asdict(result.best), "report": str(result.report)}
+                ended = {"best": result.best and result.best.as_dict(), "report": str(result.report)}
             print_json({**answer, **ended, "errors": result.errors})
         elif not quiet and result.report:
             say(f"open   {result.folder.command('ui')}     {result.report}")
