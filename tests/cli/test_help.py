@@ -29,7 +29,7 @@ print(*sorted({HEAVY!r} & set(sys.modules)))
 
 
 ALL = get_command(app)
-MOST_COMMANDS, MOST_OPTIONS, FIRST_PAGE = 43, 244, 12
+MOST_COMMANDS, MOST_OPTIONS, FIRST_PAGE = 40, 230, 12
 
 
 def commands(command=ALL, names=()) -> Iterator[tuple[str, ...]]:
