@@ -107,7 +107,7 @@ def _server_check(server: Server) -> Iterator[Check]:
     status = server.status()
     place = f"{status['address']}, data in {status['data']}"
     if status["state"] == "runs":
-        yield Check("server", place, "ok", f"PostgreSQL {status['version']} runs")
+        yield Check("server", place, "ok", f"PostgreSQL {status['version']} is up")
     else:
         yield Check(
             "server", place, "warn", f"PostgreSQL does not answer: {status['why']}", server.command("start")

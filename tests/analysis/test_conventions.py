@@ -147,10 +147,8 @@ def test_a_file_is_counted_as_it_was_written(tmp_path: Path) -> None:
     assert sixfold.conventions["loss"] == "column loss, bits per byte as --count says"
     np.testing.assert_array_equal(sixfold.columns["loss"], read_points(path).columns["loss"])
     with pytest.raises(BadInput) as error:
-        read_points(path, None, Conventions(params="with-head", at="final"))
+        read_points(path, None, Conventions(params="total", at="final"))
     assert [str(each) for each in error.value.problems] == [
-        f"{path}: --count params=with-head needs a study's runs; "
-        "in a file, --columns params=COLUMN names the column that counts so",
         f"{path}: --count at=final needs a study's runs; "
         "in a file, --columns loss=COLUMN names the column that counts so",
     ]

@@ -88,8 +88,8 @@ def test_what_cannot_be_told_is_asked_and_what_is_said_is_done(tmp_path: Path) -
 
 
 def test_rows_of_other_groups_are_other_points(tmp_path: Path) -> None:
-    frame = searched().assign(run=np.arange(48) % 4)
-    points = read(frame, tmp_path, group="run")
+    frame = searched().assign(machine=np.arange(48) % 4)
+    points = read(frame, tmp_path, group="machine")
     assert points.n == 48 and "rows" not in points.conventions
 
 

@@ -65,7 +65,6 @@ def test_names_that_say_a_unit_too(tmp_path: Path) -> None:
         ("c.tsv", "\ufeffN\tD\tL\n1e6\t2e7\t4\n  \n2e6\t4e7\tx"),
         ("d.csv", "N | D | L\n1e6 | 2e7 | 4\n\n2e6 | 4e7 |x\n"),
         ("e.csv", "N  D L\n1e6 2e7  4\n\n2e6 4e7 x\n"),
-        ("f.csv", 'N,D,L,note\n1e6,2e7,4,"two\nlines"\n2e6,4e7,x,\n'),
     ],
 )
 def test_separators_and_lines_of_a_text(name: str, text: str, tmp_path: Path) -> None:
@@ -77,6 +76,13 @@ def test_separators_and_lines_of_a_text(name: str, text: str, tmp_path: Path) ->
     points = read_points(path)
     assert (points.n, points.names) == (2, ("line 2", "line 4"))
     assert points.conventions["params"] == "column N, by its name"
+
+
+def test_rows_are_counted_where_a_cell_has_several_lines(tmp_path: Path) -> None:
+    path = tmp_path / "f.csv"
+    path.write_text('N,D,L,note\n1e6,2e7,4,"two\nlines"\n2e6,4e7,x,\n')
+    with pytest.raises(BadInput, match=r"column 'L' \(loss\): 'x' in row 1 is not a number"):
+        read_points(path)
 
 
 def test_units_factors_groups_and_flops_of_ones_own() -> None:

@@ -335,7 +335,8 @@ class HeatMapPanel(Panel, name="heat_map", heading="Best loss of each cell"):
         best = ended.loc[are_best(ended, [x, y]), [y, x, "loss", "cell", "trial"]].reset_index(drop=True)
         n_pairs = best[x].nunique() * best[y].nunique()
         if 2 * len(best) < n_pairs:
-            raise BadInput(f"{len(best)} of {n_pairs} pairs of {y} and {x} are cells: too few for a map")
+            what = f"{len(best)} of {several(n_pairs, 'pair')} of {y} and {x}"
+            raise BadInput(f"a map needs a cell for half of its pairs or more; here: {what}")
         x_axis, y_axis = (
             Axis(size, title_of(size), marks=marks_of(best[size], most=None)) for size in (x, y)
         )
