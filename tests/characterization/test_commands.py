@@ -77,6 +77,9 @@ def described(said: Said, shapes: Shapes) -> dict[str, Any]:
     out = content(said)
     lines = [line for line in said.err.splitlines() if not re.match(r"\d+ running, ", line)]  # once a minute
     errors = [shapes.text(" ".join(line.split())) for line in lines]
+    # Two workers end their trials in any order, and each line counts what has ended.
+    ended = sorted(re.sub(r"^\d+/", "_/", line) for line in errors if re.match(r"\d+/\d+ ", line))
+    errors = [line for line in errors if not re.match(r"\d+/\d+ ", line)] + ended
     return {"code": said.code, "out": shapes.of(out)} | ({"err": errors} if errors else {})
 
 
