@@ -172,8 +172,8 @@ class Algorithm(Section):
             at = () if isinstance(written, str) else ("type",)
             raise Refusal("", " | ".join(rows), nearest(kind, rows), at=at)
         options = rows[kind].options.model_validate(held.get("options", held))
-        given = [name for name in type(options).model_fields if name in options.model_fields_set]
-        return {"type": kind, "options": {name: getattr(options, name) for name in given}}
+        ordered = [name for name in type(options).model_fields if name in options.model_fields_set]
+        return {"type": kind, "options": {name: getattr(options, name) for name in ordered}}
 
     @pydantic.model_validator(mode="after")
     def _accepted_by_optuna(self) -> Self:
