@@ -18,7 +18,7 @@ from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import shipped
 from sweeplab.formatting import several
 from sweeplab.records.folders import StudyFolder, WorkerPlace, is_name, lab_folder, named_cell, some_of
-from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding
+from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding, reading
 from sweeplab.study.choice import Choice, Ranking, Tried, rank
 
 if TYPE_CHECKING:
@@ -109,15 +109,14 @@ def study_state(folder: StudyFolder) -> StudyState:
     if n_counted and states[RunState.DIVERGED] == n_counted:
         return StudyState.DIVERGED
     n_planned = sum(limit or 0 for limit in cell_limits(folder).values())
-    budget = folder.read(folder.canonical_file)["budget"]
-    if n_counted < n_planned and (is_over_time or budget.get("flops") is not None):
+    if n_counted < n_planned and (is_over_time or read_budget(folder).get("flops") is not None):
         return StudyState.STOPPED
     return StudyState.COMPLETE
 
 
 def _room(folder: StudyFolder, counted: Mapping[str, int]) -> tuple[bool, bool]:
     """Tell whether a study's time is used up, and whether its budget has room for more trials."""
-    budget = folder.read(folder.canonical_file)["budget"]
+    budget = read_budget(folder)
     if budget["time"] is not None and folder.elapsed_seconds >= budget["time"]:
         return True, False
     limits = cell_limits(folder)
@@ -126,7 +125,7 @@ def _room(folder: StudyFolder, counted: Mapping[str, int]) -> tuple[bool, bool]:
 
 def cell_limits(folder: StudyFolder) -> dict[str, int | None]:
     """Return how many trials the budget gives each cell, at most its points and repetitions; None without a limit."""
-    budget, cells = folder.read(folder.canonical_file)["budget"], folder.read(folder.plan_file)["cells"]
+    budget, cells = read_budget(folder), folder.read(folder.plan_file)["cells"]
     repeats, per_cell = budget.get("repeats", 0), budget["trials_per_cell"]
     points = {cell["cell"]: cell["n_points"] and cell["n_points"] + repeats for cell in cells}
     return {
@@ -253,6 +252,17 @@ def tracking_uri_of(folder: StudyFolder) -> str | None:
     # Read without a check: the checks of a spec are slow to import.
     track = folder.read(folder.canonical_file).get("track") or {}
     return track.get("uri") or None
+
+
+def read_budget(folder: StudyFolder) -> dict[str, Any]:
+    """Return a study's current budget, by the names of its study file.
+
+    Raises:
+        DamagedFile: the study's description is gone or damaged.
+    """
+    file = folder.canonical_file
+    with reading(file, folder.cure_of(file)):
+        return dict(folder.read(file)["budget"])
 
 
 def find_metric(folder: StudyFolder) -> str:

@@ -26,6 +26,7 @@ from sweeplab.lab.listing import (
     find_metric,
     has_one_task,
     pick_trial,
+    read_budget,
     read_trials,
     study_state,
 )
@@ -88,7 +89,7 @@ def study_row(folder: StudyFolder, job: str = "") -> dict[str, Any]:
 
 def _n_planned(folder: StudyFolder) -> int | None:
     """Return how many trials a study's current budget asks for; None if it sets no number."""
-    if folder.read(folder.canonical_file)["budget"]["trials_per_cell"] is None:
+    if read_budget(folder)["trials_per_cell"] is None:
         return None
     return sum(limit or 0 for limit in cell_limits(folder).values())
 
@@ -124,7 +125,7 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
         BadInput: the study has no such cell.
     """
     # Read without a check, as it was checked when it was run: the rules of samplers import Optuna.
-    plan, study = map(folder.read, (folder.plan_file, folder.canonical_file))
+    plan = folder.read(folder.plan_file)
     ranked, unfinished = StudyTrials(folder), folder.unfinished
     trials = ranked.all
     by_cell: dict[str, list[Trial]] = {cell["cell"]: [] for cell in plan["cells"]}
@@ -140,7 +141,7 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
     best = None
     if has_one_task(folder):
         best = next((of_task[0] for of_task in ranked.by_task(only)), None)
-    per_cell = study["budget"]["trials_per_cell"]
+    per_cell = read_budget(folder)["trials_per_cell"]
     limits = cell_limits(folder)
     return {
         "name": folder.name,

@@ -16,7 +16,15 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import duration, rounded, several, written
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.lab.findings import Finding, find_limits
-from sweeplab.lab.listing import StudyState, StudyTrials, Trial, cell_limits, find_metric, study_state
+from sweeplab.lab.listing import (
+    StudyState,
+    StudyTrials,
+    Trial,
+    cell_limits,
+    find_metric,
+    read_budget,
+    study_state,
+)
 from sweeplab.lab.showing import study_row
 from sweeplab.lab.storage import count_trials
 from sweeplab.records.confirmed import read_confirmed
@@ -370,7 +378,7 @@ def read_facts(folder: StudyFolder, left: str = "") -> StudyFacts:
     Raises:
         BadInput: the study's storage or one of its files cannot be read.
     """
-    plan, budget = folder.read(folder.plan_file), folder.read(folder.canonical_file)["budget"]
+    plan, budget = folder.read(folder.plan_file), read_budget(folder)
     ranked, limits, counts = StudyTrials(folder), cell_limits(folder), count_trials(folder)
     ended = [trial for trial in ranked.all if trial.ending]
     counted = sum(each.counted for each in counts.values())

@@ -140,12 +140,12 @@ def test_odd_requests_are_refused(finished) -> None:
 def test_a_look_tells_all_and_the_next_one_only_what_is_new(finished) -> None:
     follower = Follower(StudyFolder(finished.lab, "tiny"))
     first, second = follower.look(), follower.look()
-    assert (first["counted"], first["total"], first["state"], first["is_run"]) == (4, 4, "complete", False)
+    assert (first["counted"], first["total"], first["state"], first["is_run"]) == (4, 4, "finished", False)
     assert len(first["runs"]) == len(first["points"]) == 4 and not second["runs"] and not second["points"]
     assert [at for at, _ in first["points"]["n_embd=8/0/0"]] == [0, 10, 20]
     study = sweeplab.open_study("tiny", finished.lab)
     best = next(row for row in first["runs"] if row["key"] == first["best"])
-    assert (best["cell"], best["trial"]) == (study.best["cell"], study.best["trial"])
+    assert (best["cell"], best["trial"]) == (study.best.cell, study.best.trial)
     assert first["headline"] == study.show().as_dict() and first["states"] == {"complete": 4}
 
 
@@ -161,7 +161,7 @@ def test_resume_runs_a_study_that_nobody_runs(lab: Path) -> None:
         assert time.monotonic() < deadline, (lab / "logs" / "tiny.log").read_text()
         time.sleep(0.2)
     look = Follower(study).look()
-    assert (look["state"], look["counted"]) == ("complete", look["total"])
+    assert (look["state"], look["counted"]) == ("finished", look["total"])
     assert look["total"] > 4
 
 

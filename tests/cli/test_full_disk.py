@@ -18,7 +18,7 @@ READING = (
     "doctor tiny",
     "diff tiny tiny",
     "watch tiny",
-    "repair tiny",
+    "doctor tiny --repair",
 )
 WRITING = (
     "extend tiny --trials-per-cell 4 --no-run",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -31,7 +32,8 @@ def test_a_study_is_named_by_name_or_by_file(cli, finished, folder: Path, monkey
 @pytest.mark.parametrize("words", [("list",), ("show", "tiny"), ("best", "tiny")], ids=" ".join)
 def test_the_commands_of_study_need_no_first_word(words: tuple[str, ...], cli, finished) -> None:
     lab = ("--lab", finished.lab, "--json")
-    assert cli(*words, *lab).out == cli("study", *words, *lab).out != ""
+    short, long = (re.sub('"age": [0-9.]+', "", cli(*first, *words, *lab).out) for first in ((), ("study",)))
+    assert short == long != ""
 
 
 @pytest.mark.parametrize(

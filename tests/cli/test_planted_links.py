@@ -190,8 +190,8 @@ def test_a_link_in_the_place_of_runs_is_told_and_nothing_else_counted(
     link = next((lab / "studies/tiny/runs").glob(f"*{name}"))
     shutil.move(link, tmp_path / "moved")
     link.symlink_to(tmp_path / "moved" if leads_to == "itself" else "/nothing")
-    for command in ("run", "show", "repair"):
-        said = cli("study", command, "tiny")
+    for words in (("run", "tiny"), ("show", "tiny"), ("doctor", "tiny", "--repair")):
+        said = cli(*words)
         assert said.code == 2 and said.out == "" and f"{link}: a symbolic link" in said.err, said
     checks = json.loads(cli("doctor", "tiny", "--json").out)
     (told,) = (each for each in checks if "symbolic link" in each["found"])

@@ -58,7 +58,7 @@ def test_repair_finishes_a_rename_that_was_killed(step: str, lab: Path, finished
         said = cli(*words.split())
         assert said.code and "a rename was interrupted" in said.out + said.err, said
         assert "sweeplab doctor other --repair" in said.out + said.err
-    said = cli("repair", "other")
+    said = cli("doctor", "other", "--repair")
     assert (said.code, said.out, said.err) == (0, "renamed to other\n", "")
     assert_agrees(lab, before)
 
@@ -85,7 +85,7 @@ def test_the_same_command_finishes_a_removal_that_was_killed(lab: Path, cli, mon
     assert cli("rm", "tiny", "--yes").code == 0
     assert connect(lab, tracking_uri(lab)).get_experiment_by_name("tiny") is None
     assert not StudyFolder(lab, "tiny").path.exists() and len(list((lab / "trash").iterdir())) == 1
-    assert cli("rm", "tiny", "--undo").code == 0 and cli("repair", "tiny").code == 0
+    assert cli("rm", "tiny", "--undo").code == 0 and cli("doctor", "tiny", "--repair").code == 0
     assert show_study(StudyFolder(lab, "tiny")) == before
     (check,) = [each for each in examine(lab, StudyFolder(lab, "tiny")) if each.name == "agreement"]
     assert check.verdict == "ok"

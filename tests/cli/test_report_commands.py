@@ -16,7 +16,7 @@ def test_a_sweep_of_a_real_study_is_written(cli, finished) -> None:
     assert page == finished.lab / "studies" / "tiny" / "report" / "sweep.html"
     report = json.loads(page.with_suffix(".json").read_text())
     by_title = {each["title"]: each for each in report["panels"]}
-    assert "need 10 or more trials" in by_title["Importance of the hyperparameters"]["missing"]
+    assert "need two searched hyperparameters" in by_title["Importance of the hyperparameters"]["missing"]
     assert by_title["What pruning saved"]["missing"] == "no trial was pruned"
     spent = by_title["Where compute and time went"]["data"]
     assert {row["phase"] for row in spent} == {"training", "evaluation"}
@@ -25,9 +25,9 @@ def test_a_sweep_of_a_real_study_is_written(cli, finished) -> None:
         json.loads(file.read_bytes()) for file in (finished.lab / "studies").glob("tiny/runs/*/*/end.json")
     ]
     share = sum(end["iteration"] for end in ends) / sum(end["slot_steps"] for end in ends)
-    where = by_title["Where compute and time went"]
-    assert where["result"]["occupancy"]["tiny"] == pytest.approx(share) and 0.0 < share < 1.0
-    assert f"tiny: {share:.0%} of its stacks' slots were occupied, averaged over all steps." in where["notes"]
+    assert 0.0 < share < 1.0
+    notes = by_title["Where compute and time went"]["notes"]
+    assert f"tiny: {share:.0%} of its stacks' slots were occupied." in notes
     assert {path.name for path in page.parent.glob("sweep.*")} == {"sweep.html", "sweep.csv", "sweep.json"}
 
 

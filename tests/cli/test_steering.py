@@ -95,7 +95,7 @@ def test_running_the_file_again_undoes_no_order(cli, finished, lab: Path, folder
     def run(*options: str) -> dict[str, int]:
         assert cli("study", "run", file, "--quiet", *options).code == 0
         shown = json.loads(cli("study", "show", "tiny", "--json").out)
-        assert shown["state"] == "complete" and {cell["n_trials"] for cell in shown["cells"]} == {4}
+        assert shown["state"] == "finished" and {cell["n_trials"] for cell in shown["cells"]} == {4}
         return {cell["cell"]: cell["complete"] for cell in shown["cells"]}
 
     early = load_study(file)
@@ -382,13 +382,13 @@ def test_one_state_in_all_views_of_a_study_that_has_ended(cli, folder: Path, vie
     (folder / "watched.py").write_text(PLUGIN)
     run = ("run", "long.yaml", "--quiet", "--allow-plugins")
     assert start(*run).wait(timeout=240) == 0
-    check("complete")
+    check("finished")
     added = json.loads(cli("study", "enqueue", "long", "learning_rate=5e-4", "--json").out)
     check("waiting")
     said = cli("study", "show", "long").out
     assert said.startswith("long: waiting: sweeplab resume long runs trials that wait\n")
     assert cli(*added["undo"][0].split()[1:]).code == 0
-    check("complete")
+    check("finished")
     assert cli("study", "extend", "long", "--trials-per-cell", "2", "--no-run").code == 0
     check("interrupted")
     (folder / "broken").touch()

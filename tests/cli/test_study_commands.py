@@ -93,14 +93,14 @@ def test_list_and_show(cli, finished) -> None:
     assert shown["headline"]["state"] == "finished: 4 of 4 trials"
     assert shown["headline"]["best"].startswith(f"val_loss {row['best_value']:#.3g} (one seed)   n_embd=")
     assert printed.startswith(f"tiny   {shown['headline']['state']}\nbest   {shown['headline']['best']}\n")
-    assert (row["state"], row["done"], row["planned"]) == ("complete", 4, 4)
+    assert (row["state"], row["done"], row["planned"]) == ("finished", 4, 4)
     one = json.loads(cli("study", "show", "tiny", "--cell", CELLS[1], "--lab", finished.lab, "--json").out)
     assert one["cells"] == shown["cells"][1:] and one["best"]["key"].startswith(CELLS[1])
     heading, line = cli("study", "list", "--lab", finished.lab).out.splitlines()
-    assert heading.split() == ["name", "state", "trials", "best", "value", "last", "trial", "size"]
-    assert line.split()[:3] == ["tiny", "complete", "4/4"] and row["last"][:16] in line
-    files = [each for each in (finished.lab / "studies" / "tiny").rglob("*") if each.is_file()]
-    assert row["size_bytes"] == sum(each.stat().st_size for each in files)
+    assert heading.split() == ["name", "state", "trials", "goal", "best", "age", "next"]
+    assert line.split()[:5] == ["tiny", "finished", "4/4", "lowest", "val_loss"]
+    assert line.endswith(row["next"]) and row["next"] == shown["headline"]["next"]
+    assert 0 < row["age"] < 24 * 3600
 
 
 def test_a_study_that_lacks_trials_is_interrupted_in_the_list_and_its_plan_says_what_is_left(
