@@ -128,7 +128,9 @@ def test_an_agent_plans_runs_and_reads_a_study(folder: Path) -> None:
         program = mcp.StdioServerParameters(
             command=sys.executable, args=["-m", "sweeplab", "mcp"], cwd=folder, env=dict(os.environ)
         )
-        async with mcp.Client(program, message_handler=hear) as client:
+        # By default the SDK writes to what was standard error when it was imported, which an earlier test may close.
+        talk = mcp.stdio_client(program, errlog=sys.__stderr__)
+        async with mcp.Client(talk, message_handler=hear) as client:
             listed = (await client.list_tools()).tools
             assert [tool.name for tool in listed] == [*TOOLS]
             assert all(tool.description for tool in listed)
