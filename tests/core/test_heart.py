@@ -48,8 +48,11 @@ def test_a_study_file_becomes_trials_records_and_a_page(
     assert {run.state for run in Tracked(result.folder.lab, "heart").runs()} == {"complete"}
     assert result.report is not None and '<div class="figure"' in result.report.read_text("utf-8")
     loss, *_ = json.loads(result.report.with_suffix(".json").read_text())["panels"]
+    assert sorted(row["loss"] for row in loss["data"]) == pytest.approx(sorted(values)), (
+        "one loss of all trials"
+    )
     whole = [run.read_end().whole_val_loss for run in result.folder.runs()]
-    assert sorted(row["loss"] for row in loss["data"]) == pytest.approx(sorted(whole)), "the loss of laws"
+    assert 2 <= sum(value is not None for value in whole) < 4, "of what each cell chooses alone"
 
 
 def test_a_study_is_trained_and_told(tiny, work) -> None:

@@ -239,7 +239,7 @@ def test_a_changed_study_is_refused_in_the_words_of_its_file(tiny, tmp_path: Pat
     with pytest.raises(BadInput) as refused:
         check_same_study(tiny(search={**spec.search, "betas": Choices(pairs)}), folder, data)
     said = str(refused.value)
-    assert said.endswith(f"or {folder.command('study resume')} continues that one")
+    assert said.endswith(f"or {folder.command('resume')} continues that one")
     assert "betas is [[0.9, 0.95], [0.9, 0.99]] and was not given" in said and '"' not in said
     with pytest.raises(BadInput, match=r"the text of the corpus has changed.*a --name of its own$"):
         check_same_study(spec, folder, replace(data, text_digest="another"))

@@ -395,7 +395,9 @@ def test_the_measures_of_preferences_are_those_of_the_formula(data: dict[str, Da
     assert ratios == pytest.approx(moved, abs=1e-5) and first.measures["chosen_log_ratio"] == pytest.approx(
         0, abs=1e-6
     )
-    assert stack.whole_losses(["run"], best=False) == pytest.approx([record.val_loss], abs=1e-7)
+    stacked = {name: each[None] for name, each in weights.items()}
+    alone = stack._evaluation.loss(stacked, stack._loss_inputs([0], 1))
+    assert alone == pytest.approx([record.val_loss], abs=1e-7)
 
 
 def test_label_smoothing_takes_a_share_of_preferences_for_wrong(data: dict[str, Dataset]) -> None:
@@ -534,7 +536,7 @@ def test_the_measures_of_names_are_those_of_a_plain_count(data: dict[str, Datase
     assert record.measures["accuracy"] == np.mean(np.equal(wanted, found))
     assert record.measures["f1"] == pytest.approx(np.mean(f1))
     assert record.val_loss == pytest.approx(np.mean(losses), rel=1e-6)
-    assert stack.whole_losses(["0"], best=True)[0] == pytest.approx(record.val_loss, rel=1e-6)
+    assert stack._evaluation.loss(weights) == pytest.approx([record.val_loss], rel=1e-6)
 
 
 # ------------------------------------------------------------------ scores
@@ -577,7 +579,7 @@ def test_loss_and_measures_of_scores_are_those_of_torch_and_scipy(data: dict[str
     assert record.val_loss == pytest.approx(np.mean(np.square(np.subtract(found, wanted))), rel=1e-6)
     assert record.measures["pearson"] == pytest.approx(pearsonr(found, wanted).statistic, abs=1e-6)
     assert record.measures["spearman"] == pytest.approx(spearmanr(found, wanted).statistic, abs=1e-6)
-    assert stack.whole_losses(["0"], best=True)[0] == pytest.approx(record.val_loss, rel=1e-6)
+    assert stack._evaluation.loss(weights) == pytest.approx([record.val_loss], rel=1e-6)
 
 
 def test_scores_may_be_any_numbers_and_come_from_csv(tmp_path: Path) -> None:

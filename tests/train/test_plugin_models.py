@@ -62,7 +62,8 @@ def test_dropout_draws_in_training_alone(run_of, tokens) -> None:
     assert first.val_loss == pytest.approx(4.17, abs=0.1) and torch.equal(state, torch.get_rng_state())
     (second,) = stack.advance()
     assert second.val_loss < first.val_loss
-    assert stack.whole_losses(["a"], best=False) == stack.whole_losses(["a"], best=False)
+    weights = {name: each[None] for name, each in stack.weights("a").items()}
+    assert stack._evaluation.loss(weights) == stack._evaluation.loss(weights) == [second.val_loss]
 
 
 def test_its_runs_share_a_stack_with_other_seeds_alone(run_of) -> None:
