@@ -58,8 +58,10 @@ def test_what_is_whole_is_read_and_nobody_is_told_to_move_it(cli, finished, disk
             stream.write(bytes(4096))
     for command in READING:
         said = cli(*command.split(), "--lab", str(lab))
-        if command.startswith("doctor"):
+        if command == "doctor tiny":
             assert "move" not in said.out and "may be deleted" in said.out, said
+        elif command == "list":  # with the age of the last trial
+            assert said.code == 0 and said.out.splitlines()[1].split()[:3] == ["tiny", "finished", "4/4"]
         else:
             assert (said.code, said.out) == (before[command].code, before[command].out), command
     for command in WRITING:

@@ -50,7 +50,7 @@ def assert_agrees(lab: Path, before: dict) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["finish_renaming", "_rename_in_storage", "write_whole"])
+@pytest.mark.parametrize("step", ["finish_renaming", "rename_studies", "write_whole"])
 def test_repair_finishes_a_rename_that_was_killed(step: str, lab: Path, finished, cli, monkeypatch) -> None:
     before = show_study(StudyFolder(lab, "tiny"))
     killed_before(step, lab, monkeypatch, moving.rename_study, "other")
