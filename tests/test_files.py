@@ -50,6 +50,10 @@ def test_a_file_is_written_whole_with_its_mode(lab: Path) -> None:
     write_whole(file, b"old", 0o600)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     write_whole(file, [b"new ", memoryview(b"parts")])
+    usual = lab / "usual"
+    usual.touch()  # as the user's umask says
+    assert stat.S_IMODE(file.stat().st_mode) == stat.S_IMODE(usual.stat().st_mode)
+    usual.unlink()
     assert file.read_bytes() == b"new parts"
 
     def failing():

@@ -48,6 +48,7 @@ def shared() -> Iterator[Path]:
 def ask(cache: Path, home: Path, **more: str) -> tuple[list[str], str]:
     """Return what a process is told of its caches and permissions, and what it says on standard error."""
     variables = {"SWEEPLAB_CACHE": str(cache), "HOME": str(home), "PATH": os.environ["PATH"], **more}
+    variables["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
     ended = subprocess.run([sys.executable, "-c", ASK], env=variables, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines(), ended.stderr

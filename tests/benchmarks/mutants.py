@@ -35,7 +35,7 @@ AREAS = {
         "train/test_checkpoint.py train/test_progress.py train/test_schedule.py",
     ),
     "permissions": ("permissions.py", "test_permissions.py sweep/test_reach.py"),
-    "files": ("files.py", "test_files.py test_owners.py"),
+    "files": ("files.py", "test_files.py test_owners.py sweep/test_reach.py"),
 }
 
 
