@@ -91,6 +91,8 @@ class EngineContract:
             vocab_size = dataset.tokenizer.vocab_size
             store = Store.create(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
             write_identity(spec, folder, describe_data(spec, dataset))
+            plan = {"workers": [{"threads": 1}] * N_WORKERS, "device": "cpu", "dtype": "float32", "cells": []}
+            folder.plan_file.write_text(json.dumps(plan))
             store.commands.add("start", {"versions": versions(dataset.token_digest)})
             store.commands.read()
             engine = make_engine(folder, [WorkerResources(threads=1)] * N_WORKERS)
