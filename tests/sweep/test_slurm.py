@@ -117,7 +117,7 @@ def test_the_same_trials_and_losses_to_the_bit_as_on_local_workers(run, tmp_path
 def test_a_detached_study_is_seen_and_stopped(run, cluster: Cluster, tmp_path: Path) -> None:
     longer = ("-o", "max_iters=20000", "-o", "patience=null", "-o", "engine.workers=1")
     said = run("study", "run", "jobs.yaml", "--detach", *longer)
-    assert "job " in said and "study watch jobs" in said
+    assert "job " in said and "watch jobs" in said
     folder = StudyFolder(tmp_path / "lab", "jobs")
     wait(lambda: any(run.points() for run in folder.runs()))
     (worker,) = json.loads(run("study", "show", "jobs", "--json"))["workers"]
