@@ -108,8 +108,10 @@ def _check_settings(key: str, settings: Sequence[str]) -> None:
         name = text.partition("=")[0]
         is_row = canonical(name) in TABLE and canonical(name) != "wandb_project"
         if not is_row and (key != "override" or name.partition(".")[0] not in SETTABLE):
-            allowed = ", ".join(["hyperparameters", *SETTABLE * (key == "override")])
-            raise BadInput(Problem(f"{key} {text}: a program does not set {name}", allowed))
+            allowed = ["hyperparameters"]
+            if key == "override":
+                allowed += SETTABLE
+            raise BadInput(Problem(f"{key} {text}: a program does not set {name}", ", ".join(allowed)))
 
 
 def run_detached(
@@ -225,7 +227,9 @@ class Tools:
         except pydantic.ValidationError as error:
             first, known = error.errors()[0], ", ".join(model.model_fields)
             key = ".".join(map(str, first["loc"]))
-            near = nearest(key, model.model_fields) * (first["type"] == "extra_forbidden")
+            near = ""
+            if first["type"] == "extra_forbidden":
+                near = nearest(key, model.model_fields)
             raise BadInput(Problem(f"{name}: {key}: {first['msg']}", known, near)) from None
         for key, (_, info, _) in _options(TOOLS[name]).items():
             is_place = key == "source" or info.parser is not None

@@ -45,7 +45,9 @@ def start_storage(
     $ sweeplab storage start --host 0.0.0.0
     """
     server = _server(lab)
-    state = ("was running already", "is running now")[server.start(host, port, allow_data)]
+    state = "was running already"
+    if server.start(host, port, allow_data):
+        state = "is running now"
     status = {**server.status(), "version": server.check()}
     place = f"on {status['address']}; its data: {status['data']}"
     return status, f"PostgreSQL {status['version']} {state}, {place}"
@@ -62,7 +64,9 @@ def stop_storage(lab: Lab = None) -> Answer:
     for folder in folders:
         if folder.is_on_own_server and folder.is_run:
             raise BadInput(f"study {folder.name} is running; stop it first: {folder.command('stop')}")
-    how = ("was not running", "has stopped")[server.stop()]
+    how = "was not running"
+    if server.stop():
+        how = "has stopped"
     return server.status(), f"the lab's storage {how}"
 
 

@@ -185,9 +185,9 @@ def _print_ways(cell: str, rows: Sequence[BenchRow]) -> None:
             "threads": row.threads,
             "stack": row.stack,
             "precision": row.dtype,
-            "step": ("operations", "compiled")[row.compile],
+            "step": "compiled" if row.compile else "operations",
             "trial-steps/s": f"{row.trial_steps_per_second:,.4g}",
-            "plan": {True: "takes it"}.get(row.taken),
+            "plan": "takes it" if row.taken else None,
         }
         for row in rows
     ]

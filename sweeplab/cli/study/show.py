@@ -348,7 +348,9 @@ def _print_best(
         value = measured_value(best["metric"], best["value"])
     if evidence:
         how = evidence.selection.partition(" of the ")[0]
-    seeds = f"seed{'s' * (len(best['seeds']) > 1)} {', '.join(map(str, best['seeds']))}"
+    seeds = f"seed {', '.join(map(str, best['seeds']))}"
+    if len(best["seeds"]) > 1:
+        seeds = seeds.replace("seed", "seeds")
     commands = best["commands"]
     checkpoint, generate = "none: track: {checkpoints: best} keeps one", "–"
     if best["checkpoint"]:
