@@ -58,49 +58,26 @@ def evaluated(cell: str, trial: int, iteration: int) -> RunEvaluated:
     return RunEvaluated(cell=cell, trial=trial, seed=0, iteration=iteration, val_loss=2.5)
 
 
-@pytest.mark.parametrize(("lines", "columns"), [(30, 100), (20, 60), (16, 200)])
-@pytest.mark.parametrize("n_done", [0, 9, 25, 39])
-def test_it_fits_and_shows_what_runs(n_done: int, lines: int, columns: int, drawn) -> None:
-    sizes = [(layers, width) for layers in (1, 2, 3, 4) for width in range(8, 81, 8)]
-    cells = [f"n_layer={layers},n_embd={width}" for layers, width in sizes]
-    rows = drawn(n_done, evaluated(cells[n_done], 3, 50), lines=lines, columns=columns).splitlines()
-    assert len(rows) < lines and max(map(len, rows)) <= columns
-    (row,) = [row for row in rows if "#3 50/100 2.500" in row]
-    shown = [tuple(map(int, row.split()[:2])) for row in rows if re.match(r" +\d+ +\d+ ", row)]
-    assert tuple(map(int, row.split()[:2])) == sizes[n_done] and {*shown} <= {*sizes}
-    hidden = [int(count) for count in re.findall(r"(\d+) cells (?:above|below)", "\n".join(rows))]
-    assert sum(hidden) + len(shown) == 40
-    assert any(f"{4 * n_done} of 160 trials" in row for row in rows)
-
-
-def test_widths_stay_while_the_window_moves(drawn) -> None:
-    headings = {drawn(n_done).splitlines()[2 if n_done < 10 else 3].rstrip() for n_done in (0, 1)}
-    assert len(headings) == 1
-
-
-def test_many_trials_of_a_cell_are_counted_where_they_do_not_fit(drawn) -> None:
-    events = [evaluated("n_layer=1,n_embd=8", trial, 10 * trial) for trial in range(4)]
-    assert "4 trials at 0–30/100" in drawn(0, *events)
-    assert "#0 0/100 2.500 best 2.500   #1 10/100 2.500" in drawn(0, *events, columns=200)
-
-
-@pytest.mark.parametrize("columns", [80, 120])
-def test_each_running_trial_has_its_latest_and_its_best_loss_and_none_is_cut(columns: int, drawn) -> None:
+@pytest.mark.parametrize(("lines", "columns"), [(30, 80), (20, 60), (16, 200)])
+@pytest.mark.parametrize("n_running", [1, 3, 40])
+def test_it_fits_and_no_loss_is_cut(n_running: int, lines: int, columns: int, drawn) -> None:
     events = [
         replace(evaluated("n_layer=1,n_embd=8", trial, at), val_loss=loss)
-        for trial in range(3)
+        for trial in range(n_running)
         for at, loss in ((10, 3.25 - trial / 8), (20, 3.5))
     ]
-    rows = drawn(0, *events, lines=60, columns=columns).splitlines()
-    assert rows[2].split() == ["n_layer", "n_embd", "params", "trials", "best", "running"]
-    text = "\n".join(rows)
-    for trial, low in enumerate(("3.250", "3.125", "3.000")):
-        assert f"#{trial} 20/100 3.500 best {low}" in text
-    assert "…" not in text and max(map(len, rows)) <= columns
+    rows = drawn(9, *events, lines=lines, columns=columns).splitlines()
+    assert len(rows) < lines and max(map(len, rows)) <= columns
+    shown = [row.split()[-4:] for row in rows if "#" in row]
+    expected = [[f"#{trial}", "20/100", "3.500", f"{3.25 - trial / 8:.3f}"] for trial in range(n_running)]
+    assert shown and shown == expected[: len(shown)]
+    more = re.findall(r"(\d+) more trials", "\n".join(rows))
+    assert len(shown) + sum(map(int, more)) == n_running
+    assert any("36 of 160 trials" in row for row in rows)
 
 
-@pytest.mark.parametrize("columns", [40, 60, 80, 120])
-@pytest.mark.parametrize("n_done", [0, 20, 39])
+@pytest.mark.parametrize("columns", [40, 80])
+@pytest.mark.parametrize("n_done", [0, 39])
 def test_the_time_left_is_there_once_steps_are_timed_and_never_cut(columns: int, n_done: int, drawn) -> None:
     cell = f"n_layer={1 + n_done // 10},n_embd={8 + 8 * (n_done % 10)}"
     first, later = evaluated(cell, 3, 0), evaluated(cell, 3, 50)
@@ -111,22 +88,19 @@ def test_the_time_left_is_there_once_steps_are_timed_and_never_cut(columns: int,
 
 def test_an_interrupt_says_what_is_written(drawn) -> None:
     running = evaluated("n_layer=1,n_embd=8", 3, 50)
-    once = " ".join(drawn(0, running, interrupts=1).split())
-    assert "writing the snapshot of #3 in n_layer=1,n_embd=8 at the next step" in once
     saved = TrialRequeued(cell="n_layer=1,n_embd=8", trial=3)
-    assert "the snapshots are written; sending the last results" in " ".join(
-        drawn(0, running, saved, interrupts=1).split()
-    )
+    assert "snapshot is written at its next step" in " ".join(drawn(0, running, interrupts=1).split())
+    assert "the snapshots are written" in " ".join(drawn(0, running, saved, interrupts=1).split())
     assert "without snapshots" in " ".join(drawn(0, running, interrupts=2).split())
 
 
-def test_ends_are_counted_and_the_best_is_named(drawn) -> None:
+def test_ends_are_counted_and_the_lowest_is_named(drawn) -> None:
     ending = TrialEnding(RunState.COMPLETE, 2.25)
     ended = TrialEnded(cell="n_layer=1,n_embd=8", trial=0, ending=ending, ended=0.0)
     pruned = replace(ended, trial=1, ending=TrialEnding(RunState.PRUNED, 2.0))
     text = drawn(0, ended, pruned)
-    assert "best 2.2500 in n_layer=1,n_embd=8" in text, "a pruned trial is no best"
-    assert "1 complete, 1 pruned" in text and "2/4" in text
+    assert "lowest seen 2.2500 in n_layer=1,n_embd=8" in text, "a pruned trial is no best"
+    assert "1 complete, 1 pruned" in text and "2 of 160 trials" in text
 
 
 def test_no_color_where_none_is_wanted(drawn, monkeypatch) -> None:
@@ -141,7 +115,7 @@ def test_in_a_terminal(finished) -> None:
     played: Played = finished.played
     starting, *frames = played.screen.frames
     assert "reading " in starting and any("tiny: starting" in frame for frame in played.screen.frames)
-    assert any("2/2" in frame and "4 of 4 trials" in frame for frame in frames)
+    assert any("4 of 4 trials" in frame for frame in frames)
     assert any("updating tracking and writing the report" in frame for frame in frames)
     assert all(len(frame.splitlines()) < 30 for frame in frames)
     # The view is gone, the cursor is back, and what is left is how it ended.
@@ -172,7 +146,7 @@ LONG = [word for text in SET for word in ("-o", text)]
 
 
 def trains(screen: Screen) -> bool:
-    return bool(re.search(r"#\d 500/1000000", screen.text))
+    return bool(re.search(r"#\d +500/1000000", screen.text))
 
 
 def interrupted(folder: Path, finished, *signals) -> Played:

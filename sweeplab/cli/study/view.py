@@ -9,10 +9,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -34,23 +34,12 @@ from sweeplab.cli.printing import (
 )
 from sweeplab.cli.study.show import print_confirmed, print_failures
 from sweeplab.errors import EXIT_FAILED, EXIT_INTERRUPTED
-from sweeplab.formatting import (
-    counts,
-    duration,
-    measured,
-    on_one_line,
-    out_of,
-    several,
-    several_named,
-    visible,
-    yaml_text,
-)
+from sweeplab.formatting import counts, duration, measured, on_one_line, out_of, several, visible
 from sweeplab.lab import events
 from sweeplab.lab.listing import StudyState, loss_unit_of, study_state
 from sweeplab.lab.showing import places_in_words, show_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report.headline import read_headline
-from sweeplab.study.plan import CellPlan
 from sweeplab.sweep.engines import HEAD, engine_class
 from sweeplab.sweep.following import wait_for_job, watch_study
 from sweeplab.sweep.progress import StudyProgress, ended_in_words, pace
@@ -72,71 +61,58 @@ QUIET_SECONDS = 30.0
 
 
 class View:
-    """Draw a running study to fit the terminal, whatever its size and the number of cells."""
+    """Draw a running study to fit the terminal, whatever its size and the number of trials that train."""
 
     def __init__(self, name: str, interrupts: Callable[[], int]) -> None:
         self._name = name
         self._interrupts = interrupts
         self._progress: StudyProgress | None = None
-        self._has_begun = self._has_exited = False
+        self._has_begun = False
         self._notice = ""
         self._spinner = Spinner("dots", style="cyan")
 
     def update(self, event: events.Event, progress: StudyProgress) -> None:
         """Take note of an event; the next drawing shows it."""
         self._progress = progress
-        match event:
-            case events.TrialClaimed() | events.RunEvaluated():
-                self._has_begun = True
-            case events.WorkerExited():
-                self._has_exited = True
-            case events.StudyNotice():
-                self._notice = event.message
+        if isinstance(event, events.TrialClaimed | events.RunEvaluated):
+            self._has_begun = True
+        if isinstance(event, events.StudyNotice):
+            self._notice = event.message
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        progress, stopping, doing = self._progress, self._stopping(), self._doing()
+        progress, width = self._progress, options.max_width
         if progress is not None:
-            width = options.max_width
-            height = options.size.height - len(stopping) // width
-            yield _line((self._name, "bold"), (f"  {workers_in_words(progress.plan)}", ""))
-            words = places_in_words(progress.places)
-            if words:
-                yield _line((words, "dim"))
+            yield _line(self._name, "bold")
+            yield _line(", ".join(filter(None, [workers_in_words(progress.plan), *_places(progress)])), "dim")
             yield Text()
-            lines = (
-                12 + bool(self._notice) + bool(words)
-            )  # besides those of cells, with the one after the view
-            yield from _cells(progress, width, max(1, height - lines))
-            yield Text()
+            lines_beside = 13  # those above and below the trials, and what an interrupt says
+            yield from _trials(progress, width, max(1, options.size.height - lines_beside))
             yield from _totals(progress, width)
         if self._notice:
-            yield _line((self._notice, "yellow"))
-        if stopping:
-            yield Text(visible(stopping), style="yellow")
-        elif doing:
-            self._spinner.update(text=Text(on_one_line(doing)))
+            yield _line(self._notice, "yellow")
+        if self._interrupts():
+            yield Text(visible(self._stopping()), style="yellow")
+        elif self._doing():
+            self._spinner.update(text=Text(on_one_line(self._doing())))
             yield self._spinner
 
     def _stopping(self) -> str:
         interrupts = self._interrupts()
-        if not interrupts:
-            return ""
-        if interrupts > 1 or self._progress is None:
-            return STOPPING[min(interrupts, len(STOPPING)) - 1]
-        if not self._progress.live:
+        if interrupts == 1 and self._progress is not None and not self._progress.live:
             return "the snapshots are written; sending the last results to tracking"
-        trials = several_named([f"#{number} in {cell}" for cell, number in self._progress.live])
-        return f"stopping: writing the snapshot of {trials} at the next step; Ctrl-C again ends at once"
+        return STOPPING[min(interrupts, len(STOPPING)) - 1]
 
     def _doing(self) -> str:
         if self._progress is None:
             return f"{self._name}: starting"
-        state = self._progress.phase
-        if self._progress.live or (self._has_begun and self._progress.places):
-            return LEAVING.get(state, "")
-        paused = f"paused: sweeplab resume {self._name} continues it"
-        words = {"pause": paused, "run": ("starting the workers" if not self._has_exited else "")}
-        return words.get(state) or "updating tracking and writing the report"
+        phase = self._progress.phase
+        if self._progress.live:
+            return LEAVING.get(phase, "")
+        if phase == "pause":
+            return f"paused: sweeplab resume {self._name} continues it"
+        if phase == "run" and not self._has_begun:
+            return "starting the workers"
+        return "updating tracking and writing the report"
 
 
 class Lines:
@@ -183,105 +159,56 @@ def _trials_done(progress: StudyProgress) -> str:
     return text + (f" ({progress.done_before} before)" if progress.done_before else "")
 
 
-def _line(*parts: tuple[str, str]) -> Text:
-    lines = [(on_one_line(text), style) for text, style in parts]
-    return Text.assemble(*lines, no_wrap=True, overflow="ellipsis")
+def _places(progress: StudyProgress) -> list[str]:
+    words = places_in_words(progress.places)
+    return [words] if words else []
 
 
-def _totals(progress: StudyProgress, width: int) -> Iterator[Table | Text]:
-    row, total, done = Table.grid(padding=(0, 1)), progress.plan.trials, _trials_done(progress)
-    bar = ProgressBar(
-        total=total or 1, completed=progress.counted, width=max(4, min(40, width - len(done) - 1))
-    )
-    row.add_row(*([bar] if total else []), _line((done, "")))
-    yield row
-    yield _line((", ".join([*pace(progress), f"{duration(round(progress.seconds))} so far"]), ""))
-    yield _line((counts(dict(sorted(progress.states.items()))) or "no trial has ended yet", "dim"))
+def _line(text: str, style: str = "") -> Text:
+    return Text(on_one_line(text), style, no_wrap=True, overflow="ellipsis")
+
+
+def _trials(progress: StudyProgress, width: int, most: int) -> Iterator[Table | Text]:
+    """Yield one row for each trial that trains, and how many more there are than fit."""
+    if not progress.live:
+        return
+    plans = {plan.cell: plan for plan in progress.plan.cells}
+    per_cell = progress.plan.budget.trials_per_cell
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("cell", no_wrap=True, overflow="ellipsis", max_width=max(10, width - 50))
+    for heading in ("done", "trial", "iteration", "val_loss", "lowest"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    trials = sorted(progress.live.items())
+    for place, event in trials[:most]:
+        plan = plans[event.cell]
+        iteration, loss = "starting", ""
+        if isinstance(event, events.RunEvaluated):
+            iteration, loss = out_of(event.iteration, plan.max_iters), f"{event.val_loss:.3f}"
+        table.add_row(
+            on_one_line(event.cell),
+            out_of(progress.cells[event.cell].counted, per_cell and plan.n_trials(per_cell)),
+            f"#{event.trial}",
+            iteration,
+            loss,
+            measured(progress.lowest.get(place), ".3f"),
+        )
+    yield table
+    if len(trials) > most:
+        yield _line(f"{len(trials) - most} more trials train", "dim")
+    yield Text()
+
+
+def _totals(progress: StudyProgress, width: int) -> Iterator[ProgressBar | Text]:
+    total = progress.plan.trials
+    if total:
+        yield ProgressBar(total=total, completed=progress.counted, width=min(40, width))
+    yield _line(_trials_done(progress))
+    yield _line(", ".join([*pace(progress), f"{duration(round(progress.seconds))} so far"]))
+    yield _line(counts(dict(sorted(progress.states.items()))) or "no trial has ended yet", "dim")
     known = [(cell.best, key) for key, cell in progress.cells.items() if cell.best is not None]
     if known:
         value, key = min(known)
-        yield _line(("best ", ""), (f"{value:.4f}", "green"), (f" in {key}", ""))
-
-
-def _cells(progress: StudyProgress, width: int, height: int) -> Iterator[Table | Text]:
-    plans, live = progress.plan.cells, list(progress.live.values())
-    running = [index for index, plan in enumerate(plans) if any(event.cell == plan.cell for event in live)]
-    # Running cells move down the grid, so the last of them is kept near the end of the window.
-    start = max(0, min(max(running, default=0) + 3, len(plans)) - height)
-    shown = plans[start : start + height]
-    if start:
-        yield _line((f"  {several(start, 'cell')} above", "dim"))
-    yield _table(progress, shown, live, width, height - len(shown))
-    below = len(plans) - start - len(shown)
-    if below:
-        yield _line((f"  {several(below, 'cell')} below", "dim"))
-
-
-def _table(
-    progress: StudyProgress, shown: list[CellPlan], live: list[events.TrialEvent], width: int, spare: int
-) -> Table:
-    plans, per_cell = progress.plan.cells, progress.plan.budget.trials_per_cell
-    # Widths fit all cells, so that no column moves when the window does.
-    widths = _dimensions(plans, width // 2) | {
-        "params": max(6, *(len(f"{plan.n_params:,}") for plan in plans)),
-        "trials": max(6, 2 * len(str(per_cell)) + 1),
-        "best": 7,
-    }
-    if width < 80:  # the least important column is left out
-        del widths["params"]
-    table = Table(box=None, header_style="bold", pad_edge=False, width=width)
-    for heading, column in widths.items():
-        justify: Literal["left", "right"] = "left" if heading == "cell" else "right"
-        table.add_column(heading, justify=justify, width=column, no_wrap=True)
-    table.add_column("running", no_wrap=True, ratio=1)
-    room = width - sum(column + 2 for column in widths.values())
-    for plan in shown:
-        cell = progress.cells[plan.cell]
-        texts = {name: yaml_text(value) for name, value in plan.values.items()} | {
-            "cell": on_one_line(plan.cell),
-            "params": f"{plan.n_params:,}",
-            "trials": out_of(cell.counted, per_cell and plan.n_trials(per_cell)),
-            "best": measured(cell.best, ".4f"),
-        }
-        running = _running(progress, plan, [event for event in live if event.cell == plan.cell], room, spare)
-        spare -= running.count("\n")
-        full = per_cell is not None and cell.counted >= plan.n_trials(per_cell)
-        table.add_row(*(texts[each] for each in widths), running, style="dim" * full)
-    return table
-
-
-def _dimensions(plans: Sequence[CellPlan], room: int) -> dict[str, int]:
-    names = list(plans[0].values)
-    widths = {
-        name: max(len(name), *(len(yaml_text(plan.values.get(name))) for plan in plans)) for name in names
-    }
-    if widths and all(list(plan.values) == names for plan in plans) and sum(widths.values()) <= room:
-        return widths
-    return {"cell": min(max(len("cell"), *(len(on_one_line(plan.cell)) for plan in plans)), room)}
-
-
-def _running(
-    progress: StudyProgress, plan: CellPlan, live: list[events.TrialEvent], room: int, spare: int
-) -> str:
-    end = f"/{plan.max_iters}" if plan.max_iters else ""
-    at, texts = [], []
-    for event in sorted(live, key=lambda event: event.trial):
-        text = "starting"
-        if isinstance(event, events.RunEvaluated):
-            at.append(event.iteration)
-            text = f"{event.iteration}{end} {event.val_loss:.3f}"
-            if event.place in progress.lowest:
-                text += f" best {progress.lowest[event.place]:.3f}"
-        texts.append(f"#{event.trial} {text}")
-    rows = [""]
-    for text in texts:
-        if rows[-1] and len(rows[-1]) + 3 + len(text) > room:
-            rows.append("")
-        rows[-1] = "   ".join(filter(None, (rows[-1], text)))
-    if len(rows) <= 1 + spare and max(map(len, rows)) <= room:
-        return "\n".join(rows)
-    place = f"at {min(at)}–{max(at)}{end}" if at else "starting"
-    return f"{several(len(live), 'trial')} {place}"
+        yield _line(f"lowest seen {value:.4f} in {key}")
 
 
 @contextmanager
