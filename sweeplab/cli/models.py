@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -146,8 +145,9 @@ def evaluate(
 ) -> Answer:
     """Evaluate a trained run, also on longer sequences.
 
-    Losses are given by position too. Sequences longer than block_size need positions without a maximum, such as
-    rotary, alibi, relative, sinusoidal or none. A run that kept its best checkpoint is evaluated with it.
+    The page and --json have the losses by position. Sequences longer than block_size need positions without a
+    maximum, such as rotary, alibi, relative, sinusoidal or none. A run that kept its best checkpoint is evaluated
+    with it.
 
     \b
     $ sweeplab evaluate small --lengths 1,2,4 --report positions.html
@@ -174,28 +174,10 @@ def _print_evaluation(evaluation: dict[str, Any]) -> None:
     if lengths:
         print()
         print_rows(lengths, text=(), keys=[name for name in lengths[0] if name != "by_position"])
-        print("\nmean loss by position")
-        losses = {f"{row['times']}x": row["by_position"] for row in lengths}
-        print_rows(_by_stretch(losses, max(1, evaluation["block_size"] // 4)), text=["positions"])
     for length in evaluation["left_out"]:
         print(f"\nno loss at {several(length['times'], 'time')} block_size: {length['why']}")
     if "report" in evaluation:
         print(f"\n{evaluation['report']} written")
-
-
-def _by_stretch(losses: dict[str, list[float]], width: int) -> list[dict[str, Any]]:
-
-    def mean(losses: list[float]) -> float | None:
-        known = [loss for loss in losses if math.isfinite(loss)]
-        return sum(known) / len(known) if known else None
-
-    known = (at for of_length in losses.values() for at, loss in enumerate(of_length) if math.isfinite(loss))
-    end = 1 + max(known, default=0)
-    return [
-        {"positions": f"{start}–{min(start + width, end) - 1}"}
-        | {name: mean(of_length[start : start + width]) for name, of_length in losses.items()}
-        for start in range(0, end, width)
-    ]
 
 
 def trace(

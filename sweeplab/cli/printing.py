@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TextIO
 
 from sweeplab.formatting import json_ready, on_one_line, several, visible
@@ -229,40 +228,43 @@ def print_rows(
     shown = [key for key in known if any(row.get(key) not in (0, None) for row in rows)]
     if not shown:
         return
-    screen, first = console(), shown[0]
-    cells = {key: max(len(cell_text(row.get(key))) for row in rows) for key in shown}
-    # A column of text may be wrapped; the first one is folded where it leaves no room for others.
-    cells |= {key: min(cells[key], TEXT_WIDTH) for key in shown[1:] if key in text}
-    room = screen.width - 2 - max((cells[key] for key in shown[1:]), default=0)
-    cells[first] = min(cells[first], screen.width // 2, max(room, len(first)))
-    widths = {key: max(cells[key], len(key)) for key in shown}
-    is_narrow = _width(widths) > screen.width
+    screen = console()
+    titles = {key: key.replace("_", " ") for key in shown}
+    cells = {key: [cell_text(row.get(key)) for row in rows] for key in shown}
+    widths = {key: max(map(len, [titles[key], *cells[key]])) for key in shown}
+    parts, is_narrow = [widths], _width(widths) > screen.width
     if is_narrow:
-        widths = {key: max([cells[key], *map(len, _heading(key, 1).split())]) for key in shown}
-    parts: list[dict[str, int]] = [{}]
-    for key, width in widths.items():
-        if parts[-1] and _width(parts[-1] | {key: width}) > screen.width:
-            parts.append({first: widths[first]})
-        parts[-1][key] = width
+        for key in shown:
+            widths[key] = max(map(len, [*titles[key].split(), *cells[key]]))
+            if key in text:  # it is folded
+                widths[key] = min(widths[key], max(TEXT_WIDTH, len(titles[key])))
+        parts = _parts(widths, screen.width)
     for part in parts:
         columns = []
-        for key, width in part.items():
-            is_fixed = is_narrow and (key == first or key not in text)
-            column = Column(_heading(key, width), overflow="fold", width=width if is_fixed else None)
-            column.justify = "left" if key in text else "right"
+        for key in part:
+            column = Column(titles[key], overflow="fold", justify="left" if key in text else "right")
+            if is_narrow and (key == shown[0] or key not in text):
+                column.width = part[key]
             columns.append(column)
         table = Table(*columns, box=None, header_style="bold", pad_edge=False)
-        for row in rows:
-            table.add_row(*(cell_text(row.get(key)) for key in part))
+        for row in zip(*(cells[key] for key in part), strict=True):
+            table.add_row(*row)
         screen.print(table)
+
+
+def _parts(widths: Mapping[str, int], room: int) -> list[dict[str, int]]:
+    """Split columns of these widths over tables that fit, each with the first column."""
+    first, *others = widths
+    parts = [{first: min(widths[first], room // 2)}]
+    for key in others:
+        if len(parts[-1]) > 1 and _width(parts[-1]) + 2 + widths[key] > room:
+            parts.append({first: parts[0][first]})
+        parts[-1][key] = widths[key]
+    return parts
 
 
 def _width(columns: Mapping[str, int]) -> int:
     return sum(columns.values()) + 2 * (len(columns) - 1)
-
-
-def _heading(key: str, width: int) -> str:
-    return "\n".join(wrap(key.replace("_", " "), width, break_long_words=False))
 
 
 def cell_text(value: Any) -> str:
@@ -277,11 +279,6 @@ def cell_text(value: Any) -> str:
 def interval(number: Mapping[str, Any]) -> str:
     """Write the ends of a number's interval."""
     return f"{cell_text(number['low'])} to {cell_text(number['high'])}"
-
-
-def with_interval(number: Mapping[str, Any]) -> str:
-    """Write a number's value, then its interval."""
-    return f"{cell_text(number['value'])} ({interval(number)})"
 
 
 def workers_in_words(plan: Plan) -> str:

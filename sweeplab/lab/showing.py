@@ -162,7 +162,6 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
         "warm_start": warm_start,
         "baselines": baselines,
         "reaches": plan.get("reaches", []),
-        "removed": _removed_choices(trials),
         "mirror": plan.get("mirror") or None,
         "workers": [worker.as_dict() for worker in folder.workers],
         "best": best and _best_run(best, ranked, only),
@@ -211,18 +210,6 @@ def trial_rows(ranked: StudyTrials, cell: str | None = None, sort: str | None = 
         )
     kept = [row for row in rows if row.get(sort) is not None]
     return sorted(kept, key=lambda row: row[sort]) + [row for row in rows if row.get(sort) is None]
-
-
-def _removed_choices(trials: Sequence[Trial]) -> list[str]:
-    """Return the values of the trials, as `attention=linear`, that older versions could train and this one cannot."""
-    rows = {name: row.removed for name, row in TABLE.items() if row.removed}
-    removed = set()
-    for trial in trials:
-        for name, values in rows.items():
-            value = getattr(trial.start.values, name)
-            if value in values:
-                removed.add(f"{name}={value}")
-    return sorted(removed)
 
 
 def _cell_row(ranked: StudyTrials, cell: str, trials: list[Trial], unfinished: RunState) -> dict[str, Any]:

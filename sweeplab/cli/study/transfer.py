@@ -10,15 +10,7 @@ from typing import Annotated, Any
 from sweeplab import load_study
 from sweeplab.cli import options
 from sweeplab.cli.options import flag, option
-from sweeplab.cli.printing import (
-    cell_text,
-    interval,
-    print_answer,
-    print_rows,
-    say,
-    say_start,
-    with_interval,
-)
+from sweeplab.cli.printing import cell_text, interval, print_answer, print_rows, say, say_start
 
 
 def transfer(
@@ -78,18 +70,15 @@ def _print_transferred(answer: Mapping[str, Any]) -> None:
     for size in answer["sizes"]:
         predicted, loss = size["prediction"]["values"]["learning_rate"], size["prediction"]["loss"]
         say(f"{size['large']}, {size['parametrization']} parametrization", "bold")
-        marks = {size["predicted"]: "predicted", size["copied"]: f"copied from {size['copied_from']}"}
-        if size["predicted"] == size["copied"]:
-            marks[size["predicted"]] = f"predicted, as copied from {size['copied_from']}"
-        rows = [
-            {
-                "learning_rate": cell_text(rung["learning_rate"]),
-                "loss": cell_text(rung["loss"]),
-                "above the best": _share(rung["cost"]),
-                "": marks.get(rung["learning_rate"], ""),
-            }
-            for rung in size["losses"]
-        ]
+        rows = []
+        for rung in size["losses"]:
+            rate, marks = rung["learning_rate"], list[str]()
+            if rate == size["predicted"]:
+                marks.append("predicted")
+            if rate == size["copied"]:
+                marks.append(f"copied from {size['copied_from']}")
+            row = {"learning_rate": cell_text(rate), "loss": cell_text(rung["loss"])}
+            rows.append(row | {"above the best": _share(rung["cost"]), "": ", ".join(marks)})
         print_rows(rows, text=("",))
         ends = f" ({interval(predicted)})" if predicted["low"] is not None else ""
         say(
@@ -98,31 +87,15 @@ def _print_transferred(answer: Mapping[str, Any]) -> None:
             f"{_share(size['cost_of_copying'])}"
         )
         if size["best_is_at_end"] and len(size["losses"]) > 2:
-            say(
-                "the best lies at an end of the ladder, so both may cost more: --ladder with a larger FACTOR tells",
-                "yellow",
-            )
+            say("the best lies at an end of the ladder: --ladder with a larger FACTOR", "yellow")
         if size["held"] is None:
             say(f"loss: {loss['why']}")
         else:
             seen = "holds" if size["held"] else "does not hold"
-            say(f"loss of a run: {with_interval(loss)}, {loss['verdict']}; the interval {seen} the loss seen")
+            value = f"{cell_text(loss['value'])} ({interval(loss)})"
+            say(f"loss of a run: {value}, {loss['verdict']}; the interval {seen} the loss seen")
         say(f"sealed: {size['sealed']}" if size["sealed"] else f"not sealed: {size['why_not']}")
         say()
-    rows = [
-        {
-            "size": size["large"],
-            "parametrization": size["parametrization"],
-            "loss as predicted": cell_text(losses[size["predicted"]]),
-            "best loss": cell_text(losses.get(size["best"])),
-            "prediction costs": _share(size["cost"]),
-            "copying costs": _share(size["cost_of_copying"]),
-        }
-        for size in answer["sizes"]
-        for losses in [{rung["learning_rate"]: rung["loss"] for rung in size["losses"]}]
-    ]
-    if len(rows) > 1:
-        print_rows(rows, text=("size", "parametrization"))
 
 
 def _share(cost: float | None) -> str:
