@@ -2,14 +2,11 @@
 
 One rule decides by the sizes, the number of steps and the processor, so that equal machines train alike. The ways are a
 table: workers, threads, runs in a stack, precision, compiled or not. `plan --bench` times a few steps of each beside
-the one that the rule takes, in processes like a study's workers, which run `main`. Measurements are kept in the user's
-cache, by shape, versions and processor.
+the one that the rule takes, in processes like a study's workers, which run `main`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import pickle
 import subprocess
@@ -18,16 +15,13 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
 from itertools import cycle
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 import numpy as np
 
 from sweeplab.data.batches import Split
-from sweeplab.files import cache_folder, read_bytes, write_whole
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import AUTO, TRANSFORMER, Hyperparameters
 from sweeplab.model.accounting import has_large_product
@@ -37,16 +31,13 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.study import plan
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.engines import SETTINGS
-from sweeplab.train.devices import multiplies_bfloat16, processor
+from sweeplab.train.devices import multiplies_bfloat16
 from sweeplab.train.program import compiling_pays
 from sweeplab.train.run import TrainingRun, row_flops, shape_key, state_bytes
-from sweeplab.version import VERSION
 
 # bfloat16 is chosen from this n_embd on. Steps in it took, of the time in float32, 0.75 to 1.05 on a Xeon with matrix
 # units at 64 wide, the least in stacks and compiled, and 0.55 at 192; on an EPYC without them 0.73 at 64, 0.6 at 256.
 MIXED_FROM_WIDTH = 64
-# A step of more FLOPs is not timed: a dozen of them would take longer than anyone waits for a plan.
-MOST_STEP_FLOPS = 1e11
 # The stacks that are timed, and the most FLOPs of a stack's step and bytes of its state. In larger stacks more runs
 # begin before any has ended, so samplers and pruners have fewer results to learn from.
 STACKS, MOST_FLOPS, MOST_BYTES = (1, 2, 4, 8, 16), 2e11, 2**28
@@ -65,14 +56,6 @@ class Way:
     stack: int
     dtype: str
     compile: bool
-
-
-class Timed(NamedTuple):
-    """A job to be timed: a way of training runs like `values` on `train`."""
-
-    values: Hyperparameters
-    train: Split
-    way: Way
 
 
 @dataclass(frozen=True)
@@ -130,20 +113,20 @@ def precision(values: Hyperparameters) -> tuple[str, str]:
     return "bfloat16", f"this processor multiplies bfloat16, and {wide}"
 
 
-def bench(
-    values: Hyperparameters, train: Split, val: Split, taken: Way, why: str, again: bool
-) -> list[BenchRow]:
-    """Time the table for runs like `values`, with the way that a plan has taken; return it, the fastest first."""
-    ways = [*dict.fromkeys([*_ways_of(values, taken.workers * taken.threads), taken])]
-    seconds = measured([Timed(values, train, way) for way in ways], val, again)
+def bench(values: Hyperparameters, train: Split, val: Split, taken: Way, why: str) -> list[BenchRow]:
+    """Time the table for runs like `values`, with the way that a plan has taken; return it, the fastest first.
+
+    Raises:
+        RuntimeError: a way cannot be trained at all; with the error of its process.
+    """
+    together: dict[tuple[int, int, bool], list[Way]] = {}
+    for way in dict.fromkeys([*_ways_of(values, taken.workers * taken.threads), taken]):
+        together.setdefault((way.workers, way.threads, way.compile), []).append(way)
     rows = []
-    for way, took in zip(ways, seconds, strict=True):
-        is_taken = way == taken
-        rows.append(
-            BenchRow(
-                **asdict(way), trial_steps_per_second=1 / took, taken=is_taken, why=why if is_taken else ""
-            )
-        )
+    for ways in together.values():
+        for way, speed in zip(ways, _side_by_side(ways, values, train, val), strict=True):
+            row = BenchRow(**asdict(way), trial_steps_per_second=speed, taken=way == taken, why="")
+            rows.append(replace(row, why=why) if row.taken else row)
     return sorted(rows, key=lambda row: -row.trial_steps_per_second)
 
 
@@ -204,54 +187,19 @@ def reason(spec: StudySpec, cell: plan.CellPlan, values: Hyperparameters, taken:
 # ---------------------------------------------------------------------- the times
 
 
-def measured(jobs: Sequence[Timed], val: Split, again: bool = False) -> list[float]:
-    """Return each job's seconds per trial-step (one step of one run) while all workers train.
+def _side_by_side(ways: Sequence[Way], values: Hyperparameters, train: Split, val: Split) -> list[float]:
+    """Return the trial-steps per second of each way (steps of one run) while all workers train.
 
-    Jobs of as many workers and threads are timed by the same processes, which are like a study's workers, as many side
-    by side as the study would run. `again` repeats measurements that are in the cache.
-
-    Raises:
-        RuntimeError: a job cannot be trained at all; with the error of its process.
+    The ways have equally many workers and threads, and are timed by the same processes, as many side by side as a study
+    would run. They take turns, so that other load on the machine slows all of them alike.
     """
-    together: dict[tuple[int, int, bool], list[Timed]] = {}
-    for job in jobs:
-        if again or known_seconds(job.values, job.way) is None:
-            together.setdefault((job.way.workers, job.way.threads, job.way.compile), []).append(job)
-    for alike in together.values():
-        for job, seconds in zip(alike, _side_by_side(alike, val), strict=True):
-            content = json.dumps({"seconds": seconds, **asdict(job.way)})
-            write_whole(_cache_file(job.values, job.way), content.encode())
-    return [known_seconds(job.values, job.way) or math.nan for job in jobs]
-
-
-def known_seconds(values: Hyperparameters, way: Way) -> float | None:
-    """Return the cached seconds per trial-step of a way; None if it was not measured."""
-    try:
-        return float(json.loads(read_bytes(_cache_file(values, way)))["seconds"])
-    except FileNotFoundError:
-        return None
-
-
-def _cache_file(values: Hyperparameters, way: Way) -> Path:
-    what = (shape_key(_as_trained(values, way)), asdict(way), processor(), VERSION, version("torch"))
-    return cache_folder("steps") / f"{hashlib.sha256(repr(what).encode()).hexdigest()[:32]}.json"
-
-
-def _as_trained(values: Hyperparameters, way: Way) -> Hyperparameters:
-    never = dict.fromkeys(("max_iters", "eval_interval", "log_interval", "save_interval"), 10**9)
-    settings = {"device": "cpu", "dtype": way.dtype, "compile": way.compile, "eval_tokens": 1, **never}
-    return values.replace(**settings, eval_full=False, eval_train=False)
-
-
-def _side_by_side(jobs: Sequence[Timed], val: Split) -> list[float]:
-    workers, threads = jobs[0].way.workers, str(jobs[0].way.threads)
+    workers, threads = ways[0].workers, str(ways[0].threads)
     variables = python_environment(**SETTINGS, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
     processes: list[subprocess.Popen[str]] = []
-    rounds: list[list[float]] = []  # the trial-steps per second of each job
+    rounds: list[list[float]] = []
     with tempfile.TemporaryDirectory() as folder:
-        file, pipe = Path(folder) / "jobs", subprocess.PIPE
-        some = [job._replace(train=_some(job.train)) for job in jobs]
-        file.write_bytes(pickle.dumps((some, _some(val))))
+        file, pipe = Path(folder) / "ways", subprocess.PIPE
+        file.write_bytes(pickle.dumps((ways, values, _some(train), _some(val))))
         try:
             for _ in range(workers):
                 command = python("-c", _CHILD, file)
@@ -262,12 +210,12 @@ def _side_by_side(jobs: Sequence[Timed], val: Split) -> list[float]:
                 _line(process)
             ends = time.monotonic() + ALL_SECONDS
             while len(rounds) < FEWEST_ROUNDS or (len(rounds) < MOST_ROUNDS and time.monotonic() < ends):
-                rounds.append([_rate(processes, job.way.stack) for job in jobs])
+                rounds.append([_rate(processes, way.stack) for way in ways])
         finally:
             for process in processes:
                 process.kill()
                 process.communicate()
-    return [1 / median(rates) for rates in zip(*rounds, strict=True)]
+    return [median(speeds) for speeds in zip(*rounds, strict=True)]
 
 
 def _some(split: Split) -> Split:
@@ -291,16 +239,15 @@ def _rate(processes: Sequence[subprocess.Popen[str]], stack: int) -> float:
 
 
 def main(file: Path) -> None:
-    """Prepare all jobs of a file; then, for each line read, time a round of the next job and print its step's seconds.
-
-    Jobs take turns, so that other load on the machine slows all of them alike.
-    """
+    """Prepare all ways of a file; then, for each line read, time a round of the next way; print its step's seconds."""
     import torch
 
     from sweeplab.train.stack import Stack
 
-    jobs, val = pickle.loads(file.read_bytes())  # our own parent's
-    torch.set_num_threads(jobs[0].way.threads)
+    ways, values, train, val = pickle.loads(file.read_bytes())  # our own parent's
+    torch.set_num_threads(ways[0].threads)
+    never = dict.fromkeys(("max_iters", "eval_interval", "log_interval", "save_interval"), 10**9)
+    like = values.replace(device="cpu", eval_tokens=1, eval_full=False, eval_train=False, **never)
 
     def seconds(stack: Stack, n_steps: int) -> float:
         started, left = time.perf_counter(), iter(range(n_steps))
@@ -308,11 +255,11 @@ def main(file: Path) -> None:
         return (time.perf_counter() - started) / n_steps
 
     ready = []
-    for values, train, way in jobs:
-        like = _as_trained(values, way)
-        stack = Stack(like, train, val, way.stack)
+    for way in ways:
+        of_way = like.replace(dtype=way.dtype, compile=way.compile)
+        stack = Stack(of_way, train, val, way.stack)
         for seed in range(way.stack):
-            stack.admit(TrainingRun(str(seed), like.replace(seed=seed)))
+            stack.admit(TrainingRun(str(seed), of_way.replace(seed=seed)))
         stack.advance()  # the first evaluation
         longest = max(seconds(stack, 1) for _ in range(2))
         ready.append((stack, max(1, min(1000, int(ROUND_SECONDS / longest)))))

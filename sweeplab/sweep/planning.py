@@ -7,7 +7,7 @@ import math
 import shlex
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,10 +30,10 @@ from sweeplab.study.algorithms import settled_sampler
 from sweeplab.study.file.resolve import check_imported
 from sweeplab.study.options import Algorithm
 from sweeplab.study.problems import Location, dotted
-from sweeplab.study.space import Cell, Space, cells, spaces_of
+from sweeplab.study.space import Cell, cells, spaces_of
 from sweeplab.study.spec import TABLE_SUFFIX, StudySpec
 from sweeplab.sweep import choosing
-from sweeplab.sweep.choosing import BenchRow, Timed, Way, step_flops
+from sweeplab.sweep.choosing import BenchRow, Way
 from sweeplab.sweep.progress import Remaining, time_in_words
 from sweeplab.sweep.trials.warm_start import WarmStartSource, read_warm_starts
 from sweeplab.tracking import mirror_in_words
@@ -44,8 +44,6 @@ from sweeplab.train.devices import settle_devices
 FEWEST_RUNS, MOST_RUNS = 3, 200
 # A run tells how long others take if their FLOPs are within this factor: in a smaller one most time is overhead.
 LIKE = 4.0
-# A plan times no stack whose step has more FLOPs: a dozen such steps, and starting, take some 4 s.
-MOST_PLANNED_FLOPS = 5e9
 # The samplers that learn from earlier trials.
 LEARNING = ("joint", "tpe", "gp")
 SHORT_CURE = "use fewer workers, a smaller batch_size or a larger grad_accum"
@@ -110,13 +108,11 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
         mirror=mirror_in_words(spec.fixed),
         is_here=is_here,
     )
-    return with_durations(planned, spaces, dataset, lab, may_time=False), of_grid, dataset
+    return with_durations(planned, lab), of_grid, dataset
 
 
-def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, list[BenchRow]]:
+def bench_study(spec: StudySpec, lab: Path) -> tuple[str, list[BenchRow]]:
     """Time the ways to train the cell with most of a study's FLOPs on this machine; return its key and the ways.
-
-    `again` repeats measurements that are in the cache.
 
     Raises:
         BadInput: the study cannot start, or does not train on this machine's CPU.
@@ -131,34 +127,25 @@ def bench_study(spec: StudySpec, lab: Path, again: bool = False) -> tuple[str, l
     values, threads = samples[cell.cell].median, planned.workers[0].threads
     taken = Way(len(planned.workers), threads, cell.stack, planned.dtype, cell.compile)
     why = choosing.reason(spec, cell, values, taken)
-    rows = choosing.bench(values, dataset.training(values), dataset.val, taken, why, again)
+    rows = choosing.bench(values, dataset.training(values), dataset.val, taken, why)
     return cell.cell, rows
 
 
-def with_durations(
-    planned: plan.Plan, spaces: Sequence[Space], dataset: Dataset, lab: Path, may_time: bool
-) -> plan.Plan:
+def with_durations(planned: plan.Plan, lab: Path) -> plan.Plan:
     """Return the plan with the seconds by which a run of each cell prolongs the study, where they are known.
 
-    They come from earlier runs of about as many FLOPs on the same kind of device, the study's own first; else from
-    steps of the smallest and of the largest cell, of which new ones are timed only where that `may_time` and takes
-    seconds.
+    They come from earlier runs of about as many FLOPs on the same kind of device, the study's own first.
     """
     names = sorted(study_names(lab), key=lambda name: name != planned.name)
     known, at_once = _earlier_runs(lab, names, planned.device, len(planned.workers))
-    alike = [[1 / LIKE <= flops / cell.train_flops <= LIKE for flops, _ in known] for cell in planned.cells]
-    if len(known) >= FEWEST_RUNS and all(map(any, alike)):
-        by = f"{several(len(known), 'earlier run')} of this lab"
-        return _with(planned, by, lambda cell: _as_earlier(cell, known) / at_once)
-    if planned.device != "cpu" or not planned.is_here:
-        return planned
-    typical = {space.cell.key: space.typical for space in spaces}
-    return _by_steps(planned, typical, dataset, may_time) or planned
-
-
-def _with(planned: plan.Plan, by: str, seconds: Callable[[plan.CellPlan], float]) -> plan.Plan:
-    cells = [replace(cell, run_seconds=seconds(cell)) for cell in planned.cells]
-    return replace(planned, cells=cells, timed_by=by)
+    cells = []
+    for cell in planned.cells:
+        near = sorted(known, key=lambda run: abs(math.log(run[0] / cell.train_flops)))[:FEWEST_RUNS]
+        if len(near) < FEWEST_RUNS or not 1 / LIKE <= near[0][0] / cell.train_flops <= LIKE:
+            return planned
+        per_flop = median(seconds / flops for flops, seconds in near)
+        cells.append(replace(cell, run_seconds=cell.train_flops * per_flop / at_once))
+    return replace(planned, cells=cells, timed_by=f"{several(len(known), 'earlier run')} of this lab")
 
 
 def _earlier_runs(
@@ -181,57 +168,11 @@ def _earlier_runs(
             if started["device"] == device and ends:
                 elapsed += folder.elapsed_seconds * len(started["workers"]) / n_workers
                 trained += sum(end.wall_seconds for end in ends)
-                known += [
-                    (end.train_flops, end.wall_seconds)
-                    for end in ends
-                    if end.train_flops and end.wall_seconds
-                ]
+                timed = [(end.train_flops, end.wall_seconds) for end in ends]
+                known += [(flops, seconds) for flops, seconds in timed if flops and seconds]
         except (BadInput, OSError, ValueError, KeyError, TypeError):
             continue  # `doctor` reports what is wrong with it
     return known, max(1.0, trained / (elapsed or math.inf))
-
-
-def _as_earlier(cell: plan.CellPlan, known: Sequence[tuple[float, float]]) -> float:
-    near = sorted(known, key=lambda run: abs(math.log(run[0] / cell.train_flops)))[:FEWEST_RUNS]
-    return cell.train_flops * median(seconds / flops for flops, seconds in near)
-
-
-def _by_steps(
-    planned: plan.Plan, typical: Mapping[str, Hyperparameters], dataset: Dataset, may_time: bool
-) -> plan.Plan | None:
-    """Return the plan by timed steps; None where they take long, have to be compiled first or may not be timed.
-
-    A step's time is assumed linear in its FLOPs between the smallest and the largest cell; evaluating a token takes a
-    third of the FLOPs of training on it.
-    """
-    flops = {key: step_flops(values) for key, values in typical.items()}
-    by_flops = sorted(planned.cells, key=lambda cell: flops[cell.cell])
-    least, most = by_flops[0], by_flops[-1]
-    per_cell = planned.budget.trials_per_cell or max(cell.stack for cell in planned.cells)
-    jobs = []
-    for cell in [least] if len(by_flops) == 1 else [least, most]:
-        values, stack = typical[cell.cell], min(cell.stack, cell.n_trials(per_cell) * len(cell.seeds))
-        way = Way(len(planned.workers), planned.workers[0].threads, stack, planned.dtype, cell.compile)
-        if way.compile and choosing.known_seconds(values, way) is None:
-            way = replace(way, compile=False)
-        may_be_timed = may_time and stack * flops[cell.cell] <= MOST_PLANNED_FLOPS
-        if not may_be_timed and choosing.known_seconds(values, way) is None:
-            return None
-        jobs.append(Timed(values, dataset.training(values), way))
-    try:
-        took = choosing.measured(jobs, dataset.val)
-    except RuntimeError:  # such as for a plugin's activation, which the timing processes do not know
-        return None
-    slope = (took[-1] - took[0]) / (flops[most.cell] - flops[least.cell] or math.inf)
-
-    def seconds(cell: plan.CellPlan) -> float:
-        values, n_val = typical[cell.cell], planned.data.val_tokens
-        n_tokens = min(n_val, values.evaluated_tokens or n_val) * (1 + values.eval_train)
-        n_evaluated = n_tokens * (1 + values.max_iters // values.eval_interval)
-        n_steps = values.max_iters + n_evaluated / 3 / (values.batch_size * values.block_size)
-        return n_steps * (took[0] + slope * (flops[cell.cell] - flops[least.cell]))
-
-    return _with(planned, f"timed steps of {several(len(jobs), 'cell')}", seconds)
 
 
 @dataclass(frozen=True)
@@ -239,7 +180,7 @@ class Outlook:
     """A plan's outlook in its lab: the search ranges as the file writes them, trials done, and time still needed.
 
     `done` counts the trials that use up the budget already. `seconds` is the time that the rest takes, None where no
-    step was timed, and `timed_by` says from what it comes. `to_change` names the ranges at whose ends the best values
+    run was timed, and `timed_by` says from what it comes. `to_change` names the ranges at whose ends the best values
     of its trials lie.
     """
 
@@ -254,21 +195,18 @@ class Outlook:
     def in_words(self) -> str:
         """Say how long the rest takes."""
         if self.seconds is None:
-            return "how long it takes is known once a step was timed; plan --bench times steps"
+            return "how long it takes is known once its first trials train"
         if not self.seconds:
             return "takes no more time"
         return f"takes {time_in_words(self.seconds)} more, by {self.timed_by}"
 
 
 def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
-    """Return a plan's outlook in its lab; if no time is known, time a few steps, which takes some seconds, once."""
+    """Return a plan's outlook in its lab."""
     folder = StudyFolder(lab, spec.name)
     trials = StudyTrials(folder, None if folder.has_started else ())
     ended = [(each.cell, each.ending) for each in trials.all]
     done = Counter(cell for cell, how in ended if how and how.outcome.counts_towards_budget)
-    dataset = inputs.placed_dataset(spec)
-    spaces = spaces_of(spec, cells(spec, dataset.sizes)[0], dataset.sizes)
-    timed = with_durations(planned, spaces, dataset, lab, may_time=True)
     ranges = {}
     for name, entry in spec.search.items():
         text = entry.written()
@@ -277,8 +215,8 @@ def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
     return Outlook(
         ranges=ranges,
         done=sum(done.values()),
-        seconds=Remaining(timed, math.inf).left(0.0, done, folder.elapsed_seconds),
-        timed_by=timed.timed_by or "its time budget",
+        seconds=Remaining(planned, math.inf).left(0.0, done, folder.elapsed_seconds),
+        timed_by=planned.timed_by or "its time budget",
         free_bytes=free_bytes(folder.path),
         to_change=[each.in_words() for each in find_limits(trials) if each.kind == "end of range"],
     )

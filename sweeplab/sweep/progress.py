@@ -1,8 +1,8 @@
 """The progress of a study, and one estimate of how long the rest takes, for its plan, its views and its dashboard.
 
 A cell's whole trial takes the mean seconds of its runs so far; a cell of which nothing is timed takes what its FLOPs
-tell, beside the timed cells. How much of a run a pruner lets train is learned from the trials that have ended, beside
-what the rule of halving expects. Before a step was timed, in this run of the study or for its plan, nothing is told.
+tell, beside the timed cells. How much of a run a trial trains follows from the rule of halving, corrected by the trials
+that have ended. Before anything was timed, in this run of the study or in earlier ones, nothing is told.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import heapq
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from sweeplab.formatting import duration, out_of
 from sweeplab.lab.events import Event, RunEvaluated, StudyError, TrialClaimed, TrialEnded, TrialEvent
@@ -34,14 +33,10 @@ START_SECONDS = 4.0
 GUESSED_FLOPS, GUESSED_STEP_SECONDS = {"cpu": 5e10, "cuda": 5e12}, 0.003
 # What other cells tell of a cell counts as this share of a timed run.
 OTHERS_SHARE = 0.1
-# The parts of a run for which early ends are counted, and the weight, in trials, of what is expected before that.
-PARTS, EXPECTED_TRIALS = 20, 4.0
-# The expected share of trials that a pruner ends in each part, if it does not halve.
-PRUNED_SHARE = 0.04
+# What the rule of halving expects of a trial counts as so many ended trials.
+EXPECTED_TRIALS = 4.0
 # The factor of a halving pruner with a single rung, and the trials of a cell whose number is not limited.
 USUAL_FACTOR, MANY_TRIALS = 4.0, 100
-# More trials than this are not laid out over the workers: the last ones hardly matter then.
-MOST_LAID_OUT = 300
 
 
 def time_in_words(seconds: float | None) -> str:
@@ -65,7 +60,6 @@ class _Trial:
     share: float = 0.0
     at: float | None = None
     is_live: bool = False
-    is_evaluated: bool = False
 
 
 @dataclass
@@ -74,15 +68,6 @@ class _Timed:
 
     shares: float = 0.0
     seconds: float = 0.0
-
-
-class _Rest(NamedTuple):
-    """What is left of a trial: the share of the workers that it takes, its seconds, and its cell and share so far."""
-
-    size: float
-    seconds: float
-    cell: str
-    share: float
 
 
 @dataclass
@@ -96,28 +81,19 @@ class Remaining:
     since: float
     _trials: dict[tuple[str, int], _Trial] = field(default_factory=dict)
     _timed: dict[str, _Timed] = field(default_factory=lambda: defaultdict(_Timed))
-    # By cell and part of a run: the trials that ended there, a run's end being a part of its own; and those cut short.
-    _reached: dict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
-    _stopped: dict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
-    _beside: list[float] = field(
-        default_factory=list
-    )  # seconds of each ended trial in which it did not train
-    _flops: float = 0.0
+    _ended: dict[str, list[float]] = field(
+        default_factory=lambda: defaultdict(list)
+    )  # shares of ended trials
     _has_begun: bool = False
 
-    def replay(self, events: Sequence[Event], now: float) -> None:
-        """Take in the past events of a study's folder, each at the time when its trial began or ended."""
-        ends = {event.place: event.ended for event in events if isinstance(event, TrialEnded)}
-
-        def at(event: Event) -> float:
+    def replay(self, events: Iterable[Event], now: float) -> None:
+        """Take in the past events of a study's folder, each trial's at the time when it began or ended."""
+        began: dict[tuple[str, int], float] = {}
+        for event in events:
             if isinstance(event, TrialClaimed):
-                return event.started
+                began[event.place] = event.started
             if isinstance(event, TrialEvent):
-                return ends.get(event.place, now)
-            return now
-
-        for event in sorted(events, key=at):  # stable: an evaluation stays before its trial's end
-            self.take_in(event, at(event))
+                self.take_in(event, min(now, began.get(event.place, now)))
 
     def clear_live(self) -> None:
         """Record that all trials that trained were saved."""
@@ -128,68 +104,66 @@ class Remaining:
         """Learn from an event of a worker, or of the study's folder."""
         if not isinstance(event, TrialEvent) or event.cell not in self._cells:
             return
+        trial = self._trials.setdefault(event.place, _Trial())
         if isinstance(event, TrialClaimed | RunEvaluated):
-            trial = self._trials.setdefault(event.place, _Trial())
             trial.is_live = True
             self._has_begun |= now >= self.since
-            if isinstance(event, RunEvaluated):
-                length = self._cells[event.cell].max_iters
-                self._advance(event.cell, trial, event.iteration / length if length else 0.0, now)
-            elif now >= self.since:
+            length = self._cells[event.cell].max_iters
+            if isinstance(event, RunEvaluated) and length:
+                self._advance(event.cell, trial, min(1.0, event.iteration / length), now)
+            if now >= self.since and trial.at is None:
                 trial.at = now
-            return
-        if not isinstance(event, TrialEnded) or not event.ending.outcome.counts_towards_budget:
-            trial = self._trials.setdefault(event.place, _Trial())
-            trial.is_live, trial.at = False, None  # saved or lost
-            if isinstance(event, TrialEnded):  # failed: another one is trained in its place
-                del self._trials[event.place]
-            return
-        trial = self._trials.pop(event.place, _Trial())
-        is_whole = event.ending.outcome is RunState.COMPLETE
-        if is_whole and trial.share < 1.0:
-            self._advance(event.cell, trial, 1.0, now)
-        elif trial.at is not None:
-            self._beside.append(now - trial.at)
-        part = PARTS if is_whole else _part(trial.share)
-        self._reached[event.cell][part] += 1
-        if not is_whole:
-            self._stopped[event.cell][part] += 1
+        elif isinstance(event, TrialEnded):
+            del self._trials[event.place]
+            if event.ending.outcome is RunState.COMPLETE:
+                self._advance(event.cell, trial, 1.0, now)
+            if event.ending.outcome.counts_towards_budget:  # else another one is trained in its place
+                self._ended[event.cell].append(trial.share)
+        else:  # saved or lost
+            trial.is_live, trial.at = False, None
+
+    def _advance(self, cell: str, trial: _Trial, share: float, now: float) -> None:
+        """Take in that a trial has trained a share of its run; what precedes its first evaluation does not count."""
+        grown = share - trial.share
+        if grown > 0 and trial.at is not None:
+            self._timed[cell].seconds += max(0.0, now - trial.at)
+            self._timed[cell].shares += grown
+        if grown > 0 or share == 0:
+            trial.share = share
+            trial.at = now if now >= self.since else None
 
     def left(self, now: float, counted: Mapping[str, int], elapsed: float = 0.0) -> float | None:
         """Return how long the rest takes, given each cell's ended trials and the seconds of the time budget used up.
 
-        None before a step was timed.
+        None before anything was timed.
         """
         budget = self.plan.budget
         most = math.inf if budget.time is None else max(0.0, budget.time - elapsed)
         if budget.trials_per_cell is None and budget.flops is None:
             return most
-        stops = self._stops()
-        waiting, live = (
-            self._waiting(counted, stops),
-            [key for key, trial in self._trials.items() if trial.is_live],
-        )
+        live = [key for key, trial in self._trials.items() if trial.is_live]
+        waiting = self._waiting(counted)
         if not (waiting or live):
             return 0.0
         wholes = self._whole_seconds()
         if wholes is None:
             return None
-        beside = median(self._beside[-MOST_LAID_OUT:]) if self._beside else 0.0
-        rest: list[_Rest] = []
+        rest: list[
+            tuple[float, float]
+        ] = []  # the share of the workers that each trial takes, and its seconds
         for place in live:
             cell, trial = self._cells[place[0]], self._trials[place]
             passed = 0.0 if trial.at is None else max(0.0, now - trial.at)
-            seconds = _kept(stops[cell.cell], trial.share) * wholes[cell.cell]
-            rest.append(
-                _Rest(1 / self._slots(cell), max(0.0, seconds - passed) + beside, cell.cell, trial.share)
-            )
+            seconds = self._to_train(cell, trial.share) * wholes[cell.cell] - passed
+            rest.append((1 / self._slots(cell), max(0.0, seconds)))
         for cell, share in waiting:
-            seconds = _kept(stops[cell.cell], share) * wholes[cell.cell]
-            rest.append(_Rest(1 / self._slots(cell), seconds + beside, cell.cell, share))
+            rest.append((1 / self._slots(cell), self._to_train(cell, share) * wholes[cell.cell]))
         # Of the last trials some train longer than the mean, while the others' slots stay empty.
-        last, n_last = rest[-1], min(len(rest), round(1 / rest[-1].size))
-        longer = _kept(stops[last.cell], last.share, n_last) - _kept(stops[last.cell], last.share)
-        tail = longer * wholes[last.cell] / 2
+        last = waiting[-1] if waiting else (self._cells[live[-1][0]], self._trials[live[-1]].share)
+        cell, share = last
+        n_last = min(len(rest), round(self._slots(cell)))
+        longer = self._by_halving(cell, share, n_last) - self._by_halving(cell, share)
+        tail = longer * wholes[cell.cell] / 2
         start = 0.0
         if not self._has_begun:
             start = max(0.0, START_SECONDS - max(0.0, now - self.since))
@@ -199,41 +173,29 @@ class Remaining:
     def _cells(self) -> dict[str, CellPlan]:
         return {cell.cell: cell for cell in self.plan.cells}
 
-    def _advance(self, name: str, trial: _Trial, share: float, now: float) -> None:
-        """Take in that a trial has trained a share of its run."""
-        share = min(1.0, share)
-        if share <= trial.share and trial.is_evaluated:  # of another seed
-            return
-        cell = self._cells[name]
-        self._flops += (share - trial.share) * cell.train_flops * len(cell.seeds)
-        if trial.at is not None and share > trial.share:
-            self._timed[name].seconds += max(0.0, now - trial.at)
-            self._timed[name].shares += share - trial.share
-        trial.share, trial.is_evaluated = share, True
-        if now >= self.since:
-            trial.at = now
-
-    def _waiting(
-        self, counted: Mapping[str, int], stops: Mapping[str, Sequence[float]]
-    ) -> list[tuple[CellPlan, float]]:
+    def _waiting(self, counted: Mapping[str, int]) -> list[tuple[CellPlan, float]]:
         """Return the cell of each trial that is still to train, and its share of a run so far."""
-        per_cell, flops = self.plan.budget.trials_per_cell, self.plan.budget.flops
+        per_cell, cells = self.plan.budget.trials_per_cell, self.plan.cells
         if per_cell is None:
-            assert flops is not None
-            cells = self.plan.cells
-            a_round = sum(_kept(stops[cell.cell]) * cell.train_flops * len(cell.seeds) for cell in cells)
-            n_rounds = math.ceil(max(0.0, flops - self._flops) / a_round)
+            assert self.plan.budget.flops is not None
+            shares = {cell.cell: sum(self._ended[cell.cell]) for cell in cells}
+            for (name, _), trial in self._trials.items():
+                shares[name] += trial.share
+            used = sum(shares[cell.cell] * cell.train_flops * len(cell.seeds) for cell in cells)
+            of_round = sum(self._to_train(cell) * cell.train_flops * len(cell.seeds) for cell in cells)
+            n_rounds = math.ceil(max(0.0, self.plan.budget.flops - used) / of_round)
             return [(cell, 0.0) for cell in cells] * n_rounds
-        live = Counter(cell for (cell, _), trial in self._trials.items() if trial.is_live)
-        saved = defaultdict[str, list[float]](list)
-        for (name, _), trial in self._trials.items():
-            if not trial.is_live:
-                saved[name].append(trial.share)
+        n_live = Counter(name for (name, _), trial in self._trials.items() if trial.is_live)
         waiting = []
-        for cell in self.plan.cells:
-            n_left = max(0, cell.n_trials(per_cell) - counted.get(cell.cell, 0) - live[cell.cell])
-            begun = saved[cell.cell][:n_left]
-            waiting += [(cell, share) for share in begun] + [(cell, 0.0)] * (n_left - len(begun))
+        for cell in cells:
+            n_left = cell.n_trials(per_cell) - counted.get(cell.cell, 0) - n_live[cell.cell]
+            saved = [
+                trial.share
+                for (name, _), trial in self._trials.items()
+                if name == cell.cell and not trial.is_live
+            ]
+            shares_left = saved + [0.0] * max(0, n_left - len(saved))
+            waiting += [(cell, share) for share in shares_left[: max(0, n_left)]]
         return waiting
 
     def _slots(self, cell: CellPlan) -> float:
@@ -243,23 +205,21 @@ class Remaining:
         return max(1.0, n_slots if per_cell is None else min(n_slots, cell.n_trials(per_cell)))
 
     def _whole_seconds(self) -> dict[str, float] | None:
-        """Return the seconds of a whole trial of each cell; None before a step was timed."""
+        """Return the seconds of a whole trial of each cell; None before anything was timed."""
         expected = {}
         for cell in self.plan.cells:
             seconds = cell.run_seconds
             if not seconds:
                 steps = (cell.max_iters or 0) * GUESSED_STEP_SECONDS
-                seconds = (steps + cell.train_flops / GUESSED_FLOPS[self.plan.device]) / len(
-                    self.plan.workers
-                )
+                seconds = steps + cell.train_flops / GUESSED_FLOPS[self.plan.device]
+                seconds /= len(self.plan.workers)
             expected[cell.cell] = seconds * len(cell.seeds) * self._slots(cell)
         timed = {name: each for name, each in self._timed.items() if each.seconds}
+        ratio = 1.0
         if timed:
             by_plan = sum(each.shares * expected[name] for name, each in timed.items())
             ratio = sum(each.seconds for each in timed.values()) / by_plan
-        elif self.plan.timed_by:
-            ratio = 1.0
-        else:
+        elif not self.plan.timed_by:
             return None
         wholes = {}
         for name, seconds in expected.items():
@@ -268,84 +228,44 @@ class Remaining:
             wholes[name] = (measured.seconds + by_others) / (measured.shares + OTHERS_SHARE)
         return wholes
 
-    def _stops(self) -> dict[str, list[float]]:
-        """Return for each cell and part of a run the share of trials that end in it, of those that reach it.
+    def _to_train(self, cell: CellPlan, share: float = 0.0) -> float:
+        """Return how much of a run a trial at a share of it still trains, in the mean."""
+        by_rule = trained = EXPECTED_TRIALS
+        for name, shares in self._ended.items():
+            by_rule += len(shares) * self._by_halving(self._cells[name], 0.0)
+            trained += sum(shares)
+        return min(1 - share, self._by_halving(cell, share) * trained / by_rule)
 
-        At a rung it is what the rule of halving expects of the cell's next trials, corrected by how many trials of all
-        cells have passed there beside how many the rule expected.
+    def _by_halving(self, cell: CellPlan, share: float, n_longest: int = 1) -> float:
+        """Return how much of a run the longest of some trials at a share of it still trains by the rule of halving.
+
+        At a rung, one of n trials passes if it is among the best n / factor of those that came before it, or the best.
         """
-        expected = 0.0
-        if not self.plan.pruner.startswith("none") and not any(cell.rungs for cell in self.plan.cells):
-            expected = PRUNED_SHARE
-        passed = {cell.cell: self._passed(cell.cell) for cell in self.plan.cells}
-        stopped = [sum(of_cell[part] for of_cell in self._stopped.values()) for part in range(PARTS)]
-        n_passed = [sum(of_cell[part] for of_cell in passed.values()) for part in range(PARTS)]
-        usual = [
-            (stopped[part] + EXPECTED_TRIALS * expected) / (stopped[part] + n_passed[part] + EXPECTED_TRIALS)
-            for part in range(PARTS)
-        ]
-        stops = {}
-        for cell in self.plan.cells:
-            of_cell = stops[cell.cell] = [*usual]
-            n_trials, factor = self.plan.budget.trials_per_cell or MANY_TRIALS, USUAL_FACTOR
-            if len(cell.rungs) > 1:
-                factor = cell.rungs[1] / cell.rungs[0]
-            for rung in cell.rungs if cell.max_iters else ():
-                part = _part(rung / (cell.max_iters or 1))
-                came = {name: self._stopped[name][part] + passed[name][part] for name in passed}
-                by_rule = sum(_passes(0, n, factor) for n in came.values())
-                to_come = max(1, n_trials - came[cell.cell])
-                share = _passes(came[cell.cell], to_come, factor) / to_come
-                of_cell[part] = 1 - min(
-                    1.0, share * (n_passed[part] + EXPECTED_TRIALS) / (by_rule + EXPECTED_TRIALS)
-                )
-                n_trials = math.ceil(_passes(0, n_trials, factor))
-        return stops
-
-    def _passed(self, name: str) -> list[int]:
-        """Return how many trials of a cell have passed each part of a run, those that train included."""
-        reached = self._reached[name].copy()
-        for (cell, _), trial in self._trials.items():
-            if cell == name and trial.share > 0:  # the part that it is in is not passed
-                reached[_part(trial.share)] += 1
-        return [sum(count for part, count in reached.items() if part > at) for at in range(PARTS)]
+        n_trials = self.plan.budget.trials_per_cell or MANY_TRIALS
+        factor = cell.rungs[1] / cell.rungs[0] if len(cell.rungs) > 1 else USUAL_FACTOR
+        survive, kept, at = 1.0, 0.0, share
+        for rung in cell.rungs if cell.max_iters else ():
+            n_passed = sum(max(1, number // factor) / number for number in range(1, n_trials + 1))
+            place = rung / (cell.max_iters or 1)
+            if place > at:
+                kept += (1 - (1 - survive) ** n_longest) * (place - at)
+                survive *= n_passed / n_trials
+                at = place
+            n_trials = math.ceil(n_passed)
+        return kept + (1 - (1 - survive) ** n_longest) * (1 - at)
 
 
-def _passes(came: int, n_trials: int, factor: float) -> float:
-    """Return how many of the next trials pass a rung of halving after so many have come there, in the mean.
-
-    One passes if it is among the best share 1 / factor of those there, or the best.
-    """
-    return sum(max(1, number // factor) / number for number in range(came + 1, came + n_trials + 1))
-
-
-def _part(share: float) -> int:
-    """Return the part of a run that ends at a share of it, or has it inside."""
-    return min(PARTS - 1, max(0, math.ceil(share * PARTS - 1e-9) - 1))
-
-
-def _kept(stops: Sequence[float], share: float = 0.0, n_trials: int = 1) -> float:
-    """Return how much of a run the longest of some trials at a share of it still trains, in the mean."""
-    survive, kept = 1.0, 0.0
-    for part in range(int(share * PARTS + 1e-9), PARTS):
-        kept += (1 - (1 - survive) ** n_trials) * min(1 / PARTS, (part + 1) / PARTS - share)
-        survive *= 1 - stops[part]
-    return kept
-
-
-def _laid_out(trials: Sequence[_Rest]) -> float:
+def _laid_out(trials: Iterable[tuple[float, float]]) -> float:
     """Return when the last trial ends, if each takes its share of the workers and starts where enough is free."""
-    if len(trials) > MOST_LAID_OUT:
-        return sum(trial.size * trial.seconds for trial in trials)
     room, at, last = 1.0, 0.0, 0.0
     running: list[tuple[float, float]] = []
-    for trial in trials:
-        while room < trial.size - 1e-9:
+    for size, seconds in trials:
+        while room < size - 1e-9:
             at, freed = heapq.heappop(running)
             room += freed
-        room -= trial.size
-        heapq.heappush(running, (at + trial.seconds, trial.size))
-        last = max(last, at + trial.seconds)
+        room -= size
+        heapq.heappush(running, (at + seconds, size))
+        last = max(last, at + seconds)
     return last
 
 
@@ -411,7 +331,7 @@ class StudyProgress:
         self.live.clear()
         self.remaining.clear_live()
 
-    def begin(self, plan: Plan, since: float, past: Sequence[Event]) -> None:
+    def begin(self, plan: Plan, since: float, past: Iterable[Event]) -> None:
         """Take over the plan with which the study was last started, at `since` (a time as in events), and its past."""
         self.plan, self.remaining = plan, Remaining(plan, since)
         self.remaining.replay(past, time.time())

@@ -41,8 +41,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in ("SWEEPLAB_LAB", "MLFLOW_TRACKING_URI", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
-    # Steps are timed, for seconds, where a test is about that alone.
-    monkeypatch.setattr("sweeplab.sweep.planning.MOST_PLANNED_FLOPS", 0.0)
     return tmp_path
 
 

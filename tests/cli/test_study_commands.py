@@ -254,24 +254,11 @@ def test_plan_and_dry_run_say_the_same_and_write_nothing(cli, finished, folder: 
     assert not list(folder.iterdir())
 
 
-@pytest.mark.slow
-def test_a_plan_without_earlier_runs_times_steps_once_and_else_says_no_time(
-    cli, finished, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = ("plan", finished.file, "--lab", folder / "new", "-o", "max_iters=400", "-o", "eval_interval=100")
-    monkeypatch.setenv("SWEEPLAB_CACHE", str(folder / "cache"))  # other tests may have timed such steps
-    said = cli(*plan)
-    assert said.code == 0 and "known once a step was timed" in said.out
-    monkeypatch.undo()
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("SWEEPLAB_CACHE", str(folder / "cache"))
-    timed = json.loads(cli(*plan, "--json").out)["outlook"]
-    assert timed["timed_by"] == "timed steps of 2 cells"
-    # Two cells of two runs, 400 steps each, which take between 0.1 and 100 ms.
-    assert 0.16 < timed["seconds"] < 160
-    monkeypatch.setattr("subprocess.Popen", None)
-    assert json.loads(cli(*plan, "--json").out)["outlook"]["seconds"] == timed["seconds"]
-    assert re.search(r"takes (about|under) \S+ more, by timed steps of 2 cells", cli(*plan).out)
+def test_a_plan_without_earlier_runs_says_no_time(cli, finished, folder: Path) -> None:
+    said = cli(
+        "plan", finished.file, "--lab", folder / "new", "-o", "max_iters=400", "-o", "eval_interval=100"
+    )
+    assert said.code == 0 and "known once its first trials train" in said.out
 
 
 def test_schema_is_json(cli) -> None:

@@ -93,42 +93,30 @@ def test_from_the_half_of_the_first_trial_on_the_truth_is_within_a_factor(
 
     The last tenth is left out: there a single trial is most of the rest.
     """
-    plan = planned
+    cells, pruner = planned.cells, planned.pruner
     if prunes:
-        rungs = [100 * rung // N_EVALUATIONS for rung in RUNGS]
-        plan = replace(plan, pruner="asha", cells=[replace(cell, rungs=rungs) for cell in plan.cells])
+        pruner, rungs = "asha", [100 * rung // N_EVALUATIONS for rung in RUNGS]
+        cells = [replace(cell, rungs=rungs) for cell in cells]
+    known = plan = replace(planned, pruner=pruner, cells=cells)
+    if not is_timed:  # FLOPs alone tell how unlike the cells are
+        unlike = [replace(cell, run_seconds=0.0, train_flops=1e11 * cell.run_seconds) for cell in cells]
+        known = replace(plan, cells=unlike, timed_by="")
     ratios = []
     for seed in range(16):
-        events = [*trace(plan, random.Random(seed), prunes, 2.0)]
-        known = plan
-        if not is_timed:  # FLOPs alone tell how unlike the cells are
-            cells = [
-                replace(cell, run_seconds=0.0, train_flops=1e11 * cell.run_seconds) for cell in plan.cells
-            ]
-            known = replace(plan, cells=cells, timed_by="")
-        said = [*looks(known, events)]
+        said = [*looks(known, [*trace(plan, random.Random(seed), prunes, 2.0)])]
         assert is_timed or said[1][0] is None, "no estimate before a step was timed"
-        ratios += [
-            left / truth for left, truth, furthest in said if furthest >= 0.5 and truth > 0.1 * said[0][1]
-        ]
+        for left, truth, furthest in said:
+            if furthest >= 0.5 and truth > 0.1 * said[0][1]:
+                ratios.append(left / truth)
     near = [ratio for ratio in ratios if 1 / 1.5 < ratio < 1.5]
     # With a pruner luck decides how many of the last, largest trials train on.
     assert len(near) >= (0.8 if prunes else 0.98) * len(ratios)
     assert 0.85 < median(ratios) < 1.15
 
 
-def test_without_a_timed_step_there_is_no_estimate_and_a_start_goes_on_with_the_clock(planned: Plan) -> None:
+def test_a_start_goes_on_with_the_clock_and_words_are_short(planned: Plan) -> None:
     begun = [Remaining(planned, 0.0).left(float(at), {}) for at in (0, 2, 10, 60)]
     assert [left - begun[-1] for left in begun] == pytest.approx([START_SECONDS, START_SECONDS - 2, 0.0, 0.0])
-    untimed = Remaining(replace(planned, timed_by=""), 0.0)
-    cell = planned.cells[0].cell
-    untimed.take_in(TrialClaimed(cell=cell, trial=0, started=1.0), 1.0)
-    untimed.take_in(RunEvaluated(cell=cell, trial=0, seed=0, iteration=0, val_loss=2.0), 30.0)
-    assert untimed.left(30.0, {}) is None
-    untimed.take_in(RunEvaluated(cell=cell, trial=0, seed=0, iteration=10, val_loss=2.0), 31.0)
-    assert untimed.left(31.0, {}) > 9.0
-
-
-@pytest.mark.parametrize("seconds", [0.4, 7, 95, 388, 3599, 4 * 3600.0, 1e6])
-def test_an_estimate_is_short_in_words(seconds: float) -> None:
-    assert len(time_in_words(seconds)) <= 13 and time_in_words(None) == ""
+    for seconds in (0.4, 7, 95, 388, 3599, 4 * 3600.0, 1e6):
+        assert len(time_in_words(seconds)) <= 13
+    assert time_in_words(None) == ""
