@@ -23,7 +23,7 @@ from sweeplab.errors import BadInput, Problem, conflict, nearest
 from sweeplab.files import make_folder, opened, read_bytes, write_whole
 from sweeplab.formatting import duration, several, written
 from sweeplab.hyperparameters import TABLE, canonical
-from sweeplab.lab.findings import find_limits, widened
+from sweeplab.lab.findings import find_limits
 from sweeplab.lab.identity import write_orders
 from sweeplab.lab.listing import StudyTrials, find_trial, read_spec
 from sweeplab.lab.moving import Done
@@ -48,8 +48,6 @@ from sweeplab.sweep.trials.store import Store, open_store
 PROBES = 128
 LOOK_SECONDS = 0.2
 MORE = 0.5  # of a cell's trials are tried again where its range was widened and no budget is named
-# The options of `extend` by the limits of a budget.
-OPTIONS = {"trials_per_cell": "--trials-per-cell", "time": "--time"}
 
 
 def detach(
@@ -200,20 +198,17 @@ def _extend_budget(folder: StudyFolder, limits: Mapping[str, int | str]) -> Done
     changes = {f"budget.{name}": "null" if text == "none" else text for name, text in limits.items()}
     with store.storage.transaction() as connection:  # another such command may change another part of it
         before = read_spec(folder).budget.model_dump()
-        try:
-            check_grid_sampler(
-                read_study(folder.canonical_file, [f"{place}={text}" for place, text in changes.items()]),
-                store.spaces,
-            )
-        except BadInput as error:
-            raise BadInput(*map(_by_option, error.problems)) from error
+        overrides = [f"{place}={text}" for place, text in changes.items()]
+        check_grid_sampler(read_study(folder.canonical_file, overrides), store.spaces)
         spec = _rewrite(folder, changes)
         after = spec.budget.model_dump()
         store.commands.add_in(connection, "budget", after)
     store.poll_commands()
-    words = ", ".join(f"{name} {_said(after[name])} (was {_said(before[name])})" for name in limits)
-    back = [word for name in limits for word in (OPTIONS[name], _said(before[name]))]
-    what, undo = f"{folder.name} has {words}", [folder.command("extend", *back)]
+    words, back = list[str](), list[str]()
+    for name in limits:
+        words.append(f"{name} {_said(after[name])} (was {_said(before[name])})")
+        back += [f"--{name.replace('_', '-')}", _said(before[name])]
+    what, undo = f"{folder.name} has {', '.join(words)}", [folder.command("extend", *back)]
     if spec.budget.trials_per_cell is not None:
         to_go = sum(max(0, int(store.limit(each.cell)) - each.counted) for each in store.counts())
         what += f": {several(to_go, 'trial')} to go"
@@ -231,13 +226,8 @@ def grow(folder: StudyFolder, chosen: Sequence[tuple[Mapping[str, Any], int]], w
     Raises:
         BadInput: the study is running, as its workers know its cells.
     """
-    if folder.is_run:
-        stop = folder.command("stop")
-        raise BadInput(
-            f"study {folder.name} is running, and its workers know its cells; {stop} stops it first"
-        )
+    _refuse_running(folder)
     store = open_store(folder)
-    known = {cell.key: cell for cell in store.cells}
     best = StudyTrials(folder).best_of_cells()
     new, added = [], list[tuple[str, int]]()
     with store.storage.transaction():
@@ -248,10 +238,8 @@ def grow(folder: StudyFolder, chosen: Sequence[tuple[Mapping[str, Any], int]], w
             elif cell.key in best:
                 added += [_repeat(store, cell, best[cell.key].number) for _ in range(times)]
         if new:
-            cells = json.dumps([*(dict(cell.values) for cell in known.values()), *new])
-            spec = read_study(folder.canonical_file, ["grid={}", f"cells={cells}"])
-            write_orders(folder, spec, {"grid": "extend", "cells": "extend"})
-            write_whole(folder.canonical_file, json.dumps(spec.as_written(), indent=1).encode())
+            cells = json.dumps([*(dict(cell.values) for cell in store.cells), *new])
+            _rewrite(folder, {"grid": "{}", "cells": cells})
     if added:
         store.commands.add("enqueue", {"trials": added})
     parts = []
@@ -277,21 +265,18 @@ def _widen(folder: StudyFolder, name: str) -> str:
     search = folder.read(folder.canonical_file)["search"]
     ranges = [key for key, entry in search.items() if "min" in entry and "divides" not in entry]
     if name not in ranges:
-        what = f"study {folder.name} searches no range of {name}"
-        if name in search:
-            what = f"{name} has no ends in study {folder.name}: only a range is widened"
-        raise BadInput(Problem(f"--widen: {what}", ", ".join(ranges) or "none", nearest(name, ranges)))
-    if folder.is_run:
-        what = f"study {folder.name} is running, and its workers know its range"
-        raise BadInput(f"{what}; {folder.command('stop')} stops it first")
-    entry, trials, near = search[name], StudyTrials(folder), set[str]()
-    for limit in find_limits(trials):
-        if limit.kind == "end of range" and limit.name == name:
-            near |= {end for end in ("min", "max") if f"{end} to take" in limit.numbers}
+        what = f"--widen: study {folder.name} searches no range of {name}"
+        raise BadInput(Problem(what, ", ".join(ranges) or "none", nearest(name, ranges)))
+    _refuse_running(folder)
+    entry, trials = search[name], StudyTrials(folder)
     was = f"{written(entry['min'])} to {written(entry['max'])}"
-    if not near:
+    ends: dict[str, float] = {}
+    for limit in find_limits(trials):
+        for end in ("min", "max"):
+            if limit.name == name and f"{end} to take" in limit.numbers:
+                ends[end] = limit.numbers[f"{end} to take"]
+    if not ends:
         raise BadInput(f"--widen: no best {name} lies at an end of its range, {was}")
-    ends = {end: widened(name, entry, end) for end in sorted(near)}
     ends = {end: value for end, value in ends.items() if value != entry[end]}
     if not ends:
         raise BadInput(f"--widen: {name} has its widest range already, {was}")
@@ -305,25 +290,22 @@ def _widen(folder: StudyFolder, name: str) -> str:
     )
 
 
+def _refuse_running(folder: StudyFolder) -> None:
+    if folder.is_run:
+        what = f"study {folder.name} is running, and its workers know its cells and ranges"
+        raise BadInput(f"{what}; {folder.command('stop')} stops it first")
+
+
 def _commands_of_running(folder: StudyFolder) -> Commands:
     commands = Commands.open(folder)
     if is_running(folder, commands):
         return commands
     store = open_store(folder)
     done = several(sum(counts.counted for counts in store.counts()), "trial")
-    next_step = f"{done} done; {_when(folder, store)}"
-    if not store.has_room():
-        next_step = (
-            f"it has all of its {done}; {folder.command('extend', '--trials-per-cell', 'N')} gives it more"
-        )
-    raise BadInput(f"study {folder.name} is not running: {next_step}")
-
-
-def _by_option(problem: Problem) -> Problem:
-    what = problem.what
-    for name, option in OPTIONS.items():
-        what = what.replace(f"-o budget.{name}=", f"{option} ")
-    return Problem(what, problem.allowed, problem.nearest)
+    if store.has_room():
+        raise BadInput(f"study {folder.name} is not running: {done} done; {_when(folder, store)}")
+    more = folder.command("extend", "--trials-per-cell", "N")
+    raise BadInput(f"study {folder.name} is not running: it has all of its {done}; {more} gives it more")
 
 
 def _said(value: Any) -> str:
@@ -342,13 +324,13 @@ def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
     """
     store = open_store(folder)
     values = _read(words, store.spec)
-    apart = {**store.spec.grid, **store.spec.changed}  # the hyperparameters in which cells differ
-    asked = {name: value for name, value in values.items() if name in apart}
-    chosen = [space for space in store.spaces if all(space.given[each] == asked[each] for each in asked)]
-    if not chosen:
-        raise BadInput(f"no cell of study {folder.name} has {', '.join(words)}: its constraints exclude it")
     searched = {name: value for name, value in values.items() if name in store.spec.search}
-    points = [(space.cell, _point(space, searched)) for space in chosen]
+    points = []
+    for space in store.spaces:
+        if all(space.given[name] == value for name, value in values.items() if name not in searched):
+            points.append((space.cell, _point(space, searched)))
+    if not points:
+        raise BadInput(f"no cell of study {folder.name} has {', '.join(words)}: its constraints exclude it")
     with store.storage.transaction():
         added = [_enqueue(store, cell, point, {"enqueued": values}) for cell, point in points]
     store.commands.add("enqueue", {"trials": added, "values": values})
@@ -436,60 +418,38 @@ def _find(store: Store, number: int, cell: str | None) -> tuple[Cell, FrozenTria
 
 def _read(words: Sequence[str], spec: StudySpec) -> dict[str, Any]:
     """Parse `name=value` words into values of the study's grid and search, each of its hyperparameter's type."""
-    problems: list[Problem] = []
-    values, words_of = dict[str, Any](), dict[str, str]()
+    apart = {**spec.grid, **spec.changed}
+    sampled = [name for name, how in spec.search.items() if not isinstance(how, Derived)]
+    known = [*apart, *sampled]
+    values: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")
-        name = canonical(name)
-        errors = Problems(SourceMap())
+        name, errors = canonical(name), Problems(SourceMap())
         value = parse(text, errors)
         if not equals or errors.found:
-            problems.append(Problem(f"{word!r} lacks a value", "name=value, such as learning_rate=1e-3"))
-        elif problem := _refused(name, spec):
-            problems.append(problem)
-        else:
-            try:
-                value = TABLE[name].check(value)
-            except (ValueError, OverflowError):
-                problems.append(Problem(f"{name} is {shown(value)}", TABLE[name].allowed))
-                continue
-            first = words_of.setdefault(name, word)
-            if values.setdefault(name, value) != value:
-                problems.append(conflict(first, word))
-            known = {**spec.grid, **spec.changed}.get(name)
-            if known and value not in known:
-                allowed = " | ".join(map(shown, known))
-                problems.append(Problem(f"{name} is {shown(value)}, which no cell of the study has", allowed))
-    if problems:
-        raise BadInput(*problems)
+            raise BadInput(Problem(f"{word!r} lacks a value", "name=value, such as learning_rate=1e-3"))
+        if name not in known:
+            what = f"{name!r} is neither in the grid nor searched in this study"
+            raise BadInput(Problem(what, ", ".join(known), nearest(name, known)))
+        try:
+            value = TABLE[name].check(value)
+        except (ValueError, OverflowError):
+            raise BadInput(Problem(f"{name} is {shown(value)}", TABLE[name].allowed)) from None
+        if values.setdefault(name, value) != value:
+            raise BadInput(conflict(*(each for each in words if canonical(each.partition("=")[0]) == name)))
+        if name in apart and value not in apart[name]:
+            allowed = " | ".join(map(shown, apart[name]))
+            raise BadInput(Problem(f"{name} is {shown(value)}, which no cell of the study has", allowed))
     return values
-
-
-def _refused(name: str, spec: StudySpec) -> Problem | None:
-    entry = spec.search.get(name)
-    sampled = [each for each, how in spec.search.items() if not isinstance(how, Derived)]
-    known = [*spec.grid, *spec.changed, *sampled]
-    allowed = ", ".join(known)
-    if isinstance(entry, Derived):
-        return Problem(f"{name} follows from the others: {entry.expr.text}", allowed)
-    if name in known:
-        return None
-    if name in TABLE:
-        value = spec.fixed.get(name, TABLE[name].default)
-        return Problem(f"{name} is {shown(value)} in every trial of this study", allowed)
-    return Problem(f"{name!r} is unknown", allowed, nearest(name, [*known, *TABLE]))
 
 
 def _point(space: Space, searched: Mapping[str, Any]) -> dict[str, Any]:
     point: dict[str, Any] = {}
-    problems = []
     for name, value in searched.items():
         try:
             point |= space.stored(name, value)
         except ValueError as error:
-            problems.append(Problem(f"{name} is {shown(value)}", str(error)))
-    if problems:
-        raise BadInput(*problems)
+            raise BadInput(Problem(f"{name} is {shown(value)}", str(error))) from None
     broken = {space.broken(values) for values in space.draws(PROBES, point)}
     if None not in broken:
         rules = ", ".join(repr(rule) for rule in sorted(filter(None, broken)))
