@@ -148,7 +148,6 @@ PRUNERS: dict[str, AlgorithmRow] = {
     ),
     "threshold": AlgorithmRow("ThresholdPruner", "Ends a trial whose value leaves an interval"),
 }
-OTHER_NAMES = {"patience": "patient"}
 
 
 class Algorithm(Section):
@@ -167,7 +166,7 @@ class Algorithm(Section):
         if not isinstance(named, Mapping) or "type" not in named:
             raise Refusal("", f"{' | '.join(rows)}, or {{type: …}} with Optuna's options beside it")
         held = {name: value for name, value in named.items() if name != "type"}
-        kind = OTHER_NAMES.get(str(named["type"]), str(named["type"]))
+        kind = str(named["type"])
         if kind not in rows:
             at = () if isinstance(written, str) else ("type",)
             raise Refusal("", " | ".join(rows), nearest(kind, rows), at=at)

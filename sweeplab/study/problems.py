@@ -175,7 +175,7 @@ class Problems:
         near = nearest(name, [*known, *elsewhere])
         allowed = ", ".join(known)
         if len(known) > MOST_NAMED:
-            command = "hyperparameters" if kind == "hyperparameter" else "schema"
+            command = "hyperparameters" if kind == "hyperparameter" else "hyperparameters --schema"
             allowed = f"`sweeplab {command}` lists them" if not near else ""
         self.add(path, f"{dotted(path[:-1])}: unknown {kind} {shown(name)}", allowed, near, at_key=True)
 

@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_left_out_written_as_a_comment_and_said(folder: Pat
         "line 7: dropout is 'a lot'; allowed: a number from 0 to below 1",
         "line 8: n_layer is '0'; allowed: a whole number from 1",
         "line 9: n_head: 5 does not fit: n_head 5 does not divide n_embd 128",
-        "line 11: max_iters is left out: max_iters, epochs and tokens_per_param exclude each other",
+        "line 11: max_iters is left out: another row sets the length of training",
     ):
         assert any(line.startswith(f"table.md: {text}") for line in said), said
 

@@ -121,7 +121,7 @@ def test_a_pruner_needs_no_options(name):
 
 
 def test_a_pruner_without_another_stops_what_gets_worse():
-    pruner = build(read(pruner={"type": "patience", "patience": 1, "min_delta": 0.5}).pruner)
+    pruner = build(read(pruner={"type": "patient", "patience": 1, "min_delta": 0.5}).pruner)
     trial = optuna.create_study(pruner=pruner).ask()
     for iteration, loss in enumerate([3.0, 2.0, 2.6, 2.7]):
         trial.report(loss, iteration)

@@ -80,7 +80,6 @@ def test_tokens_per_param_are_cells_and_are_searched() -> None:
     ("written_as", "name", "value"),
     [
         ({"warmup_iters": "5%"}, "warmup_iters", 10),
-        ({"warmup_ratio": 0.05}, "warmup_iters", 10),
         ({"eval_interval": "12.5% of all steps"}, "eval_interval", 25),
         ({"save_interval": "0.1 %"}, "save_interval", 1),
         ({"min_lr": "10%"}, "min_lr", pytest.approx(2e-4)),
@@ -136,7 +135,6 @@ def test_what_a_value_follows_from_may_not_follow_from_it(
         {"warmup_iters": "x%"},
         {"max_iters": "5%"},
         {"dropout": "5%"},
-        {"warmup_ratio": "a"},
     ],
 )
 def test_what_is_no_share_of_a_runs_length_is_refused(fixed: dict) -> None:

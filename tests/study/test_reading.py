@@ -30,7 +30,7 @@ constraints: ["n_params <= 10e6"]
 objective: {metric: val_loss, goal: minimize, at: final}
 budget: {trials_per_cell: 4, time: 1h30m, flops: 1e15}
 sampler: {type: tpe, n_startup_trials: 3}
-pruner: {type: patience, patience: 2, wrapped: {type: asha, min_iters: 100, factor: 3}}
+pruner: {type: patient, patience: 2, wrapped: {type: asha, min_iters: 100, factor: 3}}
 seeds: [0, 1]
 engine: {type: local, workers: 2, stack: auto}
 track: {checkpoints: none, uri: "sqlite:///x.db"}
@@ -264,7 +264,7 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
         ("sampler: {type: tpe, §n_startup: 3}", "did you mean 'n_startup_trials'"),
         ("sampler: {type: tpe, §seed: 3}", 'unknown key "seed"'),
         ("pruner: {type: asha, §min_itres: 3}", "did you mean 'min_iters'"),
-        ("pruner: {type: asha, §min_iters: 3, min_resource: 3}", "given twice, by two names"),
+        ("pruner: {type: asha, min_iters: §3, min_resource: 3}", "given twice, by two names"),
         ("pruner: §{type: asha, factor: 1}", "Optuna refuses these options: .*reduction_factor"),
         ("pruner: §{type: patient}", "patience is missing"),
         ("pruner: §threshold", "Optuna refuses these options"),

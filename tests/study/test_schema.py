@@ -42,7 +42,7 @@ def test_a_shipped_study_fits_the_schema_and_refers_to_it(schema, path):
     "text",
     [
         "sampler: {type: cmaes, sigma0: 0.3}",
-        "pruner: {type: patience, patience: 3, wrapped: median}",
+        "pruner: {type: patient, patience: 3, wrapped: median}",
         "pruner: {type: hyperband, min_iters: 10, max_iters: 100, factor: 3}",
         "budget: {time: 1h30m, flops: 1.0e15}",
         "search: {n_head: {divides: n_embd, min: 1, max: 8}, min_lr: {min: 0.1, max: 1, when: lr_decay}}",
@@ -116,9 +116,6 @@ def test_the_small_study_has_eight_widths_at_one_depth_and_two_other_cells(tmp_p
     assert (len(excluded), spec.budget.trials_per_cell, spec.fixed["tokens_per_param"]) == (14, 3, 12)
     plan, *_ = make_plan(spec, tmp_path)
     assert plan.warnings == [] and max(cell.train_tokens for cell in plan.cells) < plan.data.train_tokens
-    for cell in kept:
-        values = next(Space(spec, cell, 97).draws(1))
-        assert values.warmup_iters == values.max_iters // 10 and values.eval_interval == values.max_iters // 4
 
 
 def test_a_patience_and_a_pruner_without_effect_are_told(tmp_path):

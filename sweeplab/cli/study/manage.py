@@ -26,7 +26,7 @@ def init(
     grid: options.Grid = None,
     table: Annotated[
         Path | None,
-        option("FILE.md", "Take values and ranges from the tables of a Markdown, HTML or CSV file."),
+        option("FILE.md", "Take values and ranges from the tables of a Markdown file."),
     ] = None,
     preset: options.Preset = None,
     data: Annotated[

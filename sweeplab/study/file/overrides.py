@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem, conflict, nearest
 from sweeplab.formatting import without_passwords, yaml_text
-from sweeplab.hyperparameters import TABLE, Hyperparameter, canonical, is_number
+from sweeplab.hyperparameters import TABLE, Hyperparameter, canonical
 from sweeplab.study.file.entries import RANGES, checked_range, share_of, values_of
 from sweeplab.study.file.parse import parse
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, dotted
@@ -18,6 +17,7 @@ from sweeplab.study.spec import ENGINE_KEYS, StudySpec
 
 # The places in a study file that options of the command line set.
 _PLACES = {"--engine": "engine.type", "--name": "name", "--preset": "preset"}
+PLACES = "a hyperparameter, or a place such as budget.time"
 # Keys whose value may be just the name of the type.
 SHORT_FORMS = ("sampler", "pruner")
 
@@ -33,23 +33,32 @@ def read_search(words: Sequence[str]) -> dict[str, Any]:
     return {name: entry for name, (entry, _) in _searched(words).items()}
 
 
-def _searched(words: Sequence[str]) -> dict[str, tuple[Any, str]]:
-    entered = dict[str, tuple[Any, str]]()
+# What options have set, by hyperparameter: the entry, and the option.
+Entered = dict[str, tuple[Any, str]]
+
+
+def _searched(words: Sequence[str]) -> Entered:
+    entered: Entered = {}
     for word in words:
+        option = f"--search {word}"
         names, equals, written = word.partition("=")
-        rows = [_row(each, f"--search {word}") for each in names.split(",") if each.strip()]
-        entries: dict[str, Any] = dict.fromkeys((row.name for row in rows), SUGGESTED)
         if equals:
-            row = rows[0] if rows else _row(names, f"--search {word}")
-            entry, wrong = checked_range(row, written)
-            if len(rows) > 1 or entry is None or not is_searched(row):
-                raise BadInput(Problem(f"--search {word} is not a range of {row.name}", RANGES))
-            if wrong:
-                placed = (replace(problem, what=f"--search {word}: {problem.what}") for problem in wrong)
-                raise BadInput(*placed)
-            entries = {row.name: entry}
-        _add(entered, entries, f"--search {word}")
+            row = _row(names, option)
+            _add(entered, row.name, _range(row, written, option), option)
+            continue
+        for name in names.split(","):
+            if name.strip():
+                _add(entered, _row(name, option).name, SUGGESTED, option)
     return entered
+
+
+def _range(row: Hyperparameter, written: str, option: str) -> Any:
+    entry, wrong = checked_range(row, written)
+    if entry is None or not is_searched(row):
+        raise BadInput(Problem(f"{option} is not a range of {row.name}", RANGES))
+    if wrong:
+        raise BadInput(*(replace(problem, what=f"{option}: {problem.what}") for problem in wrong))
+    return entry
 
 
 def read_grid(
@@ -61,28 +70,28 @@ def read_grid(
         BadInput: a hyperparameter is unknown, does not accept a value, has no list of values, is given two lists, or
             is in one of the options `search` too.
     """
-    grid, searched = dict[str, tuple[Any, str]](), _searched(search)
+    grid: Entered = {}
+    searched = _searched(search)
     for word in words:
+        option = f"--grid {word}"
         name, equals, written = word.partition("=")
-        row = _row(name, f"--grid {word}")
+        row = _row(name, option)
         try:
             values = values_of(row, written) if equals else ranges.get(row.name, row.suggested)
         except ValueError as error:
-            raise BadInput(Problem(f"--grid {word}: {error}", row.allowed)) from None
+            raise BadInput(Problem(f"{option}: {error}", row.allowed)) from None
         if not isinstance(values, list | tuple) or not values:
             raise BadInput(Problem(f"--grid {row.name} has no list of values", f"{row.name}=A,B,C"))
         if row.name in searched:
-            raise BadInput(conflict(f"--grid {word}", searched[row.name][1]))
-        _add(grid, {row.name: list(dict.fromkeys(values))}, f"--grid {word}")
+            raise BadInput(conflict(option, searched[row.name][1]))
+        _add(grid, row.name, list(dict.fromkeys(values)), option)
     return {name: values for name, (values, _) in grid.items()}
 
 
-def _add(entered: dict[str, tuple[Any, str]], entries: Mapping[str, Any], option: str) -> None:
-    """Add the entries of one more option, none of which may have been given differently before."""
-    for name, entry in entries.items():
-        before, first = entered.setdefault(name, (entry, option))
-        if before != entry:
-            raise BadInput(conflict(first, option))
+def _add(entered: Entered, name: str, entry: Any, option: str) -> None:
+    before, first = entered.setdefault(name, (entry, option))
+    if before != entry:
+        raise BadInput(conflict(first, option))
 
 
 def overrides_of(option: str) -> list[str]:
@@ -137,27 +146,22 @@ def rename(document: dict[str, Any], problems: Problems) -> None:
                 problems.source.move((*place, name), (*place, known))
 
 
-# Names elsewhere for the share of a run's steps that the warm-up takes.
-RATIOS = ("warmup_ratio", "warmup_fraction", "warmup_share")
-
-
 def move_shares(document: dict[str, Any], problems: Problems) -> None:
     """Write values that are a share of others, such as `warmup_iters: 5%`, as expressions under `search`."""
     for section in ("fixed", "search"):
         held = document.get(section)
-        for name, value in [*held.items()] if isinstance(held, dict) else ():
-            known = name
-            if name in RATIOS and is_number(value):
-                known, value = "warmup_iters", f"{value * 100:g}%"
-            share = share_of(TABLE[known], value) if known in TABLE else None
+        if not isinstance(held, dict):
+            continue
+        for name, value in [*held.items()]:
+            share = share_of(TABLE[name], value) if name in TABLE else None
             search = document.setdefault("search", {}) if share else None
-            if held is None or not isinstance(search, dict):
+            if not isinstance(search, dict):
                 continue
-            if known in search and (section, known) != ("search", name):
-                problems.conflict(("search", known), (section, name))
+            if name in search and section != "search":
+                problems.conflict(("search", name), (section, name))
             del held[name]
-            search[known] = share
-            problems.source.move((section, name), ("search", known))
+            search[name] = share
+            problems.source.move((section, name), ("search", name))
 
 
 def cell_changes(document: Mapping[str, Any]) -> list[Any]:
@@ -167,66 +171,75 @@ def cell_changes(document: Mapping[str, Any]) -> list[Any]:
 
 
 def lay_all_over(document: dict[str, Any], options: Sequence[str], problems: Problems) -> None:
-    """Apply overrides to the document in turn; one that removes what an earlier one has set is a problem."""
-    laid: dict[Location, tuple[str, Any]] = {}
+    """Apply overrides to the document in turn; two that set the same thing differently are a problem."""
+    said: dict[str, tuple[Location, Any, str]] = {}
     for option in options:
         words = without_passwords(("-o " if not option.startswith("--") else "") + option)
         for override in overrides_of(option):
-            path = lay_over(document, override, problems, words)
-            lost = [place for place, (_, value) in laid.items() if not _holds(document, place, value)]
-            for before, _ in map(laid.pop, lost):
-                problems.found.append(conflict(before, words))
-            if path and ("cells",) in laid and not _holds(document, path, _at(document, path)):
-                problems.found.append(conflict(laid["cells",][0], words))
-            if path:
-                laid[path] = words, deepcopy(_at(document, path))
+            laid = lay_over(document, override, problems, words)
+            if laid is None:
+                continue
+            path, value = laid
+            things = _things(path, value)
+            for thing, (earlier, held, first) in said.items():
+                is_replaced = thing not in things and earlier[: len(path)] == path
+                if is_replaced or things.get(thing, held) != held:
+                    problems.found.append(conflict(first, words))
+            said |= {thing: (path, held, words) for thing, held in things.items()}
 
 
-def _holds(document: dict[str, Any], path: Location, value: Any) -> bool:
-    held, part = _at(document, path), value
-    if not isinstance(value, dict):
-        part = {"type": value}
-    names = path[1:2] or tuple(value if part is value else ())
-    cells = [change if isinstance(change, dict) else {} for change in cell_changes(document)]
-    if path[0] == "fixed" and cells and any(all(name in change for change in cells) for name in names):
-        return False  # every cell changes it
-    if isinstance(held, dict):
-        return bool(part.items() <= held.items())
-    return bool(held == value)
+def _things(path: Location, value: Any) -> dict[str, Any]:
+    """Return what an override sets, by hyperparameter or else by place, and to what."""
+    section = str(path[0])
+    if section == "cells" and isinstance(value, list):
+        return {_thing(name): value for changes in value if isinstance(changes, dict) for name in changes}
+    if section in SECTIONS and len(path) == 2:
+        return {_thing(path[1]): (path, value)}
+    if section in SECTIONS and isinstance(value, dict):
+        return {_thing(name): ((section, name), each) for name, each in value.items()}
+    if isinstance(value, dict):
+        return {dotted((*path, name)): each for name, each in value.items()}
+    if section in SHORT_FORMS and len(path) == 1:
+        return {f"{section}.type": value}
+    return {dotted(path): value}
 
 
-def _at(document: Any, path: Location) -> Any:
-    for part in path:
-        document = document.get(part) if isinstance(document, dict) else None
-    return document
+def _thing(name: str | int) -> str:
+    known = canonical(str(name))
+    return "length" if known in LENGTHS else known
 
 
-def lay_over(document: dict[str, Any], override: str, problems: Problems, words: str) -> Location | None:
-    """Apply `name=value` to the document, and record that the value came from these words, if any; return its place."""
+def lay_over(
+    document: dict[str, Any], override: str, problems: Problems, words: str
+) -> tuple[Location, Any] | None:
+    """Apply `name=value` to the document; return the place and the value, or None where it is wrong.
+
+    The value counts as said by these words of the command line, if there are any.
+    """
     name, equals, text = override.partition("=")
-    path, mistakes = _place(name.strip()), Problems()
-    value = parse(text, mistakes)
-    allowed = "a hyperparameter, or a place such as budget.time"
+    mistakes, path, value = Problems(), _place(name.strip()), None
     if not equals:
         mistakes.add((), "no value is given", "name=value")
     elif path is None:
-        mistakes.add((), f"{name!r} is unknown", allowed, nearest(name, [*TABLE, *StudySpec.model_fields]))
+        near = nearest(name, [*TABLE, *StudySpec.model_fields])
+        mistakes.add((), f"{name!r} is unknown", PLACES, near)
     elif not all(str(part).strip() for part in path):
-        mistakes.add((), f"{name!r} has an empty part", allowed)
-    elif not mistakes.found:
-        if path in (("engine",), ("engine", "type")) and isinstance(value, str):
-            path, engine = ("engine", "type"), document.get("engine")
-            if isinstance(engine, dict):
-                for key in [key for key, engines in ENGINE_KEYS.items() if value not in engines]:
-                    engine.pop(key, None)
+        mistakes.add((), f"{name!r} has an empty part", PLACES)
+    else:
+        value = parse(text, mistakes)
+    if path and not mistakes.found:
+        if path == ("engine",) and isinstance(value, str):
+            path = ("engine", "type")
         _set(document, path, value, mistakes)
-        problems.source.forget(path)
-        if words:
-            problems.source.overrides[path] = words
     for problem in mistakes.found:
         what = f"{words or override}: {problem.what}"
         problems.found.append(Problem(what, problem.allowed, problem.nearest))
-    return None if mistakes.found else path
+    if path is None or mistakes.found:
+        return None
+    problems.source.forget(path)
+    if words:
+        problems.source.overrides[path] = words
+    return path, value
 
 
 def _place(name: str) -> Location | None:
@@ -239,29 +252,35 @@ def _place(name: str) -> Location | None:
 
 
 def _set(document: dict[str, Any], path: Location, value: Any, problems: Problems) -> None:
-    inner: Any = document
+    held: Any = document
     for depth, part in enumerate(path[:-1], start=1):
-        held = inner.get(part)
-        if held is None:
-            held = {}
-        elif depth == 1 and part in SHORT_FORMS and isinstance(held, str):
-            held = {"type": held}
-        elif not isinstance(held, dict):
+        below = held.get(part)
+        if below is None:
+            below = {}
+        elif depth == 1 and part in SHORT_FORMS and isinstance(below, str):
+            below = {"type": below}
+        elif not isinstance(below, dict):
             problems.add((), f"{dotted(path[:depth])} has no keys to set")
             return
-        inner[part] = held
-        inner = held
-    inner[path[-1]] = value
+        held[part] = below
+        held = below
+    held[path[-1]] = value
+    if path == ("engine", "type"):
+        for key, engines in ENGINE_KEYS.items():
+            if value not in engines:
+                held.pop(key, None)
     if path[0] in SECTIONS and len(path) > 1:
-        # A hyperparameter is set in only one section: the override moves it.
-        others = [document.get(section) for section in SECTIONS if section != path[0]] + cell_changes(
-            document
-        )
-        gone = [(held, path[1]) for held in others]
-        # The length of training is set by only one hyperparameter: remove the other.
+        _drop_elsewhere(document, path, value)
+
+
+def _drop_elsewhere(document: dict[str, Any], path: Location, value: Any) -> None:
+    """Remove a hyperparameter from the other sections; of those that set the length of training only one stays."""
+    for section in (*SECTIONS, *cell_changes(document)):
+        held = document.get(section) if isinstance(section, str) else section
+        if not isinstance(held, dict):
+            continue
+        if section != path[0]:
+            held.pop(path[1], None)
         if path[1] in LENGTHS and value is not None:
-            rivals = {*LENGTHS} - {path[1]}
-            gone += [(held, rival) for held in [document.get(path[0]), *others] for rival in rivals]
-        for held, name in gone:
-            if isinstance(held, dict):
-                held.pop(name, None)
+            for rival in {*LENGTHS} - {path[1]}:
+                held.pop(rival, None)

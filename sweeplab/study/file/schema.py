@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from pydantic import AliasChoices, TypeAdapter
+from pydantic import TypeAdapter
 
 from sweeplab.hyperparameters import AUTO, CATEGORIES, TABLE, Hyperparameter
 from sweeplab.study.file.entries import takes_share
 from sweeplab.study.file.resolve import preset
-from sweeplab.study.options import OTHER_NAMES, PRUNERS, SAMPLERS, AlgorithmRow
+from sweeplab.study.options import PRUNERS, SAMPLERS, AlgorithmRow
 from sweeplab.study.problems import shown
 from sweeplab.study.search import EVALUATED, SUGGESTED, Choices, Derived, Divisors, Range, is_searched
 from sweeplab.study.spec import StudySpec, preset_names
@@ -28,34 +28,33 @@ def study_schema() -> Schema:
     from sweeplab.data.tokenizers import TOKENIZERS
     from sweeplab.train.run import METRICS
 
-    written = StudySpec.model_json_schema()
-    schema = _inlined(written, written.pop("$defs"))
+    schema = _inlined(StudySpec.model_json_schema())
     sections = schema["properties"]
     data = sections["data"]["properties"]
     data["corpus"] = _one_of({name: corpus.meaning for name, corpus in CORPORA.items()})
-    sentences = {name: str(kind.__doc__).partition("\n")[0] for name, kind in TOKENIZERS.items()}
-    data["tokenizer"] = {
-        "anyOf": [*_one_of(sentences)["anyOf"], {"type": "string", "pattern": "[.](json|model)$"}]
-    }
+    tokenizers = _one_of({name: str(kind.__doc__).partition("\n")[0] for name, kind in TOKENIZERS.items()})
+    data["tokenizer"] = {"anyOf": [tokenizers, {"type": "string", "pattern": "[.](json|model)$"}]}
     files = [{"required": [name]} for name in ("path", "train", "tokens")]
     sections["data"] |= {"required": [], "anyOf": [{"required": ["corpus", "tokenizer"]}, *files]}
     sections["preset"] = _one_of({name: preset(name).meaning for name in preset_names()})
     sections["objective"]["properties"]["metric"]["enum"] = list(METRICS)
     rows = [row for row in TABLE.values() if row.name != "seed"]
-    sections["fixed"] |= _rows(rows, _value)
     differing = [row for row in rows if row.name not in EVALUATED]
+    searched = [row for row in rows if is_searched(row)]
+    sections["fixed"] |= _rows(rows, _value)
     sections["grid"] |= _rows(differing, _values)
-    sections["search"] |= _rows(filter(is_searched, rows), _search)
-    sections["first_trial"] |= _rows(filter(is_searched, rows), _value)
+    sections["search"] |= _rows(searched, _search)
+    sections["first_trial"] |= _rows(searched, _value)
     sections["cells"]["items"] = _rows(differing, _value)
-    file = {"type": "string", "minLength": 1}
-    sections["plugins"]["items"] = {"anyOf": [file, sections["plugins"]["items"]]}
+    sections["plugins"]["items"] = {
+        "anyOf": [{"type": "string", "minLength": 1}, sections["plugins"]["items"]]
+    }
     sections["sampler"] = _algorithms(SAMPLERS)
     sections["pruner"] = _algorithms(PRUNERS)
     return {"$schema": DIALECT, "title": "A sweeplab study", **schema}
 
 
-def _rows(rows: Iterable[Hyperparameter], write: Callable[[Hyperparameter], Schema]) -> Schema:
+def _rows(rows: list[Hyperparameter], write: Callable[[Hyperparameter], Schema]) -> Schema:
     written = {}
     for row in rows:
         unit = f" [{row.unit}]" if row.unit else ""
@@ -68,27 +67,27 @@ def _one_of(meanings: Mapping[str, str]) -> Schema:
     return {"anyOf": [{"const": name, "description": meaning} for name, meaning in meanings.items()]}
 
 
-def _bounds(row: Hyperparameter) -> Schema:
-    return {key: getattr(row, bound) for bound, key in _BOUNDS.items() if getattr(row, bound) is not None}
+def _number(row: Hyperparameter, kind: str) -> Schema:
+    bounds = {key: getattr(row, bound) for bound, key in _BOUNDS.items()}
+    return {"type": _TYPES[kind], **{key: bound for key, bound in bounds.items() if bound is not None}}
 
 
 def _value(row: Hyperparameter) -> Schema:
-    schema: Schema
+    forms: list[Schema] = []
     if row.kind == "floats":
-        count, item = len(row.sample), {"type": "number", **_bounds(row)}
-        schema = {"type": "array", "items": item, "minItems": count, "maxItems": count}
+        count = len(row.sample)
+        forms.append({"type": "array", "items": _number(row, "float"), "minItems": count, "maxItems": count})
     elif row.choices:
-        schema = {"enum": list(row.choices)}
+        forms.append({"enum": list(row.choices)})
     else:
-        schema = {"type": _TYPES[row.kind], **_bounds(row)}
-    forms = [schema]
+        forms.append(_number(row, row.kind))
     if takes_share(row):
         forms.append({"type": "string", "pattern": r"^[\d.]+ *%"})
     if row.automatic:
         forms.append({"const": AUTO})
     if row.optional:
         forms.append({"type": "null"})
-    return {"anyOf": forms} if len(forms) > 1 else schema
+    return {"anyOf": forms}
 
 
 def _values(row: Hyperparameter) -> Schema:
@@ -96,48 +95,46 @@ def _values(row: Hyperparameter) -> Schema:
 
 
 def _search(row: Hyperparameter) -> Schema:
-    forms: list[Schema] = [_values(row), _form(Derived), _form(Choices, choices=_values(row))]
+    forms = [_values(row), _form(Derived, {}), _form(Choices, {"choices": _values(row)})]
     if row.suggested is not None:
         forms.append({"const": SUGGESTED})
     if row.kind in ("int", "float"):
-        end: Schema = {"type": _TYPES[row.kind], **_bounds(row)}
-        forms.append(_form(Range, min=end, max=end))
+        end = _number(row, row.kind)
+        forms.append(_form(Range, {"min": end, "max": end}))
         if row.kind == "int":
-            forms.append(_form(Divisors, min=end, max=end) | {"required": ["divides"]})
+            forms.append(_form(Divisors, {"min": end, "max": end}) | {"required": ["divides"]})
     return {"anyOf": forms}
 
 
-def _form(entry: type[Any], **replaced: Schema) -> Schema:
-    schema: Schema = _inlined(TypeAdapter(entry).json_schema(), {})
-    return {**schema, "properties": {**schema["properties"], **replaced}}
+def _form(entry: type[Any], replaced: Schema) -> Schema:
+    schema: Schema = _inlined(TypeAdapter(entry).json_schema())
+    schema["properties"] |= replaced
+    return schema
 
 
 def _algorithms(rows: Mapping[str, AlgorithmRow]) -> Schema:
-    meanings = {name: row.meaning for name, row in rows.items()}
-    meanings |= {other: rows[name].meaning for other, name in OTHER_NAMES.items() if name in rows}
-    forms = []
+    forms = [_one_of({name: row.meaning for name, row in rows.items()})]
     for name, row in rows.items():
-        model = row.options
-        written = model.model_json_schema()
-        form: Schema = _inlined(written, written.pop("$defs", {}))
+        form: Schema = _inlined(row.options.model_json_schema(by_alias=False))
         options = form.get("properties", {})
-        for field in model.model_fields.values():
-            if isinstance(field.validation_alias, AliasChoices):
-                first, *others = map(str, field.validation_alias.choices)
-                options |= dict.fromkeys(others, options[first])
-        names = [name, *(other for other, meant in OTHER_NAMES.items() if meant == name)]
-        form |= {"description": row.meaning, "required": ["type", *form.get("required", ())]}
-        forms.append(form | {"properties": {"type": {"enum": names}, **options}})
-    return {"anyOf": [_one_of(meanings), *forms]}
+        options |= {ours: options[optunas] for ours, optunas in row.aliases.items()}
+        options["type"] = {"const": name}
+        required = ["type", *form.get("required", ())]
+        forms.append({**form, "description": row.meaning, "properties": options, "required": required})
+    return {"anyOf": forms}
 
 
-def _inlined(schema: Any, parts: Mapping[str, Schema]) -> Any:
+def _inlined(schema: Any, parts: Mapping[str, Schema] | None = None) -> Any:
     """Inline the parts that pydantic refers to, and drop the titles that it makes from names."""
     if isinstance(schema, list):
         return [_inlined(each, parts) for each in schema]
     if not isinstance(schema, dict):
         return schema
+    parts = schema.pop("$defs", {}) if parts is None else parts
     if "$ref" in schema:
         schema = {**parts[schema["$ref"].rpartition("/")[2]], **schema}
-    kept = {key: each for key, each in schema.items() if key not in ("title", "$ref")}
-    return {{"oneOf": "anyOf"}.get(key, key): _inlined(each, parts) for key, each in kept.items()}
+    inlined = {}
+    for key, each in schema.items():
+        if key not in ("title", "$ref"):
+            inlined["anyOf" if key == "oneOf" else key] = _inlined(each, parts)
+    return inlined

@@ -13,7 +13,7 @@ from sweeplab.data.task import loss_unit
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import check_is_path
 from sweeplab.formatting import duration, range_in_words, several, yaml_text
-from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
+from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE
 from sweeplab.study.problems import LENGTHS
 from sweeplab.study.search import ENTRY, SUGGESTED, Choices, Range, is_searched
 
@@ -41,7 +41,7 @@ def study_text(
     ranges: Mapping[str, Any] | None = None,
     grid: Mapping[str, Sequence[Any]] | None = None,
 ) -> str:
-    """Return the text of a valid, commented study file; it has one cell, unless `grid` gives more.
+    """Return the text of a commented study file; it has one cell, unless `grid` gives more.
 
     The file has every hyperparameter, or with `minimal` the eight that matter most and those of `values` and
     `search`. `values` replace the table's defaults. The names in `search` are tuned in their `ranges`, or in
@@ -55,31 +55,27 @@ def study_text(
     from sweeplab.data.tokenizers import TOKENIZERS
     from sweeplab.study.options import PRUNERS, SAMPLERS
 
-    known, ranges, grid = dict(values or {}), ranges or {}, grid or {}
+    known, ranges, grid = dict(values or {}), dict(ranges or {}), grid or {}
     if search is None:
         search = [name for name in ranges if is_searched(TABLE[name])]
-        search = search or [row for row in SEARCHED if not minimal or row in MINIMAL]
-    search = [row for row in search if row not in grid]
+        search = search or [name for name in SEARCHED if not minimal or name in MINIMAL]
+    search = [name for name in search if name not in grid]
     _check(search, ranges)
-    varied = {*search, *grid}
-    effective = _consistent(known, varied)
-    divides_all = "n_head" in known and not any(
-        n % known["n_head"] for n in _widths(grid.get("n_embd"), ranges)
-    )
-    derived = set[str]()
-    if "n_embd" in varied and not divides_all:
-        derived = {"n_head"} - varied
-    kept = {*TABLE}
+    effective = _consistent(known, {*search, *grid})
+    if "n_embd" in {*search, *grid} and not {"n_head"} & {*search, *grid, *known}:
+        ranges["n_head"] = {"expr": f"n_embd // {HEAD_DIM}"}
+        search.append("n_head")
+    kept = {*TABLE} - {"seed", *grid}
     if minimal:
-        changed = {row for row, value in effective.items() if value != TABLE[row].default}
-        kept = {*MINIMAL, *known, *search, *changed}
+        changed = {name for name, value in effective.items() if value != TABLE[name].default}
+        kept &= {*MINIMAL, *known, *search, *changed}
     # Keep only the one that sets the length of training.
-    lengths = [name for name in LENGTHS if name in varied]
+    lengths = [name for name in LENGTHS if name in {*search, *grid}]
     lengths += [name for name in LENGTHS[1:] if effective[name] is not None]
     if lengths:
         kept -= {*LENGTHS} - {lengths[0]}
-    tuned = [TABLE[row] for row in TABLE if row in kept & {*search, *derived}]
-    fixed = [row for row in TABLE.values() if row.name in kept - {"seed", *grid} and row not in tuned]
+    tuned = {name: ranges.get(name, SUGGESTED) for name in TABLE if name in kept and name in search}
+    fixed = {name: effective[name] for name in TABLE if name in kept and name not in tuned}
     unit = loss_unit([effective["objective"]])
     return f"""\
 # Check with `sweeplab plan`, train with `sweeplab run`; `sweeplab hyperparameters` lists them all.
@@ -88,10 +84,10 @@ name: {yaml_text(name)}
 data:
   corpus: python-docs  # {" | ".join(CORPORA)}; text and pairs need a path
   tokenizer: char  # {" | ".join(TOKENIZERS)}
-{_fixed(fixed, effective)}{_searched(tuned, derived, known, ranges)}
+{_fixed(fixed)}{_searched(tuned, known)}
 {_grid(grid)}# cells: [{{}}, {{norm: rmsnorm}}, {{positions: rotary}}]  # or: each cell changes these values of fixed
 
-{_first(tuned, derived, effective, ranges)}\
+{_first(tuned, effective)}\
 objective: {{metric: val_loss, goal: minimize}}  # {unit}; value of the best evaluation, with at: final of the last
 budget: {{trials_per_cell: 20}}  # a total: running again adds nothing; also possible: time: 30m, flops: 1e15
 sampler: auto  # {" | ".join(SAMPLERS)}
@@ -223,37 +219,27 @@ def _check(search: Sequence[str], ranges: Mapping[str, Any]) -> None:
 
 
 def _consistent(known: Mapping[str, Any], varied: Set[str]) -> dict[str, Any]:
+    """Return all values: those known, and defaults that suit them."""
     values = {row.name: known.get(row.name, row.default) for row in TABLE.values()}
     n_embd, n_head = values["n_embd"], values["n_head"]
-    if n_embd % n_head and not {"n_embd", "n_head"} & varied:
-        divisors = [each for each in range(1, n_embd + 1) if n_embd % each == 0]
-        if {"n_embd", "n_head"} <= known.keys():
-            fitting = ", ".join(map(str, divisors))
-            raise BadInput(Problem(f"n_head {n_head} does not divide n_embd {n_embd}", fitting))
-        if "n_head" in known:
+    if not {"n_embd", "n_head"} & varied and n_embd % n_head:
+        if "n_head" not in known:
+            values["n_head"] = max(each for each in range(1, n_head) if n_embd % each == 0)
+        elif "n_embd" not in known:
             values["n_embd"] = max(n_embd // n_head, 1) * n_head
         else:
-            values["n_head"] = max(each for each in divisors if each <= n_head)
+            raise BadInput(f"n_head {n_head} does not divide n_embd {n_embd}")
     if "warmup_iters" not in known and values["warmup_iters"] >= values["max_iters"]:
         values["warmup_iters"] = values["max_iters"] // 10
     return values
 
 
-def _widths(grid: Sequence[int] | None, ranges: Mapping[str, Any]) -> Sequence[int]:
-    widths: Any = grid or ranges.get("n_embd", SUGGESTED)
-    if widths == SUGGESTED:
-        widths = TABLE["n_embd"].suggested
-    if isinstance(widths, Mapping):
-        return widths["min"], widths.get("step", 1)
-    return [*widths]
-
-
-def _fixed(rows: Sequence[Hyperparameter], values: Mapping[str, Any]) -> str:
+def _fixed(values: Mapping[str, Any]) -> str:
     text = "\nfixed:\n"
     for category, title in CATEGORIES.items():
-        members = [row for row in rows if row.category == category]
-        lines = [(f"{row.name}: {yaml_text(values[row.name])}", _meaning(row)) for row in members]
-        if lines:
+        members = {name: value for name, value in values.items() if TABLE[name].category == category}
+        if members:
+            lines = [(f"{name}: {yaml_text(value)}", _meaning(name)) for name, value in members.items()]
             text += f"  # {title}\n{_aligned(lines)}"
     return text
 
@@ -262,40 +248,34 @@ def _grid(grid: Mapping[str, Sequence[Any]]) -> str:
     if not grid:
         hint = "every combination is a cell with its own trials; remove n_layer from fixed"
         return f"# grid: {{n_layer: [1, 2, 4]}}  # {hint}\n"
-    lines = [(f"{name}: {yaml_text(list(values))}", _meaning(TABLE[name])) for name, values in grid.items()]
+    lines = [(f"{name}: {yaml_text(list(values))}", _meaning(name)) for name, values in grid.items()]
     return f"grid:  # every combination is a cell with its own trials\n{_aligned(lines)}"
 
 
-def _first(
-    rows: Sequence[Hyperparameter], derived: Set[str], values: Mapping[str, Any], ranges: Mapping[str, Any]
-) -> str:
+def _first(tuned: Mapping[str, Any], values: Mapping[str, Any]) -> str:
     first = {}
-    for row in rows:
-        entry = ENTRY.validate_python(ranges.get(row.name, row.suggested), context=row)
-        if row.name in derived or not isinstance(entry, Range | Choices):
-            continue
-        with suppress(ValueError, TypeError):  # out of range, or null or auto
-            entry.stored(values[row.name])
-            first[row.name] = values[row.name]
+    for name, written in tuned.items():
+        entry = ENTRY.validate_python(written, context=TABLE[name])
+        if isinstance(entry, Range | Choices):
+            with suppress(ValueError, TypeError):  # out of range, or null or auto
+                entry.stored(values[name])
+                first[name] = values[name]
     return f"first_trial: {yaml_text(first)}  # of each cell; the sampler chooses the rest\n" if first else ""
 
 
-def _searched(
-    rows: Sequence[Hyperparameter], derived: Set[str], known: Mapping[str, Any], ranges: Mapping[str, Any]
-) -> str:
+def _searched(tuned: Mapping[str, Any], known: Mapping[str, Any]) -> str:
     lines = []
-    for row in rows:
-        entered = ranges.get(row.name, SUGGESTED)
-        entry, words = yaml_text(entered), range_in_words(row.suggested if entered == SUGGESTED else entered)
-        if row.name in derived:
-            entry, words = f"{{expr: n_embd // {HEAD_DIM}}}", "derived"
-        if row.name in known:
-            words += f" (given: {yaml_text(known[row.name])})"
-        lines.append((f"{row.name}: {entry}", f"{words}; {_meaning(row)}"))
+    for name, written in tuned.items():
+        entry = TABLE[name].suggested if written == SUGGESTED else written
+        words = range_in_words(entry)
+        if name in known:
+            words += f" (given: {yaml_text(known[name])})"
+        lines.append((f"{name}: {yaml_text(written)}", f"{words}; {_meaning(name)}"))
     return f"\nsearch:\n{_aligned(lines)}" if lines else ""
 
 
-def _meaning(row: Hyperparameter) -> str:
+def _meaning(name: str) -> str:
+    row = TABLE[name]
     text = row.meaning + (f" ({row.unit})" if row.unit and row.unit not in row.meaning.lower() else "")
     text += f": {' | '.join(row.choices)}" if len(row.choices) > 1 else ""
     return text + ("; auto: the best for this machine" if row.category == "precision" else "")
