@@ -91,10 +91,10 @@ class MarkdownTables:
         Raises:
             BadInput: the study is not valid without these tables either.
         """
-        tables = deepcopy(self)
+        tables, text = deepcopy(self), ""
         while True:
-            text = write(tables)
             try:
+                text = write(tables)
                 spec = read_text(text, Path("study.yaml"))
                 break
             except BadInput as error:
