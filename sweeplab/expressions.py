@@ -7,7 +7,7 @@ import math
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -78,15 +78,6 @@ class Expression:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", _names(self.text))
-
-    @property
-    def comparisons(self) -> Iterator[tuple[Expression, type[ast.cmpop], Expression]]:
-        """Yield the comparisons that must all hold, each with its two sides and its operator."""
-        body = _parse(self.text)
-        for part in body.values if isinstance(body, ast.BoolOp) and isinstance(body.op, ast.And) else [body]:
-            if isinstance(part, ast.Compare):
-                sides = [Expression(ast.unparse(side)) for side in (part.left, *part.comparators)]
-                yield from zip(sides, map(type, part.ops), sides[1:], strict=False)
 
     def value(self, values: Mapping[str, Any]) -> Any:
         """Evaluate the expression with these values of its names.

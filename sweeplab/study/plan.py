@@ -336,11 +336,9 @@ def sample_cell(spec: StudySpec, space: Space, count: int) -> Samples:
     broken = [space.broken_rule(values) for values in drawn]
     valid = [values for values, rule in zip(drawn, broken, strict=True) if rule is None]
     if not valid:
-        last = {rule.text: (rule, values) for values, rule in zip(drawn, broken, strict=True) if rule}
-        what, sizes = f"trial of cell {space.cell.key}", space.sizes
-        raise BadInput(
-            *(unmet(spec, rule, what, sizes, rule.why(values), drawn) for rule, values in last.values())
-        )
+        rules = {rule.text: rule for rule in broken if rule}
+        what = f"trial of cell {space.cell.key}"
+        raise BadInput(*(unmet(spec, rule, what, space.sizes) for rule in rules.values()))
     return Samples(space, len(valid) / len(drawn), valid)
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
-
-from simpleeval import DEFAULT_OPERATORS
 
 from sweeplab.data.task import DataSizes, Sizes
 from sweeplab.expressions import Expression
@@ -137,58 +133,6 @@ class Rule:
     path: Location
     names: frozenset[str]
     holds: Callable[[Hyperparameters], bool]
-
-    def why(self, values: Hyperparameters) -> str:
-        """Return why an expression cannot be evaluated with these hyperparameters; empty where it can."""
-        try:
-            evaluate(Expression(self.text), vars(values))
-        except ValueError as error:
-            return str(error).partition(" cannot be evaluated: ")[2]
-        return ""
-
-    def reached(self, trials: Iterable[Hyperparameters], drawn: str = "") -> str:
-        """Describe how close trials come to a constraint that none of them meets: "the smallest n_params is 4,960".
-
-        `drawn` is added to what is smallest or largest.
-        """
-        if self.path[:1] != ("constraints",):
-            return ""
-        values = [vars(trial) for trial in trials]
-        for left, operator, right in Expression(self.text).comparisons:
-            if operator not in _CLOSEST:
-                continue
-            pairs = [*_numbers(left, right, values)]
-            if not pairs or any(DEFAULT_OPERATORS[operator](*pair) for pair in pairs):
-                continue
-            closest = _CLOSEST[operator]
-            lower, upper = closest(pairs, key=lambda pair: pair[0] - pair[1])
-            if left.names and right.names:
-                both = f"{left.text} = {_written(lower)} and {right.text} = {_written(upper)}"
-                return f"the closest{drawn} are {both}"
-            if left.names:
-                end = "largest" if closest is max else "smallest"
-                return f"the {end} {left.text}{drawn} is {_written(lower)}"
-            end = "smallest" if closest is max else "largest"
-            return f"the {end} {right.text}{drawn} is {_written(upper)}"
-        return ""
-
-
-# Which difference of the two sides of a comparison comes closest to it.
-_CLOSEST: dict[type[ast.cmpop], Any] = {ast.Lt: min, ast.LtE: min, ast.Gt: max, ast.GtE: max}
-
-
-def _numbers(left: Expression, right: Expression, trials: Iterable[Values]) -> Iterator[tuple[float, float]]:
-    for values in trials:
-        with suppress(ValueError):
-            sides = evaluate(left, values), evaluate(right, values)
-            if all(isinstance(side, int | float) for side in sides):
-                yield sides
-
-
-def _written(number: float) -> str:
-    if isinstance(number, int):
-        return f"{number:,}"
-    return f"{number:g}"
 
 
 def rules(spec: StudySpec, sizes: Sizes) -> list[Rule]:

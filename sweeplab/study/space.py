@@ -435,29 +435,20 @@ def cells(spec: StudySpec, sizes: Sizes) -> tuple[list[Cell], list[tuple[dict[st
         BadInput: no cell is left.
     """
     kept: list[Cell] = []
-    excluded: list[tuple[Space, Rule, str]] = []
+    excluded: list[tuple[dict[str, Any], Rule]] = []
     known = rules(spec, sizes)
     for changes, *point in itertools.product(spec.cells or [{}], *spec.grid.values()):
         values = {**changes, **dict(zip(spec.grid, point, strict=True))}
         cell = Cell(len(kept), values, BASE if spec.cells else WHOLE)
-        space = Space(spec, cell, sizes, known)
-        rule = space.impossible()
+        rule = Space(spec, cell, sizes, known).impossible()
         if rule is None:
             kept.append(cell)
         else:
-            excluded.append((space, rule, rule.why(next(space.draws(1)))))
+            excluded.append((values, rule))
     if not kept:
-        problems = list[Problem]()
-        for rule, why in {rule.text: (rule, why) for _, rule, why in excluded}.values():
-            lists = (space.listed(rule) or space.draws(N_TYPICAL) for space, *_ in excluded)
-            trials = itertools.chain.from_iterable(lists)
-            problems.append(unmet(spec, rule, "cell", sizes, why, trials))
-        raise BadInput(*problems)
-    return kept, [(space.cell.values, f"{rule.text}{_without_value(why)}") for space, rule, why in excluded]
-
-
-def _without_value(why: str) -> str:
-    return why and f", which cannot be evaluated: {why}"
+        broken = {rule.text: rule for _, rule in excluded}
+        raise BadInput(*(unmet(spec, rule, "cell", sizes) for rule in broken.values()))
+    return kept, [(values, rule.text) for values, rule in excluded]
 
 
 def spaces_of(spec: StudySpec, cells: Sequence[Cell], sizes: Sizes) -> list[Space]:
@@ -479,25 +470,12 @@ def cells_named(spec: StudySpec, sizes: Sizes, key: str | None) -> list[Cell]:
     return [cell for cell in every if cell.key == key]
 
 
-def unmet(
-    spec: StudySpec,
-    rule: Rule,
-    what: str,
-    sizes: Sizes,
-    why: str = "",
-    trials: Iterable[Hyperparameters] = (),
-) -> Problem:
-    """Return the problem that no cell (or trial) meets a rule, with the values that the rule depends on.
-
-    `why` is the reason why the rule cannot be evaluated; empty if it can. `trials` are those that do not
-    meet it: all that a cell has, else some that were drawn.
-    """
+def unmet(spec: StudySpec, rule: Rule, what: str, sizes: Sizes) -> Problem:
+    """Return the problem that no cell (or trial) meets a rule, with the values that the rule depends on."""
     known = defaults() | spec.fixed | spec.grid | spec.changed
     names = sorted(rule.names & known.keys() - spec.search.keys())
     values = ", ".join(f"{name} is {shown(known[name])}" for name in names if known[name] != AUTO)
-    reached = rule.reached(trials, (" drawn" if what != "cell" else ""))
-    text = f"no {what} meets {rule.text!r}{_without_value(why)}" + (f" where {values}" if values else "")
-    text += f"; {reached}" if reached else ""
+    text = f"no {what} meets {rule.text!r}" + (f" where {values}" if values else "")
     return spec.problem(rule.path, text, _possible_there(spec, rule, sizes))
 
 
@@ -518,8 +496,8 @@ def _possible_there(spec: StudySpec, rule: Rule, sizes: Sizes) -> str:
     if row.kind == "bool":
         options = (True, False)
     elif row.kind == "int":
-        whole = [values[each] for each in rule.names & values.keys() if TABLE[each].kind == "int"]
-        options = range(int(row.low or 0), 1 + max(each for each in whole if each not in (AUTO, None)))
+        named = [values[each] for each in rule.names & values.keys()]
+        options = range(int(row.low or 0), 1 + max(each for each in named if type(each) is int))
     if len(options) > MOST_LISTED:
         return ""
     fit = [shown(each) for each in options if space(each).impossible() is None]

@@ -219,20 +219,7 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
         ("search: {lr: {§value: 1e-4}}", "did you mean 'fixed'"),
         ("seeds: §3", r"allowed: a list, such as \[0, 1, 2\]"),
         ("warm_start: §small", r'allowed: a list, such as \["small"\]'),
-        (
-            "grid: {lr: [1e-4, 1e-2]}\nconstraints: [§'lr > 1']",
-            "'learning_rate > 1' where .*; the largest learning_rate is 0.01",
-        ),
-        ("grid: {lr: [1e-4, 1e-2]}\nconstraints: [§'0.1 < lr < 1']", "the largest learning_rate is 0.01"),
-        (
-            "grid: {lr: [1e-4, 1e-2]}\nconstraints: [§'lr > weight_decay and lr < 1']",
-            "the closest are learning_rate = 0.01 and weight_decay = 0.",
-        ),
-        ("search: {lr: [1e-4, 1e-2]}\nconstraints: [§'1e-5 >= lr']", "the smallest learning_rate is 0.0001"),
-        (
-            "search: {lr: {min: 1e-4, max: 1e-2}}\nconstraints: [§'lr > 1']",
-            r"the largest learning_rate drawn is 0\.00",
-        ),
+        ("grid: {lr: [1e-4, 1e-2]}\nconstraints: [§'lr > 1']", "'learning_rate > 1' where .*0.01"),
         ("search: {n_head: {divides: §dropout}}", 'divides is "dropout"; allowed: the name of a'),
         ("search: {dropout: {divides: §n_embd}}", "not a whole number, so it divides nothing"),
         ("search: {n_head: {divides: §n_embd}, n_embd: {min: 8, max: 512}}", "505 values"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import graphlib
 import math
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from functools import cache
 from typing import Any, get_args
 
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
-from sweeplab.hyperparameters import TABLE, Hyperparameters
+from sweeplab.hyperparameters import TABLE
 from sweeplab.model.shape import SETTLED
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, shown
 from sweeplab.study.rules import Rule
@@ -179,29 +179,21 @@ def _check_space(spec: StudySpec, problems: Problems) -> None:
         problems.found += error.problems
         return
     spaces = spaces_of(spec, kept, None)
-    problems.found += [
-        unmet(spec, rule, "trial", None, rule.why(spaces[0].typical), _draws(spaces))
-        for rule in _never_met(spaces)
-    ]
+    problems.found += [unmet(spec, rule, "trial", None) for rule in _never_met(spaces)]
     if spec.sampler.type == "grid":
         _check_grid_sampler(spaces[0], problems)
 
 
 def _never_met(spaces: Sequence[Space]) -> list[Rule]:
+    """Return the rules that drawn trials break, none if a trial meets all."""
     broken: dict[str, Rule] = {}
     for space in spaces:
-        for values in _draws([space], len(spaces)):
+        for values in space.draws(max(4, MOST_DRAWS // len(spaces))):
             rule = space.broken_rule(values)
             if rule is None:
                 return []
             broken[rule.text] = rule
     return list(broken.values())
-
-
-def _draws(spaces: Sequence[Space], n_spaces: int | None = None) -> Iterator[Hyperparameters]:
-    """Yield some trials of spaces, which share the draws with others where there are `n_spaces`."""
-    for space in spaces:
-        yield from space.draws(max(4, MOST_DRAWS // (n_spaces or len(spaces))))
 
 
 def _check_grid_sampler(space: Space, problems: Problems) -> None:
