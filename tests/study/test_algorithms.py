@@ -71,21 +71,6 @@ def test_a_sampler_fills_a_space(name, given):
         assert found != sampled(spec.sampler, space, 6, seed=99)
 
 
-@pytest.mark.parametrize("name", [name for name in SAMPLERS if name != "grid"])
-def test_a_sampler_takes_a_space_with_conditions(name):
-    space = space_of(CONDITIONAL, grid={"n_embd": [96]})
-    for each in sampled(read(sampler=name).sampler, space, 8):
-        assert ("min_lr" in each) == each["lr_decay"]
-        assert 96 % each["n_head"] == 0
-
-
-def test_tpe_groups_only_where_there_are_conditions():
-    assert not make_sampler(Sampler(type="tpe"), 0, space_of(OPEN))._group
-    assert make_sampler(Sampler(type="tpe"), 0, space_of(CONDITIONAL))._group
-    kept = Sampler(type="tpe", options={"group": False})
-    assert not make_sampler(kept, 0, space_of(CONDITIONAL))._group
-
-
 def test_a_grid_has_every_point_once():
     space = space_of(COUNTABLE)
     found = sampled(Sampler(type="grid"), space, 9)
@@ -111,30 +96,6 @@ def test_a_pruner_judges_trials(name):
         study.tell(trial, **ended)
     assert 0 not in pruned
     assert bool(pruned) == (name != "none")
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in PRUNERS if name not in ("percentile", "patient", "threshold")]
-)
-def test_a_pruner_needs_no_options(name):
-    assert type(build(read(pruner=name).pruner)) is PRUNERS[name].optuna_class
-
-
-def test_a_pruner_without_another_stops_what_gets_worse():
-    pruner = build(read(pruner={"type": "patient", "patience": 1, "min_delta": 0.5}).pruner)
-    trial = optuna.create_study(pruner=pruner).ask()
-    for iteration, loss in enumerate([3.0, 2.0, 2.6, 2.7]):
-        trial.report(loss, iteration)
-    assert trial.should_prune()
-
-
-@pytest.mark.parametrize("kind", [*SAMPLERS.values(), *PRUNERS.values()], ids=lambda kind: kind.optuna)
-def test_our_names_are_of_options_that_optuna_has(kind):
-    known = kind.options.model_fields
-    assert set(kind.aliases.values()) <= known.keys()
-    assert set(kind.defaults) <= known.keys()
-    assert not set(kind.aliases) & known.keys()
-    assert "seed" not in known
 
 
 def test_both_names_of_an_option_mean_the_same():

@@ -1,13 +1,11 @@
 """What of a study's data, objective and sizes goes together is said before the first trial."""
 
 import random
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sweeplab.data.dataset import prepare
 from sweeplab.data.objectives import n_special
 from sweeplab.data.objectives.tokens import corruption
 from sweeplab.errors import BadInput
@@ -78,30 +76,6 @@ def test_unlike_tasks_in_a_cell_are_warned_of(planned) -> None:
     assert plan.warnings[0] == "mask_share searched: sampling and pruning compare losses of different tasks"
     plan = planned(search={"family": Choices(("decoder", "encoder"))}, budget=two)
     assert plan.warnings[0] == "family searched: sampling and pruning compare losses of different tasks"
-
-
-@pytest.mark.slow
-def test_a_study_says_how_many_tokens_its_tokenizer_learns(planned) -> None:
-    plan = planned(data=data(tokenizer="bpe", vocab_size=300))
-    assert plan.data.vocab_size == 300
-    assert plan.data.val_targets == plan.data.val_tokens
-    with pytest.raises(BadInput, match="tokenizer char takes no vocab_size"):
-        planned(data=data(vocab_size=300))
-    with pytest.raises(BadInput, match="the word tokenizer cannot have 9 tokens"):
-        planned(data=data(tokenizer="word", vocab_size=9))
-
-
-def test_pairs_of_ones_own_lose_the_end_of_a_source_with_a_warning(planned, tmp_path: Path) -> None:
-    file = tmp_path / "mine.tsv"
-    file.write_text("".join(f"{'long ' * (n % 2 * 9)}{n}\t{n}\n" for n in range(40)))
-    plan = planned(data=data("pairs", path=str(file)))
-    assert [
-        each
-        for each in plan.warnings
-        if re.match(r"block_size 16 of family decoder cuts the source of [45]\d% of the pairs", each)
-    ]
-    dataset = prepare("pairs", "char", str(file))
-    assert plan.data.val_targets == dataset.val_targets < plan.data.val_tokens
 
 
 def test_text_that_is_trained_on_and_validated_with_is_told_and_warned_of(planned, tmp_path: Path) -> None:

@@ -64,18 +64,6 @@ def test_tokens_per_param_are_reached_in_the_fewest_steps(
     assert values.max_iters == 1 or train_tokens(values, values.max_iters - 1) < goal
 
 
-def test_tokens_per_param_are_cells_and_are_searched() -> None:
-    fixed = {"n_layer": 1, "n_head": 2, "block_size": 16, "batch_size": 4}
-    last = resolved(fixed=fixed, grid={"n_embd": [8, 16], "tokens_per_param": [5, 10]})
-    half = resolved(fixed=fixed | {"n_embd": 16, "tokens_per_param": 5})
-    assert last.max_iters == pytest.approx(2 * half.max_iters, abs=1)
-    search = {"tokens_per_param": {"min": 1, "max": 20}, "warmup_iters": {"expr": "max_iters // 10"}}
-    sampled = resolved({"tokens_per_param": 10.0}, fixed=fixed | {"n_embd": 16}, search=search)
-    assert (sampled.max_iters, sampled.warmup_iters) == (last.max_iters, last.max_iters // 10)
-    by_size = {"n_embd": {"min": 8, "max": 16, "step": 8}}
-    assert resolved({"n_embd": 16}, fixed=fixed | {"tokens_per_param": 10}, search=by_size) == last
-
-
 @pytest.mark.parametrize(
     ("written_as", "name", "value"),
     [
@@ -88,26 +76,6 @@ def test_tokens_per_param_are_cells_and_are_searched() -> None:
 def test_a_share_is_one_of_each_runs_length(written_as: dict, name: str, value: float) -> None:
     values = resolved(fixed={"max_iters": 200, "learning_rate": 2e-3, **written_as})
     assert getattr(values, name) == value
-
-
-@pytest.mark.parametrize(
-    ("length", "batch_size"),
-    [
-        ({"tokens_per_param": 10}, {"expr": "n_embd // 4"}),
-        ({"tokens_per_param": 10}, {"choices": [2, 8]}),
-        ({"epochs": 3}, {"expr": "n_embd // 4"}),
-        ({"epochs": 3}, {"choices": [2, 8]}),
-    ],
-)
-def test_a_share_is_one_of_the_steps_that_a_searched_batch_size_leaves(
-    length: dict, batch_size: dict
-) -> None:
-    fixed = {"n_layer": 1, "n_embd": 16, "n_head": 2, "block_size": 16, "warmup_iters": "20%", **length}
-    search = {"eval_interval": {"expr": "max_iters // 4"}, "batch_size": batch_size}
-    values = resolved({} if "expr" in batch_size else {"batch_size": 2}, fixed=fixed, search=search)
-    assert values.max_iters != resolved(fixed=fixed).max_iters
-    assert values.warmup_iters == values.max_iters * 20 // 100
-    assert values.eval_interval == values.max_iters // 4
 
 
 @pytest.mark.parametrize(
@@ -126,20 +94,6 @@ def test_what_a_value_follows_from_may_not_follow_from_it(
     for changed in ({}, {"cells": [{}, {"head_dim": 8, "n_encoder_layer": 2}]}):
         with pytest.raises(BadInput, match=why):
             read_plain(written(fixed=fixed, search={name: {"expr": text}}, **changed))
-
-
-@pytest.mark.parametrize(
-    "fixed",
-    [
-        {"eval_interval": "120%"},
-        {"warmup_iters": "x%"},
-        {"max_iters": "5%"},
-        {"dropout": "5%"},
-    ],
-)
-def test_what_is_no_share_of_a_runs_length_is_refused(fixed: dict) -> None:
-    with pytest.raises(BadInput, match=next(iter(fixed))):
-        read_plain(written(fixed=fixed))
 
 
 @pytest.mark.parametrize(

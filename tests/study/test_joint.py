@@ -8,7 +8,7 @@ from tiny_study import study_of_parts
 
 from sweeplab.laws.surrogate import Posterior
 from sweeplab.study.axes import Prior
-from sweeplab.study.joint import Inputs, JointModel, knowledge_gradient
+from sweeplab.study.joint import JointModel, knowledge_gradient
 from sweeplab.study.search import CONFIDENCES
 from sweeplab.study.space import cells, spaces_of
 
@@ -82,31 +82,6 @@ def searched(spaces, n_trials, seed=0):
     return model, trials
 
 
-def test_columns_are_numbers_between_minus_1_and_1_and_indicators():
-    all_spaces = spaces()
-    inputs = Inputs(all_spaces)
-    draws = np.random.default_rng(0)
-    rows = np.vstack(
-        [
-            inputs.rows(space, [space.point(list(draws.random(len(space.parameters))))])
-            for space in all_spaces
-            for _ in range(40)
-        ]
-    )
-    numbers, indicators = rows[:, inputs.columns.is_number], rows[:, ~inputs.columns.is_number]
-    searched_numbers = rows[:, inputs.columns.numbers]
-    assert np.abs(searched_numbers).max() <= 1 + 1e-9
-    assert set(np.unique(indicators)) == {0.0, 1.0}
-    assert np.isfinite(numbers).all()
-    # learning_rate, dropout, min_lr, n_head, batch_size; width; activation 3, lr_decay 2, norm 2.
-    assert (searched_numbers.shape[1], numbers.shape[1], indicators.shape[1]) == (5, 6, 7)
-
-
-def test_what_does_not_vary_has_no_column():
-    one = spaces({"learning_rate": SEARCH["learning_rate"]}, {"n_embd": [32, 64], "n_layer": [2]})
-    assert len(Inputs(one).columns.is_number) == 2
-
-
 @pytest.mark.slow
 def test_proposals_are_points_of_their_cell_and_never_repeat():
     all_spaces = spaces()
@@ -153,14 +128,6 @@ def test_a_running_trial_is_not_proposed_again():
     trials[1].pending.append(trial_of(all_spaces[1], first, 2, state=TrialState.RUNNING))
     second = model.propose(1, 3, {})
     assert abs(np.log(second["learning_rate"] / first["learning_rate"])) > 0.03
-
-
-def test_the_last_trial_takes_the_lowest_expected_loss():
-    search = {"learning_rate": SEARCH["learning_rate"]}
-    all_spaces = spaces(search, {"n_embd": [32, 64, 128]})
-    model, _ = searched(all_spaces, 3)
-    last, best = model.propose(1, 3, {}, exploits=True), model.best(1)
-    assert last["learning_rate"] == pytest.approx(best["learning_rate"], rel=0.1)
 
 
 def test_pruned_and_diverged_trials_are_learned_from():
@@ -219,7 +186,7 @@ def test_first_points_and_proposals_lie_nearer_to_a_prior():
     assert away[1] <= away[0]
 
 
-@pytest.mark.parametrize("n_cells", [2, 3, 5, 8, 9, 13, 21, 34, 55])
+@pytest.mark.parametrize("n_cells", [2, 5, 8, 21, 55])
 @pytest.mark.parametrize("names", [("learning_rate",), ("learning_rate", "dropout")])
 def test_first_points_lie_apart_in_each_cell_and_fill_the_range_together(n_cells, names):
     of = spaces({name: SEARCH[name] for name in names}, {"n_embd": [8 * k for k in range(1, n_cells + 1)]})

@@ -10,7 +10,6 @@ from tiny_study import study_of_parts as study
 from sweeplab.hyperparameters import AUTO
 from sweeplab.model.attention import requirements
 from sweeplab.model.shape import SETTLED
-from sweeplab.study.rules import facts
 from sweeplab.study.space import Cell, Space, cells
 
 IMPOSSIBLE = {
@@ -117,18 +116,3 @@ def test_what_is_auto_is_settled_from_the_rest() -> None:
 def test_expressions_see_what_is_settled() -> None:
     values = resolved(fixed={"n_embd": 96, "n_head": 4}, search={"max_iters": {"expr": "d_ff + head_dim"}})
     assert values.max_iters == 4 * 96 + 24
-
-
-def test_head_dim_may_be_given_and_the_heads_follow() -> None:
-    search = {"n_embd": [64, 96], "n_head": {"expr": "n_embd // head_dim"}}
-    space = Space(study(fixed={"head_dim": 16}, search=search), Cell(0, {}), 65)
-    assert space.resolve({"n_embd": 96}, seed=0).n_head == 6
-    assert resolved(fixed={"head_dim": 10, "n_embd": 64, "n_head": 3}).head_dim == 10
-
-
-def test_facts_count_active_parameters() -> None:
-    values = resolved(fixed={"n_expert": 4, "n_expert_active": 1, "vocab_size": 65})
-    found = facts(values)
-    assert found.n_params_active < found.n_params
-    spec = study(fixed={"n_expert": 4}, constraints=["n_params_active < n_params"])
-    assert cells(spec, 65)[0]

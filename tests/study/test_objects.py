@@ -27,12 +27,8 @@ WRITTEN = [
         partial(samplers.GPSampler, deterministic_objective=True),
         {"type": "gp", "deterministic_objective": True},
     ),
-    (samplers.RandomSampler(), {"type": "random"}),
     (quiet(samplers.CmaEsSampler, popsize=6), {"type": "cmaes", "popsize": 6}),
-    (quiet(samplers.QMCSampler, qmc_type="halton"), {"type": "qmc", "qmc_type": "halton"}),
     (pruners.MedianPruner(n_warmup_steps=10), {"type": "median", "n_warmup_steps": 10}),
-    (pruners.PercentilePruner(25.0), {"type": "percentile", "percentile": 25.0}),
-    (pruners.SuccessiveHalvingPruner(), {"type": "asha"}),
     (quiet(pruners.HyperbandPruner, reduction_factor=4), {"type": "hyperband", "reduction_factor": 4}),
     (
         quiet(pruners.PatientPruner, wrapped_pruner=WRAPPED, patience=2),
@@ -42,7 +38,6 @@ WRITTEN = [
         pruners.ThresholdPruner(upper=4.0),
         {"type": "threshold", "upper": 4.0, "n_warmup_steps": 0, "interval_steps": 1},
     ),
-    (pruners.NopPruner(), {"type": "none"}),
     ("tpe", "tpe"),
     ({"type": "tpe"}, {"type": "tpe"}),
 ]
@@ -69,7 +64,6 @@ def test_an_object_is_written_by_its_class_and_arguments(given, written, tiny) -
             "this GPSampler does not tell the argument behind its ",
         ),
         (quiet(samplers.TPESampler, gamma=lambda n: 3), "gamma"),
-        (pruners.WilcoxonPruner, "a WilcoxonPruner cannot be made in each worker"),
         (partial(samplers.TPESampler, n_startup=3), "n_startup"),
         (7, "sampler is 7; allowed: auto | joint | tpe"),
     ],

@@ -11,7 +11,6 @@ from sweeplab.hyperparameters import MINIMAL, Hyperparameters, defaults
 from sweeplab.model.accounting import n_params
 from sweeplab.runs.models import model_of, models_of
 from sweeplab.study.file.reading import read_study, read_text
-from sweeplab.study.file.resolve import preset
 from sweeplab.study.spec import preset_names
 from sweeplab.train.schedule import learning_rate
 
@@ -36,13 +35,6 @@ PUBLISHED = {
     "nanogpt-char": 10_745_088,
 }
 FROM_THE_TABLE = {"minimal", "table"}
-UNUSED_ROWS = {"roberta-base": 2, "bart-large": 4}  # of positions
-OWN = (
-    "gpt3",
-    "transformer-base",
-    "transformer-big",
-    "nanogpt-char",
-)  # of which the library has no model by default
 STUDY = """\
 name: ours
 data: {corpus: python-docs, tokenizer: byte}
@@ -104,52 +96,6 @@ def test_the_originals_learning_rate_is_its_formula(name: str) -> None:
     assert {each: getattr(values, each) for each in adam} == adam
 
 
-def ours_of(library, name: str):
-    """Return `transformers`' own model of a preset, from its default configuration and the published sizes."""
-    values = preset(name).values
-    n_layer, n_head, n_embd = (values[each] for each in ("n_layer", "n_head", "n_embd"))
-    if name.startswith("gpt2"):
-        config = library.GPT2Config(n_layer=n_layer, n_head=n_head, n_embd=n_embd)
-        return library.GPT2LMHeadModel(config)
-    if name.startswith("bert"):
-        config = library.BertConfig(
-            num_hidden_layers=n_layer,
-            num_attention_heads=n_head,
-            hidden_size=n_embd,
-            intermediate_size=4 * n_embd,
-        )
-        return library.BertForMaskedLM(config)
-    if name.startswith("llama"):
-        return library.LlamaForCausalLM(library.LlamaConfig())
-    if name.startswith("mistral"):
-        return library.MistralForCausalLM(library.MistralConfig())
-    if name.startswith("mixtral"):
-        return library.MixtralForCausalLM(library.MixtralConfig())
-    if name.startswith("roberta"):
-        return library.RobertaForMaskedLM(
-            library.RobertaConfig(max_position_embeddings=514, type_vocab_size=1, vocab_size=50265)
-        )
-    if name.startswith("distilbert"):
-        return library.DistilBertForMaskedLM(library.DistilBertConfig())
-    if name.startswith("bart"):
-        return library.BartForConditionalGeneration(library.BartConfig())
-    config = library.T5Config(num_layers=n_layer, num_heads=n_head, d_model=n_embd, d_ff=values["d_ff"])
-    return library.T5ForConditionalGeneration(config)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("name", [each for each in PUBLISHED if each not in OWN])
-def test_totals_are_those_of_the_real_models(name: str) -> None:
-    import torch
-
-    library = pytest.importorskip("transformers", reason="the real models come with the extra hf")
-    with torch.device("meta"):
-        model = ours_of(library, name)
-    total = sum(each.numel() for each in model.parameters())
-    assert total == PUBLISHED[name] + UNUSED_ROWS.get(name, 0) * model.config.hidden_size
-
-
 def test_the_tables_presets_are_the_table() -> None:
     table = {name: value for name, value in defaults().items() if name != "seed"}
     assert read_preset("table").fixed == table
@@ -168,12 +114,6 @@ def test_what_the_file_says_wins(file: Path) -> None:
     assert "n_layer" not in spec.fixed and "learning_rate" not in spec.fixed
     assert read_study(file, ["n_embd=60", "n_layer=3"]).fixed["n_layer"] == 3
     assert read_study(file, ["preset=gpt2"]).fixed["block_size"] == 1024
-
-
-def test_what_is_kept_of_a_study_has_the_values_and_no_preset(file: Path) -> None:
-    identity = read_study(file).identity()
-    assert identity["fixed"]["n_head"] == 6
-    assert "preset" not in str(identity)
 
 
 def test_a_study_has_a_model_a_cell(file: Path) -> None:

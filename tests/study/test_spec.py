@@ -42,20 +42,10 @@ def test_a_budget_has_trials_only_where_it_has_nothing_else():
     assert Budget(flops=1e12).trials_per_cell is None
 
 
-@pytest.mark.parametrize("name", ["a", "A-1_b.c", "x" * 100])
-def test_names_fit_for_a_folder(name):
-    assert StudySpec(name=name, data=DATA).name == name
-
-
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ä", "x" * 101, "a\n"])
 def test_other_names_are_refused(name):
     with pytest.raises(ValidationError):
         StudySpec(name=name, data=DATA)
-
-
-def test_a_study_never_changes():
-    with pytest.raises(ValidationError):
-        StudySpec(name="a", data=DATA).name = "b"
 
 
 def test_identity_changes_with_what_decides_results_and_with_nothing_else():

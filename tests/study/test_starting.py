@@ -156,15 +156,6 @@ def test_a_study_takes_the_model_where_it_says_no_other(changed: dict, study_of,
     assert "n_layer" not in study_of(STUDY, "grid.n_layer=[1, 2]").fixed
 
 
-def test_a_folder_above_checkpoints_is_refused_with_their_names(study_of, trained: Path) -> None:
-    text = STUDY.replace(", tokenizer: char", "").replace(
-        "init_from: run", f"init_from: {trained.parent.parent}"
-    )
-    said = problem_of(lambda: study_of(text))
-    assert "more.yaml:4:12: init_from: there is no checkpoint in" in said and f"allowed: {trained}" in said
-    assert "data.tokenizer" not in said
-
-
 def test_a_run_is_named_as_in_every_other_command(trained: Path, tmp_path: Path) -> None:
     folder = StudyFolder(trained.parents[5], "first")
     (run,) = folder.runs()
@@ -228,21 +219,6 @@ def test_other_weights_make_another_study(tiny, trained: Path, tmp_path: Path, o
         check_same_study(spec, folder, replace(plan.data, init_digest="another"))
     with pytest.raises(BadInput, match=r"init_from is not given and was .*a --name of its own$"):
         check_same_study(tiny(), folder, replace(plan.data, init_digest=None))
-
-
-def test_a_changed_study_is_refused_in_the_words_of_its_file(tiny, tmp_path: Path, opened) -> None:
-    spec, pairs = tiny(), ((0.9, 0.95), (0.9, 0.99))
-    data = make_plan(spec, tmp_path / "lab")[0].data
-    folder, _ = opened(spec)
-    folder.path.mkdir(parents=True, exist_ok=True)
-    write_study(spec, folder, data)
-    with pytest.raises(BadInput) as refused:
-        check_same_study(tiny(search={**spec.search, "betas": Choices(pairs)}), folder, data)
-    said = str(refused.value)
-    assert said.endswith(f"or {folder.command('resume')} continues that one")
-    assert "betas is [[0.9, 0.95], [0.9, 0.99]] and was not given" in said and '"' not in said
-    with pytest.raises(BadInput, match=r"the text of the corpus has changed.*a --name of its own$"):
-        check_same_study(spec, folder, replace(data, text_digest="another"))
 
 
 WORDS = [f"{'ab'[at % 2]}{chr(97 + at % 26)}{chr(97 + at // 26)}" for at in range(40)]
