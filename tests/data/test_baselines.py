@@ -177,15 +177,6 @@ def test_an_encoders_baseline_sees_where_its_masks_stand(tmp_path):
     assert found.loss < 0.1
 
 
-def test_places_may_be_more_than_a_vocabulary_has_tokens():
-    places, tokens = np.arange(4).repeat(50), np.array([0, 1, 1, 0]).repeat(50)
-    ngrams = NGrams(Examples([places], tokens), 2)
-    (_, found) = ngrams.probabilities(Examples([np.arange(4)], np.array([0, 1, 1, 0])))
-    assert (found > 0.95).all()
-    _, beyond = ngrams.probabilities(Examples([np.array([4, 5])], np.array([0, 1])))
-    assert beyond == pytest.approx([0.5, 0.5])  # no place that was counted
-
-
 def test_a_spans_end_is_as_likely_as_the_ways_to_share_out_what_is_left():
     """Against how often spans end in the task itself, by what has been found, by place and by age."""
     values = values_of("span", block_size=24, mask_share=0.3, span_length=2.0)
@@ -213,13 +204,3 @@ def test_what_is_kept_is_the_same_and_what_is_torn_is_made_again(tmp_path):
     assert loss(text, "next_token", tmp_path) == first
     loss(text, "next_token", tmp_path, block_size=16)
     assert len(list(tmp_path.iterdir())) == 2
-
-
-@pytest.mark.slow
-def test_the_families_see_the_same_targets(tmp_path):
-    data, found = prepare("reverse", "char"), {}
-    for family in ("decoder", "encoder_decoder"):
-        sizes = {"block_size": 32, "batch_size": 64, "vocab_size": data.tokenizer.vocab_size}
-        values = with_special(Hyperparameters(family=family, objective="pairs", **sizes))
-        found[family] = find_baseline(data, values, tmp_path).loss
-    assert found["decoder"] == pytest.approx(found["encoder_decoder"], rel=1e-12)

@@ -1,4 +1,3 @@
-import ast
 import hashlib
 import http.server
 import subprocess
@@ -8,7 +7,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -105,32 +103,6 @@ def test_python_corpora_are_there_offline_and_the_same_in_every_process() -> Non
     assert answer.stdout.split() == [read(name).digest for name in ALWAYS_THERE]
 
 
-def test_python_source_has_the_library_and_not_its_tests() -> None:
-    files = CORPORA["python-source"].files()
-    names = {file.name for file in files}
-    assert {"argparse.py", "dataclasses.py"} <= names
-    assert not {"test", "tests", "site-packages"} & {part for file in files for part in file.parts}
-    assert "class ArgumentParser" in text_of("python-source")
-
-
-@pytest.mark.slow
-def test_docstrings_are_those_of_the_library() -> None:
-    found = read("python-docstrings")
-    pairs = [
-        *zip(found.train[::2], found.train[1::2], strict=True),
-        *zip(found.val[::2], found.val[1::2], strict=True),
-        *zip(found.test[::2], found.test[1::2], strict=True),
-    ]
-    assert len(found.train) > 6000 and len(found.val) > 200
-    for source, target in pairs[::37]:
-        tree: Any = ast.parse(source)
-        assert isinstance(tree.body[0], ast.FunctionDef | ast.AsyncFunctionDef)
-        assert target and "\n" not in target
-    by_source = dict(pairs)
-    whole = [source for source in by_source if source.startswith("def dedent(text):")]
-    assert by_source[whole[0]] == "Remove any common leading whitespace from every line in `text`."
-
-
 @pytest.mark.parametrize("name", ALWAYS_THERE)
 def test_a_path_that_would_not_be_read_is_refused(name: str) -> None:
     with pytest.raises(BadInput, match=f"{name} takes no path; corpus (text|pairs) reads /some/where.txt"):
@@ -187,18 +159,6 @@ def test_a_glob_goes_round_no_circle_and_has_an_end(tmp_path: Path, monkeypatch)
     monkeypatch.setattr(content, "MOST_FILES", 1)
     with pytest.raises(BadInput, match=r"more than 1 files match .*/\*\*; allowed: the files of one folder"):
         user_files(f"{tmp_path}/**")
-
-
-@pytest.mark.parametrize(
-    ("path", "says"),
-    [
-        (None, "needs a path"),
-        ("/no/such/*.txt", "no file matches /no/such"),
-    ],
-)
-def test_text_refuses_a_path_without_files(path: str | None, says: str) -> None:
-    with pytest.raises(BadInput, match=says):
-        text_of("text", path)
 
 
 CONTENT = b"To be, or not to be\n" * 1000
@@ -290,40 +250,3 @@ def test_download_refuses_the_wrong_thing_and_leaves_nothing(
     with pytest.raises(OSError, match=says):
         download(server.url(path), tmp_path / "file.txt", SHA256, **limits)
     assert left_in(tmp_path) == []
-
-
-def test_download_refused_keeps_what_was_there(server: Server, tmp_path: Path) -> None:
-    target = tmp_path / "file.txt"
-    target.write_bytes(b"of an earlier version")
-    with pytest.raises(OSError, match="sha256"):
-        download(server.url("/cut"), target, SHA256)
-    assert target.read_bytes() == b"of an earlier version"
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (None, "there is no file .*file.txt"),
-        (b"", "file.txt is empty"),
-        (b" \n\t\n", "file.txt is empty"),
-        (b"aaaa", "file.txt consists of one repeated character, 'a'"),
-        (b"nine char", "file.txt has 9 characters: too few for three splits; allowed: at least 10"),
-        (b"text\0more", "file.txt is not a text: byte 4 is 0"),
-        ("text".encode("utf-16-le"), "file.txt is not a text: byte 1 is 0; allowed: UTF-8; data.encoding"),
-        (b"caf\xe9 au lait", "file.txt is not UTF-8: byte 3 is 0xe9"),
-    ],
-)
-def test_text_refuses_what_is_no_text_in_one_line(tmp_path: Path, content: bytes | None, says: str) -> None:
-    file = tmp_path / "file.txt"
-    if content is not None:
-        file.write_bytes(content)
-    with pytest.raises(BadInput, match=says) as error:
-        text_of("text", str(file))
-    assert "\n" not in str(error.value)
-
-
-def test_download_fetches_a_damaged_file_again(server: Server, tmp_path: Path) -> None:
-    target = tmp_path / "file.txt"
-    target.write_bytes(CONTENT[:100])
-    download(server.url("/file"), target, SHA256)
-    assert target.read_bytes() == CONTENT

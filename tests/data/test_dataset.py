@@ -14,8 +14,6 @@ from data.conftest import AN_HOUR, TEXT, write
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.dataset import Dataset, prepare
 from sweeplab.data.tokenizers import TOKENIZERS
-from sweeplab.errors import BadInput
-from sweeplab.files import write_whole
 from sweeplab.hyperparameters import Hyperparameters
 
 
@@ -77,13 +75,6 @@ def test_a_file_just_written_is_read_again_though_time_and_size_are_the_same(fil
     file.write_text("efgh" * 100)
     os.utime(file, ns=(time, time))
     assert characters_of(prepare("text", "char", str(file), cache)) == sorted("efgh" * 100)
-
-
-def test_the_same_text_elsewhere_shares_its_tokens(file: Path, cache: Path) -> None:
-    first = prepare("text", "char", str(file), cache)
-    write(file.with_name("copy.txt"), TEXT)
-    assert prepare("text", "char", str(file.with_name("copy.txt")), cache).token_digest == first.token_digest
-    assert len(list(cache.glob("*.tokens"))) == 1
 
 
 def flip_a_byte(path: Path) -> None:
@@ -176,20 +167,6 @@ for content in itertools.cycle([b"a" * 2_000_000, b"b" * 1_000_000]):
 """
 
 
-def test_processes_that_write_a_file_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
-    target, contents = tmp_path / "target", {b"a" * 2_000_000, b"b" * 1_000_000}
-    with start(WRITE_FOR_EVER, target) as process:
-        try:
-            for content in sorted(contents) * 50:
-                write_whole(target, content)
-                assert target.read_bytes() in contents
-            assert process.poll() is None
-        finally:
-            process.kill()
-    write_whole(target, b"c")
-    assert [*tmp_path.iterdir()] == [target]
-
-
 def test_a_kill_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_bytes(b"b" * 1_000_000)
@@ -225,24 +202,3 @@ def test_no_room_for_the_tokens_is_one_line_and_leaves_nothing(file: Path, cache
     assert answer.stdout.startswith(f"cannot write tokens to {cache}"), answer.stderr
     assert answer.stdout.count("\n") == 1
     assert [each.name for each in cache.iterdir() if each.suffix != ".lock" and each.name != ".lock"] == []
-
-
-def test_the_shortest_text_trains_nothing(file: Path, cache: Path) -> None:
-    write(file, "abcdefghij")
-    dataset = prepare("text", "char", str(file), cache)
-    assert [len(split) for split in (dataset.train, dataset.val, dataset.test)] == [8, 1, 1]
-    with pytest.raises(BadInput, match="the corpus is too short"):
-        dataset.check_fits(next_token(1))
-
-
-def test_a_cache_that_cannot_be_written_is_one_line(file: Path) -> None:
-    with pytest.raises(BadInput, match=r"cannot write tokens to .*SWEEPLAB_CACHE"):
-        prepare("text", "char", str(file), file / "under a file")
-
-
-def test_the_cache_is_where_the_environment_says(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path / "said"))
-    prepare("text", "char", str(file))
-    assert len(list((tmp_path / "said").glob("*.tokens"))) == 1

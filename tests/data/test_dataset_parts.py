@@ -11,7 +11,7 @@ from data.test_dataset import flip_a_byte, next_token
 
 from sweeplab.data.batches import Pairs, limited
 from sweeplab.data.dataset import Dataset, prepare
-from sweeplab.data.objectives import make_objective, n_special
+from sweeplab.data.objectives import n_special
 from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.hyperparameters import Hyperparameters
 
@@ -97,18 +97,6 @@ def test_a_uniform_guess_at_bytes_is_eight_bits_a_byte(file: Path, french: Path,
     assert bits == pytest.approx(8 * (pairs.val_bytes + 1) / pairs.val_bytes), "the end has to be found too"
 
 
-def test_bits_per_byte_compare_tokenizers(file: Path, cache: Path) -> None:
-    """A unigram model's bits over all bytes are the same whichever way they are added up."""
-    for name in TOKENIZERS:
-        dataset = prepare("text", name, str(file), cache)
-        targets = dataset.val[1:]  # nothing comes before the first
-        _, counts = np.unique(targets, return_counts=True)
-        loss = float(-(counts / counts.sum() * np.log(counts / counts.sum())).sum())
-        in_all = loss / math.log(2) * len(targets)
-        n_bytes = dataset.val_bytes - dataset.tokenizer.byte_lengths()[dataset.val[0]]
-        assert dataset.bits_per_byte(loss, next_token(8)) == pytest.approx(in_all / n_bytes)
-
-
 @pytest.mark.parametrize("of_pairs", [False, True])
 def test_a_part_of_the_training_split_is_spread_over_it_and_has_every_smaller_part(of_pairs: bool) -> None:
     rng = np.random.default_rng(0)
@@ -128,18 +116,6 @@ def test_a_part_of_the_training_split_is_spread_over_it_and_has_every_smaller_pa
         if n_tokens >= 20_000:
             assert abs(kept.mean() - 25_000) < 2_500
     assert limited(whole, 50_000) is whole
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TOKENIZERS)
-def test_bytes_are_those_of_the_evaluated_targets(name: str, file: Path, cache: Path) -> None:
-    """Of a few windows they are not the whole split's per token: frequent words are long tokens here and there."""
-    dataset = prepare("python-docs", name, cache=cache)
-    values = next_token(64).replace(vocab_size=dataset.tokenizer.vocab_size, eval_tokens=2048)
-    found = [batch.targets for batch in make_objective(dataset.val, values).evaluation(2048)]
-    n_bytes = sum(len(dataset.tokenizer.decode(row).encode()) for rows in found for row in rows)
-    bits = dataset.bits_per_byte(1.0, values)
-    assert bits == pytest.approx(sum(each.size for each in found) / n_bytes / math.log(2), rel=1e-3)
 
 
 def test_only_the_text_of_a_span_counts_as_bytes(file: Path, cache: Path) -> None:

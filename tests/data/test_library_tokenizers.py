@@ -108,14 +108,6 @@ def test_gpt2s_own_kind_comes_in_as_bpe() -> None:
     assert again.token_to_id("<|endoftext|>") == 258 and again.token_to_id("<|mask|>") == 259
 
 
-def test_what_begins_every_text_there_does_not_here() -> None:
-    library = byte_level()
-    template = [("<|endoftext|>", 258)]
-    library.post_processor = processors.TemplateProcessing("<|endoftext|> $A", special_tokens=template)
-    assert library.encode("the").ids == [258, 257]
-    assert read_tokenizer(json.loads(library.to_str())).encode("the").tolist() == [257]
-
-
 def lower(library: Library) -> None:
     library.normalizer = normalizers.Lowercase()
 

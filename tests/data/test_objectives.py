@@ -17,7 +17,7 @@ from sweeplab.data.objectives import (
     special_tokens,
 )
 from sweeplab.data.objectives.pairs import PairsObjective
-from sweeplab.data.objectives.tokens import Corruption, corruption
+from sweeplab.data.objectives.tokens import corruption
 from sweeplab.data.prompts import BOS, EOS, MASK, PAD, sentinel
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import Hyperparameters
@@ -115,16 +115,6 @@ class TestObjectiveContract:
             assert objective.dense <= (batch.targets.min() >= 0)
         assert (objective.training(1, 2).targets != NO_TARGET).any(axis=1).all(), "each sequence has a target"
 
-    def test_whole_has_every_item_once(self, name: str, family: str) -> None:
-        found = [batch.inputs for batch in self.make(name, family).evaluation()]
-        n_items = sum(map(len, found))
-        if OBJECTIVES[name].learns != "text":
-            assert n_items == PAIRS.n_pairs == LABELS.n_pairs
-        elif name == "span":
-            assert n_items == len(TEXT) // corruption(values("span")).window
-        else:
-            assert n_items == -(-(len(TEXT) - (name == "next_token")) // 32)
-
     def test_an_evaluation_does_not_depend_on_batch_size(self, name: str, family: str) -> None:
         for n_tokens in (2_000, None):
             one, other = (self.make(name, family, batch_size=size).evaluation(n_tokens) for size in (3, 64))
@@ -154,25 +144,6 @@ def test_batches_are_the_same_on_every_machine(name: str, family: str) -> None:
 
 
 # ------------------------------------------------------------------ masked
-
-
-@given(
-    share=st.floats(0.01, 0.99),
-    block_size=st.integers(1, 70),
-    seed=st.integers(0, 99),
-    iteration=st.integers(0, 99),
-)
-def test_masked_hides_a_fixed_share_and_nothing_else(
-    share: float, block_size: int, seed: int, iteration: int
-) -> None:
-    given = values("masked", block_size=block_size, mask_share=share)
-    batch = make_objective(TEXT, given).training(seed, iteration)
-    is_target = batch.targets != NO_TARGET
-    assert (is_target.sum(axis=1) == max(1, round(share * block_size))).all()
-    text = np.where(is_target, batch.targets, batch.inputs)
-    assert ((text - text[:, :1]) % N_SYMBOLS == np.arange(block_size)).all(), (
-        "the window can be put together again"
-    )
 
 
 def test_masked_hides_eight_of_ten_replaces_one_and_keeps_one() -> None:
@@ -233,25 +204,6 @@ def test_span_lengths_are_t5s() -> None:
     assert (counts.n_hidden, counts.n_spans) == (85, 28)
 
 
-@given(block_size=st.integers(3, 200), share=st.floats(0.01, 0.99), span=st.floats(1, 50))
-def test_no_longer_window_would_fit(block_size: int, share: float, span: float) -> None:
-    counts = corruption(values("span", block_size=block_size, mask_share=share, span_length=span))
-    for window in range(counts.window + 1, 2 * block_size + 5):
-        longer = Corruption.of(window, share, span)
-        assert max(longer.source_length, longer.target_length) > block_size
-
-
-def test_spans_are_cut_every_way_equally_often() -> None:
-    given = values("span", block_size=9, mask_share=0.5, span_length=2.0, batch_size=6000)
-    counts = corruption(given)
-    assert (counts.n_hidden, counts.n_spans) == (5, 2)
-    batch = make_objective(TEXT, given).training(0, 0)
-    second = (batch.targets == special_tokens(given)[sentinel(1)]).argmax(axis=1)
-    lengths, seen = np.unique(second - 1, return_counts=True)
-    assert lengths.tolist() == [1, 2, 3, 4]
-    assert abs(seen - 1500).max() < 5 * np.sqrt(6000 * 0.25 * 0.75)
-
-
 # ------------------------------------------------------------------ pairs
 
 TINY = pairs_of([(3, 2), (1, 4)])  # 0 1 2 -> 3 4, 5 -> 6 7 8 9
@@ -304,27 +256,6 @@ def test_a_block_size_without_room_for_a_target_is_refused(family: str, needed: 
         check_fits({"training": TINY}, values("pairs", family, block_size=needed - 1))
 
 
-@given(
-    lengths=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 6)), min_size=1, max_size=8),
-    family=st.sampled_from(OBJECTIVES["pairs"].families), block_size=st.integers(9, 20),
-)  # fmt: skip
-def test_a_pair_can_be_read_off_its_row(lengths: list[tuple[int, int]], family: str, block_size: int) -> None:
-    pairs, given = pairs_of(lengths), values("pairs", family, block_size=block_size, batch_size=8)
-    (batch,) = make_objective(pairs, given).evaluation()
-    special = special_tokens(given)
-    for row, (source, target) in enumerate(lengths):
-        start = int(pairs.starts[row, 0])
-        found = batch.targets[row][batch.targets[row] != NO_TARGET].tolist()
-        assert found == [*range(start + source, start + source + target), special[EOS]]
-        length = int(batch.lengths[row])
-        assert (batch.inputs[row, length:] == special[PAD]).all()
-        assert (batch.inputs[row, :length] != special[PAD]).all()
-        read = batch.inputs[row] if batch.source is None else batch.source[row, : batch.source_lengths[row]]
-        before = [token for token in read.tolist() if token < start + source]
-        assert before == list(range(start, start + len(before))) and before
-        assert len(before) == source or batch.inputs.shape[1] == block_size or len(before) == block_size
-
-
 # ------------------------------------------------------------------ what follows from what
 
 
@@ -339,18 +270,6 @@ def test_a_pair_can_be_read_off_its_row(lengths: list[tuple[int, int]], family: 
 def test_auto_is_what_suits_family_and_corpus(family: str, kind: DataKind, objective: str) -> None:
     assert settled_objective(Hyperparameters(objective="auto", family=family), kind) == objective
     assert settled_objective(Hyperparameters(objective="masked", family=family), kind) == "masked"
-
-
-def test_special_tokens_are_the_last_ids_and_no_more_than_needed() -> None:
-    assert n_special(values("next_token")) == 0
-    assert special_tokens(values("masked"))[MASK] == N_SYMBOLS
-    span = special_tokens(values("span", vocab_size=1000))
-    assert span.names == (BOS, EOS, *(sentinel(index) for index in range(corruption(values("span")).n_spans)))
-    assert span[span.names[-1]] == 999 and span.n_ordinary == 1000 - len(span.names)
-    with pytest.raises(ValueError):
-        span[MASK]
-    assert {n_special(values("pairs", family)) for family in OBJECTIVES["pairs"].families} == {4}
-    assert n_special(Hyperparameters(objective="span", block_size=float("nan"))) == 0
 
 
 @pytest.mark.parametrize(("objective", "most"), [("next_token", 9), ("masked", 10), ("span", 10)])

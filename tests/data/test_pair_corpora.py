@@ -117,20 +117,6 @@ def test_reads_tsv_and_jsonl(tmp_path: Path) -> None:
     assert len(all_pairs.train) + len(all_pairs.val) + len(all_pairs.test) == 12
 
 
-@given(pairs=st.dictionaries(st.text(min_size=1), st.text(min_size=1), min_size=3, max_size=20))
-def test_whatever_is_written_as_jsonl_is_read(
-    pairs: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    pairs = {source: target for source, target in pairs.items() if source.strip() and target.strip()}
-    if len(pairs) < 3:
-        return
-    file = tmp_path_factory.mktemp("pairs") / "some.jsonl"
-    lines = (json.dumps({"source": source, "target": target}) for source, target in pairs.items())
-    file.write_text("\n".join(lines), encoding="utf-8")
-    found = read("pairs", file)
-    assert dict(pairs_of([*found.train, *found.val, *found.test])) == pairs
-
-
 @pytest.mark.parametrize(
     ("name", "line", "says"),
     [

@@ -5,7 +5,6 @@ import pytest
 
 from sweeplab.data.batches import NO_TARGET, Pairs
 from sweeplab.data.objectives import OBJECTIVES, make_objective, n_special
-from sweeplab.data.prompts import cut, filled
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import Hyperparameters
 
@@ -51,13 +50,6 @@ def test_the_beginning_of_a_split_as_a_prompt_is_what_its_first_batch_has(name: 
             assert len(prompt.holes) == len(counted), "one for each token, and one for the end"
         else:
             assert prompt.room == 24 + 1 - len(prompt.start)
-
-
-def test_pieces_and_holes_fit_together() -> None:
-    tokens, holes = [1, 9, 2, 3, 9, 9], [1, 4, 5]
-    pieces = cut(tokens, holes)
-    assert pieces == [[1], [2, 3], [], []]
-    assert filled(pieces, [9, 9, 9]) == tokens
 
 
 @pytest.mark.parametrize(

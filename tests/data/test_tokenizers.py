@@ -44,24 +44,12 @@ class TestTokenizerContract:
         assert loaded.vocab_size == tokenizer.vocab_size
         np.testing.assert_array_equal(loaded.encode(TEXT), tokenizer.encode(TEXT))
 
-    def test_decodes_lists_and_nothing(self, kind: type[Tokenizer]) -> None:
-        tokenizer = kind.train(TEXT)
-        assert tokenizer.decode(tokenizer.encode(TEXT).tolist()) == TEXT
-        assert tokenizer.decode([]) == ""
-        assert tokenizer.encode("").size == 0
-
     @pytest.mark.parametrize("beyond", [-1, 0])
     def test_refuses_ids_outside_of_the_vocabulary(self, kind: type[Tokenizer], beyond: int) -> None:
         tokenizer = kind.train(TEXT)
         unknown = tokenizer.vocab_size if beyond == 0 else beyond
         with pytest.raises(ValueError, match=f"token {unknown} is not among"):
             tokenizer.decode([0, unknown])
-
-
-def test_char_numbers_characters_by_code_point() -> None:
-    tokenizer = CharTokenizer.train("banana\n")
-    assert tokenizer.characters == "\nabn"
-    assert tokenizer.encode("nab").tolist() == [3, 1, 2]
 
 
 @pytest.mark.parametrize("unknown", ["\t", "c", "z", "\U0010ffff", "\ud800"])
@@ -75,12 +63,6 @@ def test_char_names_a_character_it_does_not_know(unknown: str) -> None:
 def test_who_knows_every_text_names_what_is_none(kind: type[Tokenizer]) -> None:
     with pytest.raises(ValueError, match=r"character '\\ud800' at 2 is half of a surrogate pair"):
         kind.train(ENGLISH).encode("ab\ud800")
-
-
-@pytest.mark.parametrize("characters", ["", "ba", "aab"])
-def test_char_refuses_a_description_it_never_wrote(characters: str) -> None:
-    with pytest.raises(ValueError, match="distinct"):
-        load_tokenizer({"name": "char", "characters": characters})
 
 
 def test_char_takes_as_many_characters_as_16_bits_number() -> None:
@@ -114,16 +96,6 @@ class TestLearnedTokenizerContract:
         assert tokenizer.vocab_size == size
         assert tokenizer.decode(tokenizer.encode(VARIED)) == VARIED
         assert tokenizer.encode(VARIED).max() < size
-
-    def test_more_tokens_make_a_shorter_text(self, kind: type[LearnedTokenizer]) -> None:
-        lengths = [len(kind.train(VARIED, size).encode(VARIED)) for size in (256, 260, 264)]
-        assert lengths[0] == len(VARIED.encode())
-        assert lengths[0] > lengths[1] > lengths[2]
-
-    def test_learns_fewer_where_the_text_has_no_more(self, kind: type[LearnedTokenizer]) -> None:
-        assert 256 < kind.train(ENGLISH).vocab_size < kind.default_size
-        found = kind.train(ENGLISH).vocab_size
-        assert kind.train(ENGLISH, 5000).vocab_size == found
 
     @pytest.mark.parametrize(("size", "n_bytes"), [(0, 4), (3, 4), (65_537, 256)])
     def test_refuses_too_few_and_too_many(
@@ -170,11 +142,6 @@ def test_every_process_learns_the_same() -> None:
         for seed in ("1", "2")
     )  # fmt: skip
     assert others == [first] and len(first) == len(LEARNED)
-
-
-def test_bpe_merges_what_is_frequent() -> None:
-    tokenizer = BpeTokenizer.train("low lower lowest " * 10, 260)
-    assert [tokenizer.decode([each]) for each in tokenizer.encode("low lower")] == ["low", " lowe", "r"]
 
 
 def test_a_long_text_is_cut_where_words_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,8 +150,8 @@ def parse_tables(text: str) -> MarkdownTables:
                 continue
             near = nearest(key, TABLE)
             hint = f"; did you mean {near!r}?" if near else ""
-            said = plain(written) or "no value"
-            tables.say(line, f"unknown hyperparameter {plain(name)!r} ({said}){hint}")
+            value = plain(written) or "no value"
+            tables.say(line, f"unknown hyperparameter {plain(name)!r} ({value}){hint}")
     for name, entry in tables.ranges.items():
         wider = _widened(TABLE[name], entry, tables.values[name]) if name in tables.values else None
         if wider is not None:

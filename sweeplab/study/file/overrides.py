@@ -172,20 +172,20 @@ def cell_changes(document: Mapping[str, Any]) -> list[Any]:
 
 def lay_all_over(document: dict[str, Any], options: Sequence[str], problems: Problems) -> None:
     """Apply overrides to the document in turn; two that set the same thing differently are a problem."""
-    said: dict[str, tuple[Location, Any, str]] = {}
+    laid: dict[str, tuple[Location, Any, str]] = {}
     for option in options:
         words = without_passwords(("-o " if not option.startswith("--") else "") + option)
         for override in overrides_of(option):
-            laid = lay_over(document, override, problems, words)
-            if laid is None:
+            placed = lay_over(document, override, problems, words)
+            if placed is None:
                 continue
-            path, value = laid
+            path, value = placed
             things = _things(path, value)
-            for thing, (earlier, held, first) in said.items():
+            for thing, (earlier, held, first) in laid.items():
                 is_replaced = thing not in things and earlier[: len(path)] == path
                 if is_replaced or things.get(thing, held) != held:
                     problems.found.append(conflict(first, words))
-            said |= {thing: (path, held, words) for thing, held in things.items()}
+            laid |= {thing: (path, held, words) for thing, held in things.items()}
 
 
 def _things(path: Location, value: Any) -> dict[str, Any]:

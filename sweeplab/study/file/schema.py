@@ -134,7 +134,7 @@ def _inlined(schema: Any, parts: Mapping[str, Schema] | None = None) -> Any:
     if "$ref" in schema:
         schema = {**parts[schema["$ref"].rpartition("/")[2]], **schema}
     inlined = {}
-    for key, each in schema.items():
+    for key, part in schema.items():
         if key not in ("title", "$ref"):
-            inlined["anyOf" if key == "oneOf" else key] = _inlined(each, parts)
+            inlined["anyOf" if key == "oneOf" else key] = _inlined(part, parts)
     return inlined
