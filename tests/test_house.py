@@ -210,7 +210,7 @@ def test_private_parts_of_a_library_stand_in_one_file() -> None:
     for name in MODULES:
         for library in private_parts(tree_of(name)):
             files[library].add(name)
-    assert files.keys() <= {"mlflow", "optuna", "ray", "torch"}, dict(files)
+    assert files.keys() <= {"mlflow", "optuna", "torch"}, dict(files)
     assert not {library: found for library, found in files.items() if len(found) > 1}
 
 

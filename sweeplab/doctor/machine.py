@@ -22,7 +22,6 @@ from sweeplab.lab.storage import storage_address
 from sweeplab.processes import VARIABLE, switched_off
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.spec import Engine, StudySpec
-from sweeplab.sweep.engines.private import why_public
 from sweeplab.sweep.engines.ray import CLOSES, connect, exposure, run_on_nodes, shortage
 from sweeplab.sweep.engines.slurm import SlurmEngine, SlurmFailure, ask, place_options
 from sweeplab.tracking.connection import SERVERS, database_file, files_elsewhere, tracking_uri
@@ -189,7 +188,6 @@ class Needed(NamedTuple):
 
 
 # What is told where Ray's messages cannot be kept from standard output.
-QUIET = "set RAY_SCHEDULER_EVENTS=0, so that Ray prints nothing between results"
 # How long to wait for a free node to check from: a queue may have none for hours.
 WAIT_SECONDS = 30
 MOST_LOOKED_FROM = 8
@@ -223,8 +221,6 @@ def _ray_check(engine: Engine) -> Iterator[Check]:
         cores, gpus = (sum(each.get(what, 0) for each in nodes) for what in ("CPU", "GPU"))
         answer = f"{ray.__version__} answers; nodes: {len(nodes)}, offering {cores:g} cores and {gpus:g} GPUs"
         yield Check("ray", engine.address, "ok", answer)
-        if why := why_public():
-            yield Check("ray", "private parts of Ray", "warn", f"not used: {why}", QUIET)
         if is_open := exposure(ray):
             yield Check("ray", "token", "warn", is_open, CLOSES)
         if waits := shortage(ray, engine):

@@ -135,17 +135,6 @@ def test_a_larger_budget_is_used_at_once_and_a_smaller_one_begins_nothing_more(w
     assert len(store.trials(store.cells[0])) == 2
 
 
-def test_a_stopped_trial_ends_whole_though_some_of_its_seeds_have_not_begun(work, tiny) -> None:
-    spec = tiny(budget=Budget(trials_per_cell=1), seeds=[0, 1], engine=Engine(stack=1))
-    stop = ("stop trial", {"cell": "all", "trial": 0})
-    folder, store, events = work(spec, (evaluated(0), stop))
-    (trial,) = store.trials(store.cells[0])
-    # Its mean is not known: Optuna hears no loss of a model that was not trained.
-    assert (trial.state, trial.value, trial.user_attrs["outcome"]) == (TrialState.PRUNED, None, "pruned")
-    assert [event.iteration for event in events if isinstance(event, RunEvaluated)] == [0, 10]
-    assert not folder.run("all", 0, 1).points()
-
-
 @pytest.mark.slow
 def test_what_a_person_asks_for_is_next_in_a_cell_of_another_shape_too(opened, dataset, tiny) -> None:
     spec = tiny(grid={"n_embd": [16, 24]}, budget=Budget(trials_per_cell=6), engine=Engine(stack=1))

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from sweeplab.errors import BadInput
 from sweeplab.expressions import Expression
 from sweeplab.lab.listing import read_trials
 from sweeplab.records.confirmed import read_confirmed
@@ -145,14 +144,6 @@ def test_a_trial_that_a_person_stopped_has_the_loss_that_it_was_stopped_with(sea
     found = confirm(folder, spec, 1, 2, trained)
     (confirmed,) = (each for each in found if (each.cell, each.trial) == (best.cell, best.number))
     assert confirmed.searched == best.value
-
-
-def test_a_study_without_values_has_nothing_to_confirm(tiny, trained, tmp_path) -> None:
-    values = {"learning_rate": 1e6, "grad_clip": None}
-    spec = tiny(name="none", search={}, budget=Budget(trials_per_cell=1), values=values)
-    trained(spec)
-    with pytest.raises(BadInput, match="no trial of study none has a value"):
-        confirm(StudyFolder(tmp_path / "lab", "none"), spec, 2, 2, trained)
 
 
 def test_who_is_behind_by_more_than_chance_leaves_the_race() -> None:

@@ -29,10 +29,3 @@ def test_the_losses_where_a_trial_is_valued_are_of_one_iteration() -> None:
     assert [curves.valued(seed, "best") for seed in (0, 1)] == [1.0, 2.5] and curves.value("best") == 1.75
     assert [curves.valued(seed, "final") for seed in (0, 1)] == [3.0, 1.0] and curves.value("final") == 2.0
     assert SeedCurves([0]).valued(0, "best") is None
-
-
-def test_told_again_after_a_resume_nothing_is_new() -> None:
-    curves = SeedCurves([0])
-    assert curves.add(0, 0, 4.0) == [(0, 4.0)]
-    assert curves.add(0, 0, 4.0) == []
-    assert SeedCurves([0]).value("best") is None

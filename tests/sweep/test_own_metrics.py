@@ -110,8 +110,3 @@ def test_a_metric_that_measures_nothing_fails_its_trial(run, result: str, said: 
     frame = runs_table(study.lab, "own")
     assert set(frame["state"]) == {"failed"}
     assert said in study.folder.run("all", 0, 0).read_end().error
-
-
-def test_a_loss_is_not_maximized(run) -> None:
-    with pytest.raises(BadInput, match=r"objective maximizes val_loss.*allowed: goal: minimize"):
-        run(objective={"metric": "val_loss", "goal": "maximize"})

@@ -114,14 +114,6 @@ def test_a_damaged_storage_is_repaired(run, server: str, tmp_path: Path) -> None
     engine.dispose()
 
 
-def test_two_labs_of_one_server_do_not_touch_each_other(run, tmp_path: Path) -> None:
-    run("study", "run", "tiny.yaml", "-o", "budget.trials_per_cell=1", *ONE_WORKER)
-    (tmp_path / "lab").rename(tmp_path / "other")
-    run("study", "run", "tiny.yaml", "-o", "budget.trials_per_cell=2", *ONE_WORKER)
-    (row,) = json.loads(run("study", "list", "--json"))
-    assert row["trials"] == 4
-
-
 def test_a_database_that_does_not_answer_is_said_in_one_line(run, monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SWEEPLAB_STORAGE", "postgresql://owner:secret@127.0.0.1:9/none")
     said = run("study", "run", "tiny.yaml", code=2)

@@ -4,10 +4,7 @@ from typing import Any
 
 import pytest
 from optuna.trial import TrialState
-from tiny_study import expire_leases
-from tracked import Tracked
 
-from sweeplab import load_study
 from sweeplab.errors import BadInput
 from sweeplab.lab.identity import write_study
 from sweeplab.records.folders import StudyFolder
@@ -120,20 +117,6 @@ def test_a_promoted_trial_counts_once_and_every_process_knows_it(tiny, work, ope
     assert (trials[number].value, trials[number].user_attrs["outcome"]) == (4.0, "complete")
 
 
-def test_of_two_who_promote_a_trial_at_once_one_does(tiny, work, opened) -> None:
-    spec = tiny(values=VALUES, search=SEARCH, pruner=THRESHOLD)
-    _, store = work(spec)
-    number = pruned(store)[0]
-    stores = [opened(spec)[1] for _ in range(2)]
-    known = [next(t for t in each.trials(each.cells[0]) if t.number == number) for each in stores]
-    done = []
-    for each, trial in zip(stores, known, strict=True):
-        with each.storage.transaction() as connection:
-            done.append(each.reopening.promote(connection, each.cells[0], trial))
-    assert done == [True, False]
-    assert stores[1].claim().number == number
-
-
 def test_a_worker_that_died_while_it_took_a_promoted_trial_up_lost_nothing(tiny, work) -> None:
     spec = tiny(values=VALUES, search=SEARCH, seeds=[0, 1], pruner=THRESHOLD)
     folder, store = work(spec)
@@ -206,72 +189,3 @@ def all_commands(folder: StudyFolder) -> list[Any]:
 
     commands = Commands(open_database(folder.storage_url), Availability(folder.name)).read()
     return [command for command in commands if command.kind == "reopen"]
-
-
-def test_a_pruner_promotes_nothing_while_others_train_or_no_budget_is_left(tiny, opened) -> None:
-    spec = tiny(pruner=PROMOTING, budget=Budget(trials_per_cell=3, time=3600.0))
-    _, store = opened(spec)
-    claims = [store.claim() for _ in range(3)]
-    for claim, value in zip(claims[:2], (4.0, 5.0), strict=True):
-        store.report_many([Report(claim, 10, value)])
-        store.finish(claim, "pruned", None, {"train_flops": 1.0})
-    assert store.claim() is None and store.awaits_results, "one has not ended"
-    store.finish(claims[2], "complete", 3.0, {"train_flops": 1.0})
-    assert store.has_room()
-    one, two = store.claim(), store.claim()
-    assert [one.number, two.number] == [0, 1] and store.claim() is None and not store.awaits_results
-    assert (one.promoted, one.reported) == (10, {10})
-    for claim in (one, two):
-        store.finish(claim, "complete", 3.0, {"train_flops": 1.0})
-    assert not store.has_room() and store.claim() is None
-
-
-def test_a_worker_promotes_no_trial_that_it_trains_under_a_lease_that_it_lost(tiny, opened) -> None:
-    spec = tiny(pruner=PROMOTING, budget=Budget(trials_per_cell=1, time=3600.0))
-    _, one = opened(spec)
-    _, two = opened(spec)
-    first = one.claim()
-    expire_leases(one)
-    again = two.claim()
-    two.report_many([Report(again, 10, 4.0)])
-    two.finish(again, "pruned", None, {"train_flops": 1.0})
-    assert one.claim() is None, "it trains the trial yet, and would twice"
-    assert one.report_many([Report(first, 10, 4.0)]).lost == {first.trial_id}
-    promoted = one.claim()
-    assert (promoted.trial_id, promoted.promoted) == (first.trial_id, 10)
-
-
-@pytest.mark.parametrize("budget", [{"trials_per_cell": 1}, {"trials_per_cell": 1, "flops": 1.0}])
-def test_a_pruner_promotes_nothing_without_a_budget_that_is_left(budget, tiny, opened) -> None:
-    _, store = opened(tiny(pruner=PROMOTING, budget=Budget(trials_per_cell=1)))
-    claim = store.claim()
-    store.finish(claim, "pruned", None, {"train_flops": 2.0})
-    store.budget = Budget(**budget)
-    assert not store.has_room() and store.claim() is None
-
-
-STUDY = """\
-name: promoting
-data: {corpus: python-docs, tokenizer: char}
-fixed: {block_size: 16, batch_size: 4, max_iters: 40, n_layer: 1, n_head: 2, n_embd: 8, warmup_iters: 2,
-        dropout: 0.0, eval_interval: 10, eval_iters: 1, save_interval: 10, grad_clip: null, device: cpu}
-search: {learning_rate: {min: 1e-5, max: 1e-2, log: true}}
-budget: {trials_per_cell: 6, time: 1h}
-sampler: random
-pruner: {type: asha, min_iters: 10, factor: 2, promote: true}
-engine: {workers: 2, threads: 1, stack: 2}
-"""
-
-
-@pytest.mark.slow
-def test_a_study_promotes_with_workers_of_its_own_and_ends(tmp_path, monkeypatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    (tmp_path / "promoting.yaml").write_text(STUDY)
-    result = load_study(tmp_path / "promoting.yaml", lab=tmp_path / "lab").run()
-    assert (result.status, result.errors) == ("complete", [])
-    folder = StudyFolder(tmp_path / "lab", "promoting")
-    assert all_commands(folder), "some were pruned"
-    assert folder.states() == {"complete": 6}
-    assert [run.state for run in Tracked(folder.lab, "promoting").runs()] == ["complete"] * 6
-    assert load_study(tmp_path / "promoting.yaml", lab=tmp_path / "lab").run().status == "complete"
-    assert folder.states() == {"complete": 6}, "running again adds nothing"

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,6 @@ import strangers
 from faults import kills, ray_kills
 from sweep.engine_contract import EngineContract
 
-from sweeplab.doctor.machine import Needed
 from sweeplab.lab.server import Server
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.spec import Engine
@@ -181,48 +179,12 @@ def test_a_cluster_without_a_token_is_told_whatever_the_client_is_set_to(running
             assert ended.returncode == code and ended.stderr.count(ray.OPEN) == 1, ended
 
 
-def test_a_port_that_nodes_do_not_reach_is_told(cluster, tmp_path: Path) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # nobody listens
-        needed = [Needed("storage", "127.0.0.1", closed.getsockname()[1], "bad", "open it")]
-        code = (
-            "import sys; from pathlib import Path; from sweeplab.doctor.machine import *; "
-            f"print([*node_checks(Path(sys.argv[1]), Engine(type='ray', address={cluster.address!r}), {needed!r})][1])"
-        )
-        ended = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True)
-    assert "verdict='bad', found='nodes that do not reach the storage: " in ended.stdout, ended
-    assert "cure='open it'" in ended.stdout
-
-
-def test_a_worker_that_fits_on_no_node_is_refused_unless_the_cluster_adds_nodes(
-    cluster, running, tmp_path: Path
-) -> None:
-    from ray.autoscaler._private.monitor import BASE_READONLY_CONFIG
-
-    spec = Engine(type="ray", address=cluster.address, gpus_per_worker=0.5)
-    while ("ray", "bad") not in (found := doctor(tmp_path, spec)):  # until the cluster has said what it is
-        assert "no node has" in found["ray", "warn"]["found"]
-    told = found["ray", "bad"]["found"]
+def test_a_worker_that_fits_on_no_node_is_said_to_wait(cluster, tmp_path: Path) -> None:
+    found = doctor(tmp_path, Engine(type="ray", address=cluster.address, gpus_per_worker=0.5))
+    told = found["ray", "warn"]["found"]
     assert "no node has what a worker takes, CPU: 1, GPU: 0.5 (nodes: " in told
-    assert "1 with CPU: 0, GPU: 0" in told
-    command = [sys.executable, "-m", "sweeplab", "study", "run", "killed.yaml"]
-    known = {**os.environ, "SWEEPLAB_STORAGE": running.url}
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=known)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"error: {told}\n")
-    assert ("ray", "bad") not in doctor(tmp_path, Engine(type="ray", address=cluster.address))
-    sizes = {"ray.head.default": {"CPU": 1}, "with_gpu": {"CPU": 1, "GPU": 1}}
-    types = {name: {"resources": has, "node_config": {}, "max_workers": 1} for name, has in sizes.items()}
-    growing = {"provider": {"type": "fake_multinode", "head_node_id": "0"}, "available_node_types": types}
-    file = tmp_path / "cluster.json"
-    file.write_text(json.dumps({**BASE_READONLY_CONFIG, "max_workers": 1, **growing}))
-    with ray_cluster.alone(f"--autoscaling-config={file}", RAY_FAKE_CLUSTER="1") as address:
-        spec = spec.model_copy(update={"address": address})
-        waits = "from sweeplab.sweep.engines.ray import *; from ray.experimental.internal_kv import _internal_kv_get\n"
-        waits += f"ray = connect({address!r})\n"
-        waits += "while not _internal_kv_get('__autoscaling_status'): time.sleep(0.1)"
-        subprocess.run([sys.executable, "-c", waits], check=True, capture_output=True)
-        found = doctor(tmp_path, spec)
-    assert ("ray", "bad") not in found and "wait for a node" in found["ray", "warn"]["found"]
+    assert "1 with CPU: 0, GPU: 0" in told and "workers wait for such a node" in told
+    assert ("ray", "warn") not in doctor(tmp_path, Engine(type="ray", address=cluster.address))
 
 
 def test_what_keeps_workers_from_starting_is_said_in_one_line(cluster, running, tmp_path: Path) -> None:

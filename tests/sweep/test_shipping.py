@@ -1,11 +1,9 @@
 """Runs are shipped as something happens to them, in a thread that delays nobody."""
 
 import socket
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -113,40 +111,6 @@ def test_what_an_earlier_process_left_and_what_nobody_told_of_is_shipped(
     end(going_on)  # by a worker that dies before it can say so
     shipped.finish()
     assert states(seen) == {(0, 0): "complete", (0, 1): "complete", (1, 0): "complete", (1, 1): "running"}
-
-
-@pytest.mark.slow
-def test_only_runs_of_trials_to_which_something_happened_are_opened(
-    folder: StudyFolder, tracker: MLflowTracker
-) -> None:
-    for trial in range(6):
-        for run in begin(folder, trial):
-            end(run)
-    live, silent = begin(folder, 6), begin(folder, 7)
-    seen, shipped = Tracked(folder.lab, folder.name), Shipping(folder, [tracker], SEEDS)
-    shipped.start()
-    wait_until(lambda: len(states(seen)) == 16)
-    opened: set[Path] = set()
-    is_watched = [True]
-
-    def note(event: str, arguments: tuple[Any, ...]) -> None:
-        if is_watched[0] and event in {"open", "os.scandir", "os.listdir"}:
-            path = Path(str(arguments[0]))
-            opened.update(each for each in (path, path.parent) if each.parent.name == "all")
-
-    sys.addaudithook(note)
-    try:
-        for iteration in range(3):
-            shipped.hear(evaluate(live[0], iteration))
-        ended = end(live[0]), end(live[1])
-        shipped.hear(ended[0])
-        wait_until((live[1].path / "shipped").exists)
-        assert opened == {run.path for run in live}
-        shipped.finish()
-        # Once more what is not known to be whole.
-        assert opened == {run.path for run in (*live, *silent)}
-    finally:
-        is_watched[0] = False
 
 
 class Web(Mirror):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from sweeplab.data.baselines import find_baseline
-from sweeplab.data.dataset import prepare
 from sweeplab.data.objectives import MOST_WHOLE, make_objective, wholly
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.listing import StudyTrials
@@ -117,11 +116,6 @@ def test_no_rule_depends_on_who_trained_or_when_a_worker_left(tiny, opened, data
     assert scores[0] == scores[1] == scores[2] and any(scores[0].values())
 
 
-def test_without_checkpoints_nothing_is_evaluated_again(tiny, opened, dataset) -> None:
-    folder = train(tiny(track={"checkpoints": "none"}), opened, dataset)
-    assert not any(end.whole_val_loss for end in ends(folder).values())
-
-
 def test_a_very_large_split_is_scored_on_a_bounded_part_of_it() -> None:
     values = Hyperparameters(
         objective="next_token", block_size=64, vocab_size=8, eval_iters=2, eval_full=False
@@ -134,12 +128,3 @@ def test_a_very_large_split_is_scored_on_a_bounded_part_of_it() -> None:
     asked = values.replace(eval_tokens=2 * MOST_WHOLE)
     assert wholly(asked) == asked, "who evaluates on more than that is scored on as much"
     assert wholly(values.replace(eval_full=True)).evaluated_tokens is None
-
-
-def test_pairs_are_scored_whole_too(tiny, opened) -> None:
-    data = prepare("addition", "char")
-    values = Hyperparameters(
-        objective="pairs", block_size=16, vocab_size=data.tokenizer.vocab_size + 4, batch_size=4
-    )
-    batches = list(make_objective(data.val, values).evaluation(wholly(values).evaluated_tokens))
-    assert sum(batch.n_targets for batch in batches) == data.val_targets

@@ -54,14 +54,6 @@ def test_enqueued_values_are_tried_next_and_the_rest_is_sampled(tiny, kept) -> N
     assert "learning_rate" not in {**store.claim().asked}, "then the sampler proposes"
 
 
-def test_a_person_may_ask_for_a_point_again(tiny, kept) -> None:
-    folder, store = kept(tiny(search={"activation": Choices(("relu", "gelu"))}))
-    assert len(finish_all(store)) == 2 and not store.has_room()
-    enqueue(folder, ["activation=relu"])
-    (claim,) = finish_all(store)
-    assert claim.sampled == {"activation": "relu"}
-
-
 def test_what_a_person_asks_for_is_tried_in_a_full_cell_too(tiny, kept) -> None:
     folder, store = kept(tiny(budget=Budget(trials_per_cell=2)))
     finish_all(store)
@@ -92,12 +84,6 @@ def test_values_that_cannot_be_drawn_to_meet_a_constraint_wait_no_longer(tiny, k
     assert store.claim() is None
     assert "found no new point that meets the constraints" in store.take_notices()[0]
     assert not store.counts()[0].waiting
-
-
-def test_time_that_is_over_is_said_with_the_command_that_gives_more(tiny, kept) -> None:
-    folder, _ = kept(tiny(budget=Budget(time=60.0)))
-    folder.write_elapsed(60.0)
-    assert "sweeplab extend tiny --time TIME" in enqueue(folder, ["learning_rate=1e-3"]).what
 
 
 def test_a_trial_that_has_not_begun_is_withdrawn_and_leaves_nothing(tiny, kept) -> None:

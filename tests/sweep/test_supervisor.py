@@ -11,8 +11,7 @@ from sweeplab.errors import BadInput
 from sweeplab.study.plan import WorkerResources
 from sweeplab.study.spec import Engine, Track
 from sweeplab.sweep.engines.local import LocalEngine
-from sweeplab.sweep.planning import make_plan
-from sweeplab.sweep.supervisor import WorkerPool, run_study, submit_study
+from sweeplab.sweep.supervisor import WorkerPool, run_study
 from sweeplab.train import devices
 
 PLUGIN = """\
@@ -49,26 +48,6 @@ def test_trials_that_all_fail_alike_stop_the_study(tmp_path: Path) -> None:
     assert result.folder.states()["failed"] < 3 * 3, "a cell alone gives up after three"
     said = "5 trials in a row failed the same way, and the study stops: RuntimeError: no such table at 0"
     assert said in result.errors
-
-
-@pytest.mark.slow
-def test_that_memory_is_short_is_said_once_until_the_plan_changes(
-    tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setattr(devices, "CGROUP", tmp_path)
-
-    def notices(n_workers: int) -> list[str]:
-        said = list[str]()
-        submit_study(tiny(engine=Engine(workers=n_workers)), tmp_path / "lab", lambda: "", said.append)
-        return [notice for notice in said if "of memory, but there are only" in notice]
-
-    plan, _, _ = make_plan(tiny(), tmp_path / "lab")
-    (tmp_path / "memory.max").write_text(f"{2 * plan.cells[0].memory_bytes - 1}\n")
-    assert not notices(1)
-    assert len(notices(2)) == 1
-    assert not notices(2)
-    assert len(notices(3)) == 1
 
 
 @pytest.mark.slow

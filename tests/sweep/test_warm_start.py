@@ -57,23 +57,6 @@ def known(store, cell=0):
 
 
 @pytest.mark.slow
-def test_trials_of_changed_cells_come_into_the_cell_with_their_changes(tiny, opened, warm, dataset) -> None:
-    changed = {"cells": [{}, {"bias": False}], "budget": Budget(trials_per_cell=2)}
-    other = tiny(name="other", search={"learning_rate": RATES}, sampler=Sampler(type="tpe"), **changed)
-    folder, store = opened(other)
-    write_study(other, folder, describe_data(other, dataset))
-    Loop(other, store, dataset, folder).run()
-    first, of_nearest = (store.trials(cell)[0].params for cell in store.cells)
-    best = min(store.trials(store.cells[0]), key=lambda trial: trial.value).params
-    assert of_nearest == best and first.keys() == best.keys(), "a cell starts from the best of the nearest"
-    _, new, (source,) = warm(tiny(search={"learning_rate": RATES}, warm_start=["other"], **changed))
-    assert len(source.fitting) == 4 and not source.refused
-    for index in (0, 1):
-        theirs = {trial.value for trial in store.trials(store.cells[index])}
-        assert {trial.value for trial in known(new, index)} == theirs
-
-
-@pytest.mark.slow
 def test_trials_of_another_study_are_known_and_count_for_nothing(tiny, opened, warm, dataset) -> None:
     fixed = {name: value for name, value in tiny().fixed.items() if name != "n_embd"}
     other = tiny(name="other", grid={"n_embd": [16, 32]}, budget=Budget(trials_per_cell=3))
@@ -197,12 +180,6 @@ def test_conditions_divisors_and_derived_values_are_followed(tiny, warm, table) 
     assert source.refused == ["line 4: n_head lies outside of 1 | 2 | 4"]
 
 
-def test_a_row_that_breaks_a_constraint(tiny, warm, table) -> None:
-    rows = table("learning_rate,val_loss", "1e-3,2", "5e-3,2")
-    _, _, (source,) = warm(tiny(constraints=["learning_rate < 4e-3"], warm_start=[rows]))
-    assert source.refused == ["line 3: breaks learning_rate < 4e-3"]
-
-
 def test_of_an_exported_table_each_trial_once(tiny, warm, table) -> None:
     lines = ("a,all,0,0,complete,2.0,1e-3", "a,all,0,1,complete,2.0,1e-3", "a,all,1,0,diverged,,9e-3")
     rows = table("study,cell,trial,seed,state,value,learning_rate", *lines)
@@ -244,18 +221,6 @@ def test_studies_that_cannot_be_compared(tiny, opened, tmp_path, dataset) -> Non
     final = tiny(warm_start=["other"], objective={"at": "final"})
     with pytest.raises(BadInput, match="values trials by val_loss, best, this study by val_loss, final"):
         make_plan(final, folder.lab)
-
-
-def test_a_plan_says_what_comes_in_and_what_for(tiny, table, tmp_path) -> None:
-    rows = table("learning_rate,val_loss", "1e-3,2", "1,2")
-    spec = tiny(warm_start=[rows])
-    plan = make_plan(spec, tmp_path / "lab")[0]
-    refused = "line 3: learning_rate lies outside of 0.0003 to 0.01"
-    assert plan.as_dict()["warm_start"] == [{"from": rows, "trials": 1, "refused": [refused]}]
-    assert plan.warnings == [
-        f"warm start: of {rows}, {refused}",
-        "warm start: sampler random learns nothing from it; joint, tpe, gp do",
-    ]
 
 
 def test_what_was_taken_in_may_be_gone_afterwards(tiny, warm, table, tmp_path) -> None:

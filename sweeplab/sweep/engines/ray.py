@@ -35,7 +35,6 @@ from sweeplab.processes import python, python_environment
 from sweeplab.records.folders import WorkerPlace
 from sweeplab.study.spec import Engine
 from sweeplab.sweep.engines import BEGIN, LEAVE, LEFT, UNSEEN, WorkerEngine, begin, tell
-from sweeplab.sweep.engines.private import adds_no_nodes, keep_quiet, open_question
 
 INSTALL = "pip install 'sweeplab[ray]'"
 OLDEST = "2.59"  # the first that starts its clusters with a token by default
@@ -46,6 +45,8 @@ STARTS = f"{START} starts one, and engine: {{address: HOST:PORT}} names another"
 TOKEN = (
     "set RAY_AUTH_MODE=token, its token in RAY_AUTH_TOKEN or ~/.ray/auth_token, and use its version of Ray"
 )
+# Joins a cluster without a token, in a process of its own: Ray reads the mode once.
+_JOIN_OPENLY = "import sys, ray; ray.init(sys.argv[1], log_to_driver=False)"
 ANSWER_SECONDS = 5.0
 # How long killed processes may take to end before their actors are killed.
 END_SECONDS = 5.0
@@ -60,6 +61,8 @@ def connect(address: str) -> Any:
         BadInput: Ray is not installed or too old, the address is Ray Client's, only a study file names it, or no
             cluster answers there.
     """
+    # Else Ray prints what happens to nodes on standard output, which commands use for their results.
+    os.environ.setdefault("RAY_SCHEDULER_EVENTS", "0")
     try:
         import ray
     except ModuleNotFoundError:
@@ -88,7 +91,6 @@ def connect(address: str) -> Any:
             if not marker:
                 why = str(error).strip().partition("\n")[0].partition(". ")[0]
             raise _refused(f"no cluster answers at {at}: {why}; {cure}") from error
-    keep_quiet(ray)
     return ray
 
 
@@ -123,7 +125,7 @@ def exposure(ray: Any) -> str:
     Raises:
         BadInput: it asks for none, and this process does: then no worker can report to it.
     """
-    words = python("-c", open_question(), ray.get_runtime_context().gcs_address)
+    words = python("-c", _JOIN_OPENLY, ray.get_runtime_context().gcs_address)
     openly = python_environment(RAY_AUTH_MODE="disabled")
     asked = subprocess.run(words, env=openly, capture_output=True, text=True, check=False)
     if "AuthenticationError" in asked.stderr:
@@ -134,23 +136,18 @@ def exposure(ray: Any) -> str:
 
 
 def shortage(ray: Any, spec: Engine) -> str:
-    """Return that no node can ever hold a worker, and what the nodes have; empty where one can.
-
-    Raises:
-        BadInput: none can, and the cluster adds no nodes by itself.
-    """
+    """Return that no node holds a worker, and what the nodes have; empty where one can. A cluster may add nodes."""
     n_cpus, n_gpus = 1.0 if spec.threads == AUTO else float(spec.threads), spec.gpus_per_worker
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    offers = [(node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in nodes]
-    if any(cpus >= n_cpus and gpus >= n_gpus for cpus, gpus in offers):
-        return ""
-    have = "; ".join(
-        f"{count} with CPU: {cpus:g}, GPU: {gpus:g}" for (cpus, gpus), count in Counter(offers).items()
-    )
+    offers = Counter[str]()
+    for node in ray.nodes():
+        if node["Alive"]:
+            cpus, gpus = node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0)
+            if cpus >= n_cpus and gpus >= n_gpus:
+                return ""
+            offers[f"CPU: {cpus:g}, GPU: {gpus:g}"] += 1
+    have = "; ".join(f"{count} with {offer}" for offer, count in offers.items())
     what = f"no node has what a worker takes, CPU: {n_cpus:g}, GPU: {n_gpus:g} (nodes: {have})"
-    if adds_no_nodes():
-        raise _refused(f"{what}; set engine.threads, engine.gpus_per_worker, or add a node")
-    return f"{what}; workers wait for a node that the cluster adds"
+    return f"{what}; workers wait for such a node: set engine.threads, engine.gpus_per_worker, or add one"
 
 
 def run_on_nodes(address: str, script: str, seconds: float) -> list[str]:
@@ -250,8 +247,10 @@ class RayEngine(WorkerEngine):
         super().__init__(*args, **settings)
         self._ray = connect(self.spec.address)
         is_open, lacking = exposure(self._ray), shortage(self._ray, self.spec)
-        for notice in filter(None, (is_open and f"{is_open}; {CLOSES}", lacking)):
-            self.events.put(StudyNotice(message=notice))
+        if is_open:
+            self.events.put(StudyNotice(message=f"{is_open}; {CLOSES}"))
+        if lacking:
+            self.events.put(StudyNotice(message=lacking))
         # Another machine may have a folder of the same name, or one left by an earlier run.
         self._seen = uuid.uuid4().hex
         write_whole(self.folder.seen_file, self._seen.encode())
@@ -261,10 +260,8 @@ class RayEngine(WorkerEngine):
 
     @classmethod
     def check(cls, spec: Engine) -> None:
-        """Connect to the cluster, and make sure that workers can report and that it has or may add a node for one."""
-        ray = connect(spec.address)
-        exposure(ray)
-        shortage(ray, spec)
+        """Connect to the cluster, and make sure that workers can report."""
+        exposure(connect(spec.address))
 
     def start(self, indices: Sequence[int], since: float = 0.0) -> None:
         """Request actors."""

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.errors import BadInput, Problem
 from sweeplab.files import make_folder, opened
 from sweeplab.lab.events import WorkerExited
 from sweeplab.processes import python
@@ -38,7 +38,6 @@ CLUSTER = "a machine of the cluster, such as its login node, or --engine local"
 QUEUED = (
     *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"),
 )
-IN_SERVICE = ("idle", "mixed", "allocated", "completing")  # the states of a node that runs jobs
 RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
 # {log} lacks the worker's number. A failed redirection does not end the shell if it is that of `true`.
 SCRIPT = """\
@@ -138,29 +137,6 @@ def place_options(spec: Engine) -> list[str]:
     return [f"--partition={spec.partition}"] if spec.partition else []
 
 
-def _with_cure(message: str, spec: Engine) -> Problem:
-    problem = f"the engine slurm: {message}"
-    try:
-        table = ask("sinfo", "--noheader", "--Node", "--format=%P|%c|%G|%T")
-    except SlurmFailure:
-        return Problem(problem)
-    rows = [row.split("|") for row in table.splitlines()]
-    default = ",".join({row[0] for row in rows if row[0].endswith("*")})
-    asked = (spec.partition or os.environ.get("SBATCH_PARTITION") or default).replace("*", "").split(",")
-    partitions = sorted({row[0].rstrip("*") for row in rows})
-    unknown = [name for name in asked if name not in ("", *partitions)]
-    if unknown:
-        return Problem(problem, f"partition {' | '.join(partitions)}", nearest(unknown[0], partitions))
-    if not re.search("gres|node configuration", message):
-        return Problem(problem)
-    in_service = [row for row in rows if row[0].rstrip("*") in asked and row[3].startswith(IN_SERVICE)]
-    if not in_service:
-        return Problem(f"{problem}: no node of partition {','.join(asked)} is in service; sinfo shows why")
-    gpus = sorted({gres for _, _, gres, _ in in_service} - {"(null)"})
-    offers = f"threads up to {max(int(cpus) for _, cpus, _, _ in in_service)}"
-    return Problem(problem, f"{offers}, gpus_per_worker {'of ' + ', '.join(gpus) if gpus else '0'}")
-
-
 class SlurmEngine(WorkerEngine):
     """Submits a job array, and follows it in Slurm's queue."""
 
@@ -185,7 +161,7 @@ class SlurmEngine(WorkerEngine):
         except NoCluster as error:
             raise BadInput(f"the engine slurm: {error}") from error
         except SlurmFailure as error:
-            raise BadInput(_with_cure(str(error), spec)) from error
+            raise BadInput(Problem(f"the engine slurm: {error}", "what sinfo lists")) from error
 
     @staticmethod
     def come_back() -> None:
