@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -22,14 +22,14 @@ import numpy as np
 from pandas import DataFrame
 
 from sweeplab.analysis.sweep import Sweep, has_ended
-from sweeplab.analysis.trials import COUNTED, TRIAL, VALUED, finite, only_follows, tasks_of, valued_losses
+from sweeplab.analysis.trials import COUNTED, TRIAL, VALUED, tasks_of, valued_losses
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
-from sweeplab.hyperparameters import TABLE
 from sweeplab.laws.comparing import FALSE_ALARM, Array, CellComparison, CellTrials, compare
 from sweeplab.laws.core import LEVEL
 from sweeplab.laws.evidence import DIFFERENT, NOT_SEEN, UNKNOWN, Evidence
 from sweeplab.records.confirmed import Confirmed
+from sweeplab.study.space import BASE
 
 ALL_CELLS = "all shared cells"
 MEASURES = {"best": "best_val_loss", "final": "final_val_loss"}
@@ -64,14 +64,6 @@ class LossDifference:
         return self.evidence.verdict
 
 
-@dataclass(frozen=True)
-class SeedSpread:
-    """The standard deviation of one seed's loss around its trial's mean, pooled over a study's trials."""
-
-    sd: float
-    freedom: int
-
-
 def differences(sweeps: Sequence[Sweep], at: str = "best") -> list[LossDifference]:
     """Return the differences of every pair of studies: over all cells they share, then cell by cell.
 
@@ -84,8 +76,7 @@ def differences(sweeps: Sequence[Sweep], at: str = "best") -> list[LossDifferenc
     shared = [(a, b, cell) for a, b in pairs for cell in tried[a] if cell in tried[b]]
     keys = list(dict.fromkeys((study, cell) for a, b, cell in shared for study in (a, b)))
     cells = [tried[study][cell] for study, cell in keys]
-    places = {key: place for place, key in enumerate(keys)}
-    between = [(places[a, cell], places[b, cell]) for a, b, cell in shared]
+    between = [(keys.index((a, cell)), keys.index((b, cell))) for a, b, cell in shared]
     by_pair: dict[tuple[int, int], list[LossDifference]] = {pair: [] for pair in pairs}
     effects: dict[tuple[int, int], list[float]] = {pair: [] for pair in pairs}
     if shared:
@@ -102,27 +93,14 @@ def differences(sweeps: Sequence[Sweep], at: str = "best") -> list[LossDifferenc
     return rows
 
 
-def seed_spread(sweep: Sweep, at: str = "best") -> SeedSpread:
-    """Return the standard deviation of a seed around its trial's mean; NaN if no trial has two seeds."""
+def seed_spread(sweep: Sweep, at: str = "best") -> float:
+    """Return the standard deviation of a seed around its trial's mean, pooled; NaN if no trial has two seeds."""
     losses = _losses(sweep, at)
     by_trial = losses.groupby(TRIAL)["loss"]
     freedom = int((by_trial.count() - 1).clip(lower=0).sum())
     if not freedom:
-        return SeedSpread(math.nan, 0)
-    squares = float(((losses["loss"] - by_trial.transform("mean")) ** 2).sum())
-    return SeedSpread(math.sqrt(squares / freedom), freedom)
-
-
-def settings(sweeps: Sequence[Sweep]) -> dict[str, list[str]]:
-    """Return the hyperparameters that are constant in each study but differ between studies, with their values."""
-    differing = {}
-    for name in TABLE:
-        values = [{str(value) for value in sweep.runs.get(name, ())} for sweep in sweeps]
-        if name == "seed" or all(only_follows(sweep.runs, name) for sweep in sweeps):
-            continue
-        if all(len(value) == 1 for value in values) and len(set().union(*values)) > 1:
-            differing[name] = [next(iter(value)) for value in values]
-    return differing
+        return math.nan
+    return math.sqrt(float(((losses["loss"] - by_trial.transform("mean")) ** 2).sum()) / freedom)
 
 
 def _between(
@@ -155,17 +133,18 @@ def _over_all(
     measured, n = np.array([each.difference for each in cells]), len(cells)
     means = [SeedMean.of(values, level) for values in (measured, measured - np.array(effects))]
     low, high = min(mean.low for mean in means), max(mean.high for mean in means)
-    loss_a, loss_b = (
-        float(np.mean([getattr(each, name) for each in cells])) for name in ("loss_a", "loss_b")
-    )
-    verdict = NOT_SEEN if low <= 0 <= high else DIFFERENT
+    loss_a = float(np.mean([each.loss_a for each in cells]))
+    verdict = DIFFERENT
+    if low <= 0 <= high:
+        verdict = NOT_SEEN
     spread = f"the spread over {several(n, 'shared cell')}"
     evidence = replace(cells[0].evidence, tested_on=spread, verdict=verdict, why="")
+    loss_b = loss_a + means[0].value
     return LossDifference(*names, ALL_CELLS, loss_a, loss_b, low, high, level, n, evidence)
 
 
 def _is_searched(*sweeps: Sweep) -> bool:
-    return any(each.dimensions for each in sweeps)
+    return any(each.space for each in sweeps)
 
 
 def _tried(sweep: Sweep, at: str) -> dict[str, CellTrials]:
@@ -183,41 +162,34 @@ def _losses(sweep: Sweep, at: str) -> DataFrame:
 
 @dataclass(frozen=True)
 class RankedCell:
-    """A cell by its best trial: the mean and the standard deviation of its seeds' losses.
-
-    `group` has the number of each group (from 0) that it is in: cells that share a group do not differ significantly.
-    """
+    """A cell by its best trial: the mean and the standard deviation of its seeds' losses, and its first run."""
 
     cell: str
     loss: float
     sd: float
     n_seeds: int
-    n_params: float
     values: Mapping[Any, Any]
-    group: tuple[int, ...] = ()
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Return the loss in bits per byte of the evaluation text; NaN if its runs do not record it."""
+        bits, nats = self.values.get("best_bits_per_byte", math.nan), self.values[MEASURES["best"]]
+        return float(self.loss * bits / nats)
 
 
 @dataclass(frozen=True)
 class CellRanking:
-    """The cells of one task, the best first, and the difference of every pair: the later minus the earlier.
+    """The cells of one task, the best first, and the difference of each from the `reference`, by its name.
 
-    `evidence` is that of all differences; its verdict says whether any is significant.
+    The reference is the base, or else the best cell. `evidence` is that of all differences of pairs, which share one
+    false-alarm rate; its verdict says whether any is significant.
     """
 
     task: str
     cells: tuple[RankedCell, ...]
-    differences: tuple[LossDifference, ...]
+    reference: str
+    differences: Mapping[str, LossDifference]
     evidence: Evidence
-
-    def between(self, one: str, other: str) -> LossDifference:
-        """Return the difference of `other` minus `one`."""
-        known = {(each.a, each.b): each for each in self.differences}
-        if (one, other) in known:
-            return known[one, other]
-        was = known[other, one]
-        return replace(
-            was, a=one, b=other, loss_a=was.loss_b, loss_b=was.loss_a, low=-was.high, high=-was.low
-        )
 
 
 def rankings(sweep: Sweep, at: str = "best") -> list[CellRanking]:
@@ -233,47 +205,28 @@ def rankings(sweep: Sweep, at: str = "best") -> list[CellRanking]:
     return [_ranking(str(task), runs, tried, is_searched) for task, runs in by_task]
 
 
-def bits_per_byte(ranked: RankedCell) -> float:
-    """Return a cell's loss in bits per byte of its evaluation text; NaN if its runs do not record it."""
-    bits, nats = (
-        float(ranked.values.get(name, math.nan)) for name in ("best_bits_per_byte", MEASURES["best"])
-    )
-    return ranked.loss * bits / nats
-
-
 def _ranking(task: str, runs: DataFrame, tried: Mapping[str, CellTrials], is_searched: bool) -> CellRanking:
     ranked = []
-    for cell, cell_runs in runs.groupby("cell", sort=False):
-        losses = cell_runs["loss"].to_numpy(float)
-        sd = float(losses.std(ddof=1)) if len(losses) > 1 else math.nan
-        size = float(finite(cell_runs, "n_params").iloc[0])
-        mean, values = float(losses.mean()), cell_runs.iloc[0].to_dict()
-        ranked.append(RankedCell(str(cell), mean, sd, len(losses), size, values))
+    for cell, rows in runs.groupby("cell", sort=False):
+        losses = rows["loss"]
+        first = rows.iloc[0].to_dict()
+        ranked.append(RankedCell(str(cell), float(losses.mean()), float(losses.std()), len(losses), first))
     ranked.sort(key=lambda row: row.loss)
-    cells = [row.cell for row in ranked]
-    pairs = list(itertools.combinations(range(len(cells)), 2))
-    trials = [tried[cell] for cell in cells]
+    names = [row.cell for row in ranked]
+    reference = names[0]
+    if BASE in names:
+        reference = BASE
+    own = names.index(reference)
+    others = [at for at in range(len(names)) if at != own]
+    # All pairs share one rate, because which cell is the best depends on the losses too.
+    pairs = [(own, at) for at in others] + list(itertools.combinations(others, 2))
+    trials = [tried[name] for name in names]
     compared = compare(trials, pairs, is_searched)
-    differences = [
-        _between((cells[a], cells[b]), "", trials, compared, (a, b), k) for k, (a, b) in enumerate(pairs)
-    ]
-    groups = list(_groups(cells, differences))
-    inside = [tuple(at for at, group in enumerate(groups) if cell in group) for cell in cells]
-    placed = (replace(row, group=places) for row, places in zip(ranked, inside, strict=True))
-    return CellRanking(task, tuple(placed), tuple(differences), compared.evidence)
-
-
-def _groups(cells: Sequence[str], differences: Sequence[LossDifference]) -> Iterator[tuple[str, ...]]:
-    """Yield the longest stretches of the ranking in which no two cells differ significantly."""
-    different = {(each.a, each.b) for each in differences if each.verdict == DIFFERENT}
-    covered = 0
-    for first in range(len(cells)):
-        last = first + 1
-        while last < len(cells) and not any((each, cells[last]) in different for each in cells[first:last]):
-            last += 1
-        if last > covered:
-            yield tuple(cells[first:last])
-            covered = last
+    found = {
+        names[at]: _between((reference, names[at]), "", trials, compared, pairs[k], k)
+        for k, at in enumerate(others)
+    }
+    return CellRanking(task, tuple(ranked), reference, found, compared.evidence)
 
 
 @dataclass(frozen=True)
@@ -301,9 +254,9 @@ class CellConfirmed:
     """One cell: its winner's test loss, and the optimism of the search.
 
     `optimism` is the test loss minus the loss that the search found; `selection_bias` is the part of it that appears
-    with fresh seeds on the same split. `apart` is the difference from the reference's test loss, with its `evidence`;
-    both are None for the reference. There is no test loss if a seed diverged. `look` is the number of the look at the
-    text's test split.
+    with fresh seeds on the same split; both are None without a test loss, which a cell lacks if a seed diverged.
+    `apart` is the difference from the reference's test loss, with its `evidence`; both are None for the reference.
+    `look` is the number of the look at the text's test split.
     """
 
     cell: str
@@ -312,27 +265,15 @@ class CellConfirmed:
     searched: float
     validation: float
     test: SeedMean | None
+    optimism: float | None = None
+    selection_bias: float | None = None
     apart: SeedMean | None = None
     evidence: Evidence | None = None
     look: int = 1
 
-    @property
-    def optimism(self) -> float | None:
-        """Return how much lower the search's loss was than the test loss."""
-        if self.test:
-            return self.test.value - self.searched
-        return None
-
-    @property
-    def selection_bias(self) -> float | None:
-        """Return how much lower the search's loss was than that of fresh seeds."""
-        if self.test:
-            return self.validation - self.searched
-        return None
-
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {**asdict(self), "optimism": self.optimism, "selection_bias": self.selection_bias}
+        return asdict(self)
 
 
 def confirmed_cells(confirmed: Sequence[Confirmed]) -> list[CellConfirmed]:
@@ -343,31 +284,32 @@ def confirmed_cells(confirmed: Sequence[Confirmed]) -> list[CellConfirmed]:
     look = max((winner.look for winner in confirmed), default=1)
     level = 1 - (1 - LEVEL) / look
     winners = [winner for winner in confirmed if winner.won]
-    raced = [sum(other.cell == winner.cell for other in confirmed) for winner in winners]
     rows = []
-    for winner, n_raced in zip(winners, raced, strict=True):
-        validation, test = np.nan, None
+    for winner in winners:
+        n_raced = sum(other.cell == winner.cell for other in confirmed)
+        validation = math.nan
         if winner.validation:
             validation = float(np.mean(list(winner.validation.values())))
+        row = CellConfirmed(winner.cell, winner.trial, n_raced, winner.searched, validation, None, look=look)
         if winner.test:
             test = SeedMean.of(np.array(list(winner.test.values())), level)
-        rows.append(
-            CellConfirmed(winner.cell, winner.trial, n_raced, winner.searched, validation, test, look=look)
-        )
-    scored = [at for at, winner in enumerate(winners) if winner.test]
+            optimism, bias = test.value - winner.searched, validation - winner.searched
+            row = replace(row, test=test, optimism=optimism, selection_bias=bias)
+        rows.append(row)
+    scored = sorted(
+        (at for at, winner in enumerate(winners) if winner.test), key=lambda at: winners[at].searched
+    )
     if len(scored) > 1:
-        reference = min(scored, key=lambda at: winners[at].searched)
-        others = [at for at in scored if at != reference]
-        tried = [CellTrials([winners[at].test], 1) for at in (reference, *others)]
+        reference, *others = scored
+        tried = [CellTrials([winners[at].test], 1) for at in scored]
         compared = compare(tried, [(0, place) for place in range(1, len(tried))], looks=look)
         for place, at in enumerate(others):
             chosen = "each cell's best trial"
-            if raced[at] > 1:
-                chosen = f"the winner of a race of {raced[at]}"
+            if rows[at].n_raced > 1:
+                chosen = f"the winner of a race of {rows[at].n_raced}"
             tested_on = "fresh seeds and the test split"
             evidence = replace(compared.evidence_of(place), selection=chosen, tested_on=tested_on)
             one, other = winners[at].test, winners[reference].test
             shared = np.array([one[seed] - other[seed] for seed in one.keys() & other.keys()])
-            apart = SeedMean.of(shared, level)
-            rows[at] = replace(rows[at], apart=apart, evidence=evidence)
-    return sorted(rows, key=lambda row: row.test.value if row.test else np.inf)
+            rows[at] = replace(rows[at], apart=SeedMean.of(shared, level), evidence=evidence)
+    return sorted(rows, key=lambda row: row.test.value if row.test else math.inf)

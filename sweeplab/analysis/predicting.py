@@ -43,7 +43,7 @@ from sweeplab.study.choice import is_tuned
 from sweeplab.study.file.check import study_from
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.problems import LENGTHS, Problems, SourceMap
-from sweeplab.study.search import Choices, Derived, Divisors, Range
+from sweeplab.study.search import Choices, Derived, Divisors, Range, SearchSpec
 from sweeplab.study.space import Space, cells
 
 if TYPE_CHECKING:
@@ -52,9 +52,10 @@ if TYPE_CHECKING:
     from sweeplab.study.plan import Plan
     from sweeplab.study.spec import StudySpec
 
+RATE = "learning_rate"
+STEP = 2.0  # between the rungs of a ladder
 _AT = "--at "
-# What --at may name, beside what the study's grid and search have.
-_OF_SIZE = (
+_SHAPE = (
     "n_layer",
     "n_embd",
     "n_head",
@@ -63,11 +64,13 @@ _OF_SIZE = (
     "d_ff",
     "n_encoder_layer",
     "n_decoder_layer",
-    *LENGTHS,
 )
-
+# What --at may name, beside what the study's grid and search have.
+_OF_SIZE = (*_SHAPE, *LENGTHS)
 # Of one trial, without what narrows or ends a search.
 _ONE_TRIAL = ("constraints=[]", "budget={trials_per_cell: 1}", "pruner=none", "sampler=auto", "warm_start=[]")
+_PREDICTED = "predicted"  # the folder of predictions within a study's
+Run = Callable[["StudySpec"], str]
 
 
 @dataclass(frozen=True)
@@ -133,46 +136,27 @@ def predict_size(
             searched, a size of the grid that is not named, one that breaks a rule of the model, or a study without a
             trial that ended.
     """
-    from sweeplab.sweep.planning import make_plan
-
     sized = _one_cell(folder, sizes)
-    targets, left_out = size_targets(sized, make_plan(sized, folder.lab), counting)
-    if not targets:
-        raise BadInput(*(f"{sized.name}: {why}" for why in left_out.values()))
-    target = targets[0]
+    target, _ = _planned(sized, folder.lab, counting)
     searched = read_spec(folder).search
     named = {name: sized.fixed[name] for name in searched.keys() - sized.search.keys() - set(_OF_SIZE)}
     named = {name: value for name, value in named.items() if is_number(value) and value > 0}
-    logs = {name: math.log(value) for name, value in (sized.fixed | dict(target.at)).items() if name in SIZES}
     laws, why = dict[str, Any](), ""
     try:
         runs = tuned_runs(studies.runs, folder.name, studies.design, counting.conventions)
-        at = named | {name: math.exp(log) for name, log in logs.items() if name in runs.sizes}
-        laws = predict_values(assess_hyperparameters(runs), at)
+        known = sized.fixed | dict(target.at)
+        laws = predict_values(
+            assess_hyperparameters(runs),
+            named | {name: known[name] for name in SIZES if name in known and name in runs.sizes},
+        )
     except BadInput as refused:
         why = refused.problems[0].what
-    trials = trials_table(studies.runs, "best_val_loss")
+    trials = trials_table(studies.runs)
     best = trials[trials["best"]].to_dict("records")
     if not best:
         raise BadInput(f"no trial of {folder.name} has ended with a loss")
     best.sort(key=lambda row: _distance(row, sized.fixed))
-    values = {}
-    for name, entry in sized.search.items():
-        known = [row[name] for row in best if row.get(name) is not None and row[name] == row[name]]
-        predicted = laws.get("best", {}).get(name)
-        if isinstance(entry, Derived) or not (known or predicted):
-            continue
-        if predicted and predicted["value"] is not None:
-            value, low, high = predicted["value"], predicted["low"], predicted["high"]
-            values[name] = Value(_rounded(name, value), low, high, predicted["verdict"], predicted["why"])
-        elif isinstance(entry, Choices) and not all(isinstance(each, int | float) for each in entry.values):
-            values[name] = _voted(name, best, sized.fixed)
-        else:
-            value = known[0]
-            if isinstance(entry, Divisors):
-                value = math.gcd(int(value), int(sized.fixed[entry.of]))
-            reasons = [f"of the nearest cell, {best[0]['cell']}", predicted["why"] if predicted else why]
-            values[name] = Value(value, why=": ".join(filter(None, reasons)))
+    values = _values(sized, best, laws, why)
     law, loss, regret, why_none = None, None, None, ""
     try:
         regret = _regret(laws, sized.search.keys(), named)
@@ -181,17 +165,53 @@ def predict_size(
     except BadInput as refused:
         law, why_none = None, refused.problems[0].what
     changes = [f"{name}={yaml_text(value.value)}" for name, value in values.items()]
-    spec = _one_cell(folder, [*changes, *sizes])
     # The run belongs to the study that is written, which searches nothing.
-    planned = make_plan(spec, folder.lab)
-    (target, *_), _ = size_targets(spec, planned, counting)
+    spec = _one_cell(folder, [*changes, *sizes])
+    target, plan = _planned(spec, folder.lab, counting)
     target = replace(target, regret=regret or NO_REGRET)
     beyond = {name: factor for name, factor in laws.get("beyond", {}).items() if factor > 1.001}
-    cost = None
-    if regret:
-        cost = regret.mean
+    cost = regret.mean if regret else None
     is_row = bool(rows_at(points, target.at).size)
-    return Prediction(spec, planned[0], target, values, beyond, cost, law, loss, why_none, is_row)
+    return Prediction(spec, plan, target, values, beyond, cost, law, loss, why_none, is_row)
+
+
+def _planned(spec: StudySpec, lab: Path, counting: Counting) -> tuple[Target, Plan]:
+    """Plan the study of one cell; return that as the target of a prediction, and the plan."""
+    from sweeplab.sweep.planning import make_plan
+
+    planned = make_plan(spec, lab)
+    targets, left_out = size_targets(spec, planned, counting)
+    if not targets:
+        raise BadInput(*(f"{spec.name}: {why}" for why in left_out.values()))
+    return targets[0], planned[0]
+
+
+def _values(
+    sized: StudySpec, best: Sequence[Mapping[Any, Any]], laws: Mapping[str, Any], why: str
+) -> dict[str, Value]:
+    """Choose each searched value by its law, else by the `best` trials of the cells, the nearest cell first."""
+    values = {}
+    for name, entry in sized.search.items():
+        known = [row for row in best if row.get(name) is not None and row[name] == row[name]]
+        predicted = laws.get("best", {}).get(name)
+        if isinstance(entry, Derived) or not (known or predicted):
+            continue
+        if predicted and predicted["value"] is not None:
+            value, low, high = predicted["value"], predicted["low"], predicted["high"]
+            values[name] = Value(_rounded(name, value), low, high, predicted["verdict"], predicted["why"])
+        elif _is_choice(entry):
+            values[name] = _voted(name, known, sized.fixed)
+        else:
+            value = known[0][name]
+            if isinstance(entry, Divisors):
+                value = math.gcd(int(value), int(sized.fixed[entry.of]))
+            reasons = [f"of the nearest cell, {best[0]['cell']}", predicted["why"] if predicted else why]
+            values[name] = Value(value, why=": ".join(filter(None, reasons)))
+    return values
+
+
+def _is_choice(entry: SearchSpec) -> bool:
+    return isinstance(entry, Choices) and not all(isinstance(each, int | float) for each in entry.values)
 
 
 def _regret(laws: Mapping[str, Any], searched: Set[str], named: Mapping[str, float]) -> Regret | None:
@@ -202,26 +222,25 @@ def _regret(laws: Mapping[str, Any], searched: Set[str], named: Mapping[str, flo
     asked = laws.get("asked") or {"off": 0.0, "why": ""}
     if asked["why"]:
         raise BadInput(asked["why"])
-    with_law = {*laws.get("best", ())}
-    if lacks := named.keys() - with_law:
+    best = laws.get("best", {})
+    if lacks := named.keys() - best.keys():
         what = ", ".join(f"{name}={yaml_text(named[name])}" for name in sorted(lacks))
         raise BadInput(f"no law says what {what} costs")
-    unknown = any(entry["value"] is None for entry in laws.get("best", {}).values())
-    if not with_law or not with_law <= searched | named.keys() or unknown:
+    unknown = any(entry["value"] is None for entry in best.values())
+    if not best or unknown or not best.keys() <= searched | named.keys():
         return None
     return Regret(laws["regret"], asked["off"])
 
 
-def _voted(name: str, best: Sequence[Mapping[Any, Any]], wanted: Mapping[str, Any]) -> Value:
+def _voted(name: str, known: Sequence[Mapping[Any, Any]], wanted: Mapping[str, Any]) -> Value:
     """Return the choice of most of the cells' best trials; a cell counts e times less a factor e away in size."""
     votes, held = dict[str, float](), dict[str, Any]()
-    cells = [row for row in best if row.get(name) is not None and row[name] == row[name]]
-    for row in cells:
+    for row in known:
         text = yaml_text(row[name])
         held[text], votes[text] = row[name], votes.get(text, 0.0) + math.exp(-_distance(row, wanted))
     common = max(votes, key=lambda text: votes[text])
-    count = sum(yaml_text(row[name]) == common for row in cells)
-    most = f"best in {count} of {several(len(cells), 'cell')}, near ones counting most"
+    count = sum(yaml_text(row[name]) == common for row in known)
+    most = f"best in {count} of {several(len(known), 'cell')}, near ones counting most"
     return Value(held[common], why=most)
 
 
@@ -268,16 +287,9 @@ def _rounded(name: str, value: float) -> float:
     return float(f"{value:.4g}")
 
 
-RATE = "learning_rate"
-STANDARD, MUP = "standard", "mup"
-STEP = 2.0  # between the rungs of a ladder
-_PREDICTED, _WITH_MUP = "predicted", "-mup"
-Run = Callable[["StudySpec"], str]
-
-
 @dataclass(frozen=True)
 class Transferred:
-    """What a prediction cost at a held-out size, under one parametrization.
+    """What a prediction cost at a held-out size.
 
     `losses` are the means over seeds by learning rate, None where a run diverged. `prediction` is as
     `Prediction.as_dict` gives it. `sealed` is the sha256 of the ledger's entry, or `why_not` says why there is none.
@@ -302,8 +314,7 @@ class Transferred:
 
     def cost(self, rate: float) -> float | None:
         """Return by what share of the loss a learning rate is worse than the best of the ladder; None: diverged."""
-        loss = self.losses.get(rate)
-        lowest = None if self.best is None else self.losses[self.best]
+        loss, lowest = self.losses.get(rate), self.losses.get(self.best or 0.0)
         if loss is None or lowest is None:
             return None
         return loss / lowest - 1
@@ -329,29 +340,29 @@ class Transferred:
         }
 
 
-def transfer(
-    spec: StudySpec, lab: Path, run: Run, ladder: float, with_mup: bool, axis: str = ""
-) -> list[Transferred]:
+def transfer(spec: StudySpec, lab: Path, run: Run, ladder: float, axis: str = "") -> list[Transferred]:
     """Tune a study's small sizes, predict, seal and train each held-out one; return what it cost.
 
     The ladder's rungs lie STEP apart, up to a factor of `ladder` below and above the prediction. `run` runs a study to
-    its end, or continues it, and returns its status. `with_mup` does all again under muP. The largest value of `axis`
-    is held out; of a size that spans most if it is empty.
+    its end, or continues it, and returns its status. The largest value of `axis` is held out; of a size that spans most
+    if it is empty.
 
     Raises:
         BadInput: the grid has no such size to hold out, no learning rate is searched, or a study cannot start.
         Interrupted: a study did not come to its end.
     """
-    axis, held_out = _held_out(spec, axis)
-    kinds = (STANDARD, MUP) if with_mup else (str(spec.fixed.get("parametrization", STANDARD)),)
-    results = []
-    for small in [_small(spec, axis, kind) for kind in kinds]:
-        _complete(small, run)
-        results += [_at_size(small, lab, size, ladder, run) for size in held_out]
-    return results
+    axis = _held_out(spec, axis)
+    small = _small(spec, axis)
+    _complete(small, run)
+    sizes: list[dict[str, Any]] = [{}]
+    for name, values in spec.grid.items():
+        kept = [max(values)] if name == axis else values
+        sizes = [{**size, name: value} for size in sizes for value in kept]
+    return [_at_size(small.name, lab, size, ladder, run) for size in sizes]
 
 
-def _held_out(spec: StudySpec, axis: str) -> tuple[str, list[dict[str, Any]]]:
+def _held_out(spec: StudySpec, axis: str) -> str:
+    """Return the size of the grid that loses its largest value."""
     entry = spec.search.get(RATE)
     if not isinstance(entry, Range | Choices) or entry.when:
         what = f"study {spec.name} does not search {RATE} in every trial: there is nothing to transfer"
@@ -370,32 +381,21 @@ def _held_out(spec: StudySpec, axis: str) -> tuple[str, list[dict[str, Any]]]:
     if axis and axis not in ratios:
         what = f"the grid of study {spec.name} has no size {axis!r} with two values to hold one out"
         raise BadInput(Problem(what, ", ".join(ratios), nearest(axis, ratios)))
-    axis = axis or max(ratios, key=lambda name: ratios[name])
-    sizes: list[dict[str, Any]] = [{}]
-    for name, values in spec.grid.items():
-        kept = [max(values)] if name == axis else values
-        sizes = [{**size, name: value} for size in sizes for value in kept]
-    return axis, sizes
+    return axis or max(ratios, key=lambda name: ratios[name])
 
 
-def _small(spec: StudySpec, axis: str, parametrization: str) -> StudySpec:
+def _small(spec: StudySpec, axis: str) -> StudySpec:
     """Return the study of the sizes that are tuned; muP's base is the smallest of them if the file has none."""
     written = spec.as_written()
     written.pop("confirm", None)
-    values, fixed = written["grid"][axis], {**written["fixed"], "parametrization": parametrization}
-    if parametrization == MUP and "n_embd" in spec.grid:
+    values, fixed = written["grid"][axis], dict(written["fixed"])
+    if fixed.get("parametrization") == "mup" and "n_embd" in spec.grid:
         smallest = min(cells(spec, None)[0], key=lambda cell: cell.values["n_embd"])
         typical = Space(spec, smallest, None).typical
         fixed.setdefault("mup_base_width", typical.n_embd)
         fixed.setdefault("mup_base_head_dim", typical.head_dim)
-    name = f"{spec.name}-transfer"
-    if parametrization == MUP:
-        name += _WITH_MUP
-    changes = {
-        "name": name,
-        "grid": {**written["grid"], axis: [value for value in values if value < max(values)]},
-        "fixed": fixed,
-    }
+    grid = {**written["grid"], axis: [value for value in values if value < max(values)]}
+    changes = {"name": f"{spec.name}-transfer", "grid": grid, "fixed": fixed}
     return study_from(written | changes, Problems(SourceMap()))
 
 
@@ -406,18 +406,18 @@ def _complete(spec: StudySpec, run: Run) -> None:
         raise Interrupted(spec.name, status)
 
 
-def _at_size(small: StudySpec, lab: Path, size: Mapping[str, Any], ladder: float, run: Run) -> Transferred:
+def _at_size(small: str, lab: Path, size: Mapping[str, Any], ladder: float, run: Run) -> Transferred:
     words = "-".join(f"{name}{yaml_text(value)}" for name, value in size.items())
-    file = StudyFolder(lab, small.name).path / _PREDICTED / f"{words}.json"
+    file = StudyFolder(lab, small).path / _PREDICTED / f"{words}.json"
     if not file.exists():
         make_folder(file.parent)
-        write_whole(file, json.dumps(_predicted(small.name, lab, size), indent=1).encode())
+        write_whole(file, json.dumps(_predicted(small, lab, size), indent=1).encode())
     made = json.loads(read_bytes(file))
     n_rungs = math.floor(math.log(ladder, STEP) + 1e-9)
     rungs = [made["predicted"] * STEP**power for power in range(-n_rungs, n_rungs + 1) if power]
     rates = {made["predicted"], made["copied"], *(float(f"{rate:.4g}") for rate in rungs)}
     _complete(_at_rates(made["study"], sorted(rates)), run)
-    return _trained(lab, small.name, made, rates)
+    return _trained(lab, small, made, rates)
 
 
 def _trained(lab: Path, small: str, made: Mapping[str, Any], rates: Iterable[float] = ()) -> Transferred:
@@ -426,23 +426,20 @@ def _trained(lab: Path, small: str, made: Mapping[str, Any], rates: Iterable[flo
     trials = trials_table(read_studies(lab, [large["name"]]).runs).to_dict("records")
     known = {float(row[RATE]): float(row["loss"]) for row in trials if row["state"] in VALUED}
     losses = {rate: known.get(rate) for rate in sorted({*rates, *known})}
-    return Transferred(large["fixed"]["parametrization"], small, large["name"], losses=losses, **made)
+    parametrization = large["fixed"].get("parametrization", TABLE["parametrization"].default)
+    return Transferred(parametrization, small, large["name"], losses=losses, **made)
 
 
 def read_transferred(lab: Path, name: str) -> list[Transferred]:
-    """Return what predictions cost at the held-out sizes of a study of small sizes, under muP too if that was trained.
-
-    Sizes of which no run has ended are left out.
-    """
-    base, results = name.removesuffix(_WITH_MUP), []
-    for small in (base, base + _WITH_MUP):
-        for file in sorted((StudyFolder(lab, small).path / _PREDICTED).glob("*.json")):
-            try:
-                result = _trained(lab, small, json.loads(read_bytes(file)))
-            except BadInput:  # the study of this size does not exist yet
-                continue
-            if result.best:
-                results.append(result)
+    """Return what predictions cost at the held-out sizes of a study of small sizes; none of sizes without a loss."""
+    results = []
+    for file in sorted((StudyFolder(lab, name).path / _PREDICTED).glob("*.json")):
+        try:
+            result = _trained(lab, name, json.loads(read_bytes(file)))
+        except BadInput:  # the study of this size does not exist yet
+            continue
+        if result.best:
+            results.append(result)
     return results
 
 
@@ -460,7 +457,7 @@ def _predicted(name: str, lab: Path, size: Mapping[str, Any]) -> dict[str, Any]:
         raise BadInput(f"study {name} has trained {words} already: {nothing}")
     counting = Counting(studies.settled())
     points = studies.points(conventions=counting.conventions)
-    sizes = [f"--at {each}={yaml_text(value)}" for each, value in size.items()]
+    sizes = [f"{_AT}{each}={yaml_text(value)}" for each, value in size.items()]
     predicted = predict_size(StudyFolder(lab, name), studies, points, sizes, counting)
     largest = max(trials[trials["best"]].to_dict("records"), key=lambda row: row["train_flops"])
     rate, copied = float(predicted.values[RATE].value), float(largest[RATE])

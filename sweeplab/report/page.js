@@ -1,4 +1,4 @@
-// A page's figures: drawn, fitted to the screen, filtered by selectors; a trial's values under the cursor and its run on a click.
+// A page's figures: drawn, fitted to the screen; a trial's values under the cursor and its run on a click.
 const NARROW = 640, LEGEND_SHARE = 0.25;
 const places = [...document.querySelectorAll("[data-figure]")];
 const figures = window.Plotly ? places : [];
@@ -77,29 +77,6 @@ async function draw(place) {
   await draws();
 }
 
-// One selector for each dimension that neither color nor dash shows.
-function selectors(place) {
-  const asked = place.source.layout.meta?.select ?? {}, chosen = {};
-  const row = element("p", "", { className: "selectors screen" });
-  const apply = () => {
-    for (const trace of place.source.data) {
-      const of = trace.meta?.of_line;
-      if (of) trace.visible = Object.entries(chosen).every(([name, value]) => value === "" || of[name] === value);
-    }
-  };
-  for (const [name, { values, shown, single }] of Object.entries(asked)) {
-    const select = element("select", "", { name }), label = element("label", `${name} `);
-    chosen[name] = shown;
-    if (!single) select.append(element("option", "all", { value: "" }));
-    select.append(...values.map((value) => element("option", value, { value })));
-    select.value = shown;
-    select.addEventListener("change", () => { chosen[name] = select.value; apply(); draw(place); });
-    label.append(select);
-    row.append(label);
-  }
-  if (row.children.length) { place.before(row); apply(); }
-}
-
 // The searched values are stored once per trial, and shown for every mark of it.
 function hovers(trace) {
   const own = trace.meta?.trials;
@@ -134,7 +111,6 @@ function listens(place) {
 for (const place of figures) {
   place.source = JSON.parse(document.getElementById(place.dataset.figure).textContent);
   place.source.data.forEach(hovers);
-  selectors(place);
 }
 // A folded figure has no width: it is drawn when it is unfolded.
 function begin() {

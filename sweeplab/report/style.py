@@ -174,6 +174,20 @@ def padded(low: float, high: float, log: bool) -> tuple[float, float]:
     return low - room, high + room
 
 
+def main_range(kept: Series, values: Series, room: float = 0.0) -> tuple[float, float] | None:
+    """Return the range that shows all values up to those `kept`, with a `room` of their range above; None if it is all.
+
+    A few values far above the others would press these together.
+    """
+    if kept.empty:
+        return None
+    low, high = float(kept.min()), float(kept.max())
+    top = high + room * ((high - low) or 0.1 * abs(high))
+    if values.max() <= top:
+        return None
+    return padded(float(values.min()), top, False)
+
+
 def bars(rows: DataFrame, value: str, low: str = "low", high: str = "high", **more: Any) -> dict[str, Any]:
     """Return Plotly's settings of error bars from one column to another."""
     ends = {"array": rows[high] - rows[value], "arrayminus": rows[value] - rows[low]}

@@ -10,7 +10,6 @@ from typing import Any
 
 from pandas import DataFrame, Series
 
-from sweeplab.analysis.differences import settings
 from sweeplab.analysis.studies import unlike_precision
 from sweeplab.analysis.trials import COUNTED, are_best, grid_of, searched_of, tasks_of, trials_table
 from sweeplab.data.task import loss_unit
@@ -166,10 +165,8 @@ def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary
 
 
 def _set_differently(report: ReportData) -> list[str]:
-    """List the settings in which the studies' files differ, with each study's value; for tables, the columns."""
-    if not report.studied:
-        return [f"{name} {' / '.join(values)}" for name, values in settings(report.sweeps).items()]
-    files = [spec.as_written() | {"name": None} for spec in report.studied.specs.values()]
+    """List the settings in which the studies' files differ, with each study's value."""
+    files = [spec.as_written() | {"name": None} for spec in report.studies.specs.values()]
     places = dict.fromkeys(each.place for other in files[1:] for each in differences(files[0], other))
     return [f"{place} {' / '.join(_setting(file, place) for file in files)}" for place in places]
 

@@ -26,27 +26,27 @@ def planted(means, seeds=4, noise=0.01, by_seed=0.0, key=0, spreads=None, tasks=
             rows.append({**values, **row, "best_val_loss": losses[seed]})
     runs = pd.DataFrame(rows)
     trials = runs.drop_duplicates("cell")[["cell", "trial", "state"]].assign(loss=2.0)
-    return Sweep("planted", runs, trials, (), ())
+    return Sweep("planted", runs, trials, {}, {})
 
 
 def test_choices_stand_in_order_and_a_gap_is_told_with_its_size():
     (found,) = rankings(planted({"base": 2.0, "norm=rmsnorm": 1.8, "bias=false": 2.2}))
     assert [each.cell for each in found.cells] == ["norm=rmsnorm", "base", "bias=false"]
-    assert [each.group for each in found.cells] == [(0,), (1,), (2,)]
-    between = found.between("base", "norm=rmsnorm")
+    between = found.differences["norm=rmsnorm"]
     assert between.verdict == DIFFERENT and between.low < -0.2 < between.high < 0
-    assert found.between("norm=rmsnorm", "base").low == -between.high
+    (other,) = rankings(planted({"norm=layernorm": 2.0, "norm=rmsnorm": 1.8}))
+    assert other.reference == "norm=rmsnorm" and other.differences["norm=layernorm"].low > 0
 
 
 def test_seeds_that_move_all_alike_are_left_out():
     means = {"base": 2.0, "norm=rmsnorm": 1.95}
     (paired,) = rankings(planted(means, by_seed=0.5, noise=0.01))
-    assert paired.between("norm=rmsnorm", "base").verdict == DIFFERENT
+    assert paired.differences["norm=rmsnorm"].verdict == DIFFERENT
     assert paired.cells[0].sd > 0.1
     (single,) = rankings(
         planted(means, by_seed=0.5, noise=0.01, absent={("base", seed) for seed in (0, 1, 2)})
     )
-    assert single.between("norm=rmsnorm", "base").n == 1
+    assert single.differences["norm=rmsnorm"].n == 1
 
 
 def test_seeds_are_compared_where_their_trial_is_valued_and_not_at_their_own_minima():
@@ -64,25 +64,11 @@ def test_seeds_are_compared_where_their_trial_is_valued_and_not_at_their_own_min
     assert [each.cell for each in minima.cells] == ["base", "norm=rmsnorm"], "one run does not say it"
 
 
-def test_groups_are_stretches_that_overlap():
-    means = {f"n_layer={at}": 2 + 0.02 * at for at in range(1, 6)}
-    (found,) = rankings(planted(means, noise=0.012, seeds=5, key=4))
-    told = {(each.a, each.b) for each in found.differences if each.verdict == DIFFERENT}
-    cells = [each.cell for each in found.cells]
-    groups = {each.cell: set(each.group) for each in found.cells}
-    assert told and ("n_layer=1", "n_layer=5") in told
-    for one in cells:
-        for other in cells:
-            if (one, other) in told:
-                assert not groups[one] & groups[other]
-    assert any(len(each) > 1 for each in groups.values())
-
-
 def test_all_differences_share_one_level_and_leave_zero_out_where_they_are_real():
     for key in range(3):
         (found,) = rankings(planted({f"n_layer={at}": 2 + 0.01 * at for at in range(5)}, key=key))
-        assert len({each.level for each in found.differences}) == 1
-        for each in found.differences:
+        assert len({each.level for each in found.differences.values()}) == 1
+        for each in found.differences.values():
             assert (each.verdict == DIFFERENT) == (each.low > 0 or each.high < 0)
 
 
@@ -91,7 +77,7 @@ def test_the_true_difference_lies_in_the_interval():
     held = 0
     for key in range(100):
         (found,) = rankings(planted({"base": 2.0, "bias=false": 2.01}, by_seed=0.1, key=key))
-        between = found.between("base", "bias=false")
+        between = found.differences["bias=false"]
         held += between.low < 0.01 < between.high
     assert held >= 88
 
@@ -109,5 +95,6 @@ def test_unlike_tasks_are_ranked_apart():
 
 def test_one_seed_tells_nothing():
     (found,) = rankings(planted({"base": 2.0, "bias=false": 1.0}, seeds=1))
-    assert [each.verdict for each in found.differences] == [UNKNOWN]
-    assert found.differences[0].evidence.why == found.evidence.why == ONE_SEED
+    (difference,) = found.differences.values()
+    assert difference.verdict == UNKNOWN
+    assert difference.evidence.why == found.evidence.why == ONE_SEED

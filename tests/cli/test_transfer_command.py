@@ -83,14 +83,15 @@ def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_o
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("workers_here")
-def test_mup_is_beside_the_standard_parametrization(cli, file) -> None:
-    changes = ("-o", "grid.n_embd=[8,16]", "-o", "budget.trials_per_cell=1", "-o", "max_iters=4")
-    answer = json.loads(
-        cli("study", "transfer", "tiny.yaml", "--mup", "--ladder", "1", "--quiet", "--json", *changes).out
-    )
-    assert [size["parametrization"] for size in answer["sizes"]] == ["standard", "mup"]
-    assert {size["small"] for size in answer["sizes"]} == {"tiny-transfer", "tiny-transfer-mup"}
-    assert all(size["sealed"] is None and size["why_not"] for size in answer["sizes"])
+def test_under_mup_the_smallest_cell_is_the_base(cli, file) -> None:
+    changes = [
+        f"-o{each}" for each in ("grid.n_embd=[8,16]", "budget.trials_per_cell=1", "parametrization=mup")
+    ]
+    words = ("tiny.yaml", "--name", "mup", "--ladder", "1", "--quiet", "--json", *changes)
+    (size,) = json.loads(cli("study", "transfer", *words).out)["sizes"]
+    assert (size["parametrization"], size["small"]) == ("mup", "mup-transfer")
+    assert size["sealed"] is None and size["why_not"]
+    assert load_study("mup-transfer", lab="lab").spec.fixed["mup_base_width"] == 8
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,6 @@ def test_choices_are_ranked_and_told_apart(material: ReportData) -> None:
     assert [row["rank"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert rows[0]["cell"] == rows[0]["against"] == CELL
     assert [row["loss"] for row in rows] == sorted(row["loss"] for row in rows)
-    assert [row["group"] for row in rows] == list("abcdef")
     assert rows[0]["bits per byte"] == pytest.approx(rows[0]["loss"] / 0.6931472 / 2, rel=1e-6)
     assert [row["n-grams"] == 3.5 for row in rows] == [True, *[False] * 5]
     assert set(found.data["verdict"]) == {"different"}

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from sweeplab import load_study
 from sweeplab.cli import options
-from sweeplab.cli.options import flag, option
+from sweeplab.cli.options import option
 from sweeplab.cli.printing import cell_text, interval, print_answer, print_rows, say, say_start
 
 
@@ -26,9 +26,6 @@ def transfer(
             max=1000,
         ),
     ] = 4.0,
-    mup: Annotated[
-        bool, flag("Do the same again under muP, beside the standard parametrization.", "--mup")
-    ] = False,
     hold_out: Annotated[
         str, option("NAME", "Hold out the largest value of this size.  [default: the size that spans most]")
     ] = "",
@@ -46,7 +43,7 @@ def transfer(
 
     \b
     $ sweeplab transfer studies/small.yaml
-    $ sweeplab transfer studies/small.yaml --mup --ladder 8
+    $ sweeplab transfer studies/small.yaml --ladder 8 -o parametrization=mup --name mup
     $ sweeplab transfer studies/small.yaml --hold-out n_layer --name deeper
     """
     file = options.named_file(file, lab)
@@ -61,7 +58,7 @@ def transfer(
     from sweeplab.cli.study.view import followed
 
     again = shlex.join(["sweeplab", *sys.argv[1:]])
-    done = followed(lambda run: study.transfer(ladder, mup, run, hold_out), again, as_json, quiet)
+    done = followed(lambda run: study.transfer(ladder, run, hold_out), again, as_json, quiet)
     answer = {"study": study.spec.name, "sizes": [size.as_dict() for size in done]}
     print_answer((answer, _print_transferred), as_json)
 

@@ -9,11 +9,11 @@ from typing import Any
 from pandas import DataFrame
 
 from sweeplab.analysis import differences as losses
-from sweeplab.analysis.differences import ALL_CELLS, CellConfirmed, CellRanking, LossDifference, RankedCell
+from sweeplab.analysis.differences import ALL_CELLS, CellConfirmed, CellRanking, LossDifference
 from sweeplab.analysis.sweep import Sweep
 from sweeplab.analysis.trials import are_best
 from sweeplab.errors import BadInput
-from sweeplab.formatting import listed, sentence, several, several_named, short
+from sweeplab.formatting import sentence, several, several_named, short
 from sweeplab.laws.comparing import FALSE_ALARM
 from sweeplab.laws.core import LEVEL
 from sweeplab.laws.evidence import DIFFERENT, UNKNOWN
@@ -21,7 +21,6 @@ from sweeplab.records.runs import MEASURED_ON
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel, TablePanel
 from sweeplab.report.style import BAD, GREY, MIDDLE, Axis, Figure, Look, bars, name_rows, spaced
-from sweeplab.study.space import BASE
 
 _MOST_NAMED = 6
 _STUDIES = {
@@ -39,7 +38,6 @@ _CHOICES = {
     "best of several trials. A difference is significant if its ratio to its standard error is larger than the largest "
     f"such ratio of a simulated study in all but {FALSE_ALARM:.0%} of the simulations.",
     "Intervals": "In 19 of 20 studies all intervals of a task cover the true differences at once.",
-    "Groups": "Cells that share a letter do not differ significantly from each other.",
 }
 _CONFIRMED = {
     "Confirmed": "The best trials of each cell are trained with fresh seeds: two each, then more while their order is "
@@ -69,7 +67,7 @@ def _study(sweep: Sweep, at: str) -> dict[str, Any]:
         "seeds": int(trials["seeds"].max()),
         "loss of the best trial": next(iter(best["loss"]), None),
         "in cell": next(iter(best["cell"]), ""),
-        "seed spread (loss)": losses.seed_spread(sweep, at).sd,
+        "seed spread (loss)": losses.seed_spread(sweep, at),
         "FLOPs": short(float(trials["train_flops"].sum())),
     }
 
@@ -106,20 +104,14 @@ class DifferencesPanel(IntervalsPanel, name="differences", source="studies"):
     @classmethod
     def _of(cls, report: ReportData) -> Panel:
         differences = losses.differences(report.sweeps, report.objective)
-        n_pairs = len({(each.a, each.b) for each in differences})
-        rows, notes, pairs = [], [], set()
-        for difference in differences:
-            pair = difference.a, difference.b
-            row = _row(difference) | {"line": spaced(difference.cell)}
-            if n_pairs > 1:
-                row["line"] = f"{difference.b} against {difference.a}: {row['line']}"
-            rows.append(row)
-            if pair not in pairs:  # the first of a pair is over all its cells
-                pairs.add(pair)
-                notes.append(_in_words(difference, report.loss_unit))
+        rows = [_row(each) | {"line": spaced(each.cell)} for each in differences]
+        first = {(each.a, each.b): each for each in reversed(differences)}  # over all cells of the pair
+        if len(first) > 1:
+            for row in rows:
+                row["line"] = f"{row['b']} against {row['a']}: {row['line']}"
         return cls(
             data=DataFrame(rows),
-            notes=tuple(notes),
+            notes=tuple(_in_words(each, report.loss_unit) for each in reversed(first.values())),
             method=_DIFFERENCES,
             result={"differences": rows},
             x=Axis("difference", f"difference ({report.loss_unit})"),
@@ -144,7 +136,7 @@ def _in_words(difference: LossDifference, unit: str) -> str:
 
 
 class ChoicesPanel(IntervalsPanel, name="choices", heading="Cells ranked by loss", source="sweeps"):
-    """The cells of a study in order of their losses, and the significant differences between them.
+    """The cells of a study in order of their losses, and the significant differences from the base or the best.
 
     If each cell is the only one of its task, nothing is drawn and `data` lists the cells.
     """
@@ -153,75 +145,65 @@ class ChoicesPanel(IntervalsPanel, name="choices", heading="Cells ranked by loss
     def _of(cls, report: ReportData) -> Panel:
         at = report.objective
         rankings = [(sweep.name, each) for sweep in report.sweeps for each in losses.rankings(sweep, at)]
-        tasks = [ranking for _, ranking in rankings]
-        if sum(len(each.cells) for each in tasks) < 2:
+        if sum(len(each.cells) for _, each in rankings) < 2:
             raise BadInput("a ranking needs two cells or more with a trial that ended")
         rows, lines, notes = [], [], []
         for study, ranking in rankings:
             named = {"study": study, "task": ranking.task}
-            rows += [named | _choice(cell, ranking, report) for cell in ranking.cells]
+            rows += [named | row for row in _choices(ranking, report)]
             notes += _ranked(ranking)
-            for cell in ranking.cells:
-                if cell.cell != _reference(ranking):
-                    difference = ranking.between(_reference(ranking), cell.cell)
-                    lines.append(named | _row(difference) | {"line": spaced(cell.cell)})
+            for cell, difference in ranking.differences.items():
+                lines.append(named | _row(difference) | {"line": spaced(cell)})
         shown = DataFrame(rows).dropna(axis=1, how="all")
-        alike = [name for name in ("study", "task", "group") if shown[name].nunique() == 1]
+        alike = [name for name in ("study", "task") if shown[name].nunique() == 1]
+        tasks = list(dict.fromkeys(ranking.task for _, ranking in rankings))
         warnings: tuple[str, ...] = ()
-        if len({each.task for each in tasks}) > 1:
-            names = "; ".join(each.task for each in tasks)
-            warnings = (f"losses of different tasks cannot be compared and are ranked separately: {names}",)
+        if len(tasks) > 1:
+            words = "losses of different tasks cannot be compared and are ranked separately"
+            warnings = (f"{words}: {'; '.join(tasks)}",)
         return cls(
             data=DataFrame(lines or rows),
             shown=shown.drop(columns=alike).assign(cell=shown["cell"].map(spaced)),
             notes=tuple(notes),
             warnings=warnings,
             method=_CHOICES,
-            result={"choices": rows, "tasks": [each.task for each in tasks]},
+            result={"choices": rows, "tasks": tasks},
             x=Axis("difference", f"loss above that of the cell compared with ({report.loss_unit})"),
         )
 
 
-def _reference(ranking: CellRanking) -> str:
-    """Name the cell that others are compared with: the base, or else the best."""
-    cells = [each.cell for each in ranking.cells]
-    if BASE in cells:
-        return BASE
-    return cells[0]
-
-
-def _choice(choice: RankedCell, ranking: CellRanking, report: ReportData) -> dict[str, Any]:
-    verdict = ""
-    if choice.cell != _reference(ranking):
-        verdict = ranking.between(_reference(ranking), choice.cell).verdict
-    return {
-        "rank": 1 + ranking.cells.index(choice),
-        "cell": choice.cell,
-        "loss": choice.loss,
-        "against": _reference(ranking),
-        "verdict": verdict,
-        "group": "".join(chr(ord("a") + each % 26) for each in choice.group),
-        "seeds": choice.n_seeds,
-        "seed spread": choice.sd,
-        "parameters": choice.n_params,
-        "bits per byte": losses.bits_per_byte(choice),
-        "n-grams": float(report.baselines.get(choice.cell, {}).get("loss", math.nan)),
-    }
+def _choices(ranking: CellRanking, report: ReportData) -> list[dict[str, Any]]:
+    rows = []
+    for rank, cell in enumerate(ranking.cells, start=1):
+        difference = ranking.differences.get(cell.cell)
+        rows.append(
+            {
+                "rank": rank,
+                "cell": cell.cell,
+                "loss": cell.loss,
+                "against": ranking.reference,
+                "verdict": difference.verdict if difference else "",
+                "seeds": cell.n_seeds,
+                "seed spread": cell.sd,
+                "parameters": float(cell.values.get("n_params") or math.nan),
+                "bits per byte": cell.bits_per_byte,
+                "n-grams": float(report.baselines.get(cell.cell, {}).get("loss", math.nan)),
+            }
+        )
+    return rows
 
 
 def _ranked(ranking: CellRanking) -> list[str]:
-    """Say which cell is best and which do not differ from it."""
-    cells = [spaced(each.cell) for each in ranking.cells]
-    if len(cells) == 1:
-        return [f"{cells[0]} is the only cell of its task."]
+    """Say which cell is best, and which differ from the one compared with."""
+    best = spaced(ranking.cells[0].cell)
+    if len(ranking.cells) == 1:
+        return [f"{best} is the only cell of its task."]
     evidence = ranking.evidence.in_words()
     if ranking.evidence.verdict == UNKNOWN:
-        return [f"{cells[0]} has the lowest loss; whether by more than chance is {evidence}."]
-    best = [spaced(each.cell) for each in ranking.cells if 0 in each.group]
-    text = f"{cells[0]} is best, and differs significantly from the next."
-    if len(best) > 1:
-        names = several_named(best, _MOST_NAMED) if len(best) > _MOST_NAMED else listed(best)
-        text = f"{names} are best and do not differ significantly from each other."
+        return [f"{best} has the lowest loss; whether by more than chance is {evidence}."]
+    differ = [spaced(cell) for cell, each in ranking.differences.items() if each.verdict == DIFFERENT]
+    names = several_named(differ, _MOST_NAMED) or "no cell"
+    text = f"{best} has the lowest loss; from {spaced(ranking.reference)} differ significantly: {names}."
     return [text, sentence(evidence)]
 
 
@@ -237,8 +219,8 @@ class ConfirmedPanel(Panel, name="confirmed", heading="Confirmed on fresh seeds"
         verdicts = [cell.evidence for _, cell in confirmed if cell.evidence]
         if verdicts:
             n = sum(evidence.verdict == DIFFERENT for evidence in verdicts)
-            others = f"{n} of {several(len(verdicts), 'other cell')} {'differs' if len(verdicts) == 1 else 'differ'}"
-            notes = [sentence(f"{verdicts[0].basis}: {others} from the search's best cell")]
+            others = several(len(verdicts), "other cell")
+            notes = [sentence(f"{verdicts[0].basis}: different from the search's best cell: {n} of {others}")]
         return cls(
             data=DataFrame([_confirmed(study, cell) for study, cell in confirmed]),
             notes=tuple(notes),
@@ -269,7 +251,8 @@ def _confirmed(study: str, cell: CellConfirmed) -> dict[str, Any]:
     row = {"study": study, "cell": cell.cell, "trial": cell.trial, "raced": cell.n_raced}
     row |= {"searched": cell.searched, "validation": cell.validation, "test": None, "low": None, "high": None}
     if cell.test:
-        row |= {"test": cell.test.value, "low": cell.test.low, "high": cell.test.high}
+        row |= asdict(cell.test)
+        row["test"] = row.pop("value")
     row |= {"optimism": cell.optimism, "selection_bias": cell.selection_bias, "verdict": ""}
     if cell.evidence:
         row["verdict"] = cell.evidence.verdict

@@ -1,16 +1,14 @@
-"""The gradients of the best runs, by layer."""
+"""The gradients of the best run, by layer."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pandas import DataFrame
 
-from sweeplab.analysis.trials import trials_table
+from sweeplab.analysis.trials import are_best, trials_table
 from sweeplab.errors import BadInput
-from sweeplab.formatting import short
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import read_gradients
 from sweeplab.report.data import PROGRESS, ReportData
@@ -18,8 +16,7 @@ from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import Axis, Figure
 
 _SHOWN = {"gradient": "gradient norm", "relative_update": "update / weights"}
-# In pixels: a layer's row, and the scale of colors above each of the two maps.
-_ROW, _SCALE = 24, 72
+_ROW = 24  # pixels of a layer's row
 _METHOD = (
     "At each point of the curve: the norm of a layer's gradient in that step, before clipping; and the norm of the "
     "step's weight update, divided by the norm of the weights before it. If the first blocks have much smaller "
@@ -28,85 +25,55 @@ _METHOD = (
 
 
 class GradientFlowPanel(Panel, name="gradient_flow", heading="Gradient flow by layer"):
-    """The norms of gradients, and of updates over weights, by layer and iteration, of the best run of each cell.
+    """The norms of gradients, and of updates over weights, by layer and iteration, of the best trial's first run.
 
     `data`: cell, trial, seed, iteration, layer, gradient, update, weights, relative_update.
     """
 
     @classmethod
     def _of(cls, report: ReportData) -> Panel:
-        study, lab = report.study, report.lab or Path()
-        trials = trials_table(report.runs).sort_values("best", ascending=False, kind="stable")
-        best = trials.drop_duplicates("cell").sort_values("loss")[["cell", "trial", "seed"]]
         rows = []
-        for cell, trial, seed in best.values.tolist() if report.lab else ():
-            run = {"cell": cell, "trial": trial, "seed": seed}
-            folder = StudyFolder(lab, study).run(cell, trial, seed)
+        trials = trials_table(report.runs)
+        best = trials[are_best(trials, ["study"])].to_dict("records")
+        for trial in best if report.lab else ():
+            run = {name: trial[name] for name in ("cell", "trial", "seed")}
+            folder = StudyFolder(report.lab or Path(), report.study).run(*run.values())
             for point in read_gradients(folder):
                 for layer, (gradient, update, weights) in point.layers.items():
                     norms = {"gradient": gradient, "update": update, "weights": weights}
                     rows.append({**run, "iteration": point.iteration, "layer": layer, **norms})
         if not rows:
             raise BadInput(
-                "no run has recorded the norms of its layers; track: {gradients: true} in the study records them"
+                "the best run has not recorded the norms of its layers; track: {gradients: true} in the study does"
             )
         data = DataFrame(rows).astype({"gradient": float, "update": float, "weights": float})
         data["relative_update"] = data["update"] / data["weights"].where(data["weights"] > 0)
-        return cls(
-            data=data,
-            notes=("The best run of each cell; the first layer is on top. The color scale is logarithmic.",),
-            method={"Gradient flow": _METHOD},
-            x=Axis("iteration", PROGRESS["iteration"]),
-        )
+        note = "The best trial, the first layer on top; colors are powers of ten."
+        x = Axis("iteration", PROGRESS["iteration"])
+        return cls(data=data, notes=(note,), method={"Gradient flow": _METHOD}, x=x)
 
     def _draw(self, figure: Figure) -> None:
-        cells = list(dict.fromkeys(self.data["cell"]))
-        rows_high = _ROW * max(4, self.data["layer"].nunique())
-        height = 2 * (rows_high + _SCALE)
-        tops = {"y": 1 - _SCALE / height, "y2": 0.5 - _SCALE / height}  # of the maps, in shares of the figure
-        for cell, rows in self.data.groupby("cell", sort=False):
-            layers = list(dict.fromkeys(rows["layer"]))
-            for (column, title), (axis, top) in zip(_SHOWN.items(), tops.items(), strict=True):
-                table = rows.pivot(index="layer", columns="iteration", values=column).loc[layers]
-                known = self.data[column][self.data[column] > 0]  # one color scale for all cells
-                low, high = map(float, known.agg(["min", "max"]).fillna(1.0))
-                ticks = np.unique(np.geomspace(low, high, 4))
-                figure.add_heatmap(
-                    x=table.columns,
-                    y=layers,
-                    z=np.log10(table.where(table > 0).to_numpy()),
-                    zmin=np.log10(low),
-                    zmax=np.log10(high),
-                    customdata=[[f"{each:.3g}" for each in row] for row in table.to_numpy()],
-                    colorscale="Cividis",
-                    colorbar={
-                        "title": {"text": title, "side": "top"},
-                        "orientation": "h",
-                        "thickness": 10,
-                        "outlinewidth": 0,
-                        "y": top,
-                        "yanchor": "bottom",
-                        "tickvals": [float(np.log10(tick)) for tick in ticks],
-                        "ticktext": [short(tick) for tick in ticks],
-                    },
-                    yaxis=axis,
-                    visible=cell == cells[0],
-                    meta={"of_line": {"cell": cell}},
-                    hovertemplate=f"%{{y}}, iteration %{{x}}<br>{title} %{{customdata}}<extra>{cell}</extra>",
-                )
-        x_axis: dict[str, Any] = {"title": {"text": self.x.title}, "anchor": "y2"}
-        x_axis |= {"showgrid": False, "zeroline": False}
+        layers = list(dict.fromkeys(self.data["layer"]))
+        figure.set_subplots(len(_SHOWN), 1, shared_xaxes=True, subplot_titles=list(_SHOWN.values()))
+        for row, (column, title) in enumerate(_SHOWN.items(), start=1):
+            table = self.data.pivot(index="layer", columns="iteration", values=column).loc[layers]
+            bar = {"thickness": 10, "outlinewidth": 0, "len": 0.45, "y": 1.28 - row / 2, "tickprefix": "1e"}
+            figure.add_heatmap(
+                x=table.columns,
+                y=layers,
+                z=np.log10(table.where(table > 0).to_numpy()),
+                customdata=table.to_numpy(),
+                colorscale="Cividis",
+                colorbar=bar,
+                hovertemplate=f"%{{y}}, iteration %{{x}}<br>{title} %{{customdata:.3g}}<extra></extra>",
+                row=row,
+                col=1,
+            )
+        plain = {"showgrid": False, "zeroline": False}
+        figure.update_yaxes(type="category", autorange="reversed", automargin=True, **plain)
+        figure.update_xaxes(**plain)
         iterations = self.data["iteration"].unique()
         if len(iterations) == 1:  # an axis of numbers would mark others beside it, by halves
-            x_axis["tickvals"] = [*iterations]
-        plain = {"type": "category", "autorange": "reversed", "showgrid": False, "automargin": True}
-        figure.update_layout(
-            xaxis=x_axis,
-            yaxis={**plain, "domain": [tops["y"] - rows_high / height, tops["y"]]},
-            yaxis2={**plain, "domain": [tops["y2"] - rows_high / height, tops["y2"]]},
-            height=height + 64,  # with the margins
-        )
-        if len(cells) > 1:
-            figure.update_layout(
-                meta={"select": {"cell": {"values": cells, "shown": cells[0], "single": True}}}
-            )
+            figure.update_xaxes(tickvals=[*iterations])
+        figure.update_xaxes(title={"text": self.x.title}, row=len(_SHOWN), col=1)
+        figure.update_layout(height=160 + 2 * _ROW * max(4, len(layers)))

@@ -29,9 +29,20 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.report import style
 from sweeplab.report.data import CURVES, FACTS, LOSSES, PROGRESS, ReportData, states_in_words, title_of
 from sweeplab.report.headline import AHEAD, forecast_at
-from sweeplab.report.options import Log, PanelOption, Params
+from sweeplab.report.options import Log, PanelOption
 from sweeplab.report.panels.base import Panel, TablePanel
-from sweeplab.report.style import GREY, Axis, Figure, Look, bars, by_look, hovering, marked, padded, spaced
+from sweeplab.report.style import (
+    GREY,
+    Axis,
+    Figure,
+    Look,
+    bars,
+    by_look,
+    hovering,
+    main_range,
+    marked,
+    spaced,
+)
 from sweeplab.runs.generating import read_samples
 
 # Above this number of points curves are drawn by WebGL, which stays quick but prints as pixels.
@@ -63,14 +74,13 @@ class CurvesPanel(Panel, name="learning_curves"):
     def _of(
         cls, report: ReportData, x: _Progress = "train_tokens", metric: _Curve = "val_loss", log: Log = ()
     ) -> Panel:
-        runs = report.runs
+        runs, trials = report.runs, trials_table(report.runs)
         kept = runs[~runs["state"].isin(LOST)]
-        trials = trials_table(runs)
+        left_out = states_in_words(runs.loc[~runs.index.isin(kept.index), "state"])
         drawn = report.curves(metric).merge(kept[_RUN], on=_RUN)
         drawn = drawn.assign(x=finite(drawn, x), value=finite(drawn, "value")).dropna(subset=["x", "value"])
         drawn = _positive(drawn, log, "value").merge(trials[[*TRIAL, "best", "n_params"]], on=TRIAL)
         drawn = drawn.sort_values(["n_params", *_RUN, "x"], ignore_index=True)
-        left_out = states_in_words(runs.loc[~runs.index.isin(kept.index), "state"])
         if drawn.empty:
             raise BadInput(f"no run has a {metric} ({left_out})".removesuffix(" ()"))
         if drawn["x"].nunique() == 1 and not drawn["best"].any():
@@ -78,9 +88,15 @@ class CurvesPanel(Panel, name="learning_curves"):
         notes = ["Bold: the best trial; colored: the best of each cell; faint: every run."]
         if left_out:
             notes.append(f"Not drawn: {left_out}.")
+        baselines: tuple[float, ...] = ()
+        if metric == "val_loss":
+            baselines = _baselines(report)
         view = None
         if metric.endswith("loss") and "y" not in log:
-            view = _after_the_start(drawn)
+            # Without the first loss of each run, which is far above the rest.
+            later = drawn[drawn["x"] > drawn.groupby(_RUN)["x"].transform("min")]
+            most = later["value"].quantile(0.95)
+            view = main_range(later.loc[later["best"] | (later["value"] <= most), "value"], drawn["value"])
         winner = trials.loc[are_best(trials, ["study"]), "cell"]
         by_x = drawn[drawn["best"]].groupby([*TRIAL, "n_params", "x"], sort=False)
         return cls(
@@ -91,7 +107,7 @@ class CurvesPanel(Panel, name="learning_curves"):
             y=Axis(metric, report.measure_title(metric), "y" in log),
             best=by_x["value"].mean().reset_index(),
             winner=next(iter(winner), ""),
-            baselines=_baselines(report) if metric == "val_loss" else (),
+            baselines=baselines,
         )
 
     def _draw(self, figure: Figure) -> None:
@@ -108,12 +124,9 @@ class CurvesPanel(Panel, name="learning_curves"):
             name, settings = spaced(look.name), {"line": {"width": 1.5}, "showlegend": not is_crowded}
             if look.name == self.winner:
                 name, settings = f"{name} (best)", {"line": {"width": 3.5}}
-            elif is_crowded:
-                settings["opacity"] = 0.4
             look.line(figure, rows, "x", "value", hover, size=5, type=kind, name=name, **settings)
         # The run under the cursor is drawn here again, over all others.
-        front = {"width": 3, "color": style.FRONT}
-        nothing = DataFrame({"x": [], "y": []})
+        front, nothing = {"width": 3, "color": style.FRONT}, DataFrame({"x": [], "y": []})
         every.line(figure, nothing, "x", "y", line=front, showlegend=False, meta={"front": True})
         for loss in self.baselines:
             figure.add_hline(y=loss, **marked(f"n-grams {loss:.3f}"))
@@ -124,18 +137,6 @@ class CurvesPanel(Panel, name="learning_curves"):
         if not self.x.log:  # a run begins at 0: a single evaluation is drawn where it lies after that
             x = self.x.around(self.data["x"], 0.0, 1.0)
         figure.update_layout(xaxis=x, yaxis=y)
-
-
-def _after_the_start(drawn: DataFrame) -> tuple[float, float] | None:
-    """Find the range of losses without each run's first and a few of the worst; None if that is the whole range."""
-    later = drawn[drawn["x"] > drawn.groupby(_RUN)["x"].transform("min")]
-    if later.empty:
-        return None
-    worst = max(float(later.loc[later["best"], "value"].max()), float(later["value"].quantile(0.95)))
-    low, top = padded(float(drawn["value"].min()), worst, False)
-    if drawn["value"].max() <= top:
-        return None
-    return low, top
 
 
 def _baselines(report: ReportData) -> tuple[float, ...]:
@@ -209,20 +210,17 @@ def parts(prompt: str, text: str) -> tuple[tuple[bool, str], ...]:
 class LossPanel(Panel, name="loss"):
     """Loss against a size. `data`: cell, trial, state, seeds, x, loss, loss_low, loss_high, line, best.
 
-    A line is one combination of the columns `lines`; `joined` says that one size alone changes along each.
-    `view` is the range of losses shown at first, without far worse trials. `law` has the forecasts of the study's law,
-    if that is one of parameters alone, on to `AHEAD` times the largest: x, loss, low, high.
+    A line is one combination of the grid's other sizes; `joined` says that one size alone changes along each. `view`
+    is the range of losses shown at first, without far worse trials. `law` has the forecasts of the study's law, if that
+    is one of parameters alone, on to `AHEAD` times the largest: x, loss, low, high.
     """
 
-    lines: tuple[str, ...] = ()
     joined: bool = True
     law: DataFrame | None = None
     view: tuple[float, float] | None = None
 
     @classmethod
-    def _of(
-        cls, report: ReportData, x: _Any, lines: Params = (), metric: _Metric = AUTO, log: Log = ()
-    ) -> Panel:
+    def _of(cls, report: ReportData, x: _Any, metric: _Metric = AUTO, log: Log = ()) -> Panel:
         runs = report.runs
         x = {"n_params": report.params_column}.get(x, x)
         law = None
@@ -235,16 +233,16 @@ class LossPanel(Panel, name="loss"):
         shown["x"] = finite(shown, x)
         shown = _positive(shown, log, "loss_low").dropna(subset=["x"])
         _check_comparable(x, runs, shown, metric)
-        grid = [name for name in grid_of(runs, report.design) if name in runs]
-        lines, joined = _lines_over(x, [name for name in lines if name in runs], grid, shown)
-        for name in lines:
-            if shown[name].isna().any():  # the cells of another family lack it
-                shown[name] = shown[name].map(written)
-        shown["line"] = _labels(shown, lines)
+        lines, joined = _lines_over(x, [name for name in grid_of(runs, report.design) if name in runs], shown)
+        labels = [shown[name].map(lambda value, name=name: f"{name} = {written(value)}") for name in lines]
+        shown["line"] = ""
+        if labels:
+            shown["line"] = concat(labels, axis=1).agg(", ".join, axis=1)
         # In a study of one cell the sizes are searched: the line joins the best trial of each size.
         by = ["cell"] if runs["cell"].nunique() > 1 else ["line", "x"]
         shown["best"] = are_best(shown, by)
-        view = _view(shown)
+        best = shown[shown["best"]]
+        view = main_range(best["loss"], shown["loss"], room=1.5)
         columns = [*TRIAL, "state", "seeds", "x", "loss", "loss_low", "loss_high", "line", "best", *lines]
         return cls(
             title=f"Loss against {title_of(x)}",
@@ -252,7 +250,6 @@ class LossPanel(Panel, name="loss"):
             notes=_notes(trials, shown, view),
             x=Axis(x, title_of(x), "x" in log, marks_of(shown["x"]) if x in TABLE else ()),
             y=Axis(metric, report.measure_title(metric), "y" in log),
-            lines=tuple(lines),
             joined=joined,
             view=view,
             law=law,
@@ -260,15 +257,13 @@ class LossPanel(Panel, name="loss"):
 
     def _draw(self, figure: Figure) -> None:
         hover = f"%{{cell}}<br>trial %{{trial}}, %{{state}}<br>{self.x.column} %{{x}}<br>loss %{{y:.4f}}"
-        # Many trials are drawn faintly, so that the best ones stand out.
-        crowd = max(0.3, min(1.0, (200 / len(self.data)) ** 0.5))
         n_lines = self.data["line"].nunique()
         for look, rows in by_look(self.data, "line"):
             best, others = rows[rows["best"]], rows[~rows["best"]]
             for state, trials in others.groupby("state"):
-                marker = {"opacity": 0.4 * crowd}
+                marker: dict[str, Any] = {"opacity": 0.35}
                 if state == "pruned":
-                    marker = {"symbol": f"{look.symbol}-open", "opacity": 0.65 * crowd}
+                    marker["symbol"] = f"{look.symbol}-open"
                 group = {"legendgroup": look.name, "showlegend": False}
                 look.points(figure, trials, "x", "loss", hover, marker=marker, **group)
             settings: dict[str, Any] = {"legendgroup": look.name, "showlegend": n_lines <= style.MOST_LINES}
@@ -314,6 +309,43 @@ def _law_of_size(report: ReportData) -> DataFrame | None:
     return DataFrame(rows, columns=["x", "loss", "low", "high"])
 
 
+def _lines_over(x: str, grid: Sequence[str], shown: DataFrame) -> tuple[list[str], bool]:
+    """Choose the columns that distinguish lines, and whether one size alone changes along each.
+
+    Over a size of the grid these are all other columns of the grid; over a fact such as n_params, all but the last
+    column that changes it. So each line has one cell at each x, however many dimensions the grid has.
+    """
+    # Sizes first: readers look for them.
+    free = sorted((name for name in grid if name != x), key=lambda name: name not in SHAPE)
+    if x in grid:
+        return free, True
+    if x not in FACTS or not grid:
+        return [], not grid
+    for along in reversed(free):
+        rest = [name for name in free if name != along]
+        lines = [shown]
+        if rest:
+            lines = [rows for _, rows in shown.groupby(rest, dropna=False)]
+        if any(rows["x"].nunique() > 1 for rows in lines):
+            return rest, True
+    return free, False
+
+
+def _notes(trials: DataFrame, shown: DataFrame, view: tuple[float, float] | None) -> tuple[str, ...]:
+    notes = ["Large marks: the best trial of each cell."]
+    if (shown["state"] == "pruned").any():
+        notes.append("Hollow: pruned, at the best loss they reached.")
+    if (shown["seeds"] > 1).any():
+        notes.append("Bars span the seeds.")
+    left_out = states_in_words(trials.loc[~trials.index.isin(shown.index), "state"])
+    if left_out:
+        notes.append(f"Not drawn: {left_out}.")
+    if view:
+        above = int((shown["loss"] > view[1]).sum())
+        notes.append(f"Above the view: {several(above, 'trial')}; double-click to see all.")
+    return tuple(notes)
+
+
 class HeatMapPanel(Panel, name="heat_map", heading="Best loss of each cell"):
     """The best loss of each cell over two sizes of the grid. `data`: y, x, loss, cell, trial."""
 
@@ -337,11 +369,8 @@ class HeatMapPanel(Panel, name="heat_map", heading="Best loss of each cell"):
         if 2 * len(best) < n_pairs:
             what = f"{len(best)} of {several(n_pairs, 'pair')} of {y} and {x}"
             raise BadInput(f"a map needs a cell for half of its pairs or more; here: {what}")
-        x_axis, y_axis = (
-            Axis(size, title_of(size), marks=marks_of(best[size], most=None)) for size in (x, y)
-        )
         note = f"The {report.measure_title(metric)} of the best trial."
-        return cls(data=best, notes=(note,), x=x_axis, y=y_axis)
+        return cls(data=best, notes=(note,), x=Axis(x, title_of(x)), y=Axis(y, title_of(y)))
 
     def _draw(self, figure: Figure) -> None:
         x, y = self.x.column, self.y.column
@@ -354,7 +383,6 @@ class HeatMapPanel(Panel, name="heat_map", heading="Best loss of each cell"):
             y=[f"{value:g}" for value in table.index],
             z=table.to_numpy(),
             colorscale="Cividis",
-            colorbar={"thickness": 12, "outlinewidth": 0},
             showscale=not number,
             texttemplate=number,
             hoverongaps=False,
@@ -383,60 +411,3 @@ def _check_comparable(column: str, runs: DataFrame, shown: DataFrame, metric: st
         raise BadInput(f"no trial has ended with a {metric} ({states_in_words(runs['state'])})")
     if values.nunique() == 1:
         raise BadInput(f"{column} is {written(values.iloc[0])} in every run")
-
-
-def _notes(trials: DataFrame, shown: DataFrame, view: tuple[float, float] | None) -> tuple[str, ...]:
-    notes = ["Large marks: the best trial of each cell."]
-    if (shown["state"] == "pruned").any():
-        notes.append("Hollow: pruned, at the best loss they reached.")
-    if (shown["seeds"] > 1).any():
-        notes.append("Bars span the seeds.")
-    left_out = states_in_words(trials.loc[~trials.index.isin(shown.index), "state"])
-    if left_out:
-        notes.append(f"Not drawn: {left_out}.")
-    if view:
-        above = int((shown["loss"] > view[1]).sum())
-        notes.append(f"Above the view: {several(above, 'trial')}; double-click to see all.")
-    return tuple(notes)
-
-
-def _view(shown: DataFrame) -> tuple[float, float] | None:
-    """Find the range of losses that shows the best trials well; None if no trial lies far above it."""
-    best = shown[shown["best"]]
-    low, high = best["loss"].min(), best["loss"].max()
-    top = high + max(1.5 * (high - low), 0.15 * abs(high))
-    if shown["loss"].max() <= top:
-        return None
-    return float(min(shown["loss"].min(), best["loss_low"].min())), float(top)
-
-
-def _lines_over(
-    x: str, asked: Sequence[str], grid: Sequence[str], shown: DataFrame
-) -> tuple[list[str], bool]:
-    """Choose the columns that distinguish lines, those asked for first, and whether one size alone changes along each.
-
-    Over a size of the grid these are all other columns of the grid; over a fact such as n_params, all but the last
-    column that changes it. So each line has one cell at each x, however many dimensions the grid has.
-    """
-    # Sizes first: readers look for them.
-    free = sorted(
-        (name for name in grid if name != x and name not in asked), key=lambda name: name not in SHAPE
-    )
-    if x in grid:
-        return [*asked, *free], True
-    if x not in FACTS or not grid:
-        return [*asked], not grid
-    for along in reversed(free):
-        rest = [*asked, *(name for name in free if name != along)]
-        moves = shown["x"].nunique() > 1
-        if rest:
-            moves = bool((shown.groupby(rest, dropna=False)["x"].nunique() > 1).any())
-        if moves:
-            return rest, True
-    return [*asked, *free], False
-
-
-def _labels(table: DataFrame, names: Sequence[str]) -> Series:
-    rows = table[list(names)].itertuples(index=False)
-    labels = [", ".join(f"{name} = {value}" for name, value in zip(names, row, strict=True)) for row in rows]
-    return Series(labels, index=table.index, dtype=object)

@@ -5,42 +5,59 @@ Optuna draws one study without cells, so each plot is given an in-memory study o
 
 from __future__ import annotations
 
+import datetime
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import optuna
 import pandas as pd
 from optuna import visualization
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.distributions import BaseDistribution
 from optuna.exceptions import ExperimentalWarning
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 from pandas import DataFrame
 
-from sweeplab.analysis import importance
-from sweeplab.analysis.importance import EVALUATOR, FEWEST_TRIALS, OVER_ALL, WITHIN
-from sweeplab.analysis.sweep import Dimension, Sweep, has_ended
-from sweeplab.analysis.trials import LOST
+from sweeplab.analysis.importance import CHANCE, FEWEST_TRIALS, WITHIN_CHANCE
+from sweeplab.analysis.sweep import Sweep, has_ended, optuna_study, saved
+from sweeplab.analysis.trials import LOST, check_one_task
 from sweeplab.errors import BadInput
-from sweeplab.formatting import listed, several
+from sweeplab.formatting import duration, listed, several, short
 from sweeplab.report import style
-from sweeplab.report.data import ReportData
+from sweeplab.report.data import ReportData, states_in_words, title_of
 from sweeplab.report.options import Params
 from sweeplab.report.panels.base import Panel
-from sweeplab.report.style import Axis, Figure, Look, looks, name_rows
+from sweeplab.report.style import (
+    FAINT,
+    GOOD,
+    STATE_COLORS,
+    Axis,
+    Figure,
+    Look,
+    by_look,
+    hovering,
+    name_rows,
+    spaced,
+)
 
-# A page draws at most this many trials: half are the best, the rest is evenly chosen. The CSV has all.
-MOST_DRAWN = 800
+MOST_DRAWN = 800  # trials on one figure, the best of each cell; the CSV has all
 MOST_PAIRED = 4
 _PAIR_HEIGHT = 190  # pixels of a small figure in a matrix of pairs
-
+_MOST_BARS = 200
+_PARETO = ("n_params", "train_flops")  # the costs, each with its front
 _IMPORTANCES = {
-    "Within cells": "Trials of all cells, ranked within their cell, so that the cells' sizes do not matter.",
-    "Over all": "The losses themselves, of trials that ended; the grid's sizes are compared with what was tuned.",
+    "Evaluator": "PED-ANOVA (Watanabe et al. 2023): how far the distribution of the best tenth of trials (at least 5) "
+    "differs from that of all. Trials are ranked within their cell, so that sizes do not matter; those without a final "
+    "loss rank below those that ended.",
     "Chance": "Importances after the losses were shuffled among the trials.",
 }
+_SAVED = {
+    "Saved": "The FLOPs that each pruned trial would still have needed, and their seconds at the trial's own speed.",
+}
+# What Optuna's timeline calls the states of runs.
+_ENDED = {"complete": TrialState.COMPLETE, "stopped": TrialState.COMPLETE, "failed": TrialState.FAIL}
 
 
 class OptunaPanel(Panel, source="sweeps"):
@@ -69,31 +86,28 @@ class OptunaPanel(Panel, source="sweeps"):
 
 
 class HistoryPanel(OptunaPanel, name="optimization_history", source="sweeps"):
-    """The best loss so far over the trials. `data`: study, cell, trial, state, loss, best, line."""
+    """The best loss so far over the trials of each cell. `data`: cell, trial, state, loss, best."""
 
     @classmethod
     def _of(cls, report: ReportData) -> Panel:
-        tables = [_history(sweep) for sweep in report.sweeps]
-        note, where = "One line per cell; dots are trials that ended.", ""
-        if len(tables) > 1:
-            shared = set.intersection(*(set(table["cell"]) for table in tables))
-            tables = [_mean_history(table[table["cell"].isin(shared)]) for table in tables]
-            note, where = "Mean over the cells that all studies have.", " in a cell that all studies have"
-        data = pd.concat(tables, ignore_index=True)
+        sweep = _only(report, "histories")
+        trials = sweep.trials.sort_values("trial", kind="stable")
+        trials["loss"] = trials["loss"].where(has_ended(trials))
+        by_cell = trials.groupby("cell", sort=False)
+        trials["best"] = by_cell["loss"].cummin()
+        trials["best"] = by_cell["best"].ffill()
+        data = trials.loc[trials["best"].notna(), ["cell", "trial", "state", "loss", "best"]]
         if data.empty:
-            raise BadInput(f"no trial has ended{where}")
+            raise BadInput("no trial has ended")
+        note = "One line per cell; dots are trials that ended."
         return cls(data=data, notes=(note,), y=Axis("best", report.loss_title))
 
     def _plot(self) -> Figure:
-        studies = []
-        for line, rows in self.data.groupby("line", sort=False):
-            losses = rows["loss"]
-            if losses.isna().all():  # the mean of several cells has no trials of its own
-                losses = rows["best"]
-            studies.append(optuna_study(DataFrame({"value": losses}), name=str(line)))
+        by_cell = self.data.rename(columns={"loss": "value"}).groupby("cell", sort=False)
+        studies = [optuna_study(rows, name=str(cell)) for cell, rows in by_cell]
         plot = visualization.plot_optimization_history(studies, target_name=self.y.title)
-        plot.update_traces(marker={"size": 5, "opacity": 0.45}, selector={"mode": "markers"})
-        plot.update_traces(showlegend=False, selector={"mode": "markers"})
+        dots = {"mode": "markers"}
+        plot.update_traces(marker={"size": 5, "opacity": 0.45}, showlegend=False, selector=dots)
         plot.update_layout(showlegend=1 < len(studies) <= style.MOST_LINES)
         return self._color_by_name(plot)
 
@@ -115,79 +129,82 @@ class EdfPanel(OptunaPanel, name="edf", heading="Empirical distribution function
         return self._color_by_name(plot)
 
 
-class ImportancePanel(
-    Panel, name="param_importances", heading="Importance of the hyperparameters", source="sweeps"
-):
-    """Importances beside chance. `data`: study, scope, hyperparameter, importance, chance, n_trials, verdict.
+class ParetoPanel(Panel, name="pareto", heading="Loss against cost", source="sweeps"):
+    """All trials that ended over what they cost, and those that no trial beats in both: on the front.
 
-    `scopes` are those drawn in front, by (study, scope), with their names.
+    `data`: study, cell, trial, loss, n_params, train_flops; `front of NAME` marks the front over one of these costs.
     """
-
-    scopes: Mapping[tuple[str, str], str]
 
     @classmethod
     def _of(cls, report: ReportData) -> Panel:
-        sweeps = report.sweeps
-        if all(len(sweep.dimensions) < 2 for sweep in sweeps):
+        report.check_runs()
+        check_one_task(report.runs)
+        data, _ = ended_trials(report)
+        data = data[["study", "cell", "trial", "loss", *_PARETO]].dropna()
+        if len(data) < 2:
+            raise BadInput("a front needs two trials or more that ended and say what they cost")
+        for cost in _PARETO:
+            ordered = data.sort_values([cost, "loss"])
+            data[f"front of {cost}"] = ordered["loss"] < ordered["loss"].cummin().shift(fill_value=math.inf)
+        return cls(data=data, y=Axis("loss", report.loss_title))
+
+    def _draw(self, figure: Figure) -> None:
+        figure.set_subplots(1, len(_PARETO), shared_yaxes=True, horizontal_spacing=0.04)
+        for column, cost in enumerate(_PARETO, start=1):
+            place: dict[str, Any] = {"row": 1, "col": column, "showlegend": False}
+            for look, rows in by_look(self.data, "study", self.palette):
+                hover = "%{study}, %{cell}, trial %{trial}<br>%{x:.3s}: %{y:.4f}"
+                look.points(figure, rows, cost, "loss", hover, marker={"opacity": 0.4}, **place)
+            front = self.data[self.data[f"front of {cost}"]].sort_values(cost)
+            Look("front", style.FRONT).line(
+                figure, front, cost, "loss", size=6, line={"shape": "hv"}, **place
+            )
+            x = Axis(cost, title_of(cost), log=True).around(self.data[cost])
+            figure.update_xaxes(**x, row=1, col=column)
+        figure.update_yaxes(**self.y.around(self.data["loss"]) | {"title": {}})
+        figure.update_yaxes(title={"text": self.y.title}, row=1, col=1)
+
+
+class ImportancePanel(
+    Panel, name="param_importances", heading="Importance of the hyperparameters", source="sweeps"
+):
+    """Importances beside chance. `data`: hyperparameter, importance, chance, n_trials, verdict."""
+
+    @classmethod
+    def _of(cls, report: ReportData) -> Panel:
+        sweep = _only(report, "importances")
+        if len(sweep.space) < 2:
             raise BadInput("importances need two searched hyperparameters or more")
-        shares = [each for sweep in sweeps for each in report.importances(sweep)]
-        if not shares:
+        found = report.importances(sweep)
+        if not found:
             raise BadInput(f"importances need {FEWEST_TRIALS} or more trials with different searched values")
-        data = DataFrame([asdict(each) | {"verdict": each.verdict} for each in shares])
-        known = {(each.study, each.scope) for each in shares}
-        in_front = {key: name for sweep in sweeps for key, name in _scopes(sweep, len(sweeps) > 1).items()}
-        # Of a scope with too few trials there are no importances.
-        scopes = {key: name for key, name in in_front.items() if key in known}
-        notes = [f"Ticks: exceeded by {1 - importance.CHANCE:.0%} of shuffles of the losses."]
-        n_cells = len(known - scopes.keys())
-        if len(sweeps) == 1 and n_cells:
-            notes.append(f"Faint: {several(n_cells, 'cell')} with {FEWEST_TRIALS} trials or more.")
-        for key, name in scopes.items():
-            within = [each for each in shares if (each.study, each.scope) == key]
-            chance = [each.hyperparameter for each in within if each.verdict == importance.WITHIN_CHANCE]
-            if chance:
-                notes.append(f"Not distinguishable from chance, {name}: {listed(chance)}.")
+        notes = [f"Ticks: exceeded by {1 - CHANCE:.0%} of shuffles of the losses."]
+        chance = [each.hyperparameter for each in found if each.verdict == WITHIN_CHANCE]
+        if chance:
+            notes.append(f"Not distinguishable from chance: {listed(chance)}.")
+        data = DataFrame([asdict(each) for each in found])
         return cls(
-            data=data,
+            data=data.sort_values("importance", ascending=False, ignore_index=True),
             notes=tuple(notes),
-            method={"Evaluator": EVALUATOR, **_IMPORTANCES},
+            method=_IMPORTANCES,
             x=Axis("importance", "share of the importance"),
-            scopes=scopes,
         )
 
     def _draw(self, figure: Figure) -> None:
-        data, scopes = self.data, len(self.scopes)
-        keys = data.set_index(["study", "scope"]).index
-        front = keys.isin(list(self.scopes))
-        names = _by_importance(data[front])
-        places = {name: at for at, name in enumerate(names)}
-        if scopes < keys.nunique() and data["study"].nunique() == 1:
-            cells, look = data[~front & data["hyperparameter"].isin(names)], Look("one cell", style.FAINT)
-            y, hover = cells["hyperparameter"].map(places), "%{scope}: %{x:.0%}"
-            look.points(figure, cells, "importance", y, hover, marker={"size": 6})
-        gap = 0.6 / scopes
+        data, look = self.data, Look("importance", GOOD)
+        tick = {"symbol": "line-ns-open", "size": 13, "line": {"width": 1.5}}
+        look.points(figure, data, data["chance"].clip(upper=1.0), data.index, marker=tick)
         hover = "%{hyperparameter}: %{x:.0%}, %{verdict}<br>%{n_trials} trials"
-        for at, (key, look) in enumerate(zip(self.scopes, looks([*self.scopes.values()]), strict=True)):
-            look = self.palette.get(look.name, look)
-            rows = data[keys.isin([key])]
-            y_of = rows["hyperparameter"].map(places) * 1.0 + (at - (scopes - 1) / 2) * gap
-            tick = {"symbol": "line-ns-open", "size": 13, "line": {"width": 1.5}}
-            look.points(figure, rows, rows["chance"].clip(upper=1.0), y_of, marker=tick, showlegend=False)
-            look.points(figure, rows, "importance", y_of, hover, marker={"size": 9})
-        name_rows(figure, names)
-        x, height = self.x.over(-0.02, 1.02), 110 + max(34, 20 * scopes) * len(names)
-        figure.update_layout(xaxis=x, height=height, showlegend=scopes > 1)
+        look.points(figure, data, "importance", data.index, hover, marker={"size": 9})
+        name_rows(figure, data["hyperparameter"].tolist())
+        height = max(150, 110 + 34 * len(data))
+        figure.update_layout(xaxis=self.x.over(-0.02, 1.02), height=height, showlegend=False)
 
 
 class SpacePanel(OptunaPanel, source="sweeps"):
     """Trials that ended, in the search space. `data` has a sweep's trials, with `study` and `drawn`."""
 
-    dimensions: tuple[Dimension, ...]
-
-    @property
-    def names(self) -> list[str]:
-        """Return the hyperparameters that are drawn."""
-        return [dimension.name for dimension in self.dimensions]
+    space: Mapping[str, BaseDistribution]
 
     @property
     def drawn(self) -> DataFrame:
@@ -197,42 +214,31 @@ class SpacePanel(OptunaPanel, source="sweeps"):
     def study(self) -> optuna.Study:
         """Return the trials that are drawn as a study of Optuna's."""
         drawn = self.drawn
-        return optuna_study(drawn.assign(value=drawn[self.y.column]), self.dimensions)
+        return optuna_study(drawn.assign(value=drawn[self.y.column]), self.space)
 
 
 class SlicePanel(SpacePanel, name="slice"):
-    """Loss over each hyperparameter in turn; `top` is the highest loss shown."""
-
-    top: float
+    """Loss over each hyperparameter in turn."""
 
     @classmethod
     def _of(cls, report: ReportData, params: Params = ()) -> Panel:
         sweep = _only(report, "slices")
-        dimensions = _dimensions(params, sweep)
+        space = _space(params, sweep)
         data, y = ended_trials(report)
-        losses = data[y.column]
-        top = float(losses.quantile(0.9)) + 0.3 * float(losses.quantile(0.9) - losses.min())
         notes = list(_thinned(data))
-        above, lost = int((losses > top).sum()), int(sweep.trials["state"].isin(LOST).sum())
-        if above and top > float(losses.min()):
-            notes.append(f"Above the view: {several(above, 'trial')}; double-click to see all.")
+        lost = int(sweep.trials["state"].isin(LOST).sum())
         if lost:
             notes.append(f"Left out: {several(lost, 'trial')} that diverged or failed.")
         if (sweep.trials["state"] == "pruned").any():
             notes.append("Pruned trials are left out: their losses were measured earlier in training.")
-        return cls(
-            data=data,
-            notes=tuple(notes),
-            dimensions=tuple(dimensions),
-            y=y,
-            top=top,
-        )
+        return cls(data=data, notes=tuple(notes), space=space, y=y)
 
     def _plot(self) -> Figure:
-        plot = visualization.plot_slice(self.study(), self.names, target_name=self.y.title)
-        low = float(self.data[self.y.column].min())
-        bottom, top = style.padded(low, max(self.top, low + 1e-3), False)
-        plot.update_yaxes(range=[bottom, top])
+        plot = visualization.plot_slice(self.study(), list(self.space), target_name=self.y.title)
+        losses = self.data[self.y.column]
+        view = style.main_range(losses[losses <= losses.quantile(0.9)], losses, room=0.3)
+        if view:
+            plot.update_yaxes(range=view)
         for trace in plot.data:
             x = trace.xaxis or "x"  # none in a plot of one hyperparameter
             name = plot.layout[x.replace("x", "xaxis")].title.text
@@ -249,14 +255,15 @@ class ParallelPanel(SpacePanel, name="parallel_coordinate", heading="Parallel co
     def _of(cls, report: ReportData, params: Params = ()) -> Panel:
         sweep = _only(report, "parallel coordinates")
         data, y = ended_trials(report)
-        dimensions = _dimensions(params, sweep)
+        space = _space(params, sweep)
         if not params:
-            dimensions = [*sweep.grid, *dimensions]
-        notes = ("Drag along an axis to select.", *_thinned(data))
-        return cls(data=data, notes=notes, dimensions=tuple(dimensions), y=y)
+            space = {**sweep.grid, **space}
+        return cls(data=data, notes=("Drag along an axis to select.", *_thinned(data)), space=space, y=y)
 
     def _plot(self) -> Figure:
-        return visualization.plot_parallel_coordinate(self.study(), self.names, target_name=self.y.title)
+        return visualization.plot_parallel_coordinate(
+            self.study(), list(self.space), target_name=self.y.title
+        )
 
 
 class PairsPanel(SpacePanel):
@@ -264,120 +271,165 @@ class PairsPanel(SpacePanel):
 
     @classmethod
     def _of(cls, report: ReportData, params: Params = ()) -> Panel:
+        sweep = _only(report, "pairs")
+        space = _space(params, sweep)
+        if len(space) < 2:
+            raise BadInput(
+                f"pairs need two searched hyperparameters; here only {next(iter(space))} was searched"
+            )
+        if not params:
+            shares = {each.hyperparameter: each.importance for each in report.importances(sweep)}
+            most = sorted(space, key=lambda name: -shares.get(name, 0.0))[:MOST_PAIRED]
+            space = {name: space[name] for name in most}
         data, y = ended_trials(report)
-        return cls(data=data, notes=_thinned(data), dimensions=tuple(_paired(report, params)), y=y)
+        return cls(data=data, notes=_thinned(data), space=space, y=y)
 
     def _draw(self, figure: Figure) -> None:
         super()._draw(figure)
-        figure.update_layout(height=_PAIR_HEIGHT * max(2, len(self.dimensions)))
+        figure.update_layout(height=_PAIR_HEIGHT * max(2, len(self.space)))
 
 
 class RankPanel(PairsPanel, name="rank", heading="Rank of the trials over pairs of hyperparameters"):
     """Trials over each pair of hyperparameters, colored by their rank."""
 
     def _plot(self) -> Figure:
-        return visualization.plot_rank(self.study(), self.names, target_name=self.y.title)
+        return visualization.plot_rank(self.study(), list(self.space), target_name=self.y.title)
 
 
 class ContourPanel(PairsPanel, name="contour", heading="Loss over pairs of hyperparameters"):
     """The loss between the trials, interpolated over each pair of hyperparameters."""
 
     def _plot(self) -> Figure:
-        return visualization.plot_contour(self.study(), self.names, target_name=self.y.title)
+        return visualization.plot_contour(self.study(), list(self.space), target_name=self.y.title)
 
 
-def optuna_study(
-    trials: DataFrame, dimensions: Sequence[Dimension] = (), name: str | None = None
-) -> optuna.Study:
-    """Return an in-memory study of a table of trials; one without a `value` is pruned.
+class TimelinePanel(OptunaPanel, name="timeline", source="sweeps"):
+    """When each run was trained. `data`: study, cell, trial, seed, state, begin and end (seconds since 1970)."""
 
-    A hyperparameter that a trial did not sample is left out of that trial.
-    """
-    study = optuna.create_study(study_name=name)
-    spaces = {dimension.name: _distribution(dimension) for dimension in dimensions}
-    for row in trials.to_dict("records"):
-        params: dict[str, Any] = {}
-        for dimension in dimensions:
-            value = row[dimension.name]
-            if pd.isna(value):
-                continue
-            if dimension.choices:
-                params[dimension.name] = str(value)
-            else:
-                params[dimension.name] = min(max(float(value), dimension.low), dimension.high)
-        state, value = TrialState.COMPLETE, row["value"]
-        if pd.isna(value):
-            state, value = TrialState.PRUNED, None
-        distributions = {name: spaces[name] for name in params}
-        trial = optuna.create_trial(state=state, value=value, params=params, distributions=distributions)
-        study.add_trial(trial)
-    return study
+    @classmethod
+    def _of(cls, report: ReportData) -> Panel:
+        rows: list[tuple[object, ...]] = []
+        for study in report.studies.data:
+            folder = report.folder(study)
+            for run in folder.runs() if folder else ():
+                start, end = run.read_start(), run.read_end()
+                if end and end.ended:
+                    times = (str(end.state), start.started, end.ended)
+                    rows.append((study, run.cell, run.trial, run.seed, *times))
+        if not rows:
+            raise BadInput("no run has ended")
+        columns = ["study", "cell", "trial", "seed", "state", "begin", "end"]
+        data = DataFrame(rows, columns=columns).sort_values("begin", ignore_index=True)
+        notes = ["One bar a run, in the order in which they began."]
+        if len(data) > _MOST_BARS:
+            notes.append(f"Drawn: the first {_MOST_BARS} of {several(len(data), 'run')}.")
+        return cls(data=data, notes=tuple(notes))
+
+    def _plot(self) -> Figure:
+        study = optuna.create_study()
+        for place, row in enumerate(self.data.head(_MOST_BARS).to_dict("records")):
+            begin, end = (datetime.datetime.fromtimestamp(row[name]) for name in ("begin", "end"))
+            about = {"run": f"{row['study']}/{row['cell']}/{row['trial']}-{row['seed']}"}
+            state = _ENDED.get(row["state"], TrialState.PRUNED)
+            value = 0.0 if state is TrialState.COMPLETE else None
+            study.add_trial(FrozenTrial(place, state, value, begin, end, {}, {}, about, {}, {}, place))
+        return visualization.plot_timeline(study)
 
 
-def _distribution(dimension: Dimension) -> BaseDistribution:
-    if dimension.choices:
-        return CategoricalDistribution(dimension.choices)
-    return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
+class PruningPanel(Panel, name="pruning", heading="What pruning saved", source="sweeps"):
+    """The compute spent and saved by cell. `data`: study, cell, n_trials, n_pruned, flops_spent, flops_saved, …"""
+
+    @classmethod
+    def _of(cls, report: ReportData) -> Panel:
+        data = pd.concat([saved(sweep) for sweep in report.sweeps], ignore_index=True)
+        if not data["n_pruned"].sum():
+            raise BadInput("no trial was pruned")
+        notes = []
+        for study, row in data.groupby("study", sort=False).sum(numeric_only=True).iterrows():
+            share = row["flops_saved"] / max(row["flops_spent"] + row["flops_saved"], 1.0)
+            trials = f"{row['n_pruned']:.0f} of {several(int(row['n_trials']), 'trial')}"
+            seconds = duration(float(row["seconds_saved"]))
+            notes.append(f"{study}: {trials} pruned, which saved {share:.0%} of the training, {seconds}.")
+        return cls(data=data, notes=tuple(notes), method=_SAVED, x=Axis("flops", "training FLOPs"))
+
+    def _draw(self, figure: Figure) -> None:
+        data = self.data
+        about = "%{n_pruned} of %{n_trials} trials pruned, %{share:.0%} saved"
+        looks = {"flops_spent": ("trained", GOOD), "flops_saved": ("saved by pruning", FAINT)}
+        for column, (name, color) in looks.items():
+            hover = hovering(f"%{{study}}, %{{cell}}: {name} %{{x:.3s}} FLOPs<br>{about}", data)
+            marker = {"color": color}
+            figure.add_bar(x=data[column], y=data.index, orientation="h", name=name, marker=marker, **hover)
+        names = data["cell"].map(spaced)
+        if data["study"].nunique() > 1:
+            names = data["study"] + ": " + names
+        name_rows(figure, names.tolist())
+        most = float((data["flops_spent"] + data["flops_saved"]).max())
+        x, height = self.x.over(0.0, 1.02 * most), 110 + 26 * len(data)
+        figure.update_layout(xaxis=x, barmode="stack", height=height, showlegend=True)
 
 
-def _paired(report: ReportData, params: Sequence[str]) -> list[Dimension]:
-    """Return the dimensions whose pairs are drawn: those asked for, else the few that matter most."""
-    sweep = _only(report, "pairs")
-    dimensions = _dimensions(params, sweep)
-    if len(dimensions) < 2:
-        only = dimensions[0].name
-        raise BadInput(f"pairs need two searched hyperparameters; here only {only} was searched")
-    if params:
-        return dimensions
-    within = [each for each in report.importances(sweep) if each.scope == main_scope(sweep)]
-    shares = {each.hyperparameter: each.importance for each in within}
-    return sorted(dimensions, key=lambda dimension: -shares.get(dimension.name, 0.0))[:MOST_PAIRED]
+class ComputePanel(Panel, name="compute", heading="Where compute and time went", source="sweeps"):
+    """The cost of the runs by the state they ended in. `data`: study, state, n_runs, FLOPs, run time (s)."""
+
+    @classmethod
+    def _of(cls, report: ReportData) -> Panel:
+        report.check_runs()
+        costs = {
+            "n_runs": ("state", "size"),
+            "FLOPs": ("train_flops", "sum"),
+            "run time": ("wall_seconds", "sum"),
+        }
+        data = report.runs.groupby(["study", "state"], sort=False).agg(**costs).reset_index()
+        if not data["FLOPs"].sum() > 0:
+            raise BadInput("no run has trained a step")
+        notes = []
+        for study, rows in data.groupby("study", sort=False):
+            spent = f"{short(float(rows['FLOPs'].sum()))} FLOPs, {duration(float(rows['run time'].sum()))}"
+            states = states_in_words(report.runs.loc[report.runs["study"] == study, "state"])
+            notes.append(f"{study}: {spent} ({states}).")
+        notes.append("The seconds of a stack are divided among its runs.")
+        return cls(data=data, notes=tuple(notes), x=Axis("share", "share of the study"))
+
+    def _draw(self, figure: Figure) -> None:
+        whole = self.data.groupby("study")[["FLOPs", "run time"]].transform("sum")
+        places = {study: 2 * at for at, study in enumerate(dict.fromkeys(self.data["study"]))}
+        for at, what in enumerate(whole):
+            shares = self.data.assign(share=self.data[what] / whole[what])
+            for state, rows in shares.groupby("state", sort=False):
+                figure.add_bar(
+                    x=rows["share"],
+                    y=rows["study"].map(places) + at,
+                    orientation="h",
+                    name=str(state),
+                    legendgroup=str(state),
+                    showlegend=at == 0,
+                    marker={"color": STATE_COLORS[str(state)]},
+                    hovertemplate=f"{state}: %{{x:.1%}} of the {what}<extra></extra>",
+                )
+        name_rows(figure, [f"{study}, {what}" for study in places for what in whole])
+        x, height = self.x.over(0.0, 1.0) | {"tickformat": ".0%"}, 130 + 60 * len(places)
+        figure.update_layout(xaxis=x, barmode="stack", height=height, showlegend=True)
 
 
 def ended_trials(report: ReportData) -> tuple[DataFrame, Axis]:
     """Return the trials of all studies that ended, and the axis of their losses.
 
-    With several cells the axis has the distance `above` the best loss of the cell. `drawn` marks all trials, or the
-    best and an even choice of the rest.
+    With several cells the axis has the distance `above` the best loss of the cell. `drawn` marks those that a figure
+    shows, the best of each cell.
 
     Raises:
         BadInput: no trial has ended.
     """
-    data = pd.concat([sweep.trials.assign(study=sweep.name) for sweep in report.sweeps], ignore_index=True)
-    data = data[has_ended(data)].reset_index(drop=True)
+    data = pd.concat([sweep.ended.assign(study=sweep.name) for sweep in report.sweeps], ignore_index=True)
     if data.empty:
         raise BadInput("no trial has ended with a value")
     data["above"] = data["loss"] - data.groupby("cell")["loss"].transform("min")
-    data["drawn"] = True
-    if len(data) > MOST_DRAWN:
-        best = data["standing"].rank(method="first") <= MOST_DRAWN // 2
-        others = np.flatnonzero(~best)
-        chosen = np.linspace(0, len(others) - 1, MOST_DRAWN - int(best.sum())).astype(int)
-        data["drawn"] = best | data.index.isin(others[chosen])
+    data["drawn"] = data["standing"].rank(method="first") <= MOST_DRAWN
     y = Axis("loss", report.loss_title)
     if data["cell"].nunique() > 1:
         y = Axis("above", f"{report.loss_title.partition(' ')[0]} above the cell's best")
     return data, y
-
-
-def _history(sweep: Sweep) -> DataFrame:
-    """Return the trials of each cell in their order, with the best loss up to each."""
-    trials = sweep.trials.assign(study=sweep.name, line=sweep.trials["cell"])
-    trials["at"] = trials["cell"].map({cell: at for at, cell in enumerate(sweep.cells)})
-    trials = trials.sort_values(["at", "trial"])
-    trials["loss"] = trials["loss"].where(has_ended(trials))
-    trials["best"] = trials.groupby("cell")["loss"].cummin()
-    trials["best"] = trials.groupby("cell")["best"].ffill()
-    trials["trial"] = trials.groupby("cell").cumcount() + 1
-    return trials.loc[trials["best"].notna(), ["study", "cell", "trial", "state", "loss", "best", "line"]]
-
-
-def _mean_history(table: DataFrame) -> DataFrame:
-    """Average the best so far, from where every cell has one."""
-    by_trial = table.pivot_table(index="trial", columns="cell", values="best").ffill().dropna()
-    study = next(iter(table["study"]), "")
-    columns = {"study": study, "cell": "mean", "trial": by_trial.index, "state": "", "loss": np.nan}
-    return DataFrame({**columns, "best": by_trial.mean(axis=1).to_numpy(float), "line": study})
 
 
 def _only(report: ReportData, what: str) -> Sweep:
@@ -387,48 +439,24 @@ def _only(report: ReportData, what: str) -> Sweep:
     return sweep
 
 
-def _dimensions(params: Sequence[str], sweep: Sweep) -> list[Dimension]:
+def _space(params: Sequence[str], sweep: Sweep) -> dict[str, BaseDistribution]:
     """Find the dimensions asked for, else all that were searched and have different values in trials that ended."""
     ended = sweep.ended
     known = {
-        dimension.name: dimension
-        for dimension in (*sweep.grid, *sweep.dimensions)
-        if ended[dimension.name].nunique() > 1
+        name: distribution
+        for name, distribution in {**sweep.grid, **sweep.space}.items()
+        if ended[name].nunique() > 1
     }
     for name in params:
         if name not in known:
             raise BadInput(f"{name} does not vary")
-    searched = [dimension.name for dimension in sweep.dimensions if dimension.name in known]
-    dimensions = [known[name] for name in params or searched]
-    if not dimensions:
+    space = {name: known[name] for name in params or sweep.space if name in known}
+    if not space:
         raise BadInput("no searched hyperparameter has different values in the trials")
-    return dimensions
-
-
-def _by_importance(data: DataFrame) -> list[str]:
-    """Order the hyperparameters by importance in the first scope that has them, the first one first."""
-    first = data.assign(order=data.groupby("scope", sort=False).ngroup()).drop_duplicates("hyperparameter")
-    return list(first.sort_values(["order", "importance"], ascending=[True, False])["hyperparameter"])
-
-
-def main_scope(sweep: Sweep) -> str:
-    """Return the scope of the importances that count: the only cell, or the trials of all within their cells."""
-    if len(sweep.cells) == 1:
-        return sweep.cells[0]
-    return WITHIN
-
-
-def _scopes(sweep: Sweep, with_others: bool) -> dict[tuple[str, str], str]:
-    """Name the scopes of a study that are drawn in front; with other studies only the one within cells."""
-    scope = main_scope(sweep)
-    if with_others:
-        return {(sweep.name, scope): sweep.name}
-    shown = dict.fromkeys([scope, OVER_ALL][: len(sweep.cells)])
-    return {(sweep.name, name): name for name in shown}
+    return space
 
 
 def _thinned(data: DataFrame) -> tuple[str, ...]:
-    drawn = int(data["drawn"].sum())
-    if drawn == len(data):
+    if len(data) <= MOST_DRAWN:
         return ()
-    return (f"Drawn: {drawn:,} of {several(len(data), 'trial')}, the best and an even choice of the others.",)
+    return (f"Drawn: {MOST_DRAWN} of {several(len(data), 'trial')}, the best of each cell.",)
