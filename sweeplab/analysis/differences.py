@@ -216,17 +216,17 @@ def _ranking(task: str, runs: DataFrame, tried: Mapping[str, CellTrials], is_sea
     reference = names[0]
     if BASE in names:
         reference = BASE
-    own = names.index(reference)
-    others = [at for at in range(len(names)) if at != own]
+    base = names.index(reference)
+    others = [at for at in range(len(names)) if at != base]
     # All pairs share one rate, because which cell is the best depends on the losses too.
-    pairs = [(own, at) for at in others] + list(itertools.combinations(others, 2))
+    pairs = [(base, at) for at in others] + list(itertools.combinations(others, 2))
     trials = [tried[name] for name in names]
     compared = compare(trials, pairs, is_searched)
-    found = {
+    from_reference = {
         names[at]: _between((reference, names[at]), "", trials, compared, pairs[k], k)
         for k, at in enumerate(others)
     }
-    return CellRanking(task, tuple(ranked), reference, found, compared.evidence)
+    return CellRanking(task, tuple(ranked), reference, from_reference, compared.evidence)
 
 
 @dataclass(frozen=True)

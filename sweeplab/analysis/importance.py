@@ -61,7 +61,7 @@ def importances(sweep: Sweep) -> list[Importance]:
     raw = by_name(ranks)
     shuffled = [by_name(random.permutation(ranks)) for _ in range(N_SHUFFLES)]
     total = sum(raw.values())
-    found = []
+    rows = []
     for name in (name for name in sweep.space if name in raw):
         share, chance, verdict = 1 / len(raw), np.inf, WITHIN_CHANCE
         if total > 0:
@@ -69,5 +69,5 @@ def importances(sweep: Sweep) -> list[Importance]:
             chance = sorted(each.get(name, 0.0) for each in shuffled)[-2] / total
         if share > chance:
             verdict = ABOVE_CHANCE
-        found.append(Importance(name, share, chance, n, verdict))
-    return found
+        rows.append(Importance(name, share, chance, n, verdict))
+    return rows

@@ -157,12 +157,13 @@ def optuna_study(
     study = optuna.create_study(study_name=name)
     for row in trials.to_dict("records"):
         params: dict[str, Any] = {}
-        for each, distribution in (space or {}).items():
-            if pd.isna(row[each]):
+        for parameter, distribution in (space or {}).items():
+            if pd.isna(row[parameter]):
                 continue
-            params[each] = str(row[each])
+            params[parameter] = str(row[parameter])
             if isinstance(distribution, FloatDistribution):
-                params[each] = min(max(float(row[each]), distribution.low), distribution.high)
+                number = float(row[parameter])
+                params[parameter] = min(max(number, distribution.low), distribution.high)
         state, value = TrialState.COMPLETE, row["value"]
         if pd.isna(value):
             state, value = TrialState.PRUNED, None

@@ -175,14 +175,14 @@ class ImportancePanel(
         sweep = _only(report, "importances")
         if len(sweep.space) < 2:
             raise BadInput("importances need two searched hyperparameters or more")
-        found = report.importances(sweep)
-        if not found:
+        shares = report.importances(sweep)
+        if not shares:
             raise BadInput(f"importances need {FEWEST_TRIALS} or more trials with different searched values")
         notes = [f"Ticks: exceeded by {1 - CHANCE:.0%} of shuffles of the losses."]
-        chance = [each.hyperparameter for each in found if each.verdict == WITHIN_CHANCE]
+        chance = [each.hyperparameter for each in shares if each.verdict == WITHIN_CHANCE]
         if chance:
             notes.append(f"Not distinguishable from chance: {listed(chance)}.")
-        data = DataFrame([asdict(each) for each in found])
+        data = DataFrame([asdict(each) for each in shares])
         return cls(
             data=data.sort_values("importance", ascending=False, ignore_index=True),
             notes=tuple(notes),
