@@ -43,41 +43,55 @@ from sweeplab.version import VERSION
 Command = Callable[..., Any]
 # A wrong option, a missing argument, one too many: the base of the only such error that Typer exports.
 UsageError: Any = typer.BadParameter.__base__
-# The commands by what they are about, in the order of the reference; those of GROUPS come after their group's name.
-COMMANDS: dict[str, tuple[Command, ...]] = {
-    "study": (
-        # Before a run, during it, then its results and the order in the lab.
-        *(manage.init, plan, run.run, run.watch, control.stop, control.pause, control.resume),
-        *(control.extend, control.enqueue, run.confirm, show.list_studies, show.show, show.best, show.diff),
-        *(show.note, show.export, show.publish, transfer, manage.rename, manage.rm),
-    ),
-    "pages": (report.report, report.ui, report.dashboard, doctor),
-    "models": (
-        *(models.generate, models.predict, models.evaluate),
-        *(models.trace, models.export_hf, models.import_hf),
-    ),
-    "other": (data.data, data.hyperparameters, mcp),
+# The commands by the words that call them, in the order of the reference.
+COMMANDS: dict[str, Command] = {
+    "init": manage.init,
+    "plan": plan,
+    "run": run.run,
+    "watch": run.watch,
+    "stop": control.stop,
+    "pause": control.pause,
+    "resume": control.resume,
+    "extend": control.extend,
+    "enqueue": control.enqueue,
+    "confirm": run.confirm,
+    "list": show.list_studies,
+    "show": show.show,
+    "best": show.best,
+    "diff": show.diff,
+    "note": show.note,
+    "export": show.export,
+    "publish": show.publish,
+    "transfer": transfer,
+    "rename": manage.rename,
+    "rm": manage.rm,
+    "report": report.report,
+    "ui": report.ui,
+    "dashboard": report.dashboard,
+    "doctor": doctor,
+    "generate": models.generate,
+    "predict": models.predict,
+    "evaluate": models.evaluate,
+    "trace": models.trace,
+    "export-hf": models.export_hf,
+    "import-hf": models.import_hf,
+    "data": data.data,
+    "hyperparameters": data.hyperparameters,
+    "mcp": mcp,
+    "laws fit": fit,
+    "laws predict": predict_size,
+    "laws next": next_runs,
+    "laws verify": verify,
+    "storage start": start_storage,
+    "storage stop": stop_storage,
+    "storage backup": backup_storage,
 }
-GROUPS: dict[str, tuple[str, tuple[Command, ...]]] = {
-    "laws": (
-        "Fit scaling laws, each number with a verdict.",
-        (fit, predict_size, next_runs, verify),
-    ),
-    "storage": (
-        "Run a PostgreSQL server for the studies of a lab.",
-        (start_storage, stop_storage, backup_storage),
-    ),
-}
-# Commands whose functions have longer names, because the short name is taken by Python or another function.
-NAMES: dict[Command, str] = {
-    show.list_studies: "list",
-    next_runs: "next",
-    start_storage: "start",
-    stop_storage: "stop",
-    backup_storage: "backup",
+GROUPS = {
+    "laws": "Fit scaling laws, each number with a verdict.",
+    "storage": "Run a PostgreSQL server for the studies of a lab.",
 }
 # What the first page of the help shows.
-FIRST = (
+FIRST = [
     "init",
     "plan",
     "run",
@@ -90,7 +104,7 @@ FIRST = (
     "ui",
     "generate",
     "doctor",
-)
+]
 # Commands that went, or have another name now, with the one that answers their question.
 MOVED = {
     "bench": "sweeplab plan FILE --bench",
@@ -124,7 +138,7 @@ class CommandGroup(TyperGroup):
         if word.startswith("-") or ctx.resilient_parsing or word in self.commands:
             return super().resolve_command(ctx, args)
         here = {name: f"{ctx.command_path} {name}" for name in self.commands}
-        known = _paths() | here
+        known = {path.rpartition(" ")[2]: f"sweeplab {path}" for path in reversed(COMMANDS)} | here
         meant = synonym(word, here) or nearest(word, known)
         raise BadInput(Problem(f"{ctx.command_path} has no command {word!r}", nearest=known.get(meant, "")))
 
@@ -144,46 +158,22 @@ class Program(CommandGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse a command that went, with the one to use now."""
-        words = args[:2]
-        moved = MOVED.get(" ".join(words))
+        words = " ".join(args[:2])
+        moved = MOVED.get(words)
         if args[:1] == ["study"]:
             args = args[1:]
         moved = moved or MOVED.get("".join(args[:1]))
         if moved and not ctx.resilient_parsing:
-            raise BadInput(f"sweeplab {' '.join(words)} is now: {moved}")
+            raise BadInput(f"sweeplab {words} is now: {moved}")
         return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands that one begins with, and the names of the others."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, self.commands[name].get_short_help_str(60)) for name in FIRST])
-        others = [name for name in self.commands if name not in (*FIRST, *GROUPS)]
-        for group, (_, commands) in GROUPS.items():
-            others += [f"{group} {_name(command)}" for command in commands]
+        others = [path for path in COMMANDS if path not in FIRST]
         formatter.write_paragraph()
         formatter.write_text(f"Also: {', '.join(others)}; each explains itself by --help.")
-
-
-def _name(command: Command) -> str:
-    return NAMES.get(command, command.__name__.replace("_", "-"))
-
-
-def _paths() -> dict[str, str]:
-    """Return all commands by the last word that calls them."""
-    paths = dict[str, str]()
-    for group, (_, commands) in GROUPS.items():
-        paths |= {_name(command): f"sweeplab {group} {_name(command)}" for command in commands}
-    for commands in COMMANDS.values():
-        paths |= {_name(command): f"sweeplab {_name(command)}" for command in commands}
-    return paths
-
-
-def _add(group: typer.Typer, commands: tuple[Command, ...]) -> None:
-    for command in commands:
-        wrapped = command
-        if command.__annotations__["return"] == "Answer":
-            wrapped = printed(command)
-        group.command(_name(command))(wrapped)
 
 
 def group_of(help: str, kind: type[CommandGroup], options: Command) -> typer.Typer:
@@ -224,11 +214,13 @@ def _options(
 
 
 app = group_of("Hyperparameter sweeps and experiment tracking for small transformers.", Program, _options)
-for commands in COMMANDS.values():
-    _add(app, commands)
-for name, (words, commands) in GROUPS.items():
-    inner = group_of(words, CommandGroup, lambda: None)
-    _add(inner, commands)
+groups = {name: group_of(words, CommandGroup, lambda: None) for name, words in GROUPS.items()}
+for path, command in COMMANDS.items():
+    group, _, name = path.rpartition(" ")
+    if command.__annotations__["return"] == "Answer":
+        command = printed(command)
+    groups.get(group, app).command(name)(command)
+for name, inner in groups.items():
     app.add_typer(inner, name=name)
 
 

@@ -62,11 +62,6 @@ def test_a_study_s_name_is_completed(shell: str, lab: Path) -> None:
     assert "wide" not in found
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_commands_are_completed(shell: str, lab: Path, offered) -> None:
-    assert {"pause", "plan"} <= offered(shell, "sweeplab study p")
-
-
 HOSTILE = "$(touch${IFS}ran)"
 
 
@@ -90,10 +85,6 @@ def test_only_names_that_a_study_may_have_are_listed(shell: str, cli, lab: Path,
     assert told["verdict"] == "warn"
 
 
-def test_cells_of_a_study_that_has_run_are_completed(finished, offered) -> None:
-    assert offered("bash", f"sweeplab show tiny --lab {finished.lab} --cell n_") == {"n_embd=8", "n_embd=16"}
-
-
 @pytest.mark.parametrize(
     ("line", "texts"),
     [
@@ -102,8 +93,6 @@ def test_cells_of_a_study_that_has_run_are_completed(finished, offered) -> None:
         ("run small --engine l", {"local"}),
         ("run small -o weight_d", {"weight_decay="}),
         ("run small -o num_l", {"num_layers="}),
-        ("plan small --override activation=gel", {"activation=gelu", "activation=gelu_tanh"}),
-        ("plan small --override act=gel", {"act=gelu", "act=gelu_tanh"}),
         ("plan small --search dropo", {"dropout", "dropout_rate", "dropout_p"}),
         ("plan small --grid n_lay", {"n_layer=", "n_layers="}),
         ("enqueue small lr", {"lr="}),
@@ -124,11 +113,6 @@ def test_values_are_completed(line: str, texts: set[str], lab: Path, offered) ->
     data = "data: {corpus: python-docs, tokenizer: char}"
     (lab.parent / "mine.yaml").write_text(f"name: mine\n{data}\ngrid: {{n_layer: [1, 2]}}\n")
     assert offered("bash", f"sweeplab {line}") == texts
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_also_show_what_a_value_means(shell: str, lab: Path, offered) -> None:
-    assert {"lr=", "learning_rate"} <= offered(shell, "sweeplab run small -o lr")
 
 
 def test_the_lab_that_was_named_is_looked_into(folder: Path, lab: Path, offered) -> None:

@@ -37,7 +37,6 @@ ALTERNATIVES = [
     ),
     ("study init mine", "--search n_layer=1..4", "--search num_layers=1..5", "--search eps,n_layer"),
     ("laws predict runs.csv", "--at params=1e6", "--targets larger.csv"),
-    ("hyperparameters", "--json", "--markdown"),
     (
         "generate text --prompt a",
         "--beams 2",

@@ -102,27 +102,6 @@ def test_a_damaged_file_is_one_line_with_its_cure(name: str, damage: str, study:
             assert contents(study) == before, "nothing was made in its place"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FILES)
-def test_what_else_reads_the_file_says_the_same(name: str, study: StudyFolder, cli) -> None:
-    file = study.path / name
-    DAMAGES["cut"](file)
-    for words in ("study watch tiny", "study list", "report tiny", "study best tiny", "doctor tiny"):
-        said = cli(*words.split())
-        assert "Traceback" not in said.err and said.code in (0, 1, 2), words
-        if said.code == 2:
-            assert said.err.startswith(f"error: {file}: "), words
-
-
-@pytest.mark.slow
-def test_a_copy_put_back_mends_it(study: StudyFolder, cli) -> None:
-    whole = study.database.read_bytes()
-    study.database.write_bytes(whole[: len(whole) // 2])
-    assert cli("study", "run", "tiny.yaml", "--quiet").code == 2
-    study.database.write_bytes(whole)
-    assert cli("study", "run", "tiny.yaml", "--quiet").code == 0
-
-
 @pytest.mark.parametrize("damage", ["garbage", "pipe"])
 def test_the_study_file_that_it_was_run_from_is_damaged(damage: str, study: StudyFolder, cli) -> None:
     DAMAGES[damage](study.study_file)

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -100,22 +99,12 @@ def test_it_answers_this_machine_at_its_address_alone(finished) -> None:
 @pytest.mark.slow
 def test_odd_requests_are_refused(finished) -> None:
     digits, deep = b"9" * 5000, b"[" * 50_000
-    texts = (b"[]", b"1", b"null", b"{", b"\xff", deep, b'{"order": %s}' % digits, b'{"order": "\\ud800"}')
-    trials = (b"1e999", b"-1e999", b"9" * 30, b'"x"', b"[]", b"{}", b'"%s"' % digits, b"NaN")
-    values = (
-        b"1e999",
-        b"[]",
-        b'"learning_rate=0x%s"' % (b"f" * 4000),
-        b'"learning_rate=%s"' % digits,
-        b'"\\u0000"',
-    )
-    odd = [
-        *texts,
-        *(b'{"order": "stop trial", "cell": "n_embd=8", "trial": %s}' % each for each in trials),
-        *(b'{"order": "enqueue", "values": %s}' % each for each in values),
-        *(b'{"order": "extend", "time": %s}' % each for each in values),
-        b'{"order": "stop", "more": "%s"}' % (b"a" * 3_000_000),
-    ]
+    odd = [b"[]", b"null", b"{", b"\xff", deep, b'{"order": %s}' % digits, b'{"order": "\\ud800"}']
+    for trial in (b"1e999", b"9" * 30, b'"x"', b"{}", b'"%s"' % digits, b"NaN"):
+        odd.append(b'{"order": "stop trial", "cell": "n_embd=8", "trial": %s}' % trial)
+    for value in (b"1e999", b"[]", b'"learning_rate=0x%s"' % (b"f" * 4000), b'"\\u0000"'):
+        odd += [b'{"order": "enqueue", "values": %s}' % value, b'{"order": "extend", "time": %s}' % value]
+    odd.append(b'{"order": "stop", "more": "%s"}' % (b"a" * 3_000_000))
     with served("tiny", "--lab", finished.lab) as url:
         for content in odd:
             request = urllib.request.Request(url.replace("/?", "/order?"), content)
@@ -149,22 +138,6 @@ def test_a_look_tells_all_and_the_next_one_only_what_is_new(finished) -> None:
     assert first["headline"] == study.show().as_dict() and first["states"] == {"complete": 4}
 
 
-@pytest.mark.slow
-def test_resume_runs_a_study_that_nobody_runs(lab: Path) -> None:
-    study = StudyFolder(lab, "tiny")
-    (per_cell,) = {len([*study.path.glob(f"runs/{cell.name}/*")]) for cell in study.path.glob("runs/*")}
-    give(study, "extend", {"trials_per_cell": str(per_cell + 1)})
-    said = give(study, "resume", {})
-    assert said.what.startswith("tiny is run by process ") and str(lab / "logs" / "tiny.log") in said.what
-    deadline = time.monotonic() + 200
-    while study.is_run:
-        assert time.monotonic() < deadline, (lab / "logs" / "tiny.log").read_text()
-        time.sleep(0.2)
-    look = Follower(study).look()
-    assert (look["state"], look["counted"]) == ("finished", look["total"])
-    assert look["total"] > 4
-
-
 @pytest.mark.browser
 def test_a_study_that_runs_is_seen_and_steered(folder: Path, tmp_path: Path) -> None:
     long = STUDY.replace(
@@ -193,26 +166,6 @@ def test_a_study_that_runs_is_seen_and_steered(folder: Path, tmp_path: Path) -> 
             for asked, is_some in (("n_layer=7", False), ("loss<0", False), ("loss>0", True), ("", True)):
                 page.read(f"at('filter').value = '{asked}'; at('filter').oninput()")
                 assert bool(page.read(trials)) == is_some, asked
-            drawn = "at('curves').data.map((trace) => [...trace.y])"
-            unlike = "[...curves.values()].some((points) => points.length > 2)"
-            page.wait_for(unlike)
-            page.read("at('smooth').value = 0.9; at('smooth').oninput()")
-            smooth, known = (
-                page.read(drawn),
-                page.read("at('curves').data.map((trace) => curves.get(trace.meta))"),
-            )
-            for losses, points in zip(smooth, known, strict=True):
-                assert losses[:2] == pytest.approx([loss for _, loss in points[:2]])
-                for place in range(2, len(losses)):
-                    weights = [0.9 ** (place - earlier) for earlier in range(1, place + 1)]
-                    mean = sum(w * loss for w, (_, loss) in zip(weights, points[1:], strict=False)) / sum(
-                        weights
-                    )
-                    assert losses[place] == pytest.approx(mean), (
-                        "a mean, the recent losses' weights the largest"
-                    )
-            page.read("at('smooth').value = 0; at('smooth').oninput()")
-            assert page.read(f"{drawn}[0][1] === curves.get(at('curves').data[0].meta)[1][1]")
             assert "Awaited" in page.read("at('progress').textContent"), "no empty axes"
             page.read("document.querySelector('#trials .plain').click()")
             assert page.read("dialog.open && dialog.textContent.includes('learning_rate')")
@@ -233,14 +186,12 @@ def test_a_study_that_runs_is_seen_and_steered(folder: Path, tmp_path: Path) -> 
             page.read("document.querySelector('form[data-order=extend] button').click()")
             page.wait_for("at('headline').textContent.includes('of 6 trials')")
             assert "undo: sweeplab extend tiny" in page.read("at('said').textContent")
-            for asked, counted in (
-                ("learning_rate=2e-3", "2 trials"),
-                ("learning_rate=2e-3 n_embd=16", "1 trial"),
-            ):
-                page.read(f"document.querySelector('[name=values]').value = '{asked}'; counts_enqueued()")
-                assert page.read("at('enqueue').textContent") == f"enqueue {counted}", "one a cell"
+            page.read(
+                "document.querySelector('[name=values]').value = 'learning_rate=2e-3'; counts_enqueued()"
+            )
+            assert page.read("at('enqueue').textContent") == "enqueue 2 trials", "one a cell"
             page.read("document.querySelector('form[data-order=enqueue] button').click()")
-            page.wait_for("at('said').textContent.includes('1 trial enqueued')")
+            page.wait_for("at('said').textContent.includes('2 trials enqueued')")
             page.read("document.querySelector('button[data-order=pause]').click()")
             page.wait_for("at('phase').textContent == 'paused'")
             assert page.read("!at('headline').textContent.includes(' left')"), (

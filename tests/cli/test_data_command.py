@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data.brought import DOCUMENTS, ROWS, TEXT, meta
+from data.brought import DOCUMENTS, ROWS, meta
 from data.brought import IDS as TOKENS
 
 from sweeplab.study.file.reading import read_study
@@ -77,13 +77,3 @@ def test_a_first_study_takes_as_many_steps_as_its_flops_allow(folder: Path) -> N
         steps[size] = spec.fixed["max_iters"], spec.grid["n_embd"]
     assert steps[2_000][0] < steps[20_000][0] <= 5000, "at most 20 epochs"
     assert steps[400_000][1] == [32, 64, 128], "wider for a longer text"
-
-
-@pytest.mark.slow
-def test_a_path_alone_is_a_study_s_data(folder: Path, cli: Callable[..., Any]) -> None:
-    (folder / "a.txt").write_text(TEXT)
-    (folder / "mine.yaml").write_text(
-        "name: mine\ndata: {path: a.txt}\nfixed: {max_iters: 50, n_embd: 16, n_head: 1}\n"
-    )
-    out = cli("plan", "mine.yaml", "-o", "dtype=float32").out
-    assert "mine  text/char: vocabulary of" in out and "\ntakes " in out

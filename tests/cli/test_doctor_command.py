@@ -5,8 +5,6 @@ from pathlib import Path
 
 from cli.conftest import STUDY
 
-from sweeplab.processes import VARIABLE
-
 
 def test_a_healthy_study(cli, finished) -> None:
     cli("doctor", "tiny", "--lab", finished.lab)  # says once that this process' lab is a copy
@@ -40,16 +38,6 @@ def test_no_study(cli) -> None:
     assert alone.code == 0
     names = [check["name"] for check in json.loads(alone.out)]
     assert names == ["devices", "threads", "compiler", "libraries", "lab", "disk", "tracking"]
-
-
-def test_slow_ways_of_libraries_are_told(cli, monkeypatch) -> None:
-    found = []
-    for value in ("", "1"):
-        monkeypatch.setenv(VARIABLE, value)
-        checks = {check["name"]: check for check in json.loads(cli("doctor", "--json").out)}
-        found.append(checks["libraries"])
-    assert [check["verdict"] for check in found] == ["ok", "warn"]
-    assert f"Optuna's tables: {VARIABLE} is set" in found[1]["found"] and VARIABLE in found[1]["cure"]
 
 
 def test_a_study_that_has_not_run_yet(cli, finished, folder: Path, monkeypatch) -> None:

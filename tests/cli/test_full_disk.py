@@ -14,7 +14,7 @@ READING = (
     "list",
     "show tiny",
     "best tiny",
-    "logs tiny",
+    "watch tiny --log",
     "doctor tiny",
     "diff tiny tiny",
     "watch tiny",

@@ -92,11 +92,6 @@ def test_a_table_with_ranges_is_a_search_that_starts_at_its_own_values(folder: P
     assert [cell.startup_trials for cell in plan.cells] == [2] * 6
 
 
-def test_an_empty_search_searches_nothing(folder: Path) -> None:
-    run("mine", "--search", "")
-    assert not read_study(folder / "mine.yaml").search
-
-
 def test_what_does_not_fit_is_left_out_written_as_a_comment_and_said(folder: Path) -> None:
     rows = "| dropout | a lot |\n| n_layer | 0 |\n| n_head | 5 |\n| epochs | 2 |\n| max_iters | 1M |\n"
     (folder / "table.md").write_text(TABLE + rows)
@@ -118,8 +113,3 @@ def test_replaces_a_file_by_force(folder: Path) -> None:
     (folder / "mine.yaml").write_text("precious")
     run("mine", "--force", "--minimal")
     assert YAML(typ="safe").load(folder / "mine.yaml")["name"] == "mine"
-
-
-def test_writes_where_it_is_told(folder: Path) -> None:
-    run("mine", "--output", "other.yaml")
-    assert [path.name for path in folder.iterdir()] == ["other.yaml"]

@@ -14,11 +14,6 @@ def good(folder: Path) -> Path:
     return write_table(folder / "good.csv", np.geomspace(1e6, 1e8, 6), (2, 6, 20, 60, 200))
 
 
-@pytest.fixture
-def ray(folder: Path) -> Path:
-    return write_table(folder / "ray.csv", np.geomspace(1e6, 1e9, 12), (20,))
-
-
 def test_a_good_table(cli, good: Path) -> None:
     said = cli("laws", "fit", good, *COLUMNS, "--tuned", "each", "--count", "params=total")
     assert (said.code, said.err) == (0, "")
@@ -47,31 +42,6 @@ def test_of_an_unknown_tuning_no_number_is_identified_and_one_line_says_what_it_
         assert size["loss"]["verdict"] != "identified"
 
 
-def test_a_choice_of_runs_says_it_too_unless_it_is_told(cli, good: Path) -> None:
-    for how, said in (
-        ("unknown", "is unknown: "),
-        ("shared", "is shared: "),
-        ("each", ""),
-    ):
-        counted = ("--tuned", how, "--count", "params=total", "--json")
-        answer = json.loads(cli("laws", "next", good, *COLUMNS, *counted).out)
-        lines = [each for each in answer["warnings"] if "how the points were tuned" in each]
-        assert len(lines) == bool(said) and all(said in line for line in lines)
-
-
-def test_a_wrong_word_for_the_tuning_is_refused(cli, good: Path) -> None:
-    said = cli("laws", "fit", good, *COLUMNS, "--tuned", "eech")
-    assert said.code == 2 and said.err.strip().endswith("did you mean 'each'?")
-
-
-def test_a_ray_gives_no_numbers_and_says_why(cli, ray: Path) -> None:
-    said = cli("laws", "fit", ray, *COLUMNS, "--law", "chinchilla")
-    assert said.code == 0
-    assert "all rows lie near one ray of tokens to params" in said.out
-    assert " value " not in said.out
-    assert max(map(len, said.out.splitlines())) < 400
-
-
 def test_a_wrong_form_is_said(cli, folder: Path) -> None:
     """The loss has an interaction of N and D, which the law has not."""
     n = np.repeat(np.geomspace(1e6, 1e8, 6), 5)
@@ -87,28 +57,6 @@ def test_a_wrong_form_is_said(cli, folder: Path) -> None:
     (entry,) = json.loads(cli("laws", "predict", "wrong.csv", *COLUMNS, *asked).out)["sealed"]
     assert entry["fit"]["form"] == "flagged"
     assert entry["predicted"]["verdict"]["verdict"] != "identified"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "command",
-    [
-        "fit",
-        "next --flops 1e14",
-    ],
-)
-def test_what_speaks_against_a_file_is_said_wherever_it_is_fitted(command: str, cli, folder: Path) -> None:
-    """Half of the runs have 16 experts: that is no noise, and no law of params and tokens has it."""
-    path = write_table(folder / "runs.csv", np.geomspace(1e6, 1e8, 6), (2, 6, 20, 60, 200))
-    n, d, loss = np.loadtxt(path, delimiter=",", skiprows=1).T
-    experts = np.tile([1, 16], 15)
-    table = np.c_[n, d, loss * np.exp(0.05 * np.log(experts)), experts]
-    np.savetxt(path, table, delimiter=",", header="N,D,val_loss,experts", comments="")
-    name, *more = command.split()
-    said = cli("laws", name, "runs.csv", *more, "--lab", "lab")
-    assert said.code == 0, said.err
-    assert "residuals of " in said.out
-    assert "the residuals correlate with experts, which the law does not use: +" in said.out
 
 
 @pytest.mark.slow
@@ -130,14 +78,6 @@ def test_rows_are_chosen_by_an_expression(command: str, numbers: str, cli, folde
     both = json.loads(cli("laws", *command.split(), "both.csv", "--where", "epochs == 1", "--json").out)
     assert one[numbers] == both[numbers]
     assert both.get("dropped", {"not where epochs == 1": 30}) == {"not where epochs == 1": 30}
-
-
-def test_a_large_table_comes_with_a_hint_to_thin_it(cli, folder: Path) -> None:
-    n, random = np.geomspace(1e6, 1e9, 5_001), np.random.default_rng(0)
-    loss = (2 + 400 / n**0.3) * np.exp(0.003 * random.standard_normal(len(n)))
-    np.savetxt("large.csv", np.c_[n, loss], delimiter=",", header="N,loss", comments="")
-    assert "5,001 rows are read; fitting them takes a while" in cli("laws", "fit", "large.csv").err
-    assert "rows are read" not in cli("laws", "fit", "large.csv", "--where", "line % 4 == 0").err
 
 
 @pytest.mark.slow
@@ -169,15 +109,3 @@ def test_tuned_hyperparameters_and_a_prediction(cli, folder: Path) -> None:
     laws = json.loads(cli("laws", "fit", table, "--json").out)["hyperparameters"]
     assert laws["n_cells"] == len(laws["cells"]) == 9
     assert "exponent of params" in laws["searched"]["learning_rate"]["numbers"]
-
-
-def test_what_tuned_hyperparameters_lack_is_said_in_a_line(cli, folder: Path) -> None:
-    table = folder / "runs.csv"
-    planted(World(3, 3, searched=1), 0).frame.to_csv(table, index=False)
-    for arguments, message in (
-        (("fit", table, "--columns", "learning_rat=lr"), "--columns has no 'learning_rat'"),
-        (("fit", table, "--columns", "learning_rate=lrr"), "no column 'lrr'"),
-        (("predict", table, "--at", "N=3e9"), "needs tokens too"),
-    ):
-        said = cli("laws", *arguments)
-        assert said.code == 2 and message in said.err and "Traceback" not in said.err

@@ -79,11 +79,3 @@ def test_studies_that_are_valued_differently(finished) -> None:
     )
     with pytest.raises(BadInput, match="'tiny' is named twice"):
         read_studies(finished.lab, ["tiny", "tiny"])
-
-
-def test_the_studies_settle_what_is_counted(finished) -> None:
-    studies = read_studies(finished.lab, ["tiny"])
-    assert studies.settled() == Conventions(at="best")
-    assert studies.settled(Conventions(at="final")) == Conventions(at="final")
-    assert set(studies.designs) == {"tiny"}
-    assert studies.design.grid == ("n_embd",) and list(studies.design.search) == ["learning_rate"]

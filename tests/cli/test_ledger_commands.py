@@ -1,8 +1,6 @@
 """`sweeplab laws predict --seal` and `verify`: sealed before, scored after, and what never counts."""
 
 import json
-import shutil
-import time
 from pathlib import Path
 
 import numpy as np
@@ -23,18 +21,6 @@ TRUE = 1.8 + 480 / 2e8**0.35 + 2085 / 4e9**0.37
 @pytest.fixture
 def table(folder: Path) -> Path:
     return write_table(folder / "runs.csv", np.geomspace(1e6, 1e8, 6), (5, 10, 20, 60, 200))
-
-
-def near_tiny(folder: Path) -> Path:
-    """Return a table of runs as small as those of the finished study."""
-    n = np.repeat(np.geomspace(200, 20_000, 5), 4)
-    d = np.tile(np.geomspace(300, 30_000, 4), 5)
-    loss = (3 + 20 / n**0.5 + 40 / d**0.6) * np.exp(np.random.default_rng(3).normal(0, 0.003, 20))
-    path = folder / "near.csv"
-    path.write_text(
-        "params,tokens,loss\n" + "".join(f"{a},{b},{c}\n" for a, b, c in zip(n, d, loss, strict=True))
-    )
-    return path
 
 
 def verified(cli, *arguments) -> dict:
@@ -69,25 +55,6 @@ def test_a_table_is_forecast_grows_and_is_scored(cli, folder: Path, table: Path)
     assert cli("laws", "verify").out.startswith("1 of 1 scored forecast held"), "no file: it is recorded"
 
 
-def test_the_first_outcome_and_the_first_forecast_count(cli, folder: Path, table: Path) -> None:
-    seal = ("laws", "predict", table, *COLUMNS, *AT)
-    cli(*seal)
-    rows = table.read_text()
-    table.write_text(rows + "2e8,4e9,9.9\n")  # far outside of the interval
-    missed = verified(cli, "--against", table)
-    assert (missed["state"], missed["held"]) == ("scored", False)
-    late = cli(*seal)
-    assert late.code == 0 and "has its loss already, 9.9; this forecast is kept, and never counts" in late.out
-    table.write_text(rows + f"2e8,4e9,{TRUE}\n")
-    assert cli("laws", "verify", "--against", table).code == 0
-    table.write_text(rows)
-    cli(*seal)
-    found = json.loads(cli("laws", "verify", "--json").out)
-    assert [each["state"] for each in found["forecasts"]] == ["scored", "late", "repeated"]
-    assert found["forecasts"][0]["loss"] == missed["loss"] and found["calibration"]["n"] == 1
-    assert found["calibration"]["held"] == 0
-
-
 def test_many_points_of_a_file_are_sealed_at_once(cli, folder: Path, table: Path) -> None:
     targets = folder / "targets.tsv"
     targets.write_text("params_M\ttokens (B)\n200\t4\n400\t8\n")
@@ -120,23 +87,6 @@ def test_a_file_is_scored_by_the_rows_that_it_was_fitted_to(cli, folder: Path, t
     assert scored["state"] == "scored", scored["why"]
 
 
-@pytest.mark.slow
-def test_what_is_not_identified_is_sealed_with_its_verdict(cli, folder: Path) -> None:
-    ray = write_table(folder / "ray.csv", np.geomspace(1e6, 1e9, 12), (20,))
-    said = cli(
-        "laws", "predict", ray, *COLUMNS, "--law", "chinchilla", "--at", "params=2e9,tokens=4e10", "--seal"
-    )
-    assert said.code == 0 and "warning: params 2e+09, tokens 4e+10: interval only: " in said.out
-    (entry,) = read_ledger(folder / "lab" / "ledger.jsonl")
-    verdict = entry.forecast["predicted"]["verdict"]
-    assert verdict["verdict"] == "interval only" and "near one ray" in verdict["reason"]
-    alpha = entry.forecast["fit"]["numbers"]["alpha"]
-    assert (alpha["verdict"], alpha["value"]) == ("not identified", None)
-    later = folder / "later.csv"
-    later.write_text(ray.read_text() + "2e9,4e10,2.3\n")
-    assert verified(cli, "--against", later)["error"] is not None
-
-
 def test_bad_input_of_verify(cli, folder: Path, table: Path) -> None:
     seal = ("laws", "predict", "runs.csv", *COLUMNS, "--ledger", "other.jsonl")
     cli(*seal, *AT)
@@ -153,53 +103,6 @@ def test_bad_input_of_verify(cli, folder: Path, table: Path) -> None:
         said = cli(*command)
         assert (said.code, said.out, len(said.err.splitlines())) == (2, "", 1)
         assert "line 1 was changed: its sha256 is not that of its content" in said.err
-
-
-@pytest.mark.slow
-def test_the_cells_of_a_study_are_forecast_and_scored(cli, folder: Path, finished) -> None:
-    """Sealed before the study has been run in another lab; its runs' times are then moved behind it."""
-    near = near_tiny(folder)
-    near.write_text(near.read_text().replace("params,tokens", "size,seen"))  # the study's runs have neither
-    columns = ("--columns", "params=size,tokens=seen,loss=loss")
-    seal = ("laws", "predict", near, *columns, "--seal", "--targets")
-    said = cli(*seal, finished.file)
-    assert (said.code, said.err) == (0, "")
-    ledger = folder / "lab" / "ledger.jsonl"
-    entries = read_ledger(ledger)
-    assert [entry.forecast["run"]["cells"] for entry in entries] == [["n_embd=8"], ["n_embd=16"]]
-    assert entries[0].forecast["at"] == {
-        "params": 1840,
-        "tokens": 1280,
-        "flops": pytest.approx(15e6, rel=0.5),
-    }
-    assert "its run has not started" in cli("laws", "verify").out
-
-    lab = folder / "moved"
-    shutil.copytree(finished.lab, lab)
-    verify = ("laws", "verify", "tiny", "--ledger", ledger, "--lab", lab)
-    after = json.loads(cli(*verify, "--json").out)["forecasts"]
-    assert [each["state"] for each in after] == ["late", "late"]
-    assert after[0]["why"].startswith("its run n_embd=8/")
-    late = cli(*seal, finished.file, "--lab", lab)
-    assert late.code == 0 and late.out.count("this forecast is kept, and never counts") == 2
-    runs = lab / "studies" / "tiny" / "runs"
-    for file in runs.glob("*/*/run.json"):
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"started": time.time() + 60}))
-    found = json.loads(cli(*verify, "--json").out)["forecasts"]
-    shown = json.loads(cli("study", "show", "tiny", "--lab", lab, "--json").out)
-    best = [
-        min(
-            json.loads(end.read_text())["best_whole_val_loss"]
-            for end in (runs / cell["cell"]).glob("*/end.json")
-        )
-        for cell in shown["cells"]
-    ]
-    assert [each["loss"] for each in found] == pytest.approx(best)
-    for file in runs.glob("*/*/end.json"):  # as a better trial would, after `extend`
-        end = json.loads(file.read_text())
-        file.write_text(json.dumps(end | {"best_whole_val_loss": 0.9 * end["best_whole_val_loss"]}))
-    better = json.loads(cli(*verify, "--json").out)["forecasts"]
-    assert [each["loss"] for each in better] == [each["loss"] for each in found], "what was recorded counts"
 
 
 # Every way of either in one pair; the whole product is slow.

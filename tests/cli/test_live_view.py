@@ -103,13 +103,6 @@ def test_ends_are_counted_and_the_lowest_is_named(drawn) -> None:
     assert "1 complete, 1 pruned" in text and "2 of 160 trials" in text
 
 
-def test_no_color_where_none_is_wanted(drawn, monkeypatch) -> None:
-    color = re.compile(r"\x1b\[[\d;]*3[1-7]")
-    assert color.search(drawn(0, interrupts=1, color_system="standard"))
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not color.search(drawn(0, interrupts=1, color_system="standard"))
-
-
 @pytest.mark.slow
 def test_in_a_terminal(finished) -> None:
     played: Played = finished.played
@@ -123,22 +116,6 @@ def test_in_a_terminal(finished) -> None:
     reading, *rows = played.screen.text.splitlines()
     assert reading.startswith("reading ")
     assert [row.partition(" ")[0] for row in rows] == ["tiny", "best", "law", "check", "next", "open"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("columns", [60, 120])
-def test_no_number_of_a_table_is_cut(columns: int, finished) -> None:
-    """Each table has all of its numbers whole, in a terminal of any width."""
-    lab = ("--lab", str(finished.lab))
-    show = play(["study", "show", "tiny", *lab], finished.lab, columns=columns).screen
-    plan = play(["study", "plan", str(finished.file), *lab], finished.lab, columns=columns).screen
-    assert "n_embd=16" in show.text and "5,216" in show.text and "5,216" in plan.text
-    flops = [word for word in plan.text.split() if re.fullmatch(r"\d\.\d\de\+\d+", word)]
-    assert len(flops) >= 2, plan.text
-    numbers = re.compile(r"\d…")
-    assert not numbers.search(show.text) and not numbers.search(plan.text)
-    tables = [row for row in f"{show.text}\n{plan.text}".splitlines() if row.startswith("n_embd=")]
-    assert len(tables) >= 4 and max(map(len, tables)) <= columns
 
 
 SET = "max_iters=1000000", "compile=false", "patience=null", "save_interval=1000", "eval_interval=500"

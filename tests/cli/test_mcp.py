@@ -96,14 +96,6 @@ def test_what_a_program_may_not_name_is_refused_in_one_line(
     assert "Ada" not in str(refused.value) and not Path("lab", "studies").exists()
 
 
-def test_what_a_person_names_is_read(tools: Tools) -> None:
-    table = Path("../outside/runs.csv").resolve()
-    wider = Tools(Reach(tools.reach.lab, [*tools.reach.places, table]))
-    assert wider.call("laws", {"source": "runs.csv"})["n_points"] == 20
-    with pytest.raises(BadInput, match="out of reach"):
-        wider.call("plan", {"file": "linked_study.yaml"})
-
-
 def test_a_tool_returns_what_its_command_prints(cli, finished: Finished, folder: Path) -> None:
     tools = Tools(Reach(finished.lab, [folder.resolve(), finished.lab.resolve()]))
     for name in ("show", "best"):

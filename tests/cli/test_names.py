@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import sweeplab
-from sweeplab.errors import nearest
 
 
 @pytest.mark.slow
@@ -41,17 +40,9 @@ def test_the_commands_of_study_need_no_first_word(words: tuple[str, ...], cli, f
     [
         ("train", "sweeplab run"),
         ("rnu", "sweeplab run"),
-        ("ls", "sweeplab list"),
-        ("delete", "sweeplab rm"),
         ("study lst", "sweeplab list"),
         ("laws ft", "sweeplab laws fit"),
         ("status", "sweeplab show"),
-        ("retry", "sweeplab resume"),
-        ("clone", "sweeplab run"),
-        ("classify", "sweeplab predict"),
-        ("score", "sweeplab predict"),
-        ("results", "sweeplab best"),
-        ("start", "sweeplab run"),
         ("study status", "sweeplab show"),
     ],
 )
@@ -90,22 +81,6 @@ def test_without_a_name_it_looks_at_the_study_that_was_run_last_and_says_so(
 
 def test_the_version(cli) -> None:
     assert cli("--version").out == f"sweeplab {sweeplab.__version__}\n"
-
-
-@pytest.mark.parametrize(
-    ("said", "known", "meant"),
-    [
-        ("lr", ["learning_rate", "lr_decay"], "learning_rate"),
-        ("Context-Length", ["block_size", "n_embd"], "block_size"),
-        ("bayes", ["random", "gp", "tpe"], "tpe"),
-        ("bayes", ["random", "gp"], "gp"),
-        ("adam", ["adamw", "sgd"], "adamw"),
-        ("Adam", ["adamw", "adam"], "adam"),
-        ("lr", ["loss", "n_params"], ""),
-    ],
-)
-def test_other_words_of_the_field_are_understood(said: str, known: list[str], meant: str) -> None:
-    assert nearest(said, known) == meant
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])

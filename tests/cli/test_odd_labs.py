@@ -4,23 +4,18 @@ import json
 import os
 import re
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from cli.conftest import STUDY
-from cli.test_ui_command import printed, start
 from filelock import FileLock
 
-from sweeplab.lab.storage import open_database
 from sweeplab.records.folders import StudyFolder
-from sweeplab.tracking.connection import database_file, tracking_uri
 
 COMMANDS = (
     "study list",
@@ -72,18 +67,6 @@ def test_a_lab_whose_path_an_address_would_read_otherwise(cli, folder: Path) -> 
     examined = cli("doctor", "tiny", "--lab", ODD).out
     assert "runs in MLflow: 1" in examined
     assert sorted(each.name for each in folder.iterdir()) == [ODD, "tiny.yaml"]
-
-
-@pytest.mark.parametrize("name", ["lab", ODD])
-def test_databases_lie_where_the_path_says(name: str, folder: Path) -> None:
-    study = StudyFolder(folder / name, "a")
-    study.path.mkdir(parents=True)
-    engine = open_database(study.storage_url)
-    with engine.begin() as connection:
-        connection.exec_driver_sql("CREATE TABLE mine (number INTEGER)")
-    engine.dispose()
-    assert study.database.exists() and database_file(tracking_uri(study.lab)) == study.lab / "mlflow.db"
-    assert sorted(each.name for each in folder.iterdir()) == [name]
 
 
 def test_a_lab_whose_path_is_no_text_is_refused_in_a_line(
@@ -173,26 +156,6 @@ def test_what_would_write_to_such_a_lab_is_refused_in_a_line(read_only: Path) ->
     for command, (code, text) in said_by(tuple(commands), read_only.parent).items():
         assert code == 2 and text.startswith("error: ") and text.count("\n") == 1, (command, text)
         assert commands[command] in text
-
-
-@pytest.mark.slow
-def test_such_a_lab_is_shown_in_mlflow(read_only: Path) -> None:
-    before = {each: each.stat().st_mtime_ns for each in read_only.rglob("*")}
-    with start("tiny", "--lab", read_only, "--json", "--no-open", prefix=bound_by_modes()) as process:
-        said = printed(process)
-        experiment = said["studies"]["tiny"]["table"].partition("/experiments/")[2].partition("/")[0]
-        body = json.dumps({"experiment_ids": [experiment]}).encode()
-        asked = urllib.request.Request(
-            f"{said['server']}/api/2.0/mlflow/runs/search", body, {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(asked, timeout=300) as answer:
-            runs = json.load(answer)["runs"]
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=300)
-    assert len(runs) == 5 and all(
-        each["info"]["artifact_uri"].startswith(read_only.as_uri()) for each in runs
-    )
-    assert {each: each.stat().st_mtime_ns for each in read_only.rglob("*")} == before
 
 
 def test_a_study_that_others_run_is_read(read_only: Path) -> None:

@@ -44,10 +44,8 @@ from typer.main import get_command
 from workers_here import workers_here
 
 import sweeplab
-from sweeplab.api import Study
 from sweeplab.cli import app, main
 from sweeplab.data.corpora import CORPORA
-from sweeplab.errors import BadInput
 from sweeplab.hf.architectures import GPT2, LLAMA
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.server import Server
@@ -478,22 +476,6 @@ def test_every_panel_and_option_is_documented_and_there_is_no_other() -> None:
         told = {word for code in re.findall(r"`([^`]+)`", options) for word in re.findall(r"^\w+", code)}
         assert told <= panel.options.keys() and panel.options.keys() - told <= shared, name
     assert known == {*PANELS}
-
-
-@pytest.mark.slow
-def test_every_panel_that_the_docstring_of_plot_names_draws(page: Callable[[Path, str], Page]) -> None:
-    page(Path("README.md"), "short")
-    study, text = sweeplab.open_study("small"), Study.plot.__doc__.partition(";")[0]
-    named = re.search(r"such as ([\w, ]+)\.", text)[1]
-    for name in re.split(", | or ", named):
-        assert study.plot(name).data, name
-    for name, options, said in (
-        ("loss", {}, "loss needs x: …"),
-        ("los", {"x": "n_layer"}, "unknown panel 'los'.*did you mean 'loss'"),
-        ("edf", {"z": "n_layer"}, 'unknown option "z"'),
-    ):
-        with pytest.raises(BadInput, match=said):
-            study.plot(name, **options)
 
 
 def test_small_can_be_exported_as_the_readme_says() -> None:

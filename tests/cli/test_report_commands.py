@@ -31,14 +31,6 @@ def test_a_sweep_of_a_real_study_is_written(cli, finished) -> None:
     assert {path.name for path in page.parent.glob("sweep.*")} == {"sweep.html", "sweep.csv", "sweep.json"}
 
 
-def test_a_dashboard_of_ones_own_and_json(cli, finished, folder: Path) -> None:
-    (folder / "mine.yaml").write_text("panels: [{panel: slice, params: [learning_rate]}]\n")
-    said = cli(
-        "report", "tiny", "--page", "sweep", "--lab", finished.lab, "--dashboard", "mine.yaml", "--json"
-    )
-    assert said.code == 0 and json.loads(said.out)["report"].endswith("sweep.html")
-
-
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
 def test_two_studies_are_compared(cli, finished, lab: Path) -> None:
@@ -74,16 +66,6 @@ def test_each_figure_is_a_picture_where_that_is_asked_for(cli, finished, form: s
     assert len(pictures) > 3 and all(each.suffix == f".{form}" for each in pictures)
     for each in pictures:
         assert each.read_bytes().startswith(begins) and each.stat().st_size > 5000, each.name
-
-
-@pytest.mark.browser
-def test_one_figure_is_written_by_its_name(cli, finished) -> None:
-    pytest.importorskip("kaleido", reason="kaleido, of the extra images, is not installed")
-    asked = ("report", "tiny", "--lab", finished.lab, "--panel", "learning_curves")
-    (svg,) = cli(*asked, "--format", "svg").out.splitlines()
-    assert "learning-curves" in svg and "<svg" in Path(svg).read_text(encoding="utf-8")
-    said = cli(*asked)
-    assert said.code == 2 and "add --format svg, pdf or png" in said.err
 
 
 @pytest.mark.skipif(find_spec("kaleido") is not None, reason="Kaleido is installed")

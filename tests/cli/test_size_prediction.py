@@ -1,7 +1,6 @@
 """`sweeplab laws predict`: the best values and the loss of a size that a study has not tried."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,6 @@ from analysis.planted_study import planted_run
 from sweeplab.analysis.predicting import Prediction, predict_size
 from sweeplab.analysis.studies import Counting, read_studies
 from sweeplab.analysis.table import validate
-from sweeplab.errors import BadInput
 from sweeplab.lab.listing import find_study
 from sweeplab.study.file.reading import read_study
 
@@ -105,26 +103,6 @@ def test_the_cost_of_a_value_far_from_all_that_were_tried_is_not_known(predict) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (["batch_size=8"], "--at batch_size=8: no law of tiny says what that costs"),
-        (["activation=relu"], "--at activation=relu: no law of tiny says what that costs"),
-        (["budget.time=3m"], "'budget.time' is unknown"),
-        (["n_haed=2"], "did you mean 'n_head'"),
-        (["learning_rate=0.001", "n_head=4", "device=cpu", "batch_size=4"], ""),
-    ],
-)
-def test_what_no_law_is_about_is_refused(changes: list[str], message: str, predict) -> None:
-    if not message:
-        assert predict("n_embd=192", *changes).loss
-        return
-    with pytest.raises(BadInput) as refused:
-        predict("n_embd=192", *changes)
-    assert message in str(refused.value.problems[0])
-
-
-@pytest.mark.slow
 def test_a_study_of_few_trials_gives_the_nearest_cell_s_values_and_a_file_that_runs(
     cli, finished, folder
 ) -> None:
@@ -139,17 +117,3 @@ def test_a_study_of_few_trials_gives_the_nearest_cell_s_values_and_a_file_that_r
     assert said.code == 2 and "the file exists already" in said.err
     assert "one of the sizes of tiny" in cli(*asked[:-1], "n_embd=16").out
     assert "of the nearest cell, n_embd=16" in cli(*asked).out
-
-
-@pytest.mark.slow
-def test_a_size_is_predicted_again_after_it_was_trained_with_other_values(cli, finished, folder) -> None:
-    lab = shutil.copytree(finished.lab, folder / "lab")
-    asked = ("laws", "predict", "tiny", "--lab", lab, "--at", "n_embd=32")
-    first = json.loads(cli(*asked, "--write", "big.yaml", "--json").out)
-    assert cli("study", "run", "big.yaml", "--lab", lab, "-o", "learning_rate=0.5").code == 0
-    (again,) = json.loads(cli(*asked, "--json").out)["sizes"]
-    assert again["values"] == first["values"] and again["cost"]["seconds"] > 0, "what a new run takes"
-    for option in (("--write", "other.yaml"), ("--seal",)):
-        said = cli(*asked, *option)
-        assert said.code == 2 and "fixed.learning_rate" in said.err and "was 0.5" in said.err
-    assert not (folder / "other.yaml").exists()

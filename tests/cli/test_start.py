@@ -89,23 +89,6 @@ def test_a_daily_command_imports_nothing_that_is_slow_and_not_needed(
     assert (run.returncode, run.stderr.strip()) == (0, ""), run.stdout
 
 
-def test_a_process_ends_as_the_command_does(finished: Finished) -> None:
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        program = [
-            sys.executable,
-            "-c",
-            "from sweeplab.cli import main; main()",
-            *words,
-            "--lab",
-            str(finished.lab),
-        ]
-        return subprocess.run(program, capture_output=True, text=True)
-
-    done, refused = run("study", "list"), run("study", "show", "nothing")
-    assert (done.returncode, done.stderr) == (0, "") and "tiny" in done.stdout
-    assert (refused.returncode, refused.stdout) == (2, "") and refused.stderr.startswith("error: no study ")
-
-
 @pytest.mark.slow
 def test_tracking_that_does_not_answer_ends_with_1(
     cli, finished: Finished, monkeypatch: pytest.MonkeyPatch

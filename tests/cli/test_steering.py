@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -18,10 +18,7 @@ from terminal import PROGRAM, play
 
 from sweeplab import load_study
 from sweeplab.records.folders import StudyFolder
-from sweeplab.report.live import Follower
-from sweeplab.sweep.supervisor import submit_study
 from sweeplab.sweep.trials.sharing import Commands
-from sweeplab.tracking.connection import connect, tracking_uri
 
 LONG = """\
 name: long
@@ -80,11 +77,6 @@ def test_what_was_said_last_is_in_force(cli, finished, lab: Path, folder: Path) 
         assert trials == 3 and later in printed and said not in printed
     assert cli("study", "extend", "tiny", "--trials-per-cell", "2", "--no-run").code == 0
     assert planned(written)[0] == 2 and not json.loads(cli("study", "show", "tiny", "--json").out)["orders"]
-
-
-def test_an_extension_that_adds_nothing_names_no_command_to_run(cli, lab: Path) -> None:
-    said = cli("study", "extend", "tiny", "--time", "1h", "--no-run").out
-    assert "0 trials to go" in said and "resume" not in said
 
 
 @pytest.mark.usefixtures("workers_here")
@@ -152,21 +144,6 @@ def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab: Path) -> No
         assert line in log
     n_started = sum(line.endswith(" started") for line in log.splitlines())
     assert n_started == log.count("(reached max_iters)") == 5
-
-
-@pytest.mark.slow
-def test_a_study_is_renamed_and_goes_on_and_is_renamed_back(cli, lab: Path) -> None:
-    said = cli("study", "rename", "tiny", "other", "--yes")
-    assert said.code == 0, said.err
-    went_on = cli("study", "resume", "other", "--json")
-    assert json.loads(went_on.out)["runs"] == {"complete": 4}, "nothing is trained again"
-    client = connect(lab, tracking_uri(lab))
-    experiment = client.get_experiment_by_name("other")
-    runs = client.search_runs([experiment.experiment_id])
-    assert len(runs) == 5, "MLflow has no run twice"
-    undo(cli, said.out.replace("study rename", "study rename --yes"))
-    assert [row["name"] for row in json.loads(cli("study", "list", "--json").out)] == ["tiny"]
-    assert client.get_experiment_by_name("tiny").experiment_id == experiment.experiment_id
 
 
 def has_workers(process: subprocess.Popen) -> bool:
@@ -251,25 +228,6 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
 
 
 @pytest.mark.slow
-def test_a_study_that_disagrees_says_so_and_is_repaired(cli, lab: Path) -> None:
-    study = StudyFolder(lab, "tiny")
-    assert cli("doctor", "tiny", "--repair").out == "study tiny has nothing to repair\n"
-    assert "disagree" not in cli("study", "show", "tiny").out
-    study.run("n_embd=8", 1, 0).end_file.unlink()
-    said = cli("study", "show", "tiny").out
-    line = "disagree: 2 complete trials of cell n_embd=8 in Optuna's storage, 1 in the folders; "
-    assert line + "sweeplab doctor tiny --repair makes them agree" in said
-    planned = cli("doctor", "tiny", "--repair", "--dry-run").out
-    assert planned.startswith("n_embd=8 #1 seed 0: ended trials whose runs have lost run.json or end.json: ")
-    assert not study.run("n_embd=8", 1, 0).end_file.exists()
-    done = json.loads(cli("doctor", "tiny", "--repair", "--json").out)
-    repaired = [(fault["fault"], fault["cell"], fault["trial"], fault["seed"]) for fault in done["done"]]
-    assert repaired == [(kind, "n_embd=8", 1, 0) for kind in ("lost", "unsent")], "MLflow gets the new end"
-    assert (done["left"], done["to_train"]) == ([], [])
-    assert json.loads(cli("doctor", "tiny", "--repair", "--json").out)["done"] == []
-
-
-@pytest.mark.slow
 def test_a_detached_study_outlives_who_started_it_and_is_stopped(cli, folder: Path) -> None:
     (folder / "long.yaml").write_text(LONG)
     command = [sys.executable, "-m", "sweeplab", "study", "run", "long.yaml", "--detach"]
@@ -295,105 +253,6 @@ def test_a_detached_study_outlives_who_started_it_and_is_stopped(cli, folder: Pa
     (folder / "long.yaml").write_text(LONG.replace("batch_size: 4", "batch_size: none"))
     wrong = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1) and "batch_size" in wrong.stderr
-
-
-PLUGIN = """\
-from pathlib import Path
-from sweeplab.plugins import metric
-
-
-@metric("watched")
-def watched(val_loss, iteration, values):
-    assert not Path(__file__).with_name("broken").exists()
-    return val_loss
-"""
-SHORT = LONG.replace("1000000", "100") + "plugins: [watched.py]\nobjective: {metric: watched}\n"
-
-
-@pytest.fixture
-def views(cli, folder: Path) -> Callable[[], set[str]]:
-    """Return a function that returns the states that the list, show and the live page have for the study."""
-    study = StudyFolder(folder / "lab", "long")
-    page = Follower(study)
-
-    def look() -> set[str]:
-        (row,) = json.loads(cli("study", "list", "--json").out)
-        shown = json.loads(cli("study", "show", "long", "--json").out)
-        assert cli("study", "show", "long").out.startswith(f"long: {shown['state']}")
-        return {row["state"], shown["state"], page.look()["state"]}
-
-    return look
-
-
-@pytest.fixture
-def start(folder: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
-    """Return a function that runs the study of long.yaml in another process."""
-    begun = list[subprocess.Popen[str]]()
-
-    def run(*words: str) -> subprocess.Popen[str]:
-        command = [*PROGRAM, "study", *(words or ("run", "long.yaml", "--quiet"))]
-        begun.append(subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-        return begun[-1]
-
-    yield run
-    for process in begun:
-        process.kill()
-        process.communicate()
-
-
-@pytest.mark.slow
-def test_one_state_in_all_views_of_a_study_that_is_steered(cli, folder: Path, views, start) -> None:
-    (folder / "long.yaml").write_text(LONG)
-    study = load_study(folder / "long.yaml")
-    submit_study(study.spec, study.lab, lambda: "queued", lambda notice: None)
-    assert views() == {"not started"}
-
-    process = start()
-    wait_for(lambda: any(run.points() for run in study.folder.runs()))
-    assert views() == {"running"}
-    watch = start("watch", "long")
-    assert "0 of 1 trial" in watch.stderr.readline()
-    for command, state in (("pause", "paused"), ("resume", "running"), ("pause", "paused")):
-        assert cli("study", command, "long").code == 0
-        assert views() == {state} and watch.stderr.readline() == f"long: {state}\n"
-
-    process.send_signal(signal.SIGSTOP)  # so that it has no time to end
-    Commands.open(study.folder).set_phase("stop")
-    assert views() == {"stopping"} and watch.stderr.readline() == "long: stopping\n"
-    process.send_signal(signal.SIGCONT)
-    assert process.wait(timeout=120) == watch.wait(timeout=120) == 130
-    assert views() == {"interrupted"} and "long: interrupted; " in watch.stdout.read()
-
-    process = start()
-    wait_for(lambda: views() == {"running"})
-    process.kill()
-    process.wait()
-    wait_for(lambda: not study.folder.is_run)
-    assert views() == {"interrupted"} and "long: interrupted; " in cli("study", "watch", "long").out
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("forgets_plugins")
-def test_one_state_in_all_views_of_a_study_that_has_ended(cli, folder: Path, views, start) -> None:
-    def check(state: str) -> None:
-        assert views() == {state} and f"long: {state}; " in cli("study", "watch", "long").out
-
-    (folder / "long.yaml").write_text(SHORT)
-    (folder / "watched.py").write_text(PLUGIN)
-    run = ("run", "long.yaml", "--quiet", "--allow-plugins")
-    assert start(*run).wait(timeout=240) == 0
-    check("finished")
-    added = json.loads(cli("study", "enqueue", "long", "learning_rate=5e-4", "--json").out)
-    check("waiting")
-    said = cli("study", "show", "long").out
-    assert said.startswith("long: waiting: sweeplab resume long runs trials that wait\n")
-    assert cli(*added["undo"][0].split()[1:]).code == 0
-    check("finished")
-    assert cli("study", "extend", "long", "--trials-per-cell", "2", "--no-run").code == 0
-    check("interrupted")
-    (folder / "broken").touch()
-    assert start(*run).wait(timeout=240) == 1
-    check("failed")
 
 
 @pytest.mark.slow

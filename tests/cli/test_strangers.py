@@ -233,18 +233,18 @@ def test_no_command_contacts_an_address_that_only_a_file_names(
     # Nor is the name of a host looked up.
     assert listener.at.rpartition(":")[2] not in (tmp_path / "asked.txt").read_text()
     if kind == "auto":
-        code, text = said[f"study run tiny.yaml --quiet --lab {lab}"]
+        code, text = said[f"run tiny.yaml --quiet --lab {lab}"]
         assert code == 2 and "no cluster of yours is known here" in text and "ray start --head" in text
     if kind == "wandb":
-        code, text = said[f"study run tiny.yaml --quiet --lab {lab}"]
+        code, text = said[f"run tiny.yaml --quiet --lab {lab}"]
         assert code == 2 and "wandb_project names https://api.wandb.ai, which you have not" in text
         assert (
             "WANDB_API_KEY and" in text
             and "-o wandb_project=PROJECT for a run, or WANDB_MODE=offline" in text
         )
     if kind in ("http", "postgresql", "ray"):
-        assert listener.at in said[f"study plan tiny.yaml --lab {lab}"][1]
-        code, text = said[f"study run tiny.yaml --quiet --lab {lab}"]
+        assert listener.at in said[f"plan tiny.yaml --lab {lab}"][1]
+        code, text = said[f"run tiny.yaml --quiet --lab {lab}"]
         assert code == 2 and listener.at in text and "which you have not: it was not contacted" in text
 
 
@@ -351,7 +351,7 @@ def test_no_command_takes_a_name_for_a_program(finished, tmp_path: Path) -> None
     words = commands("tiny", file, other, lab)
     said = carried_out(words, tmp_path, HOME=str(tmp_path), XDG_STATE_HOME=str(tmp_path / "state"))
     assert not list(tmp_path.rglob("ran"))
-    assert said[f"study run {file} --quiet --lab {lab}"] == (0, "")
+    assert said[f"run {file} --quiet --lab {lab}"] == (0, "")
     assert len([*StudyFolder(lab, "named").runs()]) == 4
 
 

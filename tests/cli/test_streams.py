@@ -27,11 +27,6 @@ def test_any_encoding_prints(command: str, encoding: str) -> None:
     assert ended.returncode == 0 and not ended.stderr and "\\u2026" in ended.stdout
 
 
-def test_yaml_with_an_ellipsis_prints_in_ascii(finished: Finished) -> None:
-    ended = shell(f"sweeplab best tiny --yaml --lab {finished.lab}", PYTHONIOENCODING="ascii")
-    assert ended.returncode == 0 and not ended.stderr and "seeds:" in ended.stdout
-
-
 @pytest.mark.parametrize("command", ["show tiny", "list", "doctor tiny", "best tiny --json"])
 def test_closed_streams_change_no_exit_code(command: str, finished: Finished) -> None:
     command = f"sweeplab {command} --lab {finished.lab}"
@@ -50,7 +45,7 @@ def test_a_full_output_is_one_line_that_names_it(command: str, finished: Finishe
 
 
 def test_a_reader_that_leaves_ends_what_only_prints(finished: Finished) -> None:
-    ended = shell(f"sweeplab logs tiny --lab {finished.lab} | true; exit ${{PIPESTATUS[0]}}")
+    ended = shell(f"sweeplab watch tiny --log --lab {finished.lab} | true; exit ${{PIPESTATUS[0]}}")
     assert ended.returncode == 1 and not ended.stderr
 
 
@@ -58,7 +53,7 @@ def test_what_trains_outlives_who_reads(folder: Path) -> None:
     (folder / "tiny.yaml").write_text(STUDY)
     ended = shell("sweeplab run tiny.yaml 2>&1 | head -1; exit ${PIPESTATUS[0]}")
     assert ended.returncode == 0 and ended.stdout.count("\n") == 1
-    logged = shell("sweeplab logs tiny; sweeplab list").stdout
+    logged = shell("sweeplab watch tiny --log; sweeplab list").stdout
     assert "is dropped: Broken pipe" in logged and "4/4" in logged
     assert shell("sweeplab run tiny.yaml --name full >/dev/full 2>/dev/full").returncode == 0
 

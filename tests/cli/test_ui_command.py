@@ -184,15 +184,3 @@ def test_a_tracking_server_that_is_down(cli, finished, monkeypatch: pytest.Monke
             assert (said.code, said.out) == (2, "")
             err = said.err if name else said.err.removeprefix("tiny (the latest study)\n")
             assert err.startswith(f"error: {uri}: no answer (Connection refused); start it, or ")
-
-
-def test_what_is_refused(cli, finished) -> None:
-    empty = cli("ui")
-    assert (empty.code, empty.out) == (2, "")
-    assert "has no study to look at yet; sweeplab run FILE trains one" in empty.err
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        in_use = cli("ui", "tiny", "--lab", finished.lab, "--port", port)
-    assert in_use.code == 2 and in_use.err.startswith(f"error: port {port} is in use; without --port ")

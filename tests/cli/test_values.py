@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from cli.conftest import STUDY
 
-from sweeplab.analysis.studies import read_studies
 from sweeplab.lab.listing import read_trials
 from sweeplab.records.folders import StudyFolder
 
@@ -53,12 +52,6 @@ def test_a_study_repeats_its_choice_and_gives_the_expected_value(
     assert "seeds: [1000]" in cli("study", "best", "values", "--cell", cell, "--trial", "3", "--yaml").out
     assert cli("study", "run", folder / "values.yaml").code == 0
     assert len(read_trials(StudyFolder(lab, "values"))) == len(trials), "totals: nothing is added"
-    points = read_studies(lab, ["values"]).points()
-    again = {cell: of_cell[3].start.sampled for cell, of_cell in by_cell.items()}
-    for name, weight in zip(points.names, points.weights, strict=True):
-        cell, number = name.rsplit("/", 1)
-        seeds = 1 + (by_cell[cell][int(number)].start.sampled == again[cell])
-        assert seeds <= weight <= len(by_cell[cell]), "a repetition is a seed, and other trials count in part"
 
 
 @pytest.mark.slow
@@ -81,29 +74,9 @@ def test_a_best_value_at_the_end_of_its_range_is_told_and_the_range_is_widened(
         said = " ".join(cli("study", *command).out.split())
         assert "learning_rate 1e-3 of the best trial is at the upper end of its range (1e-5 to 1e-3)" in said
         assert "raise search.learning_rate.max to 1e-2: sweeplab extend values --widen learning_rate" in said
-    for wrong, why in (
-        ("learning_rat", "did you mean 'learning_rate'"),
-        ("n_embd", "searches no range of n_embd"),
-    ):
-        refused = cli("study", "extend", "values", "--widen", wrong)
-        assert refused.code == 2 and why in refused.err and len(refused.err.strip().splitlines()) == 1
-    done = cli(
-        "study",
-        "extend",
-        "values",
-        "--no-run",
-        "--widen",
-        "learning_rate",
-        "--trials-per-cell",
-        str(len(before) + 2),
-    )
-    assert done.code == 0, done.err
-    words = " ".join(done.out.split())
-    assert "searches learning_rate from 1e-5 to 1e-2 (was 1e-5 to 1e-3)" in words
-    assert (
-        f"its {len(before)} trials stay and count towards trials_per_cell" in words
-        and "2 trials to go" in words
-    )
+    more = ("--no-run", "--widen", "learning_rate", "--trials-per-cell", str(len(before) + 2))
+    done = cli("extend", "values", *more)
+    assert done.code == 0 and "searches learning_rate from 1e-5 to 1e-2 (was 1e-5 to 1e-3)" in done.out
     # The same file goes on with the wider range, and says by which command.
     planned = cli("study", "plan", file)
     assert planned.code == 0 and "search.learning_rate.max is 1e-2, by extend" in " ".join(
@@ -116,8 +89,3 @@ def test_a_best_value_at_the_end_of_its_range_is_told_and_the_range_is_widened(
         trial.start.sampled for trial in before
     ]
     assert max(trial.start.sampled["learning_rate"] for trial in after) > 1e-3
-    while (
-        again := cli("study", "extend", "values", "--no-run", "--widen", "learning_rate")
-    ).code == 0:  # the best is at an end
-        assert "(was 1e-5 to 1e-2)" in " ".join(again.out.split())
-    assert again.code == 2 and "no best learning_rate lies at an end of its range, 1e-5 to " in again.err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -16,11 +15,7 @@ from sweeplab.doctor import examine
 from sweeplab.doctor.findings import OpenedStudy
 from sweeplab.doctor.repair import Repaired, repair_study
 from sweeplab.errors import BadInput
-from sweeplab.lab.events import EventStream
 from sweeplab.records.folders import StudyFolder
-from sweeplab.sweep.following import read_plan
-from sweeplab.sweep.progress import StudyProgress
-from sweeplab.sweep.trials.sharing import Commands
 from sweeplab.tracking.connection import connect, tracking_uri
 
 STUDY = """\
@@ -107,12 +102,6 @@ def untold(study: StudyFolder) -> str:
     return "unreported"
 
 
-def untold_and_pruned(study: StudyFolder) -> str:
-    number = pick(study, "pruned")
-    execute(study, "UPDATE trials SET state = 'RUNNING' WHERE number = ?", number)
-    return "unreported"
-
-
 def endless(study: StudyFolder) -> str:
     study.run("all", pick(study, "complete"), 0).end_file.unlink()
     return "lost"
@@ -131,11 +120,6 @@ def torn_end(study: StudyFolder) -> str:
 def torn_description(study: StudyFolder) -> str:
     study.run("all", pick(study, "complete"), 0).start_file.write_text('{"key": "al')
     return "damaged"
-
-
-def no_description(study: StudyFolder) -> str:
-    study.run("all", pick(study, "complete"), 0).start_file.unlink()
-    return "lost"
 
 
 def restored_storage(study: StudyFolder) -> str:
@@ -189,15 +173,13 @@ def never_sent(study: StudyFolder) -> str:
 
 STORAGE = (
     untold,
-    untold_and_pruned,
     restored_storage,
     restored_storage_that_went_on,
     another_value,
     another_state,
 )
-FOLDERS = (endless, endless_and_pruned, torn_end, torn_description, no_description, temporary, orphan)
+FOLDERS = (endless, endless_and_pruned, torn_end, torn_description, temporary, orphan)
 MLFLOW = (gone_from_mlflow, never_sent)
-QUICK = (untold, gone_from_mlflow)
 
 
 def faults(repaired: Repaired) -> set[str]:
@@ -205,13 +187,7 @@ def faults(repaired: Repaired) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "harm",
-    [
-        each if each in QUICK else pytest.param(each, marks=pytest.mark.slow)
-        for each in STORAGE + FOLDERS + MLFLOW
-    ],
-)
+@pytest.mark.parametrize("harm", STORAGE + FOLDERS + MLFLOW)
 def test_what_was_damaged_agrees_again(harm: Callable[[StudyFolder], str], study: StudyFolder) -> None:
     before = content(study)
     kind = harm(study)
@@ -238,18 +214,6 @@ def test_a_trial_without_a_folder_is_trained_again_to_the_same_bits(study: Study
     shutil.rmtree(study.run("all", number, 0).path)
     repaired = repair_study(study)
     assert faults(repaired) == {"lost"} and repaired.to_train == [("all", number)]
-    assert open_study("ill", study.lab).run().status == "complete"
-    assert content(study) == before
-
-
-@pytest.mark.slow
-def test_a_curve_that_does_not_come_to_the_value_is_trained_again(study: StudyFolder) -> None:
-    before, number = content(study), pick(study, "complete")
-    run = study.run("all", number, 0)
-    lines = run.points_file.read_text().splitlines(keepends=True)
-    run.points_file.write_text("".join(lines[:1]))
-    run.end_file.unlink()
-    assert repair_study(study).to_train == [("all", number)]
     assert open_study("ill", study.lab).run().status == "complete"
     assert content(study) == before
 
@@ -299,51 +263,3 @@ def test_a_server_that_is_down_leaves_the_rest_mended(
         repair_study(study)
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     assert not repair_study(study).done
-
-
-@pytest.mark.slow
-def test_a_promoted_trial_is_one_run_in_mlflow_and_leaves_nothing_to_repair(study: StudyFolder) -> None:
-    from sweeplab.sweep.steering import resume_trial
-
-    number = pick(study, "pruned")
-    key = f"ill/all/{number}/0"
-    assert mlflow(study)[1][key].data.tags["mlflow.runColor"]
-    resume_trial(study, number)
-    assert not repair_study(study).done
-    assert open_study("ill", study.lab).run().status == "complete"
-    client, runs = mlflow(study)
-    run = runs[key]
-    assert (run.info.status, run.data.tags["sweeplab.state"]) == ("FINISHED", "complete")
-    assert "mlflow.runColor" not in run.data.tags
-    points = client.get_metric_history(run.info.run_id, "val_loss")
-    assert sorted(point.step for point in points) == [0, 10, 20] and len(runs) == 4
-    assert not repair_study(study).done
-
-
-@pytest.mark.slow
-def test_damage_of_every_kind_at_once(study: StudyFolder) -> None:
-    before = content(study)
-    for harm in (endless_and_pruned, another_value, temporary, orphan, gone_from_mlflow):
-        harm(study)
-    twice = {**json.loads(json.dumps(repair_study(study).as_dict()))}
-    assert {each["fault"] for each in twice["done"]} == {
-        "lost", "differs", "temporary", "orphaned", "gone", "unsent",
-    }  # fmt: skip
-    assert content(study) == before
-
-
-def test_a_trial_of_which_the_storage_is_told_anew_counts_on_in_the_live_view(study: StudyFolder) -> None:
-    commands, feed = Commands.open(study), EventStream(study)
-    progress = StudyProgress(read_plan(study), {})
-    for event in feed.past():
-        progress.take_in(event)
-    commands.read()
-    another_value(study)
-    assert [each.kind for each, _ in repair_study(study).done if each.kind == "differs"]
-    (news,) = [each for each in commands.read() if each.kind == "reopen"]
-    cell, trial, anew = news.reopened
-    assert anew and not feed.reopen(cell, trial, anew)
-    for event in feed.new():
-        progress.take_in(event)
-    assert progress.counted == 4
-    assert feed.reopen(cell, trial), "one that is promoted goes on"
