@@ -36,7 +36,8 @@ from sweeplab.laws.columns import (
     read_columns,
     rows_where,
 )
-from sweeplab.laws.hyperparameters.runs import SearchedRuns, record_of, runs_of_frame, searched_points
+from sweeplab.laws.hyperparameters.excess import record_of, searched_points
+from sweeplab.laws.hyperparameters.runs import SearchedRuns, runs_of_frame
 from sweeplab.laws.points import EACH, SHARED, UNKNOWN, Points, points_of
 from sweeplab.laws.reading import nominal, read_frame
 from sweeplab.records.runs import MEASURED_ON, RunState

@@ -116,7 +116,7 @@ def fit(
     """
     from sweeplab.laws.assessment import assess, law_for
     from sweeplab.laws.columns import ROLES, Conventions, parse_conventions
-    from sweeplab.laws.hyperparameters.runs import searched_points as read
+    from sweeplab.laws.hyperparameters.excess import searched_points as read
     from sweeplab.laws.points import STUDY_KEYS
     from sweeplab.laws.reading import read_frame
 

@@ -70,8 +70,6 @@ TEMPLATES = {
     "bent": "the optima may not follow one power of {sizes}: a law that bends is as likely (chance {chance:.0%})",
     "best at smallest": "{cells} best at the smallest value tried: {names}; the optimum may lie below",
     "best at largest": "{cells} best at the largest value tried: {names}; the optimum may lie above",
-    "few tried": "{cells} with fewer than {needed} values: {names}",
-    "coarse": "values of {cells} lie a factor {factor} apart; steps above {most} spoil exponents",
     # Warnings.
     "path": "{law} holds along one path, {path}: what is due to tokens and what to params cannot be told",
     "unused": "{law} does not use {column}, which vary by a factor {factor:.3g}",

@@ -1,6 +1,6 @@
 """Measure what 90% intervals of laws hold, what is identified, and how often forms are flagged, on planted tables.
 
-Run: python tests/benchmarks/coverage.py [coverage verdicts undeclared forms path isoflop next] [--tables 100]
+Run: python tests/benchmarks/coverage.py [coverage verdicts undeclared forms path isoflop next ranks] [--tables 100]
 [--seed 5000] [--designs 12 30]
 """
 
@@ -24,10 +24,11 @@ from laws.planted_misfit import FIVE_PERCENT, wrong_losses, wrong_table
 from laws.planted_paths import plant_path
 from laws.planted_undeclared import WORLDS as UNDECLARED
 from laws.planted_undeclared import undeclared_table
+from scipy.stats import chisquare
 
 from sweeplab.laws.assessment import IDENTIFIED, NOT_IDENTIFIED, TOLERANCES, assess
 from sweeplab.laws.check import FLAGGED
-from sweeplab.laws.core import RowErrors, fit_law, interval
+from sweeplab.laws.core import MOST_SHARED, TILT_SD, RowErrors, fit_law, interval
 from sweeplab.laws.fitting import fit
 from sweeplab.laws.forecasts import predict
 from sweeplab.laws.forms import LAWS, log_n_opt, loss_at, optimum_of, parameters_of
@@ -287,6 +288,60 @@ def promises(pool, n_tables: int, seed: int, designs) -> None:
     )
 
 
+def prior_table(design: str, is_bent: bool, random) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Return the centered logs of a design, losses of a law drawn from the priors, and its shape parameters and E.
+
+    Scales and the noise have improper priors. Here the noise is log-uniform on 0.1 to 1%, and the scales are those of
+    the prior whose losses all lie between 1 and 8: of many proposals one is taken in proportion to its density.
+    """
+    n, d = GOOD[design]
+    logs = {"params": np.log(n) - np.log(n).mean(), "tokens": np.log(d) - np.log(d).mean()}
+    shapes = CHINCHILLA.shapes(is_bent)
+    places = np.stack([shape.at(random.uniform(size=20_000)) for shape in shapes], 1)
+    columns = CHINCHILLA.design(logs, is_bent)(places)
+    scales = random.uniform(0, 8, (len(places), columns.shape[2])) / columns.max(1)
+    losses_of = (columns @ scales[:, :, None])[:, :, 0]
+    volume = np.linalg.slogdet(columns.transpose(0, 2, 1) @ columns)[1] / 2 - np.log(columns.max(1)).sum(1)
+    density = np.where((losses_of.min(1) > 1) & (losses_of.max(1) < 8), np.exp(volume - volume.max()), 0.0)
+    at = random.choice(len(places), p=density / density.sum())
+    group = np.unique(n.round(6), return_inverse=True)[1]
+    tilt, shared = TILT_SD * random.standard_normal(), random.uniform(0, MOST_SHARED)
+    own = np.sqrt(1 - shared) * random.standard_normal(len(n))
+    error = own + np.sqrt(shared) * random.standard_normal(group.max() + 1)[group]
+    error *= np.exp(random.uniform(np.log(0.001), np.log(0.01)) + tilt * logs["tokens"])
+    truth = np.array([*places[at], np.log(scales[at, 0]), tilt, shared])
+    return logs, losses_of[at] / (1 - error), truth
+
+
+def one_rank(case) -> np.ndarray:
+    """Return the shares of draws that lie below the truth, of every unknown."""
+    design, is_bent, seed = case
+    logs, loss, truth = prior_table(design, is_bent, np.random.default_rng([seed, 6]))
+    group = np.unique(logs["params"].round(6), return_inverse=True)[1]
+    noise = RowErrors(logs["tokens"], group)
+    draws = fit_law(loss, CHINCHILLA.design(logs, is_bent), CHINCHILLA.shapes(is_bent), noise)
+    drawn = np.column_stack([draws.shapes, np.log(draws.scales[:, 0]), draws.tilt, draws.shared])
+    return (drawn < truth).mean(0)
+
+
+def ranks(pool, n_tables: int, seed: int, designs) -> None:
+    """Print the chance of ranks as far from uniform, of truths drawn from the priors (Talts et al. 2018)."""
+    rows = []
+    for design in [name for name in GOOD if name.startswith(tuple(designs))]:
+        for is_bent in (False, True):
+            cases = [(design, is_bent, seed + at) for at in range(n_tables)]
+            shares = np.array(pool.map(one_rank, cases, chunksize=5))
+            names = [shape.name for shape in CHINCHILLA.shapes(is_bent)] + ["E", "tilt", "shared"]
+            for name, share in zip(names, shares.T, strict=True):
+                counts = np.histogram(share, 20, (0, 1))[0]
+                chance = chisquare(counts).pvalue
+                inside = (np.abs(share - 0.5) < 0.45).mean()
+                rows.append(
+                    [design, "bent" if is_bent else "straight", name, f"{chance:.3f}", f"{100 * inside:.0f}"]
+                )
+    print_table(["design", "form", "number", "chance", "held by 90%"], rows)
+
+
 def main() -> None:
     parts = {
         "coverage": coverage,
@@ -296,6 +351,7 @@ def main() -> None:
         "path": path,
         "isoflop": isoflops,
         "next": promises,
+        "ranks": ranks,
     }
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", default=[*parts])

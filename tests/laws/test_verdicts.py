@@ -27,7 +27,7 @@ from sweeplab.laws.assessment import (
 )
 from sweeplab.laws.forecasts import INTERVAL_ONLY, Regret, predict
 from sweeplab.laws.forms import LAWS
-from sweeplab.laws.hyperparameters.runs import searched_points
+from sweeplab.laws.hyperparameters.excess import searched_points
 from sweeplab.laws.points import EACH, SHARED, UNKNOWN, Points, TuningRecord
 from sweeplab.laws.sentences import TEMPLATES, sentence
 
@@ -135,7 +135,7 @@ def test_where_every_size_is_tuned_numbers_stay_identified() -> None:
         frame = mistuned_table(RIGHT, GRID, truth, np.random.default_rng(seed))
         assessed = laws.fit(frame, "chinchilla", count={"params": "total"}).assessment
         assert verdicts(assessed)["beta"] == IDENTIFIED
-        assert assessed.tuning.how == EACH and assessed.tuning.ends[2] < 0.002
+        assert assessed.points.tuned == EACH and assessed.tuning.ends[2] < 0.002
     few = frame.groupby(["N", "D"]).head(1)
     assert searched_points(few, "the table").tuned == UNKNOWN
 

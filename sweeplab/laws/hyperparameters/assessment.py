@@ -15,23 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.formatting import listed, rounded, several, several_named, short
-from sweeplab.laws.assessment import Verdict, assess, judge, law_for
+from sweeplab.formatting import listed, several, several_named, short
+from sweeplab.laws.assessment import Verdict, judge
 from sweeplab.laws.core import LEVEL, Array, interval
-from sweeplab.laws.forecasts import predict as forecast
 from sweeplab.laws.hyperparameters.runs import SIZES, SearchedRuns
 from sweeplab.laws.hyperparameters.surface import Surface, fit_surface
-from sweeplab.laws.points import DECADES, EACH, SPREAD, Points, path_of
+from sweeplab.laws.points import DECADES, SPREAD, Points, path_of
 from sweeplab.laws.sentences import Reason, sentence
 
-FEWEST_CELLS, FEWEST_VALUES = 6, 4  # cells with an optimum between their values, and values of a cell
-COARSEST = 1.5  # factor between neighboring values
-FLAT, BAND, TRANSFERS = 0.0025, 0.001, 0.001  # excess of log loss
+FEWEST_CELLS = 6  # with an optimum between their values
+BAND = TRANSFERS = (
+    0.001  # excess of log loss: that of the ends of a band, and of one value that does for all sizes
+)
 SURE = 0.95
 YES, NO, UNTOLD = "transfers", "does not transfer", "may transfer or not"
 _BENT = 0.5  # the chance of a bend above which numbers are weak: without one, it is a third
-_DECADES = DECADES | {"n_embd": 0.4, "n_layer": 0.4}  # params grow as the square of the width
-_DISTINCT = 3
+_DISTINCT = 3  # values of a size
 _EDGES = {-1: "at or below the smallest value", 1: "at or above the largest value", 0: ""}
 
 
@@ -40,7 +39,7 @@ class Searched:
     """What the surface tells about the value of an index `j`.
 
     `side` [C] is -1 where a cell's optimum is at or below the smallest value tried, 1 at or above the largest, else 0.
-    `lacking` is what keeps its numbers from being identified, `doubt` why they are weak, `flags` what may spoil them.
+    `lacking` is what keeps its numbers from being identified, `doubt` why they are weak.
     """
 
     name: str
@@ -49,7 +48,6 @@ class Searched:
     side: Array
     lacking: Reason | None
     doubt: Reason | None
-    flags: tuple[str, ...]
 
     def verdict(self, kind: str, value: float, low: float, high: float) -> Verdict:
         """Return the verdict on a number with its interval, both in logs for a kind with a factor."""
@@ -68,8 +66,8 @@ class Searched:
         for k, size in enumerate(surface.sizes):
             value, low, high = interval(surface.exponents[:, k, self.j], LEVEL)
             meaning = f"the best {self.name} grows as {size} to this power"
-            if len(surface.sizes) > 1:
-                others = [other for other in surface.sizes if other != size]
+            others = [other for other in surface.sizes if other != size]
+            if others:
                 meaning += f", {listed(others)} held"
             entry = self.verdict("exponent", value, low, high).entry((value, low, high), meaning)
             entries[f"exponent of {size}"] = entry | {"drifts": not low <= 0 <= high}
@@ -78,22 +76,55 @@ class Searched:
         entries["at the largest cell"] = self.best_at(law, f"the best {self.name} there, on the law")
         return entries
 
+    @property
+    def flags(self) -> list[str]:
+        """Return which cells have their best value at an end of those tried."""
+        flags = []
+        for side, code in ((-1, "best at smallest"), (1, "best at largest")):
+            names = [self.surface.runs.cell_name(int(c)) for c in np.flatnonzero(self.side == side)]
+            if names:
+                cells = several(len(names), "cell")
+                flags.append(sentence(code, {"cells": cells, "names": several_named(names)}))
+        return flags
+
     def cell(self, c: int) -> dict[str, Any]:
         """Return the best value of a cell, which its rows and the law tell."""
         value, low, high = (math.exp(end) for end in interval(self.surface.optima[:, c, self.j], LEVEL))
-        n_values = int(self.surface.runs.steps(self.j)[0][c])
-        edge = _EDGES[int(self.side[c])]
-        return {"value": value, "low": low, "high": high, "edge": edge, "n_values": n_values}
+        return {"value": value, "low": low, "high": high, "edge": _EDGES[int(self.side[c])]}
+
+    @property
+    def constant(self) -> list[dict[str, Any]]:
+        """Return whether the best value of the smallest model does for the largest: an equivalence test.
+
+        It does if, with 95% confidence, keeping it costs less than 0.1% of the loss; and it does not if it costs more
+        with 95% confidence. No difference seen is not enough.
+        """
+        surface, results = self.surface, []
+        models = [name for name in surface.sizes if name != "tokens"]
+        trained = [name for name in surface.sizes if name == "tokens"]
+        for names in (models, trained):
+            if not names:
+                continue
+            order = np.sum([surface.runs.log_of(name) for name in names], axis=0)
+            small, large = (_cell_logs(surface, int(c)) for c in (order.argmin(), order.argmax()))
+            small = large | {name: small[name] for name in names}
+            moved = surface.optimum(large, scatters=False) - surface.optimum(small, scatters=False)
+            cost = surface.bend[:, self.j, self.j] * moved[:, self.j] ** 2 / 2
+            is_small = float((cost < TRANSFERS).mean())
+            verdict = UNTOLD
+            if is_small >= SURE:
+                verdict = YES
+            elif is_small <= 1 - SURE:
+                verdict = NO
+            middle, low, high = interval(cost, LEVEL)
+            over = " and ".join(names)
+            results.append({"over": over, "cost": middle, "low": low, "high": high, "verdict": verdict})
+        return results
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {
-            "law": list(self.surface.sizes),
-            "numbers": self.numbers,
-            "flat_factor": math.exp(self.surface.reach(self.j, FLAT)),
-            "constant": [dict(each) for each in _constants(self.surface, self.j)],
-            "flags": list(self.flags),
-        }
+        laws = {"law": list(self.surface.sizes), "numbers": self.numbers}
+        return laws | {"constant": self.constant, "flags": self.flags}
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,19 +141,11 @@ class HyperparameterLaws:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all as plain values."""
-        runs, surface = self.runs, self.surface
-        levels = np.exp(surface.levels)
-        cells = []
+        runs, surface, cells = self.runs, self.surface, []
         for c in range(runs.n_cells):
-            sizes = {name: math.exp(value) for name, value in zip(runs.sizes, runs.logs[c], strict=True)}
-            tuned: dict[str, float | None] = {"tuned_loss": None, "tuned_loss_error": None}
-            if np.isfinite(levels[0, c]):
-                tuned = {
-                    "tuned_loss": float(levels[:, c].mean()),
-                    "tuned_loss_error": float(levels[:, c].std()),
-                }
+            sizes = {name: math.exp(runs.log_of(name)[c]) for name in runs.sizes}
             best = {name: found.cell(c) for name, found in self.searched.items()}
-            cells.append({**sizes, "n_trials": int((runs.cell == c).sum()), **tuned, "best": best})
+            cells.append({**sizes, "n_trials": int((runs.cell == c).sum()), "best": best})
         return {
             "n_trials": len(runs.y),
             "n_used": int(surface.used.sum()),
@@ -166,14 +189,13 @@ def _searched(surface: Surface, j: int) -> Searched:
         doubt = Reason("optima outside", facts)
     elif surface.bend_chance > _BENT:
         doubt = Reason("bent", {"chance": surface.bend_chance, "sizes": listed([*surface.sizes])})
-    return Searched(runs.names[j], j, surface, side, lacking, doubt, tuple(_flags(runs, side, j)))
+    return Searched(runs.names[j], j, surface, side, lacking, doubt)
 
 
 def _sides(surface: Surface, j: int) -> Array:
     """Return at which end of its values each cell's optimum lies: its interval comes within half a step of it."""
-    runs = surface.runs
-    low, high = runs.ends(j)
-    half = runs.steps(j)[1] / 2
+    low, high = surface.runs.ends(j)
+    half = surface.runs.steps(j) / 2
     below, above = np.quantile(surface.optima[:, :, j], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     is_low, is_high = below <= low + half, above >= high - half
     return np.where(is_high, 1, np.where(is_low, -1, 0))
@@ -183,13 +205,11 @@ def _lacking(surface: Surface, inside: NDArray[np.bool_]) -> Reason | None:
     """Return what the design lacks for a law in the surface's sizes, of cells with an optimum between their values."""
     logs = np.column_stack([surface.runs.log_of(name) for name in surface.sizes])[inside]
     if len(logs) < FEWEST_CELLS:
-        facts = {"cells": several(len(logs), "cell"), "needed": FEWEST_CELLS}
-        return Reason("few cells", facts)
-    for k, name in enumerate(surface.sizes):
-        decades, count = float(np.ptp(logs[:, k])) / math.log(10), len(np.unique(logs[:, k].round(2)))
-        needed = _DECADES.get(name, 0.4)
-        if decades < needed:
-            return Reason("decades", {"column": name, "decades": decades, "needed": needed})
+        return Reason("few cells", {"cells": several(len(logs), "cell"), "needed": FEWEST_CELLS})
+    for column, name in zip(logs.T, surface.sizes, strict=True):
+        decades, count = float(np.ptp(column)) / math.log(10), len(np.unique(column.round(2)))
+        if decades < DECADES[name]:
+            return Reason("decades", {"column": name, "decades": decades, "needed": DECADES[name]})
         if count < _DISTINCT:
             return Reason("few values", {"column": name, "count": count})
     if surface.sizes[:2] == ("params", "tokens"):
@@ -201,84 +221,27 @@ def _lacking(surface: Surface, inside: NDArray[np.bool_]) -> Reason | None:
     return None
 
 
-def _flags(runs: SearchedRuns, side: Array, j: int) -> list[str]:
-    """Return what is known to spoil exponents: optima at an end, few values, coarse grids."""
-    counts, steps = runs.steps(j)
-    flags = []
-
-    def flag(code: str, cells: NDArray[np.bool_], **facts: Any) -> None:
-        names = several_named([runs.cell_name(int(c)) for c in np.flatnonzero(cells)])
-        count = int(cells.sum())
-        if count:
-            flags.append(sentence(code, {"cells": several(count, "cell"), "names": names} | facts))
-
-    flag("best at smallest", side == -1)
-    flag("best at largest", side == 1)
-    flag("few tried", counts < FEWEST_VALUES, needed=FEWEST_VALUES)
-    coarse = np.exp(steps) > COARSEST * 1.001
-    if coarse.any():
-        flag("coarse", coarse, factor=rounded(math.exp(float(np.median(steps[coarse])))), most=COARSEST)
-    return flags
-
-
 def _cell_logs(surface: Surface, c: int) -> dict[str, float]:
     return {name: float(surface.runs.log_of(name)[c]) for name in surface.sizes}
 
 
-def _constants(surface: Surface, j: int) -> list[Mapping[str, Any]]:
-    """Return whether the best value of the smallest model does for the largest: an equivalence test.
-
-    It does if, with 95% confidence, keeping it costs less than 0.1% of the loss; and it does not if it costs more with
-    95% confidence. No difference seen is not enough.
-    """
-    results: list[Mapping[str, Any]] = []
-    models = [name for name in surface.sizes if name != "tokens"]
-    trained = [name for name in surface.sizes if name == "tokens"]
-    for names in filter(None, (models, trained)):
-        order = np.sum([surface.runs.log_of(name) for name in names], axis=0)
-        small, large = (_cell_logs(surface, int(c)) for c in (order.argmin(), order.argmax()))
-        small = large | {name: small[name] for name in names}
-        moved = (surface.optimum(large, scatters=False) - surface.optimum(small, scatters=False))[:, j]
-        cost = surface.bend[:, j, j] * moved**2 / 2
-        is_small = float((cost < TRANSFERS).mean())
-        verdict = UNTOLD
-        if is_small >= SURE:
-            verdict = YES
-        elif is_small <= 1 - SURE:
-            verdict = NO
-        value, low, high = interval(moved, LEVEL)
-        ends = dict(zip(("cost", "cost_low", "cost_high"), interval(cost, LEVEL), strict=True))
-        shown = {
-            "over": " and ".join(names),
-            "factor": math.exp(value),
-            "low": math.exp(low),
-            "high": math.exp(high),
-        }
-        results.append({**shown, "drifts": not low <= 0 <= high, **ends, "verdict": verdict})
-    return results
-
-
 def predict_values(laws: HyperparameterLaws, target: Mapping[str, float]) -> dict[str, Any]:
-    """Return what the laws predict at a size: the best values, their bands, the loss and the regret.
+    """Return what the laws predict at a size: the best values, their bands and the regret.
 
-    `target` has sizes, and searched values whose cost is asked for.
+    `target` has sizes, and searched values whose cost is asked for. `beyond` is the factor by which each size lies
+    outside of the cells' sizes, 1 inside.
 
     Raises:
         BadInput: the target lacks a size that the law needs, or lies off the path that all cells lie on.
     """
     surface, runs = laws.surface, laws.runs
-    logs = {name: math.log(value) for name, value in target.items() if name in SIZES}
-    for name in runs.sizes:  # what did not vary need not be named
-        if name not in logs and np.ptp(runs.log_of(name)) < 1e-6:
-            logs[name] = float(runs.log_of(name)[0])
-    lacks = [name for name in surface.sizes if name not in logs]
-    if lacks:
-        known = ",".join(f"{name}=…" for name in surface.sizes)
-        raise BadInput(Problem(f"--at lacks {listed(lacks)}, which the laws need", known))
-    path = path_of(_points_of_cells(surface))
-    if path and path.misses({name: math.exp(log) for name, log in logs.items()}):
-        # What is due to params and what to tokens cannot be told there.
-        raise BadInput(f"the laws hold along one path, {path.words}, and this size lies off it")
+    logs = _logs_of(surface, target)
+    beyond = {}
+    for name in runs.sizes:
+        if name in logs:
+            known = runs.log_of(name)
+            away = max(logs[name] - float(known.max()), float(known.min()) - logs[name], 0.0)
+            beyond[name] = math.exp(away)
     best = surface.optimum(logs)
     values = np.median(best, axis=0)
     entries = {}
@@ -287,71 +250,41 @@ def predict_values(laws: HyperparameterLaws, target: Mapping[str, float]) -> dic
         if entries[name]["value"] is not None:
             reach = surface.reach(j, BAND)
             entries[name]["band"] = [math.exp(values[j] - reach), math.exp(values[j] + reach)]
-    regret = float(surface.cost(values, best).mean())
-    loss = _tuned_loss(laws, logs, regret)
     return {
         "at": dict(target),
-        "beyond": _beyond(runs, logs),
+        "beyond": beyond,
         "best": entries,
-        "regret": regret,
-        "loss": loss,
-        "asked": _asked(laws, target, best, entries, loss["value"]),
+        "regret": float(surface.cost(values, best).mean()),
+        "asked": _asked(laws, target, best, entries),
     }
 
 
-def _beyond(runs: SearchedRuns, logs: Mapping[str, float]) -> dict[str, float]:
-    """Return the factor by which each size lies outside of the cells' sizes; 1 inside."""
-    factors = {}
+def _logs_of(surface: Surface, target: Mapping[str, float]) -> dict[str, float]:
+    """Return the log sizes of a target; what did not vary need not be named."""
+    runs = surface.runs
+    logs = {name: math.log(value) for name, value in target.items() if name in SIZES}
     for name in runs.sizes:
-        if name in logs:
-            known = runs.log_of(name)
-            away = max(logs[name] - float(known.max()), float(known.min()) - logs[name], 0.0)
-            factors[name] = math.exp(away)
-    return factors
-
-
-def _points_of_cells(surface: Surface) -> Points:
-    """Return the tuned loss of every cell as points of a law, weighted by its error, instead of the best of k runs."""
-    runs, levels = surface.runs, surface.levels
-    seen = np.isfinite(levels).all(axis=0)
-    sizes = [name for name in runs.sizes if name in ("params", "tokens")]
-    columns: dict[str, Array] = {name: np.exp(runs.log_of(name)[seen]) for name in sizes}
-    columns["loss"] = np.exp(levels[:, seen].mean(axis=0))
-    if {"params", "tokens"} <= columns.keys():
-        columns["flops"] = 6 * columns["params"] * columns["tokens"]
-    error = levels[:, seen].std(axis=0)
-    weights = np.clip((np.median(error) / error) ** 2, 0.1, 10.0)
-    return Points(columns=columns, weights=weights, is_searched=True, tuned=EACH)
-
-
-def _tuned_loss(laws: HyperparameterLaws, logs: Mapping[str, float], regret: float) -> dict[str, Any]:
-    points = _points_of_cells(laws.surface)
-    inside = np.all([found.side == 0 for found in laws.searched.values()], axis=0)
-    points = points.only(inside[np.isfinite(laws.surface.levels).all(axis=0)])
-    varied = points.varied & {"params", "tokens"} if points.n else set()
-    at = {name: math.exp(value) for name, value in logs.items() if name in ("params", "tokens")}
-    try:
-        if not varied or not varied <= at.keys():
-            needed = listed(sorted(varied or {"params"}))
-            raise BadInput(f"a law of the loss needs {needed} of the size and of the cells")
-        law = law_for(points)
-        predicted = forecast(assess(points, law), at)
-    except BadInput as refused:
-        return {"value": None, "low": None, "high": None, "why": refused.problems[0].what}
-    entry = predicted.verdict.entry((predicted.loss, predicted.low, predicted.high), "the tuned loss")
-    if entry["value"] is not None:
-        entry["with_these_values"] = entry["value"] * math.exp(regret)
-    return entry | {"law": law.name}
+        if name not in logs and np.ptp(runs.log_of(name)) < 1e-6:
+            logs[name] = float(runs.log_of(name)[0])
+    lacks = [name for name in surface.sizes if name not in logs]
+    if lacks:
+        known = ",".join(f"{name}=…" for name in surface.sizes)
+        raise BadInput(Problem(f"--at lacks {listed(lacks)}, which the laws need", known))
+    counts = {name: np.exp(runs.log_of(name)) for name in runs.sizes if name in ("params", "tokens")}
+    path = path_of(Points(counts, np.ones(runs.n_cells)))
+    if path and path.misses({name: math.exp(log) for name, log in logs.items()}):
+        # What is due to params and what to tokens cannot be told there.
+        raise BadInput(f"the laws hold along one path, {path.words}, and this size lies off it")
+    return logs
 
 
 def _asked(
-    laws: HyperparameterLaws,
-    target: Mapping[str, float],
-    best: Array,
-    entries: Mapping[str, Any],
-    tuned: float | None,
+    laws: HyperparameterLaws, target: Mapping[str, float], best: Array, entries: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Return what searched values that the target names would cost there; the others are at their predicted best."""
+    """Return what searched values that the target names would cost there; the others are at their predicted best.
+
+    `excess` is of the log loss, and `off` the part that is due to the values' distance from the predicted ones.
+    """
     surface, middle = laws.surface, np.median(best, axis=0)
     values = np.array(middle)
     asked = {name: math.log(target[name]) for name in laws.searched if name in target}
@@ -365,14 +298,10 @@ def _asked(
         if entries[name]["value"] is None:
             why = f"what {name}={short(math.exp(value))} costs is not known: the best one is {entries[name]['verdict']}"
         elif abs(value - middle[j]) > reach:
-            factor, known = math.exp(abs(value - middle[j])), math.exp(reach)
+            factor = math.exp(abs(value - middle[j]))
             why = f"{name}={short(math.exp(value))} lies a factor {factor:.3g} from the best, "
-            why += (
-                f"{short(math.exp(middle[j]))}: the rows say what a factor of {known:.3g} costs, and no more"
-            )
+            why += f"{short(math.exp(middle[j]))}: the rows say what a factor of {math.exp(reach):.3g} costs"
     if why:
-        return {"excess": None, "off": None, "loss": None, "why": why}
+        return {"excess": None, "off": None, "why": why}
     excess = float(surface.cost(values, best).mean())
-    loss = None if tuned is None else tuned * math.exp(excess)
-    off = excess - float(surface.cost(middle, best).mean())
-    return {"excess": excess, "off": off, "loss": loss, "why": ""}
+    return {"excess": excess, "off": excess - float(surface.cost(middle, best).mean()), "why": ""}

@@ -46,6 +46,7 @@ _FEWEST_FREE = 6  # rows more than levels and terms
 _APART = 0.7  # correlation of log width and log depth: below, the law is in both
 ON_PATH = 0.1  # sd of a log size about a line in those before it: below, it says nothing new
 _RIDGE = 1e-9
+_MOST_CELLS = 300  # the fit takes the cube of their number
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +105,7 @@ def fit_surface(runs: SearchedRuns) -> Surface:
     Raises:
         BadInput: the rows are too few, or show no minimum.
     """
-    runs = runs.averaged()
+    runs = runs.of_cells(_MOST_CELLS).averaged()
     names = law_sizes(runs)
     for n_values in range(len(runs.names), 0, -1):
         fits = []
@@ -160,7 +161,7 @@ def _in_best_window(runs: SearchedRuns, names: tuple[str, ...]) -> _Regression |
 
 
 class _Regression:
-    """The regression in one window: its columns of a cell alone (its level and v), and those that all cells share."""
+    """The regression in one window. Its columns: a level and J moves v of each cell, then B, k and moves of the law."""
 
     def __init__(self, runs: SearchedRuns, names: tuple[str, ...], window: float) -> None:
         self.runs, self.names, self.window = runs, names, window
@@ -171,76 +172,73 @@ class _Regression:
         self.seeds = np.ones(len(runs.y))
         if runs.seeds is not None:
             self.seeds = runs.seeds
-        self.noise = window / 4
+        self.first, self.second = np.triu_indices(self.n_values)
+        self.noise, self.is_sure = window / 4, False
         self.used = runs.y - runs.lowest[runs.cell] <= 1.5 * window
         self.bend = 2 * window * np.eye(self.n_values)
         self.law = self._start()
-        self.triangle = np.triu_indices(self.n_values)
-        self.n_squares = len(self.triangle[0])
-
-    @property
-    def n_terms(self) -> int:
-        """Return how many columns without a prior the cells share."""
-        return self.n_squares + (1 + len(self.names)) * self.n_values
 
     @property
     def n_free(self) -> int:
-        """Return how many rows count beyond levels and terms."""
+        """Return how many rows count beyond levels and the terms without a prior that cells share."""
         n_cells = len(np.unique(self.runs.cell[self.used]))
-        n_rows = int(self.used.sum())
-        return n_rows - n_cells - self.n_terms
+        n_terms = len(self.first) + (1 + len(self.names)) * self.n_values
+        return int(self.used.sum()) - n_cells - n_terms
 
     def distances(self) -> Array:
         """Return z, [n, J]."""
         return np.asarray(self.runs.x - (self.terms @ self.law)[self.runs.cell])
 
-    def columns(self) -> tuple[Array, Array]:
-        """Return the own columns of each row's cell, [n, 1 + J], and the shared ones [n, p]: B, k, moves of the law."""
-        z = self.distances()
-        first, second = self.triangle
-        squares = z[:, first] * z[:, second]
-        squares[:, first == second] /= 2
+    def columns(self) -> Array:
+        """Return the columns of each row, [n, p]."""
+        z, n_cells = self.distances(), self.runs.n_cells
+        is_in = np.eye(n_cells)[self.runs.cell]
         slopes = -z @ self.bend
+        own = (is_in[:, :, None] * slopes[:, None, :]).reshape(len(z), -1)
+        squares = z[:, self.first] * z[:, self.second]
+        squares[:, self.first == self.second] /= 2
         moves = (self.terms[self.runs.cell][:, :, None] * slopes[:, None, :]).reshape(len(z), -1)
-        return np.hstack([np.ones((len(z), 1)), slopes]), np.hstack([squares, z**3 / 6, moves])
+        return np.hstack([is_in, own, squares, z**3 / 6, moves])
 
-    def shared(self, coefficients: Array) -> tuple[Array, Array]:
-        """Return B [..., J, J] and the moves of the law [..., L, J]."""
-        first, second = self.triangle
-        bend = np.empty((*coefficients.shape[:-1], self.n_values, self.n_values))
-        bend[..., first, second] = bend[..., second, first] = coefficients[..., : self.n_squares]
-        moves = coefficients[..., self.n_squares + self.n_values :]
-        return bend, moves.reshape(*moves.shape[:-1], -1, self.n_values)
+    def parts(self, coefficients: Array) -> tuple[Array, Array, Array, Array]:
+        """Return levels [..., C], v [..., C, J], B [..., J, J] and the moves of the law [..., L, J]."""
+        before, count = coefficients.shape[:-1], self.n_values
+        ends = np.cumsum([self.runs.n_cells, self.runs.n_cells * count, len(self.first), count])
+        levels, own, squares, _, moves = np.split(coefficients, ends, axis=-1)
+        bend = np.empty((*before, count, count))
+        bend[..., self.first, self.second] = bend[..., self.second, self.first] = squares
+        return levels, own.reshape(*before, -1, count), bend, moves.reshape(*before, -1, count)
 
-    def priors(self, scatter: float, bent: float) -> tuple[Array, Array, Array]:
-        """Return the precisions of own [1 + J] and shared [p] coefficients in units of the noise's, and means [p].
+    def prior(self, scatter: float, bent: float) -> tuple[Array, Array]:
+        """Return the precisions [p] of the coefficients in units of the noise's, and their means [p].
 
         The mean of a move of d_2 leaves none of the law's bend.
         """
-        alone = np.array([np.inf, *[scatter] * self.n_values])
-        bends = self.law[1 + len(self.names) :].ravel()
-        straight = [np.inf] * ((1 + len(self.names)) * self.n_values)
-        skew = _SKEW * np.diag(self.bend)
-        shared = np.array([*[np.inf] * self.n_squares, *skew, *straight, *[bent] * len(bends)])
-        means = np.zeros(len(shared))
-        means[len(shared) - len(bends) :] = -bends
-        return (self.noise / alone) ** 2 + _RIDGE, (self.noise / shared) ** 2 + _RIDGE, means
+        n_cells, bends = self.runs.n_cells, self.law[1 + len(self.names) :].ravel()
+        own, skew = [scatter] * (n_cells * self.n_values), _SKEW * np.diag(self.bend)
+        free = [np.inf] * ((1 + len(self.names)) * self.n_values)
+        sds = np.array(
+            [*[np.inf] * n_cells, *own, *[np.inf] * len(self.first), *skew, *free, *[bent] * len(bends)]
+        )
+        means = np.zeros(len(sds))
+        means[len(sds) - len(bends) :] = -bends
+        return (self.noise / sds) ** 2 + _RIDGE, means
 
     def converge(self) -> bool:
         """Move the law, and choose the rows, until these are near the fitted optima; False if they fail."""
         for _ in range(_ROUNDS):
             if self.n_free < 3:
                 return False
-            posterior = _Posterior(self, _Products(self), *_USUAL)
-            bend, moves = self.shared(posterior.best)
+            found = _Posterior(self, _Products(self), *_USUAL)
+            _, _, bend, moves = self.parts(found.best)
             if np.linalg.eigvalsh(bend)[0] <= _LEAST_BEND:
                 return False
-            squares = float((self.seeds * posterior.residual**2)[self.used].sum())
-            freedom = max(float(self.used.sum()) - posterior.n_effective, 1.0)
+            squares = float((self.seeds * found.residual**2)[self.used].sum())
+            freedom = max(float(self.used.sum()) - found.n_effective, 1.0)
             self.noise = max(math.sqrt(squares / freedom), 1e-7)
-            diagonal = np.flatnonzero(self.triangle[0] == self.triangle[1])
-            error = self.noise * np.sqrt(np.diag(posterior.covariance)[diagonal])
-            self.is_sure = bool((error < _CURVATURE * np.diag(bend)).all()) and self.n_free >= _FEWEST_FREE
+            curvature_error = np.diag(self.parts(self.noise * np.sqrt(found.variance))[2])
+            self.is_sure = bool((curvature_error < _CURVATURE * np.diag(bend)).all())
+            self.is_sure = self.is_sure and self.n_free >= _FEWEST_FREE
             self.bend = bend
             self.law = self.law + np.clip(moves, -_FARTHEST, _FARTHEST)
             z = self.distances()
@@ -257,12 +255,11 @@ class _Regression:
         shares = np.exp(density - density.max())
         counts = random.multinomial(N_DRAWS, shares / shares.sum())
         drawn = [each.draws(int(n), random) for each, n in zip(posteriors, counts, strict=True)]
-        alone, coefficients = (np.concatenate(each) for each in zip(*drawn, strict=True))
-        bend, moves = self.shared(coefficients)
+        levels, own, bend, moves = self.parts(np.concatenate(drawn))
         kept = random.permutation(np.flatnonzero(np.linalg.eigvalsh(bend)[:, 0] > _LEAST_BEND))
-        alone, bend, moves = alone[kept], bend[kept], moves[kept]
-        away = np.einsum("cl,slj->scj", self.terms, moves) + alone[:, :, 1:]
-        levels = alone[:, :, 0] - np.einsum("scj,sjk,sck->sc", away, bend, away) / 2
+        own, bend, moves = own[kept], bend[kept], moves[kept]
+        away = np.einsum("cl,slj->scj", self.terms, moves) + own
+        lowest = levels[kept] - np.einsum("scj,sjk,sck->sc", away, bend, away) / 2
         has_row = np.bincount(self.runs.cell[self.used], minlength=self.runs.n_cells) > 0
         scatter, bent = np.repeat(np.array(grid), counts, axis=0)[kept].T
         return Surface(
@@ -274,7 +271,7 @@ class _Regression:
             scatter=scatter,
             bent=bent,
             optima=self.terms @ self.law + away,
-            levels=np.where(has_row, levels, np.nan),
+            levels=np.where(has_row, lowest, np.nan),
             window=self.window,
             noise=self.noise,
             used=self.used,
@@ -294,64 +291,31 @@ class _Regression:
 
 
 class _Products:
-    """The products of the columns of the rows that count, by seeds: own [C, b, b], between [C, b, p], shared [p, p]."""
+    """The columns [n, p], and the products of those of the rows that count, by seeds: X'WX and X'Wy."""
 
     def __init__(self, of: _Regression) -> None:
-        self.own_columns, self.columns = of.columns()
-        runs, weights = of.runs, np.where(of.used, of.seeds, 0.0)
-        alone = self.own_columns * weights[:, None]
-
-        def by_cell(values: Array) -> Array:
-            sums = np.zeros((runs.n_cells, *values.shape[1:]))
-            np.add.at(sums, runs.cell, values)
-            return sums
-
-        self.alone = by_cell(alone[:, :, None] * self.own_columns[:, None, :])
-        self.between = by_cell(alone[:, :, None] * self.columns[:, None, :])
-        self.own_y = by_cell(alone * runs.y[:, None])
-        weighted = self.columns * weights[:, None]
-        self.shared, self.shared_y = weighted.T @ self.columns, weighted.T @ runs.y
+        self.columns = of.columns()
+        weighted = self.columns[of.used] * of.seeds[of.used, None]
+        self.gram = weighted.T @ self.columns[of.used]
+        self.right = weighted.T @ of.runs.y[of.used]
 
 
 class _Posterior:
-    """The posterior given t and q: `best` [p] and `covariance` [p, p] of shared coefficients, residuals and density."""
+    """The posterior given t and q: `best` and `variance` [p] in units of the noise's, residuals [n] and density."""
 
     def __init__(self, of: _Regression, products: _Products, scatter: float, bent: float) -> None:
-        own_prior, prior, mean = of.priors(scatter, bent)
+        prior, mean = of.prior(scatter, bent)
         self.n_free = max(of.n_free, 1)
-        alone = products.alone + np.diag(own_prior)
-        self.own_covariance = np.linalg.inv(alone)
-        self.gain = self.own_covariance @ products.between  # of own coefficients by shared ones
-        self.own_best = (self.own_covariance @ products.own_y[:, :, None])[
-            :, :, 0
-        ]  # where the shared ones are 0
-        schur = products.shared + np.diag(prior) - np.einsum("cbp,cbq->pq", products.between, self.gain)
-        right = products.shared_y + prior * mean - np.einsum("cbp,cb->p", products.between, self.own_best)
-        self.root = np.linalg.cholesky(schur)
-        self.covariance = np.linalg.inv(schur)
-        self.best = self.covariance @ right
-        of_cells = self.own_best - self.gain @ self.best
-        fitted = products.columns @ self.best + (products.own_columns * of_cells[of.runs.cell]).sum(1)
-        self.residual = of.runs.y - fitted
-        own_variance = np.einsum("cbp,pq,cbq->cb", self.gain, self.covariance, self.gain)
-        own_variance += np.einsum("cbb->cb", self.own_covariance)
-        n_known = float((prior * np.diag(self.covariance)).sum() + (own_prior * own_variance).sum())
-        self.n_effective = len(prior) + own_variance.size - n_known  # columns, less what their priors say
-        self.rss = float((of.seeds * self.residual**2)[of.used].sum())
-        self.rss += float(prior @ (self.best - mean) ** 2 + (own_prior * of_cells**2).sum())
+        self.inverse = np.linalg.inv(np.linalg.cholesky(products.gram + np.diag(prior)))
+        self.best = self.inverse.T @ (self.inverse @ (products.right + prior * mean))
+        self.variance = (self.inverse**2).sum(0)
+        self.residual = of.runs.y - products.columns @ self.best
+        self.n_effective = len(prior) - float(prior @ self.variance)  # columns, less what their priors say
+        self.rss = float((of.seeds * self.residual**2)[of.used].sum() + prior @ (self.best - mean) ** 2)
         self.log_density = -self.n_free / 2 * math.log(self.rss + 1e-300)
-        self.log_density -= float(np.log(np.diag(self.root)).sum()) - float(np.log(prior).sum()) / 2
-        self.log_density -= (
-            float(np.linalg.slogdet(alone)[1].sum() - len(alone) * np.log(own_prior).sum()) / 2
-        )
+        self.log_density += float(np.log(np.diag(self.inverse)).sum() + np.log(prior).sum() / 2)
 
-    def draws(self, n: int, random: np.random.Generator) -> tuple[Array, Array]:
-        """Return n draws of own coefficients [n, C, 1 + J] and of shared ones [n, p]."""
+    def draws(self, n: int, random: np.random.Generator) -> Array:
+        """Return n draws of the coefficients, [n, p]."""
         sigma = np.sqrt(self.rss / random.chisquare(self.n_free, n))
-        steps = np.linalg.solve(self.root.T, random.standard_normal((len(self.best), n)))
-        shared = self.best + sigma[:, None] * steps.T
-        alone = self.own_best - np.einsum("cbp,sp->scb", self.gain, shared)
-        chance = np.linalg.cholesky(self.own_covariance) @ random.standard_normal(
-            (n, *self.own_best.shape, 1)
-        )
-        return alone + sigma[:, None, None] * chance[..., 0], shared
+        return self.best + sigma[:, None] * (random.standard_normal((n, len(self.best))) @ self.inverse)

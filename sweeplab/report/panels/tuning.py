@@ -56,8 +56,7 @@ class BestValuesPanel(Panel, name="best_values", heading="Best value against siz
             notes += [
                 f"{name}, {quantity}: {_in_words(entry)}." for quantity, entry in searched.numbers.items()
             ]
-            constants = searched.as_dict()["constant"]
-            notes += [f"One {name} for every {each['over']} {each['verdict']}." for each in constants]
+            notes += [f"One {name} for every {each['over']} {each['verdict']}." for each in searched.constant]
         first = names[0]
         return cls(
             title=f"Best {' and '.join(names)} against size".replace("_", " "),
