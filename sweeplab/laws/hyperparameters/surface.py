@@ -194,20 +194,20 @@ class _Regression:
         z, n_cells = self.distances(), self.runs.n_cells
         is_in = np.eye(n_cells)[self.runs.cell]
         slopes = -z @ self.bend
-        own = (is_in[:, :, None] * slopes[:, None, :]).reshape(len(z), -1)
+        alone = (is_in[:, :, None] * slopes[:, None, :]).reshape(len(z), -1)
         squares = z[:, self.first] * z[:, self.second]
         squares[:, self.first == self.second] /= 2
         moves = (self.terms[self.runs.cell][:, :, None] * slopes[:, None, :]).reshape(len(z), -1)
-        return np.hstack([is_in, own, squares, z**3 / 6, moves])
+        return np.hstack([is_in, alone, squares, z**3 / 6, moves])
 
     def parts(self, coefficients: Array) -> tuple[Array, Array, Array, Array]:
         """Return levels [..., C], v [..., C, J], B [..., J, J] and the moves of the law [..., L, J]."""
         before, count = coefficients.shape[:-1], self.n_values
         ends = np.cumsum([self.runs.n_cells, self.runs.n_cells * count, len(self.first), count])
-        levels, own, squares, _, moves = np.split(coefficients, ends, axis=-1)
+        levels, alone, squares, _, moves = np.split(coefficients, ends, axis=-1)
         bend = np.empty((*before, count, count))
         bend[..., self.first, self.second] = bend[..., self.second, self.first] = squares
-        return levels, own.reshape(*before, -1, count), bend, moves.reshape(*before, -1, count)
+        return levels, alone.reshape(*before, -1, count), bend, moves.reshape(*before, -1, count)
 
     def prior(self, scatter: float, bent: float) -> tuple[Array, Array]:
         """Return the precisions [p] of the coefficients in units of the noise's, and their means [p].
@@ -215,10 +215,10 @@ class _Regression:
         The mean of a move of d_2 leaves none of the law's bend.
         """
         n_cells, bends = self.runs.n_cells, self.law[1 + len(self.names) :].ravel()
-        own, skew = [scatter] * (n_cells * self.n_values), _SKEW * np.diag(self.bend)
+        alone, skew = [scatter] * (n_cells * self.n_values), _SKEW * np.diag(self.bend)
         free = [np.inf] * ((1 + len(self.names)) * self.n_values)
         sds = np.array(
-            [*[np.inf] * n_cells, *own, *[np.inf] * len(self.first), *skew, *free, *[bent] * len(bends)]
+            [*[np.inf] * n_cells, *alone, *[np.inf] * len(self.first), *skew, *free, *[bent] * len(bends)]
         )
         means = np.zeros(len(sds))
         means[len(sds) - len(bends) :] = -bends
@@ -229,14 +229,14 @@ class _Regression:
         for _ in range(_ROUNDS):
             if self.n_free < 3:
                 return False
-            found = _Posterior(self, _Products(self), *_USUAL)
-            _, _, bend, moves = self.parts(found.best)
+            posterior = _Posterior(self, _Products(self), *_USUAL)
+            _, _, bend, moves = self.parts(posterior.best)
             if np.linalg.eigvalsh(bend)[0] <= _LEAST_BEND:
                 return False
-            squares = float((self.seeds * found.residual**2)[self.used].sum())
-            freedom = max(float(self.used.sum()) - found.n_effective, 1.0)
+            squares = float((self.seeds * posterior.residual**2)[self.used].sum())
+            freedom = max(float(self.used.sum()) - posterior.n_effective, 1.0)
             self.noise = max(math.sqrt(squares / freedom), 1e-7)
-            curvature_error = np.diag(self.parts(self.noise * np.sqrt(found.variance))[2])
+            curvature_error = np.diag(self.parts(self.noise * np.sqrt(posterior.variance))[2])
             self.is_sure = bool((curvature_error < _CURVATURE * np.diag(bend)).all())
             self.is_sure = self.is_sure and self.n_free >= _FEWEST_FREE
             self.bend = bend
@@ -255,10 +255,10 @@ class _Regression:
         shares = np.exp(density - density.max())
         counts = random.multinomial(N_DRAWS, shares / shares.sum())
         drawn = [each.draws(int(n), random) for each, n in zip(posteriors, counts, strict=True)]
-        levels, own, bend, moves = self.parts(np.concatenate(drawn))
+        levels, alone, bend, moves = self.parts(np.concatenate(drawn))
         kept = random.permutation(np.flatnonzero(np.linalg.eigvalsh(bend)[:, 0] > _LEAST_BEND))
-        own, bend, moves = own[kept], bend[kept], moves[kept]
-        away = np.einsum("cl,slj->scj", self.terms, moves) + own
+        alone, bend, moves = alone[kept], bend[kept], moves[kept]
+        away = np.einsum("cl,slj->scj", self.terms, moves) + alone
         lowest = levels[kept] - np.einsum("scj,sjk,sck->sc", away, bend, away) / 2
         has_row = np.bincount(self.runs.cell[self.used], minlength=self.runs.n_cells) > 0
         scatter, bent = np.repeat(np.array(grid), counts, axis=0)[kept].T
