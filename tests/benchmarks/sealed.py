@@ -28,7 +28,7 @@ name: {name}
 data: {{corpus: python-source, tokenizer: byte}}
 fixed: {{{fixed}, block_size: 64, batch_size: 16, dropout: 0.0, eval_tokens: 65536, device: cpu}}
 grid: {{max_iters: {budgets}, n_embd: {widths}}}
-constraints: ["train_flops <= 1.5e12"]
+constraints: ["train_flops <= 7.7e11"]
 search:
   learning_rate: [3e-3, 6e-3, 1.2e-2]
   n_head: {{expr: "max(1, n_embd // 16)"}}
@@ -49,7 +49,7 @@ STUDIES = {
     "one-layer": ("n_layer: 1", 2),
     "llama": ("n_layer: 2, positions: rotary, activation: swiglu, norm: rmsnorm", 3),
 }
-BUDGETS, WIDTHS = [150, 500, 1250, 3500], [8, 12, 16, 24, 32, 48, 64]
+BUDGETS, WIDTHS = [80, 250, 650, 1800], [8, 12, 16, 24, 32, 48, 64]
 FITTED, WHOLE = (BUDGETS[:-1], WIDTHS[:-2]), (BUDGETS, WIDTHS)
 
 
@@ -66,9 +66,9 @@ def scored(name: str, folder: Path, law: str) -> list[dict[str, Any]]:
         file.write_text(STUDY.format(name=name, fixed=fixed, seed=seed, budgets=budgets, widths=widths))
     lab, ledger = ("--lab", folder / "lab"), ("--ledger", folder / f"{name}.jsonl")
     if not ledger[1].exists():
-        sweeplab("study", "run", fitted, *lab)
+        sweeplab("run", fitted, *lab)
         sweeplab("laws", "predict", name, "--law", law, "--targets", whole, "--seal", *lab, *ledger)
-    sweeplab("study", "run", whole, *lab)
+    sweeplab("run", whole, *lab)
     found: list[dict[str, Any]] = json.loads(sweeplab("laws", "verify", name, "--json", *lab, *ledger))[
         "forecasts"
     ]
@@ -101,7 +101,7 @@ def main(folder: Path, law: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path)
-    parser.add_argument("--law", default="kaplan")
+    parser.add_argument("--law", default="chinchilla")
     chosen = parser.parse_args()
     if chosen.folder:
         chosen.folder.mkdir(parents=True, exist_ok=True)
