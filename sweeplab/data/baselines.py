@@ -1,4 +1,4 @@
-"""The n-gram baseline of each objective: a trained model should have a lower loss.
+"""The n-gram baseline of an objective: a trained model should have a lower loss.
 
 A baseline has the same information as a model. It counts n-grams in as many tokens of the training split as a study's
 longest run reads, and is evaluated on the same batches as the study's runs, with the same visible tokens. Its order is
@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -30,7 +30,7 @@ from sweeplab.data.generators import RandomStream, generator_key
 from sweeplab.data.objectives import evaluated_on, make_objective, special_tokens
 from sweeplab.data.objectives.base import Objective
 from sweeplab.data.objectives.pairs import FORMS, Classification, PairsObjective
-from sweeplab.data.objectives.tokens import HIDDEN, REPLACED, Masked, NextToken, Span
+from sweeplab.data.objectives.tokens import HIDDEN, REPLACED, Masked, NextToken
 from sweeplab.data.prompts import BOS, MASK, label
 from sweeplab.files import cache_folder, make_folder, read_bytes, write_whole
 from sweeplab.hyperparameters import Hyperparameters
@@ -290,51 +290,6 @@ class PairsTask(Task):
 
 
 @final
-class SpanTask(Task):
-    """Predicts a hidden token from the text before it, and the end of a span from the number of tokens left."""
-
-    method = "n-grams of the text before"
-
-    def probabilities(self, batch: Batch, predict: Predict) -> Array:
-        """Return the probability of each hidden token, and of each span's end."""
-        is_end = self._is_marker(batch.targets)
-        end = span_ends(is_end)
-        text, order = self._restored(batch)
-        tokens = predict(_select(slice(None), _preceding(text), text)).reshape(text.shape)
-        hidden = np.take_along_axis(tokens, np.argsort(order, axis=1), axis=1)[:, -is_end.shape[1] :]
-        return np.where(is_end, end, (1 - end) * hidden).ravel()
-
-    def _is_marker(self, tokens: Ids) -> Any:
-        return tokens >= self.special.n_ordinary
-
-    def _restored(self, batch: Batch) -> tuple[Ids, Ids]:
-        """Return the original text, and the index of each of its tokens in the source followed by the target.
-
-        Markers are moved to the end, where they do not disturb the text.
-        """
-        source: Any = batch.source
-        parts: list[Ids] = [source, batch.targets]
-        both = np.concatenate(parts, axis=1)
-        is_text = ~self._is_marker(both)
-        n_spans = [np.cumsum(self._is_marker(part), axis=1) for part in parts]
-        segment = np.concatenate([2 * n_spans[0], 2 * n_spans[1] - 1], axis=1)
-        order = np.argsort(np.where(is_text, segment, segment.max() + 1), axis=1, kind="stable")
-        return np.take_along_axis(np.where(is_text, both, NONE), order, axis=1), order
-
-
-def span_ends(markers: Any) -> Array:
-    """Return the probability of a marker (a sentinel or `eos`) at each position, from the mask [B, T] of all markers.
-
-    Every window hides the same number of tokens in the same number of spans, and all divisions are equally likely. If
-    n tokens and k spans are left, the share of divisions that end the span here is k / n.
-    """
-    n_markers, n_tokens = (np.cumsum(each[:, ::-1], axis=1)[:, ::-1] for each in (markers, ~markers))
-    end = np.where(n_tokens == 0, 1.0, (n_markers - 1) / np.maximum(n_tokens, 1))
-    # A target begins with a marker, and no span is empty.
-    return np.choose(shifted(markers.astype(np.int64), 1) + 1, [1.0, end, 0.0])
-
-
-@final
 class LabelsTask(Task):
     """Predicts a label from its frequency, independent of the text."""
 
@@ -357,12 +312,11 @@ TASKS: dict[str, type[Task]] = {
     NextToken.name: NextTokenTask,
     Masked.name: MaskedTask,
     PairsObjective.name: PairsTask,
-    Span.name: SpanTask,
     Classification.name: LabelsTask,
 }
 
 
-FORMAT = 7  # part of every digest: raise it when the same data would give another loss
+FORMAT = 8  # part of every digest: raise it when the same data would give another loss
 N_PARTS = 10  # the last of so many parts of the examples is held out, to choose the order
 EM_STEPS = 20
 
@@ -371,8 +325,8 @@ EM_STEPS = 20
 class Baseline:
     """The loss of an n-gram model, in its `unit` and in bits per byte (None for labels).
 
-    `method` describes the model, and `by_order` has its losses for the orders from 1 to `order`. `copied` is the weight
-    of copied source tokens in the mixture, `n_counted` the number of counted tokens.
+    `method` and `order` describe the model. `copied` is the weight of copied source tokens in the mixture, `n_counted`
+    the number of counted tokens.
     """
 
     loss: float
@@ -381,7 +335,6 @@ class Baseline:
     order: int
     copied: float
     n_counted: int
-    by_order: Sequence[float]
     unit: str = Objective.unit
 
 
@@ -420,21 +373,18 @@ def _computed(dataset: Dataset, values: Hyperparameters, split: Scored, n_tokens
     order, weight = _selected(examples.part(slice(n_fitted)), examples.part(slice(n_fitted, None)), task)
     ngrams = NGrams(examples._replace(contexts=examples.contexts[: order - 1]), task.vocab_size)
 
+    def predict(examples: Examples) -> Array:
+        *_, counted = ngrams.probabilities(examples)
+        return _mixed(counted, weight, examples.copied)
+
     objective = make_objective(dataset.scored(split), values)
-    totals, n_targets = np.zeros(order), 0
+    total, n_targets = 0.0, 0
     for batch in objective.evaluation(values.evaluated_tokens):
-        for level in range(order):
-
-            def predict(examples: Examples, level: int = level) -> Array:
-                counted = next(islice(ngrams.probabilities(examples), level, None))
-                return _mixed(counted, weight, examples.copied)
-
-            totals[level] -= float(np.log(task.probabilities(batch, predict)).sum())
+        total -= float(np.log(task.probabilities(batch, predict)).sum())
         n_targets += batch.n_targets
-    losses = (totals / n_targets).tolist()
-    per_byte = dataset.bits_per_byte(losses[-1], values, split)
-    n_counted = len(examples.tokens)
-    return Baseline(losses[-1], per_byte, task.method, order, weight, n_counted, losses, objective.unit)
+    loss = total / n_targets
+    per_byte = dataset.bits_per_byte(loss, values, split)
+    return Baseline(loss, per_byte, task.method, order, weight, len(examples.tokens), objective.unit)
 
 
 def _selected(fitted: Examples, held_out: Examples, task: Task) -> tuple[int, float]:

@@ -46,8 +46,6 @@ from sweeplab.records.runs import (
     run_key,
 )
 
-_ORDERS_NAMED = 5
-
 # ------------------------------------------------------------------ studies
 
 
@@ -305,10 +303,6 @@ def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
         if unit == "nats/token" and "n_counted" in baseline:
             text += f", counted in {several(baseline['n_counted'], 'token')}"
         text += f", order {order}"
-        low = baseline.get("by_order", ())[: order - 1][:_ORDERS_NAMED]
-        if low:
-            first = "order 1 on" if len(low) > 1 else "order 1"
-            text += f"; {first}: {', '.join(f'{loss:.2f}' for loss in low)}"
         cells.setdefault(text, []).append(cell)
     if len(cells) == 1:
         return [f"n-gram baseline: {text}" for text in cells]

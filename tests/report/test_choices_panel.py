@@ -22,7 +22,6 @@ BASELINE = {
     "bits_per_byte": 5.05,
     "method": "n-grams",
     "order": 4,
-    "by_order": [5.0, 4.5, 4.0, 3.5],
 }
 
 
