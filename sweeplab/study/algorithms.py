@@ -38,13 +38,7 @@ def settled_sampler(spec: StudySpec) -> Sampler:
     if spec.sampler.type != AUTO:
         return spec.sampler
     has_cells = _n_points(spec) > 1 and any(map(_has_numbers, spec.search.values()))
-    return Sampler(type=JOINT if has_cells or believed(spec) else "tpe", options=spec.sampler.options)
-
-
-def believed(spec: StudySpec) -> dict[str, Range]:
-    """Return the ranges with a prior, which the joint sampler alone takes."""
-    entries = spec.search.items()
-    return {name: entry for name, entry in entries if isinstance(entry, Range) and entry.prior is not None}
+    return Sampler(type=JOINT if has_cells else "tpe", options=spec.sampler.options)
 
 
 def _n_points(spec: StudySpec) -> int:

@@ -5,8 +5,6 @@ is the one whose result is expected to lower the cell's lowest expected loss mos
 of most expected improvement; the cell's last trial is the point of lowest expected loss. First trials are spread evenly
 over all cells together.
 
-What a person believes of the best values (`prior`) counts less the more trials have ended.
-
 Pruned trials enter with the loss that they would have reached if they had improved like the trials that ended, diverged
 ones as worse than all others, running ones with their expected losses.
 """
@@ -18,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from optuna.trial import FrozenTrial, TrialState
@@ -34,12 +32,9 @@ from sweeplab.laws.surrogate import (
     condition,
     fit_scales,
 )
-from sweeplab.study.axes import BETA, Axes, Prior, SearchAxis, axes_of_values, size_axes
+from sweeplab.study.axes import Axes, SearchAxis, axes_of_values, size_axes
 from sweeplab.study.search import Choices, Range, Sampled, Scalar
 from sweeplab.study.space import Space, nearest_cells, spread
-
-if TYPE_CHECKING:
-    pass
 
 # New points are chosen among this many spread over the space, and this many near the best of these; among all choices
 # where there are fewer.
@@ -190,23 +185,7 @@ class JointModel:
         n_axes = len(self.spaces[cell].parameters)
         offset = np.random.default_rng(generator_key(self.seed, "joint")).random(n_axes)
         place = (spread(number * _stride(len(self.spaces), n_axes) + cell, n_axes) + offset) % 1.0
-        for axis, prior in self._priors(cell).items():
-            place[axis] = min(prior.quantile(place[axis]), _BELOW_1)
         return self.spaces[cell].point(place.tolist(), fixed)
-
-    def _priors(self, cell: int) -> dict[int, Prior]:
-        entries = enumerate(self.spaces[cell].parameters.values())
-        priors = {axis: Prior.of(entry) for axis, entry in entries if isinstance(entry, Range)}
-        return {axis: prior for axis, prior in priors.items() if prior}
-
-    def _believed(self, cell: int, candidates: Sequence[_Candidate], fixed: Mapping[str, Any]) -> Floats:
-        names, logs = [*self.spaces[cell].parameters], np.zeros(len(candidates))
-        for axis, prior in self._priors(cell).items():
-            if names[axis] not in fixed:
-                is_sampled = np.array([names[axis] in each.point for each in candidates])
-                shares = np.array([each.shares[axis] for each in candidates])
-                logs += is_sampled * np.log(prior.density(shares))
-        return logs
 
     def best(self, cell: int) -> dict[str, Scalar]:
         """Return the point of a cell of lowest expected loss, whether it was tried or not."""
@@ -271,30 +250,28 @@ class JointModel:
         if surrogate is None:
             return candidates
         for width in () if is_small else NEAR:
-            best = self._ranked(surrogate, cell, candidates, fixed, exploits)[:N_BEST]
+            best = self._ranked(surrogate, cell, candidates, exploits)[:N_BEST]
             centers = [each.shares for each in itertools.islice(itertools.cycle(best), N_NEAR)]
             places = np.array(centers) + width * draws.standard_normal((N_NEAR, len(space.parameters)))
             candidates = added(candidates, np.clip(places, 0, _BELOW_1))
-        return self._ranked(surrogate, cell, candidates, fixed, exploits)
+        return self._ranked(surrogate, cell, candidates, exploits)
 
     def _ranked(
         self,
         surrogate: Surrogate,
         cell: int,
         candidates: Sequence[_Candidate],
-        fixed: Mapping[str, Any],
         exploits: bool,
     ) -> list[_Candidate]:
         x = self.inputs.rows(self.spaces[cell], [each.point for each in candidates])
         mean, sd = surrogate.marginal(x)
         if exploits:
             return [candidates[index] for index in np.argsort(mean, kind="stable")]
-        weight = np.exp(BETA / len(surrogate.y) * self._believed(cell, candidates, fixed))
-        improvement = expected_improvement(mean, sd, float(mean.min())) * weight
+        improvement = expected_improvement(mean, sd, float(mean.min()))
         by_improvement = np.argsort(-improvement, kind="stable")
         few = np.union1d(by_improvement[:N_COMPARED], np.argsort(mean, kind="stable")[:N_COMPARED])
         gain = knowledge_gradient(surrogate.predict(x[few]), surrogate.noise_sd(x[few]))
-        first = few[np.argsort(-gain * weight[few], kind="stable")]
+        first = few[np.argsort(-gain, kind="stable")]
         rest = by_improvement[~np.isin(by_improvement, first)]
         return [candidates[index] for index in (*first, *rest)]
 

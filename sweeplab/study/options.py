@@ -124,9 +124,7 @@ _PERCENTILE = "Ends a trial that is not within the best share of the others"
 _PATIENT = "Applies another pruner only to a trial that has stopped improving"
 
 SAMPLERS: dict[str, AlgorithmRow] = {
-    AUTO: AlgorithmRow(
-        "JointSampler", "joint where a study searches numbers in several cells, or has a prior; else tpe"
-    ),
+    AUTO: AlgorithmRow("JointSampler", "joint where a study searches numbers in several cells; else tpe"),
     JOINT: AlgorithmRow("JointSampler", "One Gaussian process over all cells: sizes learn from each other"),
     "tpe": AlgorithmRow("TPESampler", _TPE),
     "gp": AlgorithmRow("GPSampler", "Gaussian process: for few trials of few numeric parameters", {}, _QUIET),

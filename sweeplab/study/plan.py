@@ -20,15 +20,12 @@ from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import DataDescription
 from sweeplab.study.algorithms import (
-    believed,
     first_decision,
     n_startup_trials,
     promotes,
     rungs,
     settled_pruner,
-    settled_sampler,
 )
-from sweeplab.study.options import JOINT
 from sweeplab.study.problems import reaches_in_words
 from sweeplab.study.rules import facts
 from sweeplab.study.space import MOST_LISTED, Space, unmet
@@ -410,9 +407,6 @@ def warnings(spec: StudySpec, cells: Sequence[Samples]) -> Iterator[str]:
         yield f"a cell has only {fewest}, and none is trained twice: repeats and more seeds measure the noise"
     if promotes(spec.pruner) and spec.budget.time is None and spec.budget.flops is None:
         yield "the pruner never promotes: it does so while time or FLOPs are left, and the budget limits neither"
-    sampler, priors = settled_sampler(spec).type, ", ".join(believed(spec))
-    if priors and sampler != JOINT:
-        yield f"the prior of {priors} has no effect: the sampler {sampler} takes none, joint does"
     runs = [run for cell in cells for run in cell.valid]
     models = ", ".join(sorted({run.model for run in runs} - {TRANSFORMER}))
     if models:

@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import (
     ConfigDict,
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from optuna.trial import BaseTrial
 
 Scalar = str | int | float | bool | None
-# How far the best value may lie from a range's prior: a standard deviation, as a share of the range.
-CONFIDENCES = {"low": 0.5, "medium": 0.25, "high": 0.125}
-MEDIUM = "medium"
 # A float cannot distinguish more steps than this.
 MOST_STEPS = 2**53
 _CHECKED = ConfigDict(extra="forbid")
@@ -58,18 +55,6 @@ class Range(Entry):
     log: Annotated[bool, Field(strict=True, description="Sample evenly over the logarithm")] = False
     step: Annotated[float | None, Field(strict=True, gt=0, allow_inf_nan=False)] = None
     when: Annotated[Condition | None, _WHEN] = None
-    prior: Annotated[
-        float | None,
-        Field(
-            strict=True,
-            allow_inf_nan=False,
-            description="Where the best value is believed to be; for the sampler joint",
-        ),
-    ] = None
-    confidence: Annotated[
-        Literal["low", "medium", "high"] | None,
-        Field(description=f"How firmly it is believed; default: {MEDIUM}"),
-    ] = None
 
     @model_validator(mode="after")
     def _is_sound(self) -> Self:
@@ -84,11 +69,6 @@ class Range(Entry):
             raise Refusal(what, "a min above 0, or no log", at=("min",), is_secret=True)
         if self.step is not None:
             self._check_step(self.step)
-        if self.confidence and self.prior is None:
-            raise Refusal("has no prior beside it", "a prior", at=("confidence",))
-        if self.prior is not None and not low <= self.prior <= high:
-            what = f"is {self.prior:g}, which lies outside of its range"
-            raise Refusal(what, f"{low:g} to {high:g}", at=("prior",), is_secret=True)
         return self
 
     def _check_step(self, step: float) -> None:
@@ -172,13 +152,6 @@ class Range(Entry):
         if self.integer:
             return int(min(max(round(value), self.min), self.max))
         return min(max(value, self.min), self.max)
-
-    def share(self, value: float) -> float:
-        """Return how far through the range a value lies, from 0 to 1."""
-        low, high, place = self.min, self.max, value
-        if self.log:
-            low, high, place = math.log(low), math.log(high), math.log(value)
-        return (place - low) / (high - low)
 
     @property
     def _step(self) -> float | None:
@@ -298,7 +271,7 @@ FORMS: dict[str, tuple[type[Entry], tuple[str, ...]]] = {
     "expr": (Derived, ("expr",)),
     "divides": (Divisors, ("divides", "min", "max", "when")),
     "choices": (Choices, ("choices", "when")),
-    "min": (Range, ("min", "max", "log", "step", "when", "prior", "confidence")),
+    "min": (Range, ("min", "max", "log", "step", "when")),
 }
 FORMS["max"] = FORMS["min"]
 _KEYS = (*FORMS["min"][1], "choices", "divides", "expr")

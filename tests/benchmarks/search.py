@@ -4,11 +4,9 @@ Run: python tests/benchmarks/search.py [repeats]. Two tables of nine cells (n_la
 four seeds at each of five or six learning rates: `unstable` (216 runs) and `stable` (180, with qk_norm and a longer
 warm-up). A trial gets the loss of one of the seeds, drawn without replacement. `random` and `tpe` (Optuna's, which
 models from the second trial on) search each cell alone and choose the lowest loss seen; `joint` searches all cells
-together and chooses the surrogate's minimum. The columns are an anytime curve. Rows about priors search the whole
-range of rates instead of a list, and a proposal takes the nearest tabulated rate: a right prior lies at the best rate
-of all cells, a wrong one at the end of the range farthest from it. A second table chooses among the trials of a joint
-search whose last one is the surrogate's minimum: by the lowest value seen, by the expected one (`study/choice.py`),
-that with the last trial as a repetition of the choice on another seed (`budget: {repeats: 1}`), and that where all
+together and chooses the surrogate's minimum. The columns are an anytime curve. A second table chooses among the
+trials of a joint search whose last one is the surrogate's minimum: by the lowest value seen, by the expected one
+(`study/choice.py`), that with the last trial as a repetition of the choice on another seed (`budget: {repeats: 1}`), and that where all
 trials of a cell but its last one are asked at once. The excess is the
 mean loss of the seeds at the chosen learning rate above that at the cell's best one; the table has the mean over cells
 and repeats, its standard error, and the mean of the worst cell.
@@ -42,11 +40,7 @@ from sweeplab.study.space import Space, cells, spaces_of
 
 TABLES = {"unstable": "sweep_small.csv", "stable": "sweep_stable.csv"}
 TRIALS = (1, 2, 3, 4, 6, 8, 12, 16)
-MOST_JOINT, MOST_BELIEVED = 8, 4
-BELIEVED = (
-    "no prior",
-    *(f"{kind} prior, {word}" for kind in ("right", "wrong") for word in ("medium", "high")),
-)
+MOST_JOINT = 8
 CHOSEN = (4, 6)
 KINDS = {
     "random": optuna.samplers.RandomSampler,
@@ -206,12 +200,9 @@ def chosen_of(replay: Replay, seed: int, n_trials: int, repeats: int, batch: int
     return {"lowest": replay.excess(best(by_value=True)), "expected": replay.excess(best())}
 
 
-def spaces_by_size(losses: Losses, prior: dict[str, Any] | None = None) -> Spaces:
-    """Return the search space of each cell: the tabulated learning rates, or their range with a `prior` or with {}."""
+def spaces_by_size(losses: Losses) -> Spaces:
+    """Return the search space of each cell: the tabulated learning rates."""
     (rates,) = {tuple(sorted(each)) for each in losses.values()}
-    searched: Any = [*rates]
-    if prior is not None:
-        searched = {"min": rates[0], "max": rates[-1], "log": True, **prior}
     written = {
         "name": "replayed",
         "data": {"corpus": "python-docs", "tokenizer": "char"},
@@ -220,7 +211,7 @@ def spaces_by_size(losses: Losses, prior: dict[str, Any] | None = None) -> Space
             "n_embd": sorted({size[1] for size in losses}),
         },
         "fixed": {"n_head": 2},
-        "search": {"learning_rate": searched},
+        "search": {"learning_rate": [*rates]},
     }
     spec = study_from(written, Problems(SourceMap()))
     kept, _ = cells(spec, 65)
@@ -234,29 +225,13 @@ def of_sampler(table: str, name: str, seed: int) -> Any:
     replay = Replay(losses, np.random.default_rng(seed))
     if name in KINDS:
         return alone(replay, KINDS[name], 1000 * seed), seconds
-    kind, _, confidence = name.partition(" prior, ")
-    center = {"right": best_rate(losses), "wrong": far_rate(losses)}.get(kind)
-    prior = {"prior": center, "confidence": confidence} if center else {}
-    spaces = spaces_by_size(losses, None if name == "joint" else prior)
-    return joint(replay, seed, seconds, spaces, MOST_JOINT if name == "joint" else MOST_BELIEVED), seconds
+    return joint(replay, seed, seconds, spaces_by_size(losses), MOST_JOINT), seconds
 
 
 def of_choice(table: str, n_trials: int, repeats: int, batch: int, seed: int) -> dict[str, Any]:
     """Return what `chosen_of` does for a repeat."""
     replay = Replay(losses_of(TABLES[table]), np.random.default_rng(seed))
     return chosen_of(replay, seed, n_trials, repeats, batch)
-
-
-def best_rate(losses: Losses) -> float:
-    """Return the learning rate with the lowest mean log loss over all cells."""
-    (rates,) = {tuple(each) for each in losses.values()}
-    return min(rates, key=lambda rate: sum(np.log(np.mean(each[rate])) for each in losses.values()))
-
-
-def far_rate(losses: Losses) -> float:
-    """Return the end of the range that lies farthest from the best learning rate."""
-    rates, best = [*next(iter(losses.values()))], best_rate(losses)
-    return max((min(rates), max(rates)), key=lambda rate: abs(np.log(rate / best)))
 
 
 def main(repeats: int) -> None:
@@ -268,7 +243,7 @@ def main(repeats: int) -> None:
         samplers = {
             (table, name): [pool.submit(of_sampler, table, name, seed) for seed in range(repeats)]
             for table in TABLES
-            for name in (*KINDS, "joint", *BELIEVED)
+            for name in (*KINDS, "joint")
         }
         choices = {case: [pool.submit(of_choice, *case, seed) for seed in range(repeats)] for case in chosen}
         rows, seconds = [], list[float]()

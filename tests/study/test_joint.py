@@ -7,9 +7,7 @@ from optuna.trial import TrialState, create_trial
 from tiny_study import study_of_parts
 
 from sweeplab.laws.surrogate import Posterior
-from sweeplab.study.axes import Prior
 from sweeplab.study.joint import JointModel, knowledge_gradient
-from sweeplab.study.search import CONFIDENCES
 from sweeplab.study.space import cells, spaces_of
 
 SEARCH = {
@@ -165,27 +163,6 @@ def test_the_knowledge_gradient_is_the_expected_drop_of_the_lowest_mean():
         assert gains[at] == pytest.approx(points.mean.min() - lowest.mean(), abs=0.003)
 
 
-BELIEVED = {"learning_rate": {**SEARCH["learning_rate"], "prior": 3e-3, "confidence": "high"}}
-
-
-def test_first_points_and_proposals_lie_nearer_to_a_prior():
-    plain = spaces({"learning_rate": SEARCH["learning_rate"]}, {"n_embd": [32, 64]})
-    believed = spaces(BELIEVED, {"n_embd": [32, 64]})
-    firsts = [
-        [
-            JointModel(of, lambda cell: Trials(), 0).first(cell, number)["learning_rate"]
-            for number in range(30)
-        ]
-        for of in (plain, believed)
-        for cell in (0, 1)
-    ]
-    away = [np.mean(np.abs(np.log(np.array(rates) / 3e-3))) for rates in firsts]
-    assert max(away[2:]) < 0.8 * min(away[:2])
-    one, two = searched(plain, 1)[0], searched(believed, 1)[0]
-    away = [abs(np.log(model.propose(0, 1, {})["learning_rate"] / 3e-3)) for model in (one, two)]
-    assert away[1] <= away[0]
-
-
 @pytest.mark.parametrize("n_cells", [2, 5, 8, 21, 55])
 @pytest.mark.parametrize("names", [("learning_rate",), ("learning_rate", "dropout")])
 def test_first_points_lie_apart_in_each_cell_and_fill_the_range_together(n_cells, names):
@@ -202,21 +179,3 @@ def test_first_points_lie_apart_in_each_cell_and_fill_the_range_together(n_cells
         shares += rates
     gaps = np.diff(np.sort([*shares, min(shares) + 1]))
     assert gaps.max() < 4 / len(shares) + 0.05
-
-
-def test_a_wrong_prior_is_forgotten():
-    wrong = {"learning_rate": {**SEARCH["learning_rate"], "prior": 1e-3, "confidence": "high"}}
-    model, _ = searched(spaces(wrong, {"n_embd": [32, 64, 128]}), 4)
-    for cell, width in enumerate((32, 64, 128)):
-        assert model.best(cell)["learning_rate"] == pytest.approx(0.02 * 32 / width, rel=0.35)
-
-
-@pytest.mark.parametrize("center", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("sd", CONFIDENCES.values())
-def test_a_prior_is_a_density_with_its_quantiles(center, sd):
-    prior, shares = Prior(center, sd), np.linspace(0, 1, 100_001)
-    assert prior.density(shares).mean() == pytest.approx(1, abs=1e-3)
-    below = [
-        prior.density(shares[shares <= prior.quantile(share)]).sum() / len(shares) for share in (0.1, 0.6)
-    ]
-    assert below == pytest.approx([0.1, 0.6], abs=2e-3)

@@ -162,15 +162,6 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
         ("search: {warmup_iters: {min: 1, max: 9, step: §2, log: true}}", "either log or step"),
         ("search: {warmup_iters: {min: 0, max: 9, step: §2}}", "max 8 or 10"),
         ("search: {dropout: {min: 0, max: 0.2, §stp: 0.1}}", "did you mean 'step'"),
-        (
-            "search: {learning_rate: {min: 1e-4, max: 1e-1, prior: §0.5}}",
-            "prior is 0.5, which lies outside of its range; allowed: 0.0001 to 0.1",
-        ),
-        (
-            "search: {dropout: {min: 0, max: 0.1, prior: 0.1, confidence: §hgih}}",
-            "low . medium . high; did you mean 'high'",
-        ),
-        ("search: {dropout: {min: 0, max: 0.1, confidence: §high}}", "has no prior beside it"),
         ("search: {activation: §{min: 1, max: 2}}", "activation takes no range"),
         ("search: {dropout: §0.1}", "under fixed"),
         ("search: {dropout: §sugested}", "did you mean 'suggested'"),

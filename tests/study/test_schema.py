@@ -5,7 +5,6 @@ from jsonschema import Draft7Validator
 from ruamel.yaml import YAML
 
 from sweeplab.hyperparameters import TABLE
-from sweeplab.study.algorithms import settled_sampler
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.file.schema import study_schema
 from sweeplab.study.options import PRUNERS, SAMPLERS
@@ -46,7 +45,6 @@ def test_a_shipped_study_fits_the_schema_and_refers_to_it(schema, path):
         "pruner: {type: hyperband, min_iters: 10, max_iters: 100, factor: 3}",
         "budget: {time: 1h30m, flops: 1.0e15}",
         "search: {n_head: {divides: n_embd, min: 1, max: 8}, min_lr: {min: 0.1, max: 1, when: lr_decay}}",
-        "search: {learning_rate: {min: 0.001, max: 0.1, log: true, prior: 0.01, confidence: high}}",
         "fixed: {patience: null, device: auto, betas: [0.9, 0.95]}",
     ],
 )
@@ -72,7 +70,6 @@ def test_what_the_reader_takes_fits(schema, text):
         "search: {dropout: {min: 0}}",
         "search: {dropout: {min: 0, max: 0.1, stp: 1}}",
         "search: {norm: suggested}",
-        "search: {dropout: {min: 0, max: 0.1, prior: 0.1, confidence: firm}}",
         "sampler: tpee",
         "sampler: {type: tpe, seed: 1}",
         "pruner: {type: percentile}",
@@ -127,19 +124,6 @@ def test_a_patience_and_a_pruner_without_effect_are_told(tmp_path):
     assert [each.partition(":")[0] for each in plan.warnings] == [
         "patience never stops a run", "the pruner never prunes",
     ]  # fmt: skip
-
-
-def test_a_prior_is_told_and_makes_the_search_joint(tmp_path):
-    written = ["dtype=float32", "search.learning_rate={min: 1e-3, max: 1e-1, log: true, prior: 1e-2}"]
-    plan, *_ = make_plan(read_study(NINE, written), tmp_path)
-    assert plan.warnings == [] and plan.sampler == "joint"
-    plan, *_ = make_plan(read_study(NINE, [*written, "sampler=random"]), tmp_path)
-    assert plan.warnings == [
-        "the prior of learning_rate has no effect: the sampler random takes none, joint does"
-    ]
-    assert (
-        settled_sampler(read_study(NINE, [*written, "sampler=auto", "grid={}", "cells=[]"])).type == "joint"
-    )
 
 
 def test_the_tables_study_is_the_table():

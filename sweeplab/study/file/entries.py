@@ -44,7 +44,7 @@ def share_of(row: Hyperparameter, written: Any) -> dict[str, str] | None:
     return {"expr": f"max({row.low:g}, {expression})" if row.low and row.kind == "int" else expression}
 
 
-RANGES = "1e-4 to 1e-2, log; 1e-4 to 1e-2, prior 1e-3, high; 0 to 0.4, step 0.1; {64, 128, 256}; [0.0, 0.3]"
+RANGES = "1e-4 to 1e-2, log; 0 to 0.4, step 0.1; {64, 128, 256}; [0.0, 0.3]"
 # Some patterns look at every pair of places in a text, so no longer text is matched.
 LONGEST = 500
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
@@ -70,7 +70,6 @@ _UNRAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 _LOG = re.compile(r"[,;(\s]*\blog(arithmic|[- ]?uniform|[- ]?scaled?|10)?\b\)?", re.IGNORECASE)
 _LINEAR = re.compile(r"[,;(\s]*\b(linear|uniform)\b\)?", re.IGNORECASE)
 _STEP = re.compile(r"[,;(\s]*\b(?:in )?steps?(?: of)?\s+(\S+?)\)?$", re.IGNORECASE)
-_PRIOR = re.compile(r"[,;(\s]*\bprior\s+([^\s,()]+)(?:[\s,(]+([a-z]+)(?:\s+confidence)?)?\)?$", re.IGNORECASE)
 _BETWEEN = re.compile(r"\s*(?:\.\.+|…|\bto\b|[–—]|(?<=[\d.\s%kKmM])-(?=[\d.\s]))\s*")
 _TIMES = re.compile(r"\s*[×·]\s*|(?<=\d)\s*x\s+(?=[A-Za-z])")
 _AMONG = re.compile(r"\s*(?:[,;|/]|\bor\b)\s*(?:or\b\s*)?")
@@ -187,9 +186,6 @@ def _derived(row: Hyperparameter, text: str) -> dict[str, str] | None:
 def _entry(row: Hyperparameter, text: str) -> Any:
     if text.lower() == SUGGESTED:
         return SUGGESTED
-    believed = _PRIOR.search(text)
-    if believed:
-        text = text[: believed.start()]
     bare, is_log, is_linear = text, 0, 0
     if row.kind != "str":  # whose choices may be called linear
         bare, is_log = _LOG.subn("", bare)
@@ -211,14 +207,11 @@ def _entry(row: Hyperparameter, text: str) -> Any:
             entry["log"] = True
         if step:
             entry["step"] = parse_value(row, step[1])
-        if believed:
-            entry["prior"] = parse_value(row, believed[1])
-        if believed and believed[2]:
-            entry["confidence"] = believed[2].lower()
         return entry
     values = values_of(row, bare)
-    has_words = is_log or is_linear or step or believed
-    return values if len(values) > 1 and not has_words else None
+    if len(values) < 2 or is_log or is_linear or step:
+        return None
+    return values
 
 
 def _unbracketed(text: str) -> str:
