@@ -64,13 +64,6 @@ def test_starts_are_uniform() -> None:
     assert 4 < chi_squared < 45  # 19 degrees of freedom: outside of it once in 1,000 times
 
 
-def test_seeds_are_decorrelated() -> None:
-    drawn = np.stack([starts(seed) for seed in range(10)]).astype(float)
-    correlation = np.corrcoef(drawn)[np.triu_indices(10, 1)]
-    assert abs(correlation).max() < 5 / np.sqrt(drawn.shape[1])
-    assert (drawn[:, :64].std(axis=0) > 0).all()
-
-
 @settings(max_examples=50)
 @given(
     n_tokens=st.none() | st.integers(1, 20_000),
@@ -96,18 +89,6 @@ def test_an_evaluation_is_spread_over_the_split() -> None:
     assert len(targets) == 10 * STRETCH
     counts, _ = np.histogram(targets, bins=10, range=(0, len(TOKENS)))
     assert abs(counts - STRETCH).max() <= STRETCH / 2
-
-
-@given(
-    n_rows=st.integers(1, 5), length=st.integers(1, 40), share=st.floats(0, 1), key=st.integers(0, 2**63 - 1)
-)
-def test_chooses_as_many_places_of_every_row_as_it_is_asked_for(
-    n_rows: int, length: int, share: float, key: int
-) -> None:
-    chosen = round(share * length)
-    places = RandomStream(key).choose(n_rows, length, chosen)
-    assert places.shape == (n_rows, length)
-    assert (places.sum(axis=1) == chosen).all()
 
 
 def test_a_stream_goes_on_where_it_was_and_another_one_is_apart() -> None:

@@ -103,12 +103,6 @@ def test_python_corpora_are_there_offline_and_the_same_in_every_process() -> Non
     assert answer.stdout.split() == [read(name).digest for name in ALWAYS_THERE]
 
 
-@pytest.mark.parametrize("name", ALWAYS_THERE)
-def test_a_path_that_would_not_be_read_is_refused(name: str) -> None:
-    with pytest.raises(BadInput, match=f"{name} takes no path; corpus (text|pairs) reads /some/where.txt"):
-        CORPORA[name].files("/some/where.txt")
-
-
 def test_tinyshakespeare_is_the_published_text(tinyshakespeare: str) -> None:
     text = text_of("tinyshakespeare", tinyshakespeare)
     assert (len(text), len(set(text))) == (1_115_394, 65)

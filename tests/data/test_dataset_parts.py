@@ -77,15 +77,6 @@ def test_prepared_pairs_are_not_built_again_and_damaged_ones_are(french: Path, c
         assert pairs_of(again, again.train) == trained
 
 
-def test_the_same_tokens_cut_elsewhere_have_another_digest(tmp_path: Path, cache: Path) -> None:
-    found = set()
-    for name, text in (("a", "ab\tcd\nabc\tdef\nx\ty\n"), ("b", "abc\td\nabcd\tef\nx\ty\n")):
-        path = tmp_path / f"{name}.tsv"
-        write(path, text)
-        found.add(prepare("pairs", "byte", str(path), cache).token_digest)
-    assert len(found) == 2
-
-
 # ------------------------------------------------------------------ bits per byte
 
 

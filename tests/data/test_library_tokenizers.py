@@ -15,13 +15,11 @@ from sweeplab.data.corpora import CORPORA
 from sweeplab.data.tokenizers import (
     TOKENIZERS,
     BpeTokenizer,
-    IdsTokenizer,
     Tokenizer,
     UnigramTokenizer,
     WordPieceTokenizer,
 )
 from sweeplab.data.tokenizers.library import BYTES, WORDS, contents_of, read_tokenizer, write_tokenizer
-from sweeplab.errors import BadInput
 
 TEXT = (
     "First Citizen:\r\n\tnaïve café, 中文 \U0001f600\u0000\ufeff\u2028 e\u0301\x1c\x85 ½ Ⅷ _a_ <mask> <|x|>\n"
@@ -193,8 +191,3 @@ def test_berts_and_t5s_own_kinds_read_text(
     assert again.encode(given, add_special_tokens=False).ids == ids
     assert contents_of(written)[size - 1] == "<|mask|>" and again.token_to_id("<|mask|>") == size - 1
     assert read_tokenizer(written).encode(given).tolist() == ids
-
-
-def test_ids_cannot_be_written() -> None:
-    with pytest.raises(BadInput, match=r"tokenizer ids cannot be written as a tokenizer.json; char, byte, "):
-        write_tokenizer(IdsTokenizer(5), {}, 5)

@@ -29,17 +29,6 @@ def test_a_near_duplicate_goes_and_the_longer_of_two_stays() -> None:
     assert without_near_duplicates([quoting, first, second]) == [quoting, first, second]
 
 
-def test_a_text_that_repeats_itself_stays_whole() -> None:
-    assert without_near_duplicates(["the same line again\n" * 1000]) == ["the same line again\n" * 1000]
-
-
-def test_a_sample_of_windows_finds_the_same_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
-    documents = [words(seed, 1_000) for seed in range(8)]
-    everything = [*documents, *(each[:-200] for each in documents)]
-    monkeypatch.setattr(splits, "MOST_WINDOWS", 4_000)
-    assert without_near_duplicates(everything) == documents
-
-
 @pytest.mark.parametrize("chunk", [splits._CHUNK, 1000])
 def test_overlap_is_the_share_that_was_planted(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(splits, "_CHUNK", chunk)

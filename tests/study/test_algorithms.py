@@ -3,9 +3,8 @@ import pytest
 from optuna.trial import TrialState
 from tiny_study import study_of_parts as read
 
-from sweeplab.errors import BadInput
 from sweeplab.study.algorithms import make_sampler, n_startup_trials, rungs, settled_pruner, settled_sampler
-from sweeplab.study.options import PRUNERS, SAMPLERS, Pruner, Sampler, build
+from sweeplab.study.options import PRUNERS, SAMPLERS, Sampler, build
 from sweeplab.study.space import Space, cells
 
 COUNTABLE = {"top_k": {"min": 10, "max": 12}, "dropout": {"min": 0, "max": 0.2, "step": 0.1}}
@@ -96,17 +95,6 @@ def test_a_pruner_judges_trials(name):
         study.tell(trial, **ended)
     assert 0 not in pruned
     assert bool(pruned) == (name != "none")
-
-
-def test_both_names_of_an_option_mean_the_same():
-    ours = read(pruner={"type": "asha", "min_iters": 100, "factor": 3}).pruner
-    optunas = read(pruner={"type": "asha", "min_resource": 100, "reduction_factor": 3}).pruner
-    assert ours == optunas == Pruner(type="asha", options={"min_resource": 100, "reduction_factor": 3})
-
-
-def test_optuna_words_reach_the_person():
-    with pytest.raises(BadInput, match=r"Optuna refuses these options: .*bootstrap_count"):
-        read(pruner={"type": "asha", "bootstrap_count": 1})
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pytest
 
 from sweeplab.data.objectives import n_special
 from sweeplab.data.objectives.tokens import corruption
-from sweeplab.errors import BadInput
 from sweeplab.expressions import Expression
 from sweeplab.study.search import Choices, Derived
 from sweeplab.study.space import Space, cells
@@ -17,30 +16,6 @@ from sweeplab.study.spec import Budget, DataSpec
 
 def data(corpus: str = "python-docs", tokenizer: str = "char", **more: Any) -> DataSpec:
     return DataSpec(corpus=corpus, tokenizer=tokenizer, **more)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("corpus", "values", "says"),
-    [
-        ("python-docs", {"objective": "pairs"},
-         "no cell meets 'objective is next_token or masked or span, because corpus"),
-        ("copy", {"objective": "masked", "family": "encoder"}, "objective is pairs, because corpus copy has"),
-        ("python-docs", {"objective": "span"}, 'objective suits family .*family is "decoder", objective is "span"'),
-        ("python-docs", {"objective": "masked", "family": "encoder_decoder"}, "masked: encoder, span: encoder_decoder"),
-        ("python-docs", {"family": "encoder_decoder", "block_size": 2}, r"at least what objective needs .*span: 3"),
-        ("python-docs", {"family": "encoder", "vocab_size": 103}, r"vocab_size >= 103 \+ special tokens"),
-        ("copy", {"vocab_size": 29}, r"vocab_size >= 26 \+ special tokens of the objective"),
-        ("copy", {"block_size": 13}, "block_size 13 is too short for the .* longest target: 12 tokens; .*at least 14"),
-        ("copy", {"block_size": 20}, "20 of family decoder cuts the source of .*% of the pairs, but their targets"),
-        ("copy", {"family": "encoder", "block_size": 14}, "at least 15"),
-    ],
-)  # fmt: skip
-def test_what_does_not_go_together_is_said_before_the_first_trial(
-    planned, corpus: str, values: dict[str, Any], says: str
-) -> None:
-    with pytest.raises(BadInput, match=says):
-        planned(data=data(corpus), values=values)
 
 
 @pytest.mark.parametrize("family", ["decoder", "encoder", "encoder_decoder"])

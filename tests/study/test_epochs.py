@@ -11,14 +11,9 @@ from tiny_study import FIXED
 from sweeplab.data.task import DataSizes
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.reading import read_plain, read_study
 from sweeplab.study.rules import facts
-from sweeplab.study.search import Range
 from sweeplab.study.space import Space, cells
-from sweeplab.sweep.loop import Loop
-from sweeplab.sweep.planning import make_plan
-from sweeplab.sweep.trials.store import Store
 from sweeplab.train.run import train_tokens
 
 SIZES = DataSizes(65, train_tokens=10_000)
@@ -123,21 +118,3 @@ def test_the_command_line_takes_one_in_place_of_the_other(tmp_path: Path) -> Non
     fixed = read_study(file, ["max_iters=70"]).fixed
     assert (fixed["max_iters"], fixed.get("epochs")) == (70, None)
     assert read_study(file, ["epochs=4"]).fixed["epochs"] == 4
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_a_run_trains_so_long_and_says_so(tiny, opened, dataset, tmp_path: Path) -> None:
-    share = 25 * 64 / len(dataset.train)
-    spec = tiny(search={"epochs": Range(share / 5, share)})
-    spec = spec.model_copy(update={"fixed": WITHOUT})
-    (cell,) = make_plan(spec, tmp_path / "lab")[0].cells
-    assert cell.max_iters is None and cell.train_tokens < 26 * 64
-    spec = spec.model_copy(update={"search": {}, "fixed": WITHOUT | {"epochs": share}})
-    plan, found, _ = make_plan(spec, tmp_path / "lab")
-    assert (plan.cells[0].max_iters, plan.cells[0].epochs) == (25, share)
-    folder = StudyFolder(tmp_path / "lab", spec.name)
-    store = Store.create(spec, found, plan.data.sizes, folder.storage_url)
-    Loop(spec, store, dataset, folder).run()
-    (run,) = folder.runs()
-    assert run.read_end().iteration == 25
-    assert (run.read_start().values.max_iters, run.read_start().values.epochs) == (25, share)

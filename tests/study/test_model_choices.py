@@ -88,13 +88,6 @@ def test_an_impossible_cell_is_left_out_with_its_reason() -> None:
     assert reason.startswith("parallel_block has its norms before the sub-layers")
 
 
-def test_an_impossible_sample_is_drawn_again() -> None:
-    space = Space(
-        study(search={"positions": ["rotary", "none"]}, fixed={"n_embd": 15, "n_head": 5}), Cell(0, {}), 65
-    )
-    assert sum(space.broken(each) is None for each in space.draws(64)) / 64 == pytest.approx(0.5, abs=0.05)
-
-
 def test_what_is_auto_is_settled_from_the_rest() -> None:
     values = resolved(fixed={"n_embd": 96, "n_head": 4, "n_layer": 5, "dropout": 0.3, "activation": "swiglu"})
     assert {name: getattr(values, name) for name in SETTLED} == {
@@ -111,8 +104,3 @@ def test_what_is_auto_is_settled_from_the_rest() -> None:
         "eval_tokens": 20 * 1024,
     }
     assert resolved(fixed={"d_ff": 100, "dropout": 0.3, "attention_dropout": 0.0}).attention_dropout == 0.0
-
-
-def test_expressions_see_what_is_settled() -> None:
-    values = resolved(fixed={"n_embd": 96, "n_head": 4}, search={"max_iters": {"expr": "d_ff + head_dim"}})
-    assert values.max_iters == 4 * 96 + 24

@@ -8,7 +8,6 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.file.schema import study_schema
 from sweeplab.study.options import PRUNERS, SAMPLERS
-from sweeplab.study.rules import facts
 from sweeplab.study.space import Space, cells
 from sweeplab.sweep.planning import make_plan
 
@@ -133,22 +132,3 @@ def test_the_tables_study_is_the_table():
     spec = read_study(STUDIES / "table.yaml")
     assert spec.fixed == {name: TABLE[name].default for name in spec.fixed} and len(spec.fixed) > 30
     assert values.n_layer == 3
-
-
-def test_the_lectures_model_has_its_parameters():
-    space, values = space_of("lecture")
-    assert facts(values).n_params == 209_729
-    assert (values.scheduler_type, values.patience_lr, values.patience, values.activation) == (
-        "plateau",
-        5,
-        10,
-        "relu",
-    )
-    assert not space.parameters
-
-
-def test_nanogpts_settings():
-    space, values = space_of("shakespeare")
-    # nanoGPT counts 0.80M: 795,904 and the positions' 64 x 128.
-    assert facts(values).n_params == 795_904 + 64 * 128
-    assert not space.parameters

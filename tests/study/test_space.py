@@ -5,7 +5,7 @@ from tiny_study import study_of_parts as study
 
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
-from sweeplab.study.rules import facts, order
+from sweeplab.study.rules import facts
 from sweeplab.study.space import Space, cells
 from sweeplab.study.values import FACTS
 
@@ -127,13 +127,6 @@ def test_cells_are_every_combination_but_the_excluded():
     ]
 
 
-def test_a_cell_is_excluded_where_no_sampled_choice_can_do():
-    spec = study(grid={"n_embd": [64, 96]}, search={"n_head": {"divides": "n_embd", "min": 5, "max": 7}})
-    kept, excluded = cells(spec, 65)
-    assert [cell.key for cell in kept] == ["n_embd=96"]
-    assert excluded == [({"n_embd": 64}, "n_head, from 5 to 7, divides n_embd")]
-
-
 def test_rules_that_rest_on_the_vocabulary_wait_for_the_data():
     spec = study(constraints=["vocab_size > 1000"])
     assert len(cells(spec, None)[0]) == 1
@@ -227,14 +220,3 @@ def test_quasi_random_points_cover_a_space_evenly():
     both = sum(values.learning_rate < 1e-3 and values.activation == "relu" for values in draws)
     assert both == pytest.approx(100, abs=10)
     assert draws == list(space.draws(400))
-
-
-def test_the_order_does_not_rest_on_the_processes_hashes():
-    search = {
-        "top_k": {"expr": "n_layer + warmup_iters + patience"},
-        "patience": {"expr": "n_layer + 1"},
-        "warmup_iters": [1, 2],
-        "n_layer": [1, 2],
-    }
-    spec = study(search=search)
-    assert order(spec.search, spec.search.keys()) == ["warmup_iters", "n_layer", "patience", "top_k"]

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from sweeplab.expressions import Expression
 from sweeplab.study.options import Pruner
 from sweeplab.study.problems import SourceMap
-from sweeplab.study.search import Choices, Derived, Divisors, Range
+from sweeplab.study.search import Derived, Range
 from sweeplab.study.spec import Budget, DataSpec, Engine, ObjectiveSpec, StudySpec
 
 DATA = DataSpec(corpus="text", tokenizer="byte", path="books/*.txt")
@@ -71,22 +71,6 @@ def test_identity_changes_with_what_decides_results_and_with_nothing_else():
     for key, value in other.items():
         assert spec.model_copy(update={key: value}).identity() != identity
     assert identity.keys() == other.keys()
-
-
-@pytest.mark.parametrize(
-    ("entry", "written"),
-    [
-        (Range(1, 9), {"min": 1, "max": 9}),
-        (Range(0.1, 1.0, log=True), {"min": 0.1, "max": 1.0, "log": True}),
-        (Range(0.0, 1.0, step=0.5), {"min": 0.0, "max": 1.0, "step": 0.5}),
-        (Choices(((0.9, 0.95), (0.9, 0.99))), {"choices": [[0.9, 0.95], [0.9, 0.99]]}),
-        (Choices((1,), Expression("bias")), {"choices": [1], "when": "bias"}),
-        (Divisors("n_embd", 1, 16), {"divides": "n_embd", "min": 1, "max": 16}),
-        (Derived(Expression("n_layer * 2")), {"expr": "n_layer * 2"}),
-    ],
-)
-def test_an_entry_of_the_search_is_written_as_the_file_has_it(entry, written):
-    assert entry.written() == written
 
 
 def test_the_corpus_lies_beside_the_study_file(tmp_path):

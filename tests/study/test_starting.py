@@ -14,7 +14,6 @@ from trained import run_in
 from sweeplab import load_study
 from sweeplab.data.dataset import prepare
 from sweeplab.data.objectives import special_tokens
-from sweeplab.data.tokenizers import CharTokenizer
 from sweeplab.errors import BadInput
 from sweeplab.hf.folders import export_run, import_folder
 from sweeplab.hyperparameters import Hyperparameters
@@ -75,24 +74,6 @@ def test_every_seed_starts_there_and_snapshots_go_before_it(tiny, trained: Path)
     other = Stack(values, data.train, data.val, 1)
     other.admit(TrainingRun("1", values.replace(seed=1)), snapshot, weights)
     assert other.weights("1")["token_embedding"].equal(stack.weights("1")["token_embedding"])
-
-
-def test_texts_are_cut_by_the_tokenizer_it_came_with(tiny, tmp_path: Path) -> None:
-    """The study's own corpus would make another one."""
-    text = "".join(map(chr, range(32, 127))) + "\n" + prepare("python-docs", "char").tokenizer.characters
-    tokenizer = CharTokenizer.train(text + "\U0001f600")
-    size = tokenizer.vocab_size
-    run = run_of(shape_of(vocab_size=size, n_embd=16, block_size=16), tokenizer=tokenizer)
-    export_run(run, tmp_path / "hf")
-    import_folder(tmp_path / "hf", tmp_path / "run", "run")
-    spec = tiny(init_from=str(tmp_path / "run"))
-    plan, _, dataset = make_plan(spec, tmp_path / "lab")
-    assert dataset.tokenizer == tokenizer != prepare("python-docs", "char").tokenizer
-    assert plan.data.vocab_size == size
-    with pytest.raises(BadInput, match=r"data.tokenizer|has tokenizer char; allowed: tokenizer: char"):
-        make_plan(
-            tiny(init_from=spec.init_from, data=DataSpec(corpus="python-docs", tokenizer="byte")), tmp_path
-        )
 
 
 def test_what_does_not_fit_is_said_before_the_first_trial(tiny, trained: Path, tmp_path: Path) -> None:
