@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
@@ -16,7 +17,7 @@ from sweeplab.formatting import several, yaml_text
 from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd, TrialEnded
 from sweeplab.lab.identity import check_same_study
 from sweeplab.lab.listing import tracking_uri_of
-from sweeplab.lab.showing import show_study, study_row
+from sweeplab.lab.showing import study_row
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
 from sweeplab.study.plan import Plan
@@ -171,14 +172,10 @@ class Results:
         return read_headline(self.folder)
 
     def _repr_html_(self) -> str:
-        from sweeplab.report.live import study_html
-
-        if not self.folder.canonical_file.exists():
-            return study_html(f"{self.folder.name}: not run yet", [])
-        shown = show_study(self.folder)
-        names = {"cell": "cell", "n_params": "parameters", "trials": "trials", "best_value": shown["metric"]}
-        cells = [{title: cell[name] for name, title in names.items()} for cell in shown["cells"]]
-        return study_html(str(self.show()), cells)
+        said = f"{self.folder.name}: not run yet"
+        if self.folder.canonical_file.exists():
+            said = str(self.show())
+        return f"<pre>{escape(said)}</pre>"
 
 
 @dataclass(frozen=True)
@@ -264,9 +261,7 @@ class Study(Results):
         self.spec = with_algorithms(self.spec, sampler, pruner)
 
         if listen is None and progress:
-            from sweeplab.report.live import live_in_notebook
-
-            listen = live_in_notebook(self.folder.name) or _print_trial
+            listen = _print_trial
         callbacks = Callbacks(self.folder, on_evaluation, on_trial_end, self._prune)
         importing = Thread(target=_import_report, daemon=True)  # while the workers train
 

@@ -6,34 +6,56 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
 
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.formatting import without_password
 from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import find_study, read_spec, tracking_uri_of
 from sweeplab.records.folders import StudyFolder, lab_folder
-from sweeplab.report import options
-from sweeplab.report.options import LOG, PanelOption, check_value
-from sweeplab.study.problems import Problems
+from sweeplab.report.options import Item, Log, default_dashboard, one_of, read_file
+from sweeplab.study.problems import Refusal
+from sweeplab.study.values import Section
 from sweeplab.tracking import pages
 from sweeplab.tracking.connection import SERVERS, database_file, tracking_uri, writable
 from sweeplab.tracking.experiment import count_studies
 from sweeplab.tracking.tracker import CURVES
 
 _AXES = (*pages.NUMBERS, *TABLE)
-_COLUMN = PanelOption((*pages.TAGS, pages.SEARCHED, *_AXES))
-_SIZE = PanelOption(_AXES, needed="any hyperparameter, any number that a run ends with")
-# The options of each chart.
-CHARTS: dict[str, dict[str, PanelOption]] = {
-    "line": {
-        "metric": PanelOption(tuple(CURVES), needed=", ".join(CURVES)),
-        "x": PanelOption(tuple(pages.X_AXES), needed=", ".join(pages.X_AXES)),
-        "log": LOG,
-    },
-    "scatter": {"x": _SIZE, "y": _SIZE},
-    "compare": {},
-}
+_Axis = Annotated[str, one_of(*_AXES)]
+
+
+class _Line(Item):
+    metric: Annotated[str, one_of(*CURVES)]
+    x: Annotated[str, one_of(*pages.X_AXES)]
+    log: Log = ()
+
+    @model_validator(mode="after")
+    def _has_curve(self) -> _Line:
+        if self.x == "train_tokens" and self.metric != "val_loss":
+            raise Refusal(f"MLflow has no {self.metric} over tokens", "iteration, time", is_secret=True)
+        return self
+
+
+class _Scatter(Item):
+    x: _Axis
+    y: _Axis
+
+
+class _Sort(Section):
+    by: _Axis
+    descending: bool = False
+
+
+class _View(Section):
+    columns: Annotated[list[Annotated[str, one_of(*pages.TAGS, pages.SEARCHED, *_AXES)]], Field(min_length=1)]
+    sort: _Sort
+    charts: list[Any] = Field(default_factory=list)
+
+
+CHARTS: Mapping[str, type[Item]] = {"line": _Line, "scatter": _Scatter, "compare": Item}
 
 
 @dataclass(frozen=True)
@@ -64,7 +86,7 @@ def browse(
             options or values, or the tracking server does not answer.
         TrackingUnavailable: sweeplab's own server does not start.
     """
-    file = dashboard or options.default_dashboard("mlflow")
+    file = dashboard or default_dashboard("mlflow")
     view, place, folder = read_view(file), lab_folder(lab), find_study(lab, name)
     is_empty, uri = not any(folder.runs()), tracking_uri(place, tracking_uri_of(folder))
     database = database_file(uri)
@@ -99,30 +121,6 @@ def read_view(file: Path) -> pages.View:
     Raises:
         BadInput: the file cannot be read, or has unknown columns, options or values; every problem has its line.
     """
-    return options.read_checked(file, ("columns", "sort", "charts"), _check)
-
-
-def _check(document: Mapping[str, Any], problems: Problems) -> None:
-    columns, sort, charts = (document.get(part) for part in ("columns", "sort", "charts"))
-    if isinstance(columns, list) and columns:
-        for index, name in enumerate(columns):
-            check_value(name, _COLUMN, ("columns", index), problems)
-    else:
-        problems.add(("columns",), "there is no list of columns", "[state, cell, searched, best_val_loss]")
-    if isinstance(sort, dict) and "by" in sort:
-        options.check_options(
-            sort, {"by": PanelOption(_AXES), "descending": PanelOption()}, ("sort",), problems
-        )
-        if not isinstance(sort.get("descending", False), bool):
-            problems.add(("sort", "descending"), "descending is true or false")
-    else:
-        problems.add(("sort",), "there is nothing to sort by", "{by: best_val_loss}")
-    if charts is not None and not isinstance(charts, list):
-        problems.add(("charts",), "charts is not a list", "- chart: " + " | ".join(CHARTS))
-        return
-    options.check_items(charts or [], "chart", CHARTS, problems)
-    for index, chart in enumerate(charts or []):
-        if isinstance(chart, dict) and chart.get("x") == "train_tokens":
-            metric = chart.get("metric")
-            if metric in CURVES and metric != "val_loss":
-                problems.add(("charts", index, "x"), f"MLflow has no {metric} over tokens", "iteration, time")
+    view, charts = read_file(file, _View, "chart", CHARTS)
+    drawn = [item.model_dump() | {"chart": kind} for kind, item in charts]
+    return view.model_dump(exclude={"charts"}) | {"charts": drawn}

@@ -1,4 +1,4 @@
-"""A study while it runs: the page that shows and steers it, and the table of a notebook.
+"""A study while it runs: the page that shows and steers it.
 
 The page is served to this machine only, to whoever knows its address: see `tracking/private.py`.
 """
@@ -9,20 +9,16 @@ import asyncio
 import json
 import re
 import shlex
-import sys
-import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem, TrackingUnavailable
-from sweeplab.formatting import json_ready, out_of, several
+from sweeplab.formatting import json_ready
 from sweeplab.lab.describing import keep_note
-from sweeplab.lab.events import Event, Tick
 from sweeplab.lab.listing import (
     StudyState,
     find_metric,
@@ -51,9 +47,7 @@ if TYPE_CHECKING:
     Answer = Callable[[Request], Awaitable[Response]]
 
 LOOK_SECONDS = 1.0
-REFRESH_SECONDS = 0.5  # of a notebook
 MOST_BYTES = 65_536  # of a request
-MOST_CELLS = 30
 # Only this page's own files and addresses; Plotly writes inline styles, and saves figures as data URLs.
 _POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self' 'unsafe-inline'; "
@@ -373,47 +367,3 @@ async def _stream(follower: Follower, request: Request) -> AsyncIterator[str]:
         yield f"data: {state}\n\n" if state != sent else ": nothing new\n\n"
         sent = state
         await asyncio.sleep(LOOK_SECONDS)
-
-
-def study_html(head: str, cells: Sequence[Mapping[str, Any]]) -> str:
-    """Return the HTML of a notebook for a study: its first lines, and a table of its cells."""
-    from pandas import DataFrame
-
-    table = DataFrame(list(cells[:MOST_CELLS])).to_html(index=False, border=0, na_rep="–")
-    more = ""
-    if len(cells) > MOST_CELLS:
-        more = f"<p>and {several(len(cells) - MOST_CELLS, 'more cell')}</p>"
-    return f"<pre>{escape(head)}</pre>{table}{more}"
-
-
-def live_in_notebook(name: str) -> Callable[[Event, StudyProgress], None] | None:
-    """Return a callback that shows a running study in this notebook; None outside a notebook."""
-    ipython = sys.modules.get("IPython")
-    if ipython is None or getattr(ipython.get_ipython(), "kernel", None) is None:
-        return None
-    from importlib import import_module
-
-    shown: Any = import_module("IPython.display")
-    handle, drawn = shown.display(shown.HTML(f"{escape(name)}: starting"), display_id=True), 0.0
-
-    def show(event: Event, progress: StudyProgress) -> None:
-        nonlocal drawn
-        now = time.monotonic()
-        if not isinstance(event, Tick) or now - drawn > REFRESH_SECONDS:
-            drawn = now
-            handle.update(shown.HTML(progress_html(name, progress)))
-
-    return show
-
-
-def progress_html(name: str, progress: StudyProgress) -> str:
-    """Return the HTML of a running study: what is done, the lowest value seen, and what runs in each cell."""
-    rows, per_cell = [], progress.plan.budget.trials_per_cell
-    for plan in progress.plan.cells:
-        cell = progress.cells[plan.cell]
-        running = [f"#{number}" for key, number in sorted(progress.live) if key == plan.cell]
-        done = out_of(cell.counted, per_cell and plan.n_trials(per_cell))
-        row: dict[str, object] = {"cell": plan.cell, "parameters": f"{plan.n_params:,}", "trials": done}
-        rows.append(row | {f"lowest {progress.plan.metric} seen": cell.best, "running": " ".join(running)})
-    head = f"{name}: {progress.counted} of {several(progress.plan.trials or progress.counted, 'trial')}"
-    return study_html(head, rows)

@@ -14,7 +14,7 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed, several, written
 from sweeplab.records.runs import MEASURED_ON
 from sweeplab.report.panels.base import MissingPanel, Panel, TablePanel
-from sweeplab.report.style import ORDERED, Axis, Figure, Look, by_look, colors, hovering, marked
+from sweeplab.report.style import Axis, Figure, Look, by_look, colors, marked
 from sweeplab.report.summary import Summary
 from sweeplab.report.writer import write_single_page
 from sweeplab.runs.inspecting import AttentionMap
@@ -25,13 +25,6 @@ MOST_WEIGHTS = 200_000
 # At most this many steps have a figure: the start, powers of two, and the last.
 MOST_STEPS = 6
 _COLUMNS = 4
-_MOST_TICKS = 24
-_RGB = [",".join(map(str, each)) for each in ORDERED]
-# From transparent, on any background, through the colors of all figures.
-_SCALE = [
-    [0.0, f"rgba({_RGB[0]},0)"],
-    *([at, f"rgb({c})"] for at, c in zip((0.4, 0.7, 1.0), _RGB, strict=True)),
-]
 _COORDINATE_CHECK = {
     "The coordinate check": "Models of several widths start alike and train for a few steps at the full learning "
     "rate, without dropout and warm-up. The mean absolute activation after each layer is measured on one fixed "
@@ -51,28 +44,29 @@ class AttentionPanel(Panel):
     layer: AttentionMap
 
     def _draw(self, figure: Figure) -> None:
-        heads, queries, keys = self.layer.heads, self.layer.queries, self.layer.keys
+        heads = self.layer.heads
         rows, columns = math.ceil(len(heads) / _COLUMNS), min(len(heads), _COLUMNS)
-        figure.set_subplots(rows, columns, shared_yaxes=True, horizontal_spacing=0.02)
-        named = [f"{key} ({column})" for column, key in enumerate(keys)]
-        words = [[f"{query} ({row}) → {key}" for key in named] for row, query in enumerate(queries)]
-        for index, (head, weights) in enumerate(zip(heads, self.layer.weights, strict=True)):
-            place = {"row": index // _COLUMNS + 1, "col": index % _COLUMNS + 1}
-            words_of = {"text": words, **hovering(f"head {head}: %{{text}}<br>%{{z:.4f}}", DataFrame())}
-            z = weights.astype(float).round(4).tolist()
-            figure.add_heatmap(z=z, coloraxis="coloraxis", xgap=1, ygap=1, **words_of, **place)
-            figure.update_xaxes(title={"text": f"head {head}"}, **place)
-        figure.update_xaxes(showgrid=False, zeroline=False, tickangle=-90, **_ticks(keys))
-        figure.update_yaxes(showgrid=False, zeroline=False, autorange="reversed", **_ticks(queries))
-        bar = {"thickness": 12, "outlinewidth": 0, "title": {"text": "weight"}}
-        most = float(self.data["weight"].max())
-        scale = {"colorscale": _SCALE, "cmin": 0.0, "cmax": most, "colorbar": bar}
+        titles = [f"head {head}" for head in heads]
+        figure.set_subplots(rows, columns, shared_yaxes=True, horizontal_spacing=0.02, subplot_titles=titles)
+        # A token may stand at several places.
+        queries, keys = (
+            [f"{place} {token}" for place, token in enumerate(tokens)]
+            for tokens in (self.layer.queries, self.layer.keys)
+        )
+        for index, weights in enumerate(self.layer.weights):
+            figure.add_heatmap(
+                z=weights.astype(float).round(4).tolist(),
+                x=keys,
+                y=queries,
+                coloraxis="coloraxis",
+                hovertemplate="%{y} → %{x}<br>%{z:.4f}<extra></extra>",
+                row=index // _COLUMNS + 1,
+                col=index % _COLUMNS + 1,
+            )
+        figure.update_xaxes(type="category", showgrid=False, zeroline=False, tickangle=-90)
+        figure.update_yaxes(type="category", showgrid=False, zeroline=False, autorange="reversed")
+        scale = {"colorscale": "Cividis", "cmin": 0.0, "cmax": float(self.data["weight"].max())}
         figure.update_layout(coloraxis=scale, height=130 + 250 * rows)
-
-
-def _ticks(words: Sequence[str]) -> dict[str, object]:
-    places = range(0, len(words), -(-len(words) // _MOST_TICKS))
-    return {"tickvals": list(places), "ticktext": [words[place] for place in places]}
 
 
 def _weights(layer: AttentionMap) -> DataFrame:
@@ -104,29 +98,28 @@ def write_attention(run: str, prompt: str, maps: Sequence[AttentionMap], file: P
 class CoordinatesPanel(Panel):
     """Activation sizes over the width under one parametrization: one plot per step of `steps`, one line per layer.
 
-    `data` has one row per width, step and layer; all parametrizations share one axis, from `low` to `high`.
+    `data` has one row per width, step and layer; all parametrizations share the axis `y`.
     """
 
-    low: float
-    high: float
+    ends: tuple[float, float]
     steps: Sequence[int]
 
     def _draw(self, figure: Figure) -> None:
-        figure.set_subplots(1, len(self.steps), shared_yaxes=True, horizontal_spacing=0.02)
-        data, widths = self.data, sorted(set(self.data["n_embd"]))
-        x = Axis("n_embd", "n_embd", True, tuple(map(float, widths)))
-        y = Axis("size", "mean absolute activation", True)
+        titles = [f"step {step}" if step else "at the start" for step in self.steps]
+        figure.set_subplots(1, len(titles), shared_yaxes=True, horizontal_spacing=0.02, subplot_titles=titles)
+        widths = tuple(map(float, sorted(set(self.data["n_embd"]))))
+        x = Axis("n_embd", "n_embd", True, widths).around(self.data["n_embd"])
         for column, step in enumerate(self.steps, start=1):
-            place = {"row": 1, "col": column}
-            at = data[data["step"] == step]
-            for look, rows in by_look(at, "layer"):
+            for look, rows in by_look(self.data[self.data["step"] == step], "layer"):
                 hover = f"{look.name}, step {step}<br>n_embd %{{x}}: %{{y:.4g}}"
-                group = {"legendgroup": look.name, "showlegend": column == 1, **place}
-                look.line(figure, rows, "n_embd", "size", hover, line={"width": 1.5}, size=6, **group)
-            when = f"step {step}" if step else "at the start"
-            title = {"title": {"text": f"{x.title}, {when}"}}
-            figure.update_xaxes(**x.around(data["n_embd"]) | title, **place)
-        figure.update_yaxes(**y.around(DataFrame([self.low, self.high])) | {"title": {}})
+                group: dict[str, Any] = {"legendgroup": look.name, "showlegend": column == 1}
+                place = {"row": 1, "col": column}
+                look.line(
+                    figure, rows, "n_embd", "size", hover, line={"width": 1.5}, size=6, **group, **place
+                )
+        y = Axis("size", "mean absolute activation", True)
+        figure.update_xaxes(**x)
+        figure.update_yaxes(**y.around(DataFrame([*self.ends])) | {"title": {}})
         figure.update_yaxes(title={"text": y.title}, row=1, col=1)
 
 
@@ -153,8 +146,7 @@ def write_coordinates(check: CoordinateCheck, file: Path) -> None:
                 title=f"{name}: size of activations over the width",
                 data=data[data["parametrization"] == name],
                 method=_COORDINATE_CHECK,
-                low=float(sizes.min()),
-                high=float(sizes.max()),
+                ends=(float(sizes.min()), float(sizes.max())),
                 steps=(0, *doubled, check.n_steps),
             )
         )
@@ -168,11 +160,11 @@ def write_coordinates(check: CoordinateCheck, file: Path) -> None:
 
 def steepest_in_words(check: CoordinateCheck) -> list[tuple[str, str]]:
     """Return for each parametrization the largest power of the width with which activations grow."""
-    return [
-        (name, f"activations grow at most as width^{power:.2f}, after {layer}")
-        for name in check.parametrizations
-        for layer, power in [check.steepest(name)]
-    ]
+    said = []
+    for name in check.parametrizations:
+        power, layer = check.steepest(name)
+        said.append((name, f"activations grow at most as width^{power:.2f}, after {layer}"))
+    return said
 
 
 class PositionsPanel(Panel):
@@ -200,17 +192,16 @@ def write_evaluation(evaluation: Mapping[str, Any], page: Path) -> None:
     Raises:
         BadInput: the page cannot be written.
     """
+    unit, rows = evaluation["unit"], []
     entries = {"Validation split": f"of study {evaluation['study']}; val_loss {MEASURED_ON['val_loss']}"}
     entries |= {name: written(value) for name, value in evaluation["measures"].items()}
-    rows = []
     for length in evaluation["length_extrapolation"]:
         times = length["times"]
-        reached = (
-            f"loss {length['val_loss']:.4f} {evaluation['unit']}, {several(length['targets'], 'target')}"
-        )
-        entries[f"{times} x block_size"] = reached
-        losses = enumerate(length["by_position"])
-        rows += [{"times": times, "position": at, "loss": loss} for at, loss in losses if math.isfinite(loss)]
+        targets = several(length["targets"], "target")
+        entries[f"{times} x block_size"] = f"loss {length['val_loss']:.4f} {unit}, {targets}"
+        for at, loss in enumerate(length["by_position"]):
+            if math.isfinite(loss):
+                rows.append({"times": times, "position": at, "loss": loss})
     title = "Loss by position"
     notes = tuple(
         f"Nothing at {several(length['times'], 'time')} block_size: {length['why']}."
@@ -219,7 +210,5 @@ def write_evaluation(evaluation: Mapping[str, Any], page: Path) -> None:
     panel: Panel = MissingPanel(title=title, missing="no length could be evaluated")
     if rows:
         size = evaluation["block_size"]
-        panel = PositionsPanel(
-            title=title, data=DataFrame(rows), notes=notes, block_size=size, unit=evaluation["unit"]
-        )
+        panel = PositionsPanel(title=title, data=DataFrame(rows), notes=notes, block_size=size, unit=unit)
     write_single_page(page, "evaluation", Summary(evaluation["run"], entries), [panel])

@@ -1,52 +1,64 @@
-"""The parts of dashboards: items of several kinds with options, checked with their place in the file."""
+"""The files of dashboards: lists of panels or charts with options, checked by pydantic with their place in the file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, ValidationError
 
 from sweeplab.errors import BadInput, nearest
 from sweeplab.files import shipped
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.file.parse import file_text, parse
-from sweeplab.study.problems import Location, Problems, SourceMap
+from sweeplab.study.problems import Location, Problems, Refusal, SourceMap
+from sweeplab.study.values import Section
 from sweeplab.train.run import METRICS
 
 MAX_BYTES = 2**18
+_FEW = 8  # a longer list of names is not printed
+Form = TypeVar("Form", bound=Section)
 
 
-class PanelOption(NamedTuple):
-    """The values of an option: one of those allowed, or any text if none are given.
+def one_of(*names: str, measures: bool = False) -> AfterValidator:
+    """Return the check that a text is one of some names.
 
-    An option with `many` also takes a list. An option that must be given says in `needed` what it takes. With
-    `measures` the metrics of plugins are allowed too: NAME, NAME_KEY, and best_NAME as a column of runs.
+    With `measures` the metrics of plugins are allowed too: NAME, NAME_KEY, and best_NAME as a column of runs.
     """
 
-    allowed: Sequence[str] = ()
-    many: bool = False
-    needed: str = ""
-    measures: bool = False
+    def check(text: str) -> str:
+        measure = text.removeprefix("best_")
+        if text in names:
+            return text
+        if measures and any(measure == name or measure.startswith(f"{name}_") for name in METRICS):
+            return text
+        few = ""
+        if len(names) < _FEW:
+            few = ", ".join(names)
+        raise Refusal("", few, nearest(text, names))
 
-    def allows(self, value: Any) -> bool:
-        """Return whether the option takes a value."""
-        measure = str(value).removeprefix("best_")
-        if self.measures and any(measure == name or measure.startswith(f"{name}_") for name in METRICS):
-            return True
-        return not self.allowed or value in self.allowed
+    return AfterValidator(check)
 
-    def values(self, written: Any) -> list[Any]:
-        """Return the values that are written: several, or one alone."""
-        if self.many and isinstance(written, list):
-            return written
+
+def _several(written: Any) -> Any:
+    if isinstance(written, str):
         return [written]
+    return written
 
 
-COMMON = {"title": PanelOption(), "width": PanelOption(("full", "half"))}
-LOG = PanelOption(("x", "y"), many=True)
-Log = Annotated[Sequence[str], LOG]
-Params = Annotated[Sequence[str], PanelOption(tuple(TABLE), many=True)]
+# A list, which may be written as its only item.
+MANY = BeforeValidator(_several)
+Log = Annotated[Sequence[Literal["x", "y"]], MANY]
+Params = Annotated[Sequence[Annotated[str, one_of(*TABLE)]], MANY]
+
+
+class Item(Section):
+    """What every panel and chart takes."""
+
+    title: str = ""
+    width: Literal["full", "half"] = "full"
 
 
 @dataclass(frozen=True)
@@ -64,33 +76,38 @@ def default_dashboard(page: str) -> Path:
     return shipped("dashboards") / f"{page}.yaml"
 
 
-def read_checked(
-    file: Path, parts: Sequence[str], check: Callable[[Mapping[str, Any], Problems], None]
-) -> dict[str, Any]:
-    """Read a dashboard with these top-level `parts`, and check it with `check`.
+def read_file(
+    file: Path, form: type[Form], what: str, kinds: Mapping[str, type[Item]]
+) -> tuple[Form, list[tuple[str, Item]]]:
+    """Read a dashboard of a `form`, whose list of panels or charts (`what`) has items of some kinds.
 
     Raises:
-        BadInput: the file cannot be read, or has unknown parts, items or options; every problem has its line.
+        BadInput: the file cannot be read, or has unknown keys, items or values; every problem has its line.
     """
     problems = Problems(SourceMap(file))
     document = parse(file_text(file, MAX_BYTES), problems)
     if not problems.found and not isinstance(document, dict):
-        problems.add((), "this is not a dashboard", " ".join(f"{part}:" for part in parts))
-    if not problems.found:
-        for key in document:
-            if key not in parts:
-                what, near = f"the dashboard has no part {key!r}", nearest(str(key), parts)
-                problems.add((key,), what, ", ".join(parts), near, at_key=True)
-        check(document, problems)
+        problems.add((), "this is not a dashboard", " ".join(f"{key}:" for key in form.model_fields))
     if problems.found:
         raise BadInput(*problems.found)
-    return dict(document)
+    whole, items = None, document.get(f"{what}s")
+    try:
+        whole = form.model_validate(document)
+    except ValidationError as error:
+        problems.retell(error)
+    checked = []
+    if isinstance(items, list):
+        checked = check_items(items, what, kinds, problems)
+    if problems.found or whole is None:
+        raise BadInput(*problems.found)
+    return whole, checked
 
 
 def check_items(
-    items: Sequence[Any], what: str, kinds: Mapping[str, Mapping[str, PanelOption]], problems: Problems
-) -> None:
-    """Check that each panel or chart of a list has a known kind, and only options of that kind."""
+    items: Sequence[Any], what: str, kinds: Mapping[str, type[Item]], problems: Problems
+) -> list[tuple[str, Item]]:
+    """Return the panels or charts of a list, each with the name of its kind; add what is wrong with them."""
+    checked = []
     for index, item in enumerate(items):
         place: Location = (f"{what}s", index)
         kind = item.get(what) if isinstance(item, dict) else None
@@ -100,29 +117,9 @@ def check_items(
             near = nearest(str(kind), kinds)
             problems.add((*place, what), f"unknown {what} {kind!r}", ", ".join(kinds), near)
         else:
-            options = {what: PanelOption(), **COMMON, **kinds[kind]}
-            for name, option in options.items():
-                if option.needed and name not in item:
-                    problems.add(place, f"{kind} needs {name}: …", option.needed)
-            check_options(item, options, place, problems)
-
-
-def check_options(
-    written: Mapping[str, Any], options: Mapping[str, PanelOption], place: Location, problems: Problems
-) -> None:
-    """Check that all options are known, and that each has an allowed value."""
-    for name, value in written.items():
-        if name not in options:
-            problems.unknown((*place, name), list(options), "option")
-            continue
-        for item in options[name].values(value):
-            check_value(item, options[name], (*place, name), problems)
-
-
-def check_value(value: Any, option: PanelOption, place: Location, problems: Problems) -> None:
-    """Check one value of an option."""
-    if not option.allows(value):
-        allowed = [*option.allowed, *(METRICS if option.measures else ())]
-        few = ", ".join(allowed) * (len(allowed) < 8)
-        name = [part for part in place if isinstance(part, str)][-1]
-        problems.add(place, f"{name} cannot be {value!r}", few, nearest(str(value), allowed))
+            options = {name: value for name, value in item.items() if name != what}
+            try:
+                checked.append((kind, kinds[kind].model_validate(options)))
+            except ValidationError as error:
+                problems.retell(error, place)
+    return checked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from sweeplab.laws.forms import LAWS, RATIO
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import MEASURED_ON
 from sweeplab.report.data import ReportData, states_in_words
-from sweeplab.report.headline import Headline, StudyFacts, headline, read_facts, with_law
+from sweeplab.report.headline import Headline, headline, read_facts, with_law
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import spaced
 
@@ -63,41 +63,31 @@ def summarize(report: ReportData, panels: Sequence[Panel] = ()) -> Summary:
         if len(chosen) > 1:
             name += f", {row['task']}"
         entries[name] = _best_in_words(report, row, tuned, folder)
-    if report.confirmed:
-        entries["Confirmed"] = _confirmed_in_words(report)
-    facts = None
+    first, use = None, dict[str, str]()
     if folder and folder.plan_file.exists():
-        facts = _facts(report, folder)
+        facts = with_law(read_facts(folder), lambda: report.assessment(AUTO))
+        first = headline(facts)
         if facts.findings:
             entries["To change"] = " ".join(sentence(each.in_words()) for each in facts.findings)
-    precision = unlike_precision(runs)
-    if precision:
+        if len(chosen) == 1:
+            use = dict(commands_about(folder, str(chosen.iloc[0].get("objective", ""))))
+    if precision := unlike_precision(runs):
         entries["Precision"] = precision
     if report.baselines:
         entries["N-grams"] = "; ".join(baselines_in_words(report.baselines)[:_MOST_NAMED])
     entries["Runs"] = _extent(runs)
-    entries["Cells"] = _cells(runs, grid)
-    if tuned:
-        ranges = [f"{name} ({_range(runs[name])})" for name in tuned]
-        entries["Varied within a cell"] = ", ".join(ranges)
+    sizes = " to ".join(dict.fromkeys(written(runs["n_params"].agg(end)) for end in ("min", "max")))
+    values = [f"{name} {_values(runs[name])}" for name in grid]
+    entries["Cells"] = f"{'; '.join(values) or 'one'}; {sizes} parameters"
     best: dict[str, Any] = {}
     if len(chosen) == 1:
         best = _best_as_values(report, chosen.iloc[0], [*grid, *tuned])
-    use: Mapping[str, str] = {}
-    if facts and folder and best:
-        use = commands_about(folder, str(chosen.iloc[0].get("objective", "")))
-    first = headline(facts) if facts else None
     return Summary(report.study, entries, best, first, use=use)
-
-
-def _facts(report: ReportData, folder: StudyFolder) -> StudyFacts:
-    return with_law(read_facts(folder), lambda: report.assessment(AUTO))
 
 
 def _best_in_words(report: ReportData, row: Series, tuned: Sequence[str], folder: StudyFolder | None) -> str:
     """Describe the chosen trial: its loss, cell, size and values, and by what it was chosen."""
-    unit = loss_unit(row.filter(["objective"]))
-    loss = f"{row['loss']:.4f} {unit}"
+    loss = f"{row['loss']:.4f} {loss_unit(row.filter(['objective']))}"
     if row["seeds"] > 1:
         loss += f" (the mean of {several(row['seeds'], 'seed')})"
     trial = f"trial {int(row['trial'])}"
@@ -128,17 +118,6 @@ def _best_as_values(report: ReportData, row: Series, names: Sequence[str]) -> di
     }
 
 
-def _confirmed_in_words(report: ReportData) -> str:
-    _, cell = report.confirmed[0]
-    if not cell.test:
-        return "every trial diverged on a fresh seed"
-    interval = ""
-    if not math.isnan(cell.test.low):
-        interval = f", {cell.test.low:.4f} to {cell.test.high:.4f}"
-    loss = f"{cell.test.value:.4f} {report.loss_unit} {MEASURED_ON['test_loss']}{interval}"
-    return f"{loss}: trial {cell.trial} in cell {spaced(cell.cell)}"
-
-
 def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary:
     """Describe several studies: their best trials, whether these differ, and what stands behind each study."""
     runs = report.runs
@@ -146,10 +125,12 @@ def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary
         return Summary("no study", {"Runs": "none yet"})
     studies = [str(name) for name in dict.fromkeys(runs["study"])]
     entries = {name: _behind(runs[runs["study"] == name]) for name in studies}
-    differing = several_named(_set_differently(report), _MOST_NAMED) or "nothing"
+    files = [spec.as_written() | {"name": None} for spec in report.studies.specs.values()]
+    places = dict.fromkeys(each.place for other in files[1:] for each in differences(files[0], other))
+    settings = [f"{place} {' / '.join(_setting(file, place) for file in files)}" for place in places]
+    differing = several_named(settings, _MOST_NAMED) or "nothing"
     entries["Set differently"] = f"{differing} ({' / '.join(studies)})"
-    precision = unlike_precision(runs)
-    if precision:
+    if precision := unlike_precision(runs):
         entries["Precision"] = precision
     answers: list[str] = []
     trials = trials_table(runs, report.value_column)
@@ -162,13 +143,6 @@ def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary
         if "differences" in panel.result:
             answers += panel.notes
     return Summary(listed(studies), entries, answers=answers)
-
-
-def _set_differently(report: ReportData) -> list[str]:
-    """List the settings in which the studies' files differ, with each study's value."""
-    files = [spec.as_written() | {"name": None} for spec in report.studies.specs.values()]
-    places = dict.fromkeys(each.place for other in files[1:] for each in differences(files[0], other))
-    return [f"{place} {' / '.join(_setting(file, place) for file in files)}" for place in places]
 
 
 def _setting(file: Any, place: str) -> str:
@@ -216,21 +190,11 @@ def _extent(runs: DataFrame) -> str:
     return f"{counts}: {states_in_words(runs['state'])}"
 
 
-def _cells(runs: DataFrame, grid: Sequence[str]) -> str:
-    sizes = " to ".join(dict.fromkeys(written(runs["n_params"].agg(end)) for end in ("min", "max")))
-    values = [f"{name} {_range(runs[name])}" for name in grid]
-    return f"{'; '.join(values) or 'one'}; {sizes} parameters"
-
-
-def _range(values: Iterable[Any]) -> str:
-    """Write the distinct values: a few in order, of many numbers the ends."""
-    distinct = {written(value): value for value in values if value is not None and value == value}
-    if all(isinstance(value, int | float) for value in distinct.values()):
-        numbers = sorted(distinct.values())
-        if len(numbers) > 4:
-            return f"{written(numbers[0])} to {written(numbers[-1])}"
-        return ", ".join(map(written, numbers))
-    return ", ".join(sorted(distinct))
+def _values(column: Series) -> str:
+    """Write the distinct values of a column, in order."""
+    return several_named(
+        [written(value) for value in column.dropna().drop_duplicates().sort_values()], _MOST_NAMED
+    )
 
 
 # The head of each page.

@@ -24,7 +24,7 @@ from sweeplab.laws.assessment import Assessment
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report.data import ReportData
 from sweeplab.report.page import page_trials, render, with_plotly
-from sweeplab.report.panels.base import PANELS, Panel, make_panel, panel_spec, read_dashboard
+from sweeplab.report.panels.base import PANELS, Panel, make_panel, options_of, panel_spec, read_dashboard
 from sweeplab.report.summary import SUMMARIES, Summary, summarize_table
 from sweeplab.version import VERSION
 
@@ -123,7 +123,9 @@ def write_law_report(assessment: Assessment, source: str, page: Path) -> Path:
     for spec in asked.panels:
         kind = PANELS[spec.panel]
         if kind.source == "points":
-            chosen = {name: value for name, value in law.items() if name in kind.options}
+            chosen = {
+                name: value for name, value in law.items() if name in options_of(spec.panel).model_fields
+            }
             panels.append(make_panel(replace(spec, options={**spec.options, **chosen}), report))
     write_single_page(page, asked.title, summarize_table(assessment, source), panels)
     return page

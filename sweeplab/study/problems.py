@@ -67,7 +67,7 @@ def beside(file: Path | None, path: str) -> Path:
 def dotted(path: Location) -> str:
     """Format a location: `search.learning_rate.max`, `seeds[0]`."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return "".join(parts).removeprefix(".") or "the study"
+    return "".join(parts).removeprefix(".") or "the file"
 
 
 def shown(value: Any) -> str:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pandas import DataFrame
+from pydantic import Field, create_model
 
 from sweeplab.errors import BadInput
-from sweeplab.report.options import PanelOption, PanelSpec, check_items, default_dashboard, read_checked
+from sweeplab.report.options import Item, PanelSpec, check_items, default_dashboard, read_file
 from sweeplab.report.style import FONT, Axis, Figure, Look
 from sweeplab.study.problems import Problems, SourceMap
+from sweeplab.study.values import Section
 
 if TYPE_CHECKING:
     from sweeplab.report.data import ReportData
@@ -38,8 +42,8 @@ class Panel:
     """The fields of every panel; `missing` says why there is nothing to draw, and is empty otherwise.
 
     Subclasses are abstract or final, and become dataclasses like this one. A dashboard can list a subclass that has a
-    `name`: `of` makes the panel from the report's data and from its options, the keywords of `_of` that are annotated
-    with a `PanelOption`. `source` says which data it needs; `heading` is the title of a panel without its own.
+    `name`: `of` makes the panel from the report's data and from its options, the keywords of `_of` with their types, as
+    pydantic checks them. `source` says which data it needs; `heading` is the title of a panel without its own.
 
     `data` has one row per mark that is drawn, and is what a reader can download. `shown` is the table on the page; a
     table panel without it shows `data`. `text` is a text in parts, each with a flag that is true where a model wrote
@@ -50,7 +54,6 @@ class Panel:
     name: ClassVar[str] = ""
     heading: ClassVar[str] = ""
     source: ClassVar[Source] = "runs"
-    options: ClassVar[Mapping[str, PanelOption]] = {}
 
     title: str = ""
     width: str = "full"
@@ -67,15 +70,12 @@ class Panel:
     palette: Mapping[str, Look] = field(default_factory=dict)
 
     def __init_subclass__(cls, name: str = "", heading: str = "", source: Source | None = None) -> None:
-        """Store the options of a subclass, and register a subclass with a name for dashboards."""
+        """Register a subclass with a name for dashboards."""
         dataclass(frozen=True, kw_only=True)(cls)
         cls.name, cls.heading = name, heading or name.replace("_", " ").capitalize()
         cls.source = source or cls.source
         if name:
             PANELS[name] = cls
-            hints = typing.get_type_hints(cls._of, include_extras=True)
-            options = {key: hint for key, hint in hints.items() if typing.get_origin(hint) is Annotated}
-            cls.options = {key: hint.__metadata__[0] for key, hint in options.items()}
 
     @classmethod
     def of(cls, report: ReportData, **options: Any) -> Panel:
@@ -157,27 +157,33 @@ def panels_of(page: str) -> list[str]:
     return [name for name, kind in sorted(PANELS.items()) if kind.source in PAGES[page]]
 
 
+@cache
+def options_of(name: str) -> type[Item]:
+    """Return what a panel takes in a dashboard: a title, a width, and the keywords of `_of`."""
+    making = PANELS[name]._of
+    hints = typing.get_type_hints(making, include_extras=True)
+    fields: dict[str, Any] = {}
+    for option in [*inspect.signature(making).parameters.values()][1:]:
+        default = ... if option.default is option.empty else option.default
+        fields[option.name] = hints[option.name], default
+    return create_model(name, __base__=Item, **fields)
+
+
+class _Dashboard(Section):
+    title: str = ""
+    first: Annotated[int, Field(ge=0)] | None = None
+    panels: Annotated[list[Any], Field(min_length=1)]
+
+
 def read_dashboard(path: Path | None = None, page: str = "scaling") -> Dashboard:
     """Read the dashboard of a page from a file, or the page's default dashboard.
 
     Raises:
         BadInput: the file cannot be read, or has unknown panels, options or values; every problem has its line.
     """
-    kinds = {name: PANELS[name].options for name in panels_of(page)}
-
-    def check(document: Mapping[str, Any], problems: Problems) -> None:
-        panels = document.get("panels")
-        if isinstance(panels, list) and panels:
-            check_items(panels, "panel", kinds, problems)
-        else:
-            problems.add(("panels",), "there is no list of panels", "- panel: " + " | ".join(kinds))
-        first = document.get("first", 0)
-        if not isinstance(first, int) or first < 0:
-            problems.add(("first",), f"first is {first!r}", "the number of panels that are not folded")
-
-    document = read_checked(path or default_dashboard(page), ("title", "first", "panels"), check)
-    panels = tuple(_spec(kinds[each["panel"]], **each) for each in document["panels"])
-    return Dashboard(str(document.get("title", page.capitalize())), panels, document.get("first"))
+    kinds = {name: options_of(name) for name in panels_of(page)}
+    whole, panels = read_file(path or default_dashboard(page), _Dashboard, "panel", kinds)
+    return Dashboard(whole.title or page.capitalize(), _specs(panels), whole.first)
 
 
 def panel_spec(panel: str, options: Mapping[str, Any]) -> PanelSpec:
@@ -186,17 +192,22 @@ def panel_spec(panel: str, options: Mapping[str, Any]) -> PanelSpec:
     Raises:
         BadInput: there is no such panel, option or value, or a needed option is missing.
     """
-    kinds = {name: kind.options for name, kind in sorted(PANELS.items())}
+    kinds = {name: options_of(name) for name in sorted(PANELS)}
     problems = Problems(SourceMap())
-    check_items([{"panel": panel, **options}], "panel", kinds, problems)
+    panels = check_items([{"panel": panel, **options}], "panel", kinds, problems)
     if problems.found:
         raise BadInput(*problems.found)
-    return _spec(kinds[panel], panel, **options)
+    return _specs(panels)[0]
 
 
-def _spec(
-    known: Mapping[str, PanelOption], panel: str, title: object = "", width: str = "full", **options: Any
-) -> PanelSpec:
-    many = {name: known[name].values(value) for name, value in options.items() if known[name].many}
-    chosen = dict(options) | many
-    return PanelSpec(panel, chosen, str(title), width)
+def _specs(panels: Iterable[tuple[str, Item]]) -> tuple[PanelSpec, ...]:
+    """Return the panels with the options that are written."""
+    return tuple(
+        PanelSpec(
+            name,
+            {option: getattr(item, option) for option in item.model_fields_set - Item.model_fields.keys()},
+            item.title,
+            item.width,
+        )
+        for name, item in panels
+    )

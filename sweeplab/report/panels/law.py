@@ -16,15 +16,15 @@ from sweeplab.laws.check import SHARE_ABOVE, SHARE_BELOW
 from sweeplab.laws.core import LEVEL
 from sweeplab.laws.forms import LAWS
 from sweeplab.report.data import ROLES, ReportData
-from sweeplab.report.options import PanelOption
+from sweeplab.report.options import MANY, one_of
 from sweeplab.report.panels.base import Panel, TablePanel
 from sweeplab.report.panels.lines import at_lines, ended, less_excess, lines_by, lines_of
 from sweeplab.report.style import GREY, SHADE, Axis, Figure, Look, by_look, looks
 
-Law = Annotated[str, PanelOption((AUTO, *LAWS))]
+Law = Annotated[str, one_of(AUTO, *LAWS)]
 ROLES_OF_SIZE = ("params", "tokens", "flops")
-Size = Annotated[str, PanelOption(ROLES_OF_SIZE)]
-_Sizes = Annotated[Sequence[str], PanelOption(ROLES_OF_SIZE, many=True)]
+Size = Annotated[str, one_of(*ROLES_OF_SIZE)]
+_Sizes = Annotated[Sequence[Size], MANY]
 Entries = Mapping[str, Mapping[str, Any]]
 
 _FEW_TICKS = 3  # of a figure a third as wide

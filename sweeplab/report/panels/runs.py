@@ -29,7 +29,7 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.report import style
 from sweeplab.report.data import CURVES, FACTS, LOSSES, PROGRESS, ReportData, states_in_words, title_of
 from sweeplab.report.headline import AHEAD, forecast_at
-from sweeplab.report.options import Log, PanelOption
+from sweeplab.report.options import Log, one_of
 from sweeplab.report.panels.base import Panel, TablePanel
 from sweeplab.report.style import (
     GREY,
@@ -51,11 +51,11 @@ _RUN = [*TRIAL, "seed"]
 _MOST_BASELINES = 4
 _MOST_NUMBERS = 80  # more fields of a map are too small for their numbers
 _BAND = 24  # points of a law's band
-_Progress = Annotated[str, PanelOption(tuple(PROGRESS))]
-_Curve = Annotated[str, PanelOption(tuple(CURVES), measures=True)]
-_Any = Annotated[str, PanelOption((*FACTS, *TABLE), needed=f"any hyperparameter, {', '.join(FACTS)}")]
-_Size = Annotated[str, PanelOption(tuple(TABLE))]
-_Metric = Annotated[str, PanelOption((AUTO, *LOSSES), measures=True)]
+_Progress = Annotated[str, one_of(*PROGRESS)]
+_Curve = Annotated[str, one_of(*CURVES, measures=True)]
+_Any = Annotated[str, one_of(*FACTS, *TABLE)]
+_Size = Annotated[str, one_of(*TABLE)]
+_Metric = Annotated[str, one_of(AUTO, *LOSSES, measures=True)]
 
 
 class CurvesPanel(Panel, name="learning_curves"):
