@@ -109,6 +109,8 @@ def _row(study: str, run: RunFolder, unfinished: RunState) -> dict[str, Any]:
     if end:
         row |= {name: getattr(end, name) for name in _ENDS}
         row |= {"state": str(end.state), "iterations": end.iteration}
+        if end.state is RunState.DIVERGED:  # it has the iteration of that, and no loss
+            return row | dict.fromkeys(("best_val_loss", "final_val_loss", "value"))
         measures = {name: getattr(end, name) for name in END_MEASURES}
         row |= {name: loss for name, loss in measures.items() if loss is not None}
         row |= {f"best_{name}": measure for name, measure in end.best.items()}
