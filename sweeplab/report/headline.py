@@ -26,7 +26,7 @@ from sweeplab.lab.listing import (
     study_state,
 )
 from sweeplab.lab.showing import study_row
-from sweeplab.lab.storage import count_trials
+from sweeplab.lab.storage import TrialCounts, count_trials
 from sweeplab.records.confirmed import read_confirmed
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
@@ -77,8 +77,8 @@ class StudyFacts:
     """What the headline says of a study, as values.
 
     `total` is None where only time or FLOPs end the study. `cut` names the budget that ended it before all trials.
-    `sizes` counts its cells of different sizes, `begun` those with a trial that has a value, `done` those with all
-    of their trials. `why_no_law` says why `ahead` is None. `lowest_rate` is the lowest learning rate tried.
+    `sizes` counts the different sizes of its cells, `begun` those with a trial that has a value, `done` those for which
+    no trial waits. `why_no_law` says why `ahead` is None. `lowest_rate` is the lowest learning rate tried.
     """
 
     name: str
@@ -215,6 +215,8 @@ def _law(facts: StudyFacts) -> str:
     if facts.begun < FEWEST_SIZES:
         sizes = several(facts.begun, "size")
         return f"not yet: {sizes} with finished trials; three or more are needed"
+    if not facts.is_over and facts.total is None:
+        return f"not yet: {several(facts.begun, 'size')} with finished trials so far"
     if not facts.is_over:
         return f"not yet: {facts.done} of {several(facts.sizes, 'size')} done"
     return f"none: {facts.why_no_law}"
@@ -385,7 +387,12 @@ def read_facts(folder: StudyFolder, left: str = "") -> StudyFacts:
     total = None
     if budget["trials_per_cell"] is not None:
         total = sum(limit or 0 for limit in limits.values())
-    done = [cell for cell, each in counts.items() if each.counted and each.counted >= (limits.get(cell) or 0)]
+    size_of = {cell["cell"]: (cell["n_params"], cell["train_tokens"]) for cell in plan["cells"]}
+    begun = {size_of[trial.cell] for trial in ended if trial.has_value and trial.cell in size_of}
+    # A size waits for trials while one of its cells does.
+    waiting = {
+        size for cell, size in size_of.items() if cell not in counts or _waits(counts[cell], limits[cell])
+    }
     by_task = ranked.by_task()
     best, length = None, {}
     if len(by_task) == 1:
@@ -406,14 +413,19 @@ def read_facts(folder: StudyFolder, left: str = "") -> StudyFacts:
         seconds=folder.elapsed_seconds,
         best=best,
         lowest_rate=min((trial.start.values.learning_rate for trial in ended), default=None),
-        sizes=len({(cell["n_params"], cell["train_tokens"]) for cell in plan["cells"]}),
-        begun=len({trial.cell for trial in ended if trial.has_value}),
-        done=len(done),
+        sizes=len({*size_of.values()}),
+        begun=len(begun),
+        done=len({*size_of.values()} - waiting),
         findings=find_limits(ranked),
         length=length,
         is_confirmed=bool(read_confirmed(folder)),
         lab=folder.command("").split()[2:],
     )
+
+
+def _waits(counts: TrialCounts, limit: int | None) -> bool:
+    """Return whether trials of a cell are to come; where no number of trials ends a study, always."""
+    return limit is None or counts.counted < limit or counts.states["enqueued"] > 0
 
 
 def read_best(folder: StudyFolder) -> Best | None:

@@ -18,6 +18,7 @@ from sweeplab.api import Study
 from sweeplab.laws.forms import LAWS, Law, parameters_of
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report.data import ReportData
+from sweeplab.report.headline import read_facts
 from sweeplab.report.panels.base import make_panel, read_dashboard
 from sweeplab.report.summary import SUMMARIES, Summary, law_in_words
 from sweeplab.study.search import Range
@@ -83,8 +84,10 @@ def test_every_place_opens_with_the_same_five_lines(tiny: Callable[..., StudySpe
         file = study.report(page)
         assert escape(str(said), quote=False) in file.read_text("utf-8").replace("&#39;", "'")
         assert json.loads(file.with_suffix(".json").read_text("utf-8"))["headline"] == said.as_dict()
+    assert read_facts(study.folder).done == 1
     steering.extend(study.folder, 8, None)
     said = study.show()
+    assert read_facts(study.folder).done == 0, "its trials wait"
     assert said.state == "interrupted: 4 of 8 trials" and "sweeplab resume tiny" in said.next
 
     wild = Study(tiny(name="wild", search={"learning_rate": Range(1e5, 1e6, log=True)}), tmp_path / "lab")

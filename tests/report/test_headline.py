@@ -147,6 +147,11 @@ def test_trials_that_wait_are_said_beside_those_that_are_done() -> None:
     assert headline(pausing).state == "pausing: 12 of 30 trials (3 training, 15 waiting)"
 
 
+def test_a_study_that_only_its_time_ends_has_no_count_of_sizes_that_are_done() -> None:
+    said = headline(replace(RUNNING, total=None, begun=4))
+    assert said.law == "not yet: 4 sizes with finished trials so far"
+
+
 def test_a_study_that_was_confirmed_has_nothing_left_to_do() -> None:
     close = replace(AHEAD, low=1.25, high=1.27)
     assert headline(replace(SMALL, ahead=close, is_confirmed=True)).next == ""

@@ -124,6 +124,8 @@ class CurvesPanel(Panel, name="learning_curves"):
             name, settings = spaced(look.name), {"line": {"width": 1.5}, "showlegend": not is_crowded}
             if look.name == self.winner:
                 name, settings = f"{name} (best)", {"line": {"width": 3.5}}
+            elif is_crowded:
+                settings["opacity"] = 0.4
             look.line(figure, rows, "x", "value", hover, size=5, type=kind, name=name, **settings)
         # The run under the cursor is drawn here again, over all others.
         front, nothing = {"width": 3, "color": style.FRONT}, DataFrame({"x": [], "y": []})
