@@ -82,12 +82,12 @@ class Look:
         line = {"color": self.color, "width": 2, "dash": self.dash, **settings.pop("line", {})}
         self._add(figure, rows, x, y, hover, mode=mode, line=line, **settings)
 
-    def band(self, figure: Figure, rows: DataFrame, x: str) -> None:
+    def band(self, figure: Figure, rows: DataFrame, x: str, **settings: Any) -> None:
         """Shade the band between the columns low and high; it belongs to the look's legend entry."""
         around = DataFrame({"x": [*rows[x], *rows[x][::-1]], "y": [*rows["high"], *rows["low"][::-1]]})
         faded = self.color.replace("rgb(", "rgba(").replace(")", ",0.16)")
         shade: dict[str, Any] = {"fill": "toself", "fillcolor": faded, "line": {"width": 0}}
-        self.line(figure, around, "x", "y", legendgroup=self.name, showlegend=False, **shade)
+        self.line(figure, around, "x", "y", legendgroup=self.name, showlegend=False, **shade, **settings)
 
     def _add(self, figure: Figure, rows: DataFrame, x: Any, y: Any, hover: str, **settings: Any) -> None:
         x, y = (rows[at] if isinstance(at, str) else at for at in (x, y))

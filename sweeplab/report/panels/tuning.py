@@ -34,12 +34,12 @@ _TRANSFER = {
 
 
 class BestValuesPanel(Panel, name="best_values", heading="Best value against size", source="runs"):
-    """The best values over a size. `data`: hyperparameter, what (cell, law), x, best, low, high, edge.
+    """The best values over a size. `data`: hyperparameter, what (cell, law), cell, x, best, low, high, edge.
 
-    `sizes` is the size on each hyperparameter's axis, by name.
+    `size` is the size on the axis.
     """
 
-    sizes: dict[str, str]
+    size: str
 
     @classmethod
     def _of(cls, report: ReportData, params: Params = ()) -> Panel:
@@ -48,63 +48,42 @@ class BestValuesPanel(Panel, name="best_values", heading="Best value against siz
         names = [name for name in laws.searched if not params or name in params]
         if not names:
             raise BadInput(f"{', '.join(params)} was not searched as a number")
-        sizes, tables, notes = {}, [], []
+        size, notes = laws.surface.sizes[0], []
         for name in names:
             searched = laws.searched[name]
-            sizes[name] = laws.surface.sizes[0]
-            tables.append(_table(laws, name, sizes[name]))
-            notes += [
-                f"{name}, {quantity}: {_in_words(entry)}." for quantity, entry in searched.numbers.items()
-            ]
-            notes += [f"One {name} for every {each['over']} {each['verdict']}." for each in searched.constant]
-        first = names[0]
+            for quantity, entry in searched.numbers.items():
+                notes.append(f"{name}, {quantity}: {_in_words(entry)}.")
+            for constant in searched.constant:
+                notes.append(f"One {name} for every {constant['over']} {constant['verdict']}.")
         return cls(
             title=f"Best {' and '.join(names)} against size".replace("_", " "),
-            data=concat(tables, ignore_index=True),
+            data=concat([_table(laws, name, size) for name in names], ignore_index=True),
             notes=tuple(notes),
             warnings=tuple(f"{name}: {flag}" for name in names for flag in laws.searched[name].flags),
             method=_METHOD,
             result=laws.as_dict(),
-            x=Axis("x", _size_title(sizes[first]), True),
-            y=Axis("best", title_of(first), True),
-            sizes=sizes,
+            size=size,
         )
 
     def _draw(self, figure: Figure) -> None:
-        names = list(self.sizes)
-        if len(names) > 1:
-            figure.set_subplots(1, len(names), horizontal_spacing=0.3 / len(names))
-        for at, name in enumerate(names, 1):
+        names = list(dict.fromkeys(self.data["hyperparameter"]))
+        figure.set_subplots(1, len(names), horizontal_spacing=0.3 / len(names))
+        hover = "%{cell}: %{y:.3g} (%{low:.3g} to %{high:.3g}) %{edge}"
+        for column, name in enumerate(names, start=1):
             data = self.data[self.data["hyperparameter"] == name]
-            place: dict[str, Any] = {"row": 1, "col": at} if len(names) > 1 else {}
-            line, cells = data[data["what"] == "law"], data[data["what"] == "cell"]
-            shown = {"showlegend": at == 1, **place}
-            if len(line):
-                look = Look("law", GOOD)
-                for end in ("low", "high"):
-                    look.line(
-                        figure,
-                        line,
-                        "x",
-                        end,
-                        line={"width": 1, "dash": "2px 3px"},
-                        showlegend=False,
-                        **place,
-                    )
-                look.line(figure, line, "x", "best", "%{x:.3s}: %{y:.3g}", **shown)
-            for is_edge, look in (
-                (False, Look("best of a cell", MIDDLE)),
-                (True, Look("at an end", GREY, "triangle-up")),
-            ):
-                rows = cells[(cells["edge"] != "") == is_edge]
-                hover = "%{cell}: %{y:.3g} (%{low:.3g} to %{high:.3g}) %{edge}"
-                if len(rows):
-                    errors = {} if is_edge else {"error_y": bars(rows, "best")}
-                    look.points(figure, rows, "x", "best", hover, **errors, **shown)
-            x = Axis("x", _size_title(self.sizes[name]), True).around(data["x"])
-            y = Axis("best", title_of(name), True).around(data["best"])
-            figure.update_xaxes(**x, **place)
-            figure.update_yaxes(**y, **place)
+            place: dict[str, Any] = {"row": 1, "col": column}
+            law, is_edge = data[data["what"] == "law"], data["edge"] != ""
+            inside = data[(data["what"] == "cell") & ~is_edge]
+            shown = {"showlegend": column == 1, **place}
+            look = Look("law", GOOD)
+            look.band(figure, law, "x", **place)
+            look.line(figure, law, "x", "best", "%{x:.3s}: %{y:.3g}", legendgroup="law", **shown)
+            error = bars(inside, "best")
+            Look("best of a cell", MIDDLE).points(figure, inside, "x", "best", hover, error_y=error, **shown)
+            Look("at an end", GREY, "triangle-up").points(figure, data[is_edge], "x", "best", hover, **shown)
+            x_axis = Axis("x", ROLES.get(self.size, title_of(self.size)), True)
+            figure.update_xaxes(**x_axis.around(data["x"]), **place)
+            figure.update_yaxes(**Axis("best", title_of(name), True).around(data["best"]), **place)
 
 
 def _laws(report: ReportData) -> HyperparameterLaws:
@@ -124,21 +103,16 @@ def _table(laws: HyperparameterLaws, name: str, size: str) -> DataFrame:
     rows: list[dict[str, Any]] = []
     for c in range(runs.n_cells):
         best = searched.cell(c)
-        ends = {"best": best["value"], "low": best["low"], "high": best["high"], "edge": best["edge"]}
         place = {"hyperparameter": name, "what": "cell", "cell": runs.cell_name(c), "x": math.exp(logs[c])}
-        rows.append(place | ends)
+        rows.append(place | {"best": best["value"]} | {end: best[end] for end in ("low", "high", "edge")})
     # The other sizes follow this one as they do in the cells: on a path, all grow together.
     others = {column: np.polyfit(logs, runs.log_of(column), 1) for column in surface.sizes}
     for x in np.linspace(logs.min(), logs.max(), _STEPS):
         at = {column: float(np.polyval(line, x)) for column, line in others.items()}
-        middle, low, high = interval(surface.optimum(at)[:, searched.j], LEVEL)
-        ends = {"best": math.exp(middle), "low": math.exp(low), "high": math.exp(high), "edge": ""}
+        middle, low, high = np.exp(interval(surface.optimum(at)[:, searched.j], LEVEL))
+        ends = {"best": middle, "low": low, "high": high, "edge": ""}
         rows.append({"hyperparameter": name, "what": "law", "cell": "", "x": math.exp(x)} | ends)
     return DataFrame(rows)
-
-
-def _size_title(size: str) -> str:
-    return ROLES.get(size, title_of(size))
 
 
 def _in_words(entry: Any) -> str:
@@ -158,9 +132,7 @@ class TransferPanel(Panel, name="transfer", heading="Predicted sizes", source="r
             raise BadInput("no size was predicted and trained; sweeplab transfer does")
         return cls(
             title="Loss at sizes that were predicted, not tuned",
-            data=DataFrame([row for each in results for row in _rows(each)]).astype(
-                {"low": float, "high": float}
-            ),
+            data=concat([_ladder(each) for each in results], ignore_index=True),
             notes=tuple(_ladder_in_words(each) for each in results),
             method=_TRANSFER,
             result={"sizes": [each.as_dict() for each in results]},
@@ -172,21 +144,22 @@ class TransferPanel(Panel, name="transfer", heading="Predicted sizes", source="r
         hover = "%{size}: %{y:.4f} at %{x:.3g}, %{cost:.2%} above the best"
         for look, rows in by_look(self.data, "size"):
             look.line(figure, rows, RATE, "loss", hover, size=6)
-            predicted = rows[rows["what"].str.startswith("predicted")]
+            predicted = rows[rows["what"] == "predicted"]
             bar = bars(predicted, RATE, thickness=5, width=0, color=FAINT)
             marker = {"size": 12, "symbol": "diamond"}
             look.points(figure, predicted, RATE, "loss", hover, marker=marker, error_x=bar, showlegend=False)
         figure.update_layout(xaxis=self.x.around(self.data[RATE]), yaxis=self.y.around(self.data["loss"]))
 
 
-def _rows(result: Transferred) -> list[dict[str, object]]:
+def _ladder(result: Transferred) -> DataFrame:
+    rungs = DataFrame(result.as_dict()["losses"]).astype({"loss": float, "cost": float})
     marks = {result.copied: "copied", result.predicted: "predicted"}
-    rows = [
-        {"size": _name(result), **rung, "what": marks.get(rung[RATE], "")}
-        for rung in result.as_dict()["losses"]
-    ]
-    ends = {end: result.prediction["values"][RATE][end] for end in ("low", "high")}
-    return [row | (ends if row["what"] == "predicted" else {}) for row in rows]
+    rungs = rungs.assign(size=_name(result), what=rungs[RATE].map(marks).fillna(""))
+    predicted = result.prediction["values"][RATE]
+    for end in ("low", "high"):
+        value = np.nan if predicted[end] is None else predicted[end]
+        rungs[end] = np.where(rungs["what"] == "predicted", value, np.nan)
+    return rungs
 
 
 def _ladder_in_words(result: Transferred) -> str:
