@@ -172,10 +172,10 @@ class Results:
         return read_headline(self.folder)
 
     def _repr_html_(self) -> str:
-        said = f"{self.folder.name}: not run yet"
+        text = f"{self.folder.name}: not run yet"
         if self.folder.canonical_file.exists():
-            said = str(self.show())
-        return f"<pre>{escape(said)}</pre>"
+            text = str(self.show())
+        return f"<pre>{escape(text)}</pre>"
 
 
 @dataclass(frozen=True)

@@ -160,11 +160,11 @@ def write_coordinates(check: CoordinateCheck, file: Path) -> None:
 
 def steepest_in_words(check: CoordinateCheck) -> list[tuple[str, str]]:
     """Return for each parametrization the largest power of the width with which activations grow."""
-    said = []
+    steepest = []
     for name in check.parametrizations:
         power, layer = check.steepest(name)
-        said.append((name, f"activations grow at most as width^{power:.2f}, after {layer}"))
-    return said
+        steepest.append((name, f"activations grow at most as width^{power:.2f}, after {layer}"))
+    return steepest
 
 
 class PositionsPanel(Panel):
