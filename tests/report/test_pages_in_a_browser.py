@@ -1,4 +1,4 @@
-"""All pages in a real Chromium, with the network off: nothing is missing, nothing fails, both themes are legible."""
+"""Pages in a real Chromium, on wide and narrow screens, with the network off: nothing fails, is cut, or is illegible."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from analysis.planted_sweep import plant_sweep, slow_ones_pruned, too_fast
+from analysis.planted_sweep import plant_sweep, slow_ones_pruned
+from benchmarks.pictures import clip_of, cut_off
 from chromium import PROGRAM, Page, chromium_page
 from pandas import DataFrame
 
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import GradientPoint, append_gradients
 from sweeplab.report.data import ReportData
 from sweeplab.report.writer import write_page
 
@@ -20,8 +23,11 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium"),
 ]
+WIDE, NARROW = 1400, 400
 PAGES = ("scaling", "sweep", "compare")
-DRAWN = "document.querySelectorAll('.figure .main-svg').length"
+CELLS = tuple((n_layer, n_embd) for n_layer in (1, 2, 4) for n_embd in (32, 64))
+FIGURE = "figures.find((each) => each.closest('section').querySelector('h2').innerText === {!r})"
+SIZE, CURVES = FIGURE.format("Loss against model size"), FIGURE.format("Learning curves")
 CONTRAST = """
 (() => {
   const channel = (value) => {
@@ -37,135 +43,274 @@ CONTRAST = """
     return (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05); }));
 })()
 """
+LEGENDS = """figures.filter((each) => each.querySelector(".legend")).map((each) => {
+    const [legend, all] = [each.querySelector(".legend .bg"), each].map((one) => one.getBoundingClientRect());
+    const share = (legend.width * legend.height) / (all.width * all.height);
+    return [share, legend.left >= all.left - 1, legend.right <= all.right + 1];
+})"""
 
 
-def mixed(values, random: np.random.Generator) -> str:
-    return too_fast(values, random) if values["learning_rate"] > 0.01 else slow_ones_pruned(values, random)
-
-
-def curves(runs: DataFrame, metric: str) -> DataFrame:
-    value = 6400.0 if metric == "tokens_per_second" else 3.0
+def falling(runs: DataFrame, metric: str) -> DataFrame:
+    """Return curves that fall from 4.6 to each run's value; metrics other than the loss are 1."""
     columns = ["study", "cell", "trial", "seed", "iteration", "train_tokens", "metric", "value"]
     rows = [
-        (row.study, row.cell, row.trial, row.seed, at, at * 128, metric, value - at / 1000)
+        (row.study, row.cell, row.trial, row.seed, at, at * 128, metric, value)
         for row in runs.itertuples()
-        for at in (0, 100, 200, 300)
-        if at <= row.iterations
+        for at in range(0, row.iterations + 1, 60)
+        for value in [row.value + (4.6 - row.value) * np.exp(-at / 60) if metric == "val_loss" else 1.0]
     ]
     return DataFrame(rows, columns=columns)
 
 
+def write(
+    page: str, runs: DataFrame, place: Path, lab: Path | None = None, shared: Path | None = None
+) -> Path:
+    report = ReportData.of_study(runs, lambda metric: falling(runs, metric), lab=lab)
+    return write_page(page, report, runs, place, shared=shared)[0]
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    place = tmp_path_factory.mktemp("pages")
-    runs = plant_sweep(20, state=mixed, seeds=2)
-    other = plant_sweep(20, state=mixed, seeds=2, name="other", shift=0.1, key=3)
-    both = pd.concat([runs, other], ignore_index=True)
-    found = {}
-    for page, table in (("scaling", runs), ("sweep", runs), ("compare", both)):
-        material = ReportData.of_study(table, lambda metric, table=table: curves(table, metric))
-        shared = None if page == "scaling" else place / "shared files"
-        (found[page],) = write_page(page, material, table, place, shared=shared)
-    return found
+    """Write the pages of 96 runs in a grid of four dimensions, and of two studies; one page is whole by itself."""
+    place, parts = tmp_path_factory.mktemp("pages"), []
+    kinds = [(each, other) for each in ("relu", "gelu") for other in ("layernorm", "rmsnorm")]
+    for key, (activation, norm) in enumerate(kinds):
+        runs = plant_sweep(
+            4, CELLS, loss=lambda values, key=key: 3 - 0.1 * values["n_layer"] + 0.05 * key, key=key
+        )
+        runs["cell"] += f",activation={activation},norm={norm}"
+        parts.append(runs.assign(activation=activation, norm=norm))
+    runs = pd.concat(parts, ignore_index=True)
+    two = [
+        plant_sweep(20, state=slow_ones_pruned, seeds=2, name=name, key=key) for key, name in enumerate("ab")
+    ]
+    shared = place / "shared files"
+    return {
+        "scaling": write("scaling", runs, place),
+        "sweep": write("sweep", runs, place, shared=shared),
+        "compare": write("compare", pd.concat(two, ignore_index=True), place, shared=shared),
+    }
 
 
 @pytest.fixture(scope="module")
-def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     with chromium_page(tmp_path_factory.mktemp("profile")) as page:
-        page._call(
-            "Network.emulateNetworkConditions",
-            offline=True,
-            latency=0,
-            downloadThroughput=-1,
-            uploadThroughput=-1,
-        )
+        off = {"offline": True, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+        page._call("Network.emulateNetworkConditions", **off)
         yield page
 
 
 @pytest.fixture
-def browser(offline: Page) -> Page:
+def browser(chromium: Page) -> Page:
     """Return a page that has asked for nothing yet."""
-    offline.open("about:blank")
-    offline.wait_for("location.href === 'about:blank'")
-    offline.requests.clear()
-    offline.errors.clear()
-    return offline
+    chromium.open("about:blank")
+    chromium.wait_for("location.href === 'about:blank'")
+    chromium.requests.clear()
+    chromium.errors.clear()
+    return chromium
 
 
-def opened(browser: Page, file: Path, theme: str = "light") -> int:
-    """Open a page and return the number of its figures once all are drawn."""
+def opened(browser: Page, file: Path, width: int = WIDE, theme: str = "light") -> None:
+    """Open a page, folds too, once all of its figures are drawn and their legends placed."""
+    screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser._call("Emulation.setDeviceMetricsOverride", **screen)
     browser._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
     browser.open(file.as_uri())
-    browser.wait_for("document.readyState === 'complete'")
-    browser.read("document.querySelectorAll('details.more').forEach((each) => { each.open = true; })")
-    wanted = browser.read("document.querySelectorAll('.figure').length")
-    browser.wait_for(f"{DRAWN} >= {wanted}")
-    return int(wanted)
+    browser.wait_for("document.readyState === 'complete' && typeof figures !== 'undefined'")
+    folds = "document.querySelectorAll('details.more, details:has(.missing)')"
+    browser.read(f"{folds}.forEach((each) => {{ each.open = true; }})")
+    browser.wait_for("figures.length && figures.every((each) => each.isSettled)")
+
+
+def middle(browser: Page, element: str) -> tuple[float, float]:
+    """Bring an element into view and return where its middle is in the window."""
+    browser.read(f"{element}.scrollIntoView({{block: 'center'}})")
+    sides = "(({left, right, top, bottom}) => [left, right, top, bottom])"
+    left, right, top, bottom = browser.read(f"{sides}({element}.getBoundingClientRect())")
+    return (left + right) / 2, (top + bottom) / 2
+
+
+def mouse(browser: Page, x: float, y: float, *kinds: str) -> None:
+    for kind in kinds:
+        browser._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_opens_without_a_network_and_without_an_error(name: str, pages, browser: Page) -> None:
-    assert opened(browser, pages[name]) >= {"scaling": 4, "sweep": 7, "compare": 6}[name]
+def test_a_page_opens_without_a_network_and_no_word_of_a_table_is_broken(name, pages, browser: Page) -> None:
+    opened(browser, pages[name])
+    assert browser.read("figures.length") >= {"scaling": 4, "sweep": 7, "compare": 5}[name]
     assert browser.errors == []
-    outside = [url for url in browser.requests if not url.startswith(("file:", "data:", "about:", "blob:"))]
-    assert outside == []
+    inside = ("file:", "data:", "about:", "blob:")
+    assert [url for url in browser.requests if not url.startswith(inside)] == []
     links = browser.read("[...document.querySelectorAll('a[href]')].map((a) => a.getAttribute('href'))")
-    assert links and all(
-        each.startswith(("data:", "#")) or (pages[name].parent / each).is_file() for each in links
-    )
-    assert all(browser.read(f"!!document.getElementById('{each[1:]}')") for each in links if each[0] == "#")
+    assert links
+    for link in links:
+        if link.startswith("#"):
+            assert browser.read(f"!!document.getElementById('{link[1:]}')"), link
+        else:
+            assert link.startswith("data:") or (pages[name].parent / link).is_file(), link
+    heads = "[...document.querySelectorAll('table th button')].filter((each) => each.offsetHeight)"
+    assert browser.read(f"{heads}.length") > 10
+    assert browser.read(f"{heads}.every((each) => getComputedStyle(each).overflowWrap === 'normal')")
+    lines = f"{heads}.map((each) => each.offsetHeight / parseFloat(getComputedStyle(each).fontSize))"
+    assert browser.read(f"Math.max(...{lines})") < 5, "a line and its margins"
 
 
 def test_a_page_without_the_file_it_shares_says_what_to_do(pages, browser: Page, tmp_path: Path) -> None:
     browser.open(shutil.copy(pages["sweep"], tmp_path / "sent.html").as_uri())
     browser.wait_for("document.readyState === 'complete'")
-    said = "[...document.querySelectorAll('[data-figure]')].map((each) => each.innerText)"
-    assert len(browser.read(said)) >= 7 and all("--single-file" in each for each in browser.read(said))
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_no_word_of_a_table_is_broken(name: str, pages, browser: Page) -> None:
-    opened(browser, pages[name])
-    cells = "[...document.querySelectorAll('table th button')].filter((each) => each.offsetHeight)"
-    assert browser.read(f"{cells}.length") > 10
-    assert browser.read(f"{cells}.every((each) => getComputedStyle(each).overflowWrap === 'normal')")
-    lines = f"{cells}.map((each) => each.offsetHeight / parseFloat(getComputedStyle(each).fontSize))"
-    assert browser.read(f"Math.max(...{lines})") < 5, "a line and its margins"
+    words = browser.read("[...document.querySelectorAll('[data-figure]')].map((each) => each.innerText)")
+    assert len(words) >= 7 and all("--single-file" in each for each in words)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
 def test_the_words_of_figures_are_legible(name: str, theme: str, pages, browser: Page) -> None:
-    opened(browser, pages[name], theme)
-    dark = browser.read("getComputedStyle(document.body).backgroundColor")
-    assert dark == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 23, 27)"}[theme]
+    opened(browser, pages[name], theme=theme)
+    ground = browser.read("getComputedStyle(document.body).backgroundColor")
+    assert ground == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 23, 27)"}[theme]
     assert browser.read(CONTRAST) >= 4.5
 
 
-def test_a_keyboard_reaches_each_figures_data_and_sorts_tables(pages, browser: Page) -> None:
-    n_figures = opened(browser, pages["sweep"])
-    reached = browser.read(
-        "[...document.querySelectorAll('summary, th button, a[href], .scroll')]"
-        ".filter((each) => each.tabIndex < 0).length"
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+@pytest.mark.parametrize("name", ["scaling", "sweep"])
+def test_legends_leave_three_quarters_and_nothing_is_cut(name: str, width: int, pages, browser: Page) -> None:
+    opened(browser, pages[name], width)
+    assert browser.errors == []
+    assert browser.read("document.documentElement.scrollWidth") == width, "the page does not scroll sideways"
+    shares = browser.read(LEGENDS)
+    assert len(shares) >= 3
+    assert all(share <= 0.26 for share, *_ in shares), shares
+    if name == "scaling":
+        clip = clip_of(browser, "figures[0]", width)
+        assert cut_off(browser, "figures[0]", clip) == []
+        assert cut_off(browser, "figures[0]", clip | {"height": clip["height"] - 60}), "it sees what is cut"
+    else:
+        assert pages[name].stat().st_size < 1e6
+    if width == NARROW:  # the legend is below the axis
+        figure = SIZE if name == "scaling" else FIGURE.format("Optimization history")
+        top = browser.read(f"{figure}.querySelector('.legend .bg').getBoundingClientRect().top")
+        assert top >= browser.read(f"{figure}.querySelector('.xtitle').getBoundingClientRect().bottom")
+
+
+def test_four_dimensions_are_one_line_a_combination(pages, browser: Page) -> None:
+    opened(browser, pages["scaling"])
+    lines = browser.read(
+        f"{SIZE}._fullData.filter((each) => (each.mode ?? '').startsWith('lines') && each.name.includes(' = '))"
+        ".map((each) => [each.name, each.line.color, each.line.dash, [...each.x]])"
     )
-    assert reached == 0
+    assert len({name for name, *_ in lines}) == len(lines) == 3 * 2 * 2, "layers by activations by norms"
+    assert len({(color, dash) for _, color, dash, _ in lines}) == 12
+    assert all(len(x) == 2 and x[0] < x[1] for *_, x in lines), "no line goes back"
+
+
+def test_of_many_curves_the_best_is_bold_and_one_comes_forward_under_the_cursor(pages, browser: Page) -> None:
+    opened(browser, pages["scaling"])
+    drawn = browser.read(f"{CURVES}.data.map((each) => [each.name, each.line.width, each.opacity ?? 1])")
+    bold = [name for name, width, opacity in drawn if width > 3]
+    assert len(bold) == 1 and bold[0].endswith("(best)")
+    assert all(opacity < 0.5 for name, width, opacity in drawn if width < 3), "all others are pale"
+    assert browser.read(f"{CURVES}.layout.yaxis.range[1]") < 4.6, "the axis begins after the first evaluation"
+    front = f"{CURVES}.data.find((each) => each.meta?.front)"
+    assert browser.read(f"{front}.x.length ?? 0") == 0
+    dot = f"{CURVES}.querySelector('.scatterlayer .trace:nth-child(12) .points path:nth-child(4)')"
+    mouse(browser, *middle(browser, dot), "mouseMoved")
+    browser.wait_for(f"{front}.x.length === 6")
+    hovered = browser.read(f"{CURVES}.querySelector('.hoverlayer').textContent")
+    assert "learning_rate" in hovered and "weight_decay" in hovered, "all that was searched"
+    mouse(browser, 2, 2, "mouseMoved")
+    browser.wait_for(f"{front}.x.length === 0")
+
+
+def test_a_click_on_a_trial_opens_its_run(pages, browser: Page) -> None:
+    opened(browser, pages["sweep"])
+    x, y = middle(browser, f"{FIGURE.format('Slice')}.querySelector('.scatterlayer .points path')")
+    mouse(browser, x, y, "mouseMoved", "mousePressed", "mouseReleased")
+    browser.wait_for("document.getElementById('trial').open")
+    words = browser.read("document.getElementById('trial').innerText")
+    for part in ("Trial ", "State", "complete", "activation", "norm", "learning_rate", "dropout", "Seed 0"):
+        assert part in words
+    browser.wait_for("!!document.querySelector('#trial .curve .scatterlayer path')")
+    browser.read("document.getElementById('trial').querySelector('button').click()")
+    assert not browser.read("document.getElementById('trial').open") and browser.errors == []
+
+
+def test_two_trials_stand_beside_each_other_and_a_figure_can_be_saved(pages, browser: Page) -> None:
+    opened(browser, pages["sweep"])
+    browser.read("open_trial(trials[0], about)")
+    buttons = "[...dialog.querySelectorAll('button')]"
+    browser.read(f"{buttons}.find((each) => each.innerText.startsWith('Compare')).click()")
+    assert not browser.read("dialog.open")
+    browser.read("open_trial(trials[1], about)")
+    assert browser.read("dialog.open && dialog.querySelector('h2').innerText") == "Two trials"
+    cells = "[...dialog.querySelectorAll('tr')].map((each) => [...each.cells].map((one) => one.innerText))"
+    head, *rows = browser.read(cells)
+    assert len(head) == 3 and head[1] != head[2]
+    assert "learning_rate" in [row[0] for row in rows] and all(row[1] != row[2] for row in rows)
+    browser.wait_for("dialog.querySelectorAll('.curve .scatterlayer .trace').length === 2")
+    browser.read("dialog.close(); open_trial(trials[2], about)")
+    assert browser.read("dialog.querySelector('h2').innerText").startswith("Trial "), "one at a time again"
+    browser.read("dialog.close(); Plotly.downloadImage = (what, how) => { window.saved = how; }")
+    browser.read("document.querySelector('[data-save=svg]').click()")
+    saved = browser.read("window.saved")
+    assert saved["format"] == "svg" and saved["width"] > 500 and saved["filename"]
+    assert not browser.errors
+
+
+def test_parallel_coordinates_have_a_loss_axis_and_take_a_selection(pages, browser: Page) -> None:
+    opened(browser, pages["sweep"])
+    parallel = FIGURE.format("Parallel coordinates")
+    labels = browser.read(f"{parallel}.data[0].dimensions.map((each) => each.label)")
+    assert labels[-1] == "above best" and {"n_layer", "n_embd", "learning_rate"} <= set(labels)
+    depth = browser.read(f"{parallel}.data[0].dimensions[{labels.index('n_layer')}].ticktext")
+    assert sorted(depth) == ["1", "2", "4"], "the values that exist"
+    x, low, high = browser.read(f"""(() => {{ {parallel}.scrollIntoView({{block: "center"}});
+        const brush = {parallel}.querySelectorAll(".y-axis")[{len(labels) - 1}];
+        const axis = brush.querySelector(".axis .domain").getBoundingClientRect();
+        return [axis.left + axis.width / 2, axis.bottom - 20, axis.top + axis.height / 2]; }})()""")
+    mouse(browser, x, low, "mouseMoved", "mousePressed")
+    mouse(browser, x, high, "mouseMoved", "mouseReleased")
+    browser.wait_for(f"{parallel}.data[0].dimensions.at(-1).constraintrange?.length === 2")
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_gradient_flow_shows_the_layers_of_the_best_run(width: int, tmp_path: Path, browser: Page) -> None:
+    runs = plant_sweep(2, ((1, 32), (3, 32)), loss=lambda values: 3 - 0.1 * values["n_layer"])
+    for row in runs.itertuples():
+        folder = StudyFolder(tmp_path, row.study).run(row.cell, row.trial, row.seed)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        layers = {f"blocks.{layer}": (0.1 + layer, 0.01, 1.0) for layer in range(row.n_layer)}
+        append_gradients(folder, [GradientPoint(at, layers) for at in (60, 120)])
+    opened(browser, write("sweep", runs, tmp_path / "page", lab=tmp_path), width)
+    figure = FIGURE.format("Gradient flow by layer")
+    drawn = f"[...{figure}.querySelectorAll('.ytick text')].map((each) => each.textContent)"
+    assert browser.read(drawn) == 2 * ["blocks.0", "blocks.1", "blocks.2"], "of the best cell"
+    assert browser.read(f"{figure}.querySelectorAll('.heatmaplayer image').length") == 2
+
+
+def test_what_is_not_shown_has_its_reason_without_overlap(tmp_path: Path, browser: Page) -> None:
+    runs = plant_sweep(3, ((1, 32), (1, 64)), loss=lambda values: 3 - 0.001 * values["n_embd"])
+    page = write("scaling", runs, tmp_path / "page")
+    opened(browser, page, NARROW)
+    missing = "document.querySelector('.missing')"
+    assert "n_layer is 1 in every run." in browser.read(f"{missing}.innerText")
+    assert browser.read("!document.body.innerText.includes(' yet')"), "the study is complete"
+    assert browser.read(f"[...{missing}.children].every((each) => each.scrollWidth <= each.clientWidth)")
+    opened(browser, page)
+    halves = browser.read("document.querySelectorAll('section.half').length")
+    assert halves % 2 == 0, "no hole beside a panel"
+
+
+def test_a_keyboard_reaches_each_figures_data_and_the_page_prints(pages, browser: Page) -> None:
+    opened(browser, pages["sweep"], theme="dark")
+    reached = "[...document.querySelectorAll('summary, th button, a[href], .scroll')]"
+    assert browser.read(f"{reached}.every((each) => each.tabIndex >= 0)")
     data = "[...document.querySelectorAll('summary')].filter((each) => each.textContent === 'Data of this figure')"
-    assert browser.read(f"{data}.length") == n_figures
+    assert browser.read(f"{data}.length") == browser.read("figures.length")
     browser.read(f"{data}[0].focus()")
+    enter = {"key": "Enter", "code": "Enter", "text": "\r", "windowsVirtualKeyCode": 13}
     for kind in ("keyDown", "keyUp"):
-        browser._call(
-            "Input.dispatchKeyEvent",
-            type=kind,
-            key="Enter",
-            code="Enter",
-            text="\r",
-            windowsVirtualKeyCode=13,
-        )
+        browser._call("Input.dispatchKeyEvent", type=kind, **enter)
     browser.wait_for(f"{data}[0].parentElement.open")
     assert browser.read(f"{data}[0].parentElement.querySelectorAll('tbody tr').length") > 1
-
-
-def test_a_page_prints(pages, browser: Page) -> None:
-    opened(browser, pages["sweep"], "dark")
-    printed = browser._call("Page.printToPDF")["data"]
-    assert len(printed) > 50_000 and browser.errors == []
+    assert len(browser._call("Page.printToPDF")["data"]) > 50_000 and browser.errors == []
