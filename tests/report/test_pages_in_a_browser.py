@@ -1,4 +1,4 @@
-"""Pages in a real Chromium, on wide and narrow screens, with the network off: nothing fails, is cut, or is illegible."""
+"""Pages in a real Chromium, wide and narrow, without a network: nothing fails, is cut, or is illegible."""
 
 from __future__ import annotations
 
