@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from sweeplab.analysis.studies import file_points
 from sweeplab.data.tokenizers import CharTokenizer
 from sweeplab.errors import BadInput, nearest
 from sweeplab.expressions import Expression
 from sweeplab.formatting import on_one_line, without_passwords, yaml_text
 from sweeplab.hyperparameters import TABLE
-from sweeplab.laws.points import read_points
 from sweeplab.study.file.markdown import parse_tables
 from sweeplab.study.file.overrides import read_grid, read_search
 from sweeplab.study.file.reading import read_study
@@ -57,7 +57,7 @@ def table(heading: str, cell: str) -> Callable[[Path, str], object]:
         file = folder / "points.csv"
         row = f"{heading.format(text)}\n1e6,1e7,3.1,{cell.format(text)}\n2e6,1e7,3.0,x\n"
         file.write_text(f"params,tokens,loss,{row}")
-        return [read_points(file), *_table_trials(file, ObjectiveSpec())]
+        return [file_points(file), *_table_trials(file, ObjectiveSpec())]
 
     return read
 

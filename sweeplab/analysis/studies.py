@@ -143,7 +143,7 @@ def select_trials(
 def points_of_trials(chosen: Selection, columns: Mapping[str, str], meanings: Mapping[str, str]) -> Points:
     """Return the points of the selected trials."""
     names = chosen.table["point"].tolist()
-    points = points_of(chosen.table, columns, "the study", chosen.weights, names, is_counted=True)
+    points = points_of(chosen.table, columns, "the study", chosen.weights, names)
     notes = {"rows": "the best trial of each model and token count, the mean of its seeds"}
     of_runs = "seeds"
     if not chosen.is_lowest:

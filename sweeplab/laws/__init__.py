@@ -58,11 +58,11 @@ class FittedLaw:
         """
         import pandas as pd
 
-        from sweeplab.laws.columns import COUNTS, count_columns, read_columns
+        from sweeplab.laws.columns import count_columns, read_columns
         from sweeplab.laws.forecasts import predict
         from sweeplab.laws.points import path_of
 
-        named, needed = count_columns(frame, self.columns, COUNTS), self.assessment.law.columns
+        named, needed = count_columns(frame, self.columns), self.assessment.law.columns
         missing, known = [role for role in needed if role not in named], ", ".join(map(str, frame))
         if missing:
             raise BadInput(*(Problem(f"the rows to predict lack {role}", known) for role in missing))

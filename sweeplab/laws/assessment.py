@@ -9,23 +9,20 @@ on the design, the doubts, and the interval's width. What is doubted has other f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.formatting import several
-from sweeplab.laws import forms
+from sweeplab.formatting import listed
 from sweeplab.laws.check import BETTER, HoldOut, Misfit, hold_outs, misfit
-from sweeplab.laws.choosing import along_family, family_words, law_of_counts
-from sweeplab.laws.columns import COUNTS, as_number, pairs_of
 from sweeplab.laws.core import LEVEL, Array, interval
-from sweeplab.laws.doubts import Doubt, Tuning, doubts_of, tuning_of
+from sweeplab.laws.doubts import Doubt, Tuning, along_family, doubts_of, tuning_of
 from sweeplab.laws.fitting import Fit, fit
-from sweeplab.laws.forms import LAWS, Law, Quantity
+from sweeplab.laws.forms import LAWS, Law, Quantity, optimum_of, parameters_of
 from sweeplab.laws.points import DECADES, SPREAD, STANDS, UNLIKE, Points, design, path_of
 from sweeplab.laws.sentences import Reason, sentence
 
@@ -61,17 +58,20 @@ _LINES = (  # measures of the design, the line that the rows may lie near, and t
 )
 _UNSEEN = {"power-n": "tokens", "power-d": "params"}  # the column that a law does not use
 _SHARED = 0.3  # the share of the errors' variance from which a page names it
-_ALLOWED = "params=, tokens= or flops= and a positive number"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A verdict and its reason, which `code` and `facts` say too, for whoever is no reader."""
+    """A verdict, and its reason as a code of `sentences.py` with its facts."""
 
     verdict: str
-    reason: str
-    code: str = ""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    code: str
+    facts: Mapping[str, Any]
+
+    @property
+    def reason(self) -> str:
+        """Return the reason in words."""
+        return sentence(self.code, self.facts)
 
     @property
     def identified(self) -> bool:
@@ -80,11 +80,17 @@ class Verdict:
 
     def entry(self, shown: Sequence[float | None], meaning: str) -> dict[str, Any]:
         """Return a number's value, low and high with this verdict; the value is None if it is not identified."""
-        entry = dict(zip(("value", "low", "high"), shown, strict=True))
-        if not self.identified:
-            entry["value"] = None
-        about = {"verdict": self.verdict, "code": self.code, "facts": dict(self.facts)}
-        return entry | about | {"why": self.reason, "meaning": meaning}
+        value, low, high = shown
+        return {
+            "value": value if self.identified else None,
+            "low": low,
+            "high": high,
+            "verdict": self.verdict,
+            "code": self.code,
+            "facts": dict(self.facts),
+            "why": self.reason,
+            "meaning": meaning,
+        }
 
 
 def judge(
@@ -100,23 +106,21 @@ def judge(
     `lacking` is what its design lacks, `doubt` what is doubted.
     """
     if lacking:
-        return Verdict(NOT_IDENTIFIED, lacking.words, lacking.code, lacking.facts)
+        return Verdict(NOT_IDENTIFIED, lacking.code, lacking.facts)
     tolerance = TOLERANCES[kind]
-    far, width = max(high - value, value - low), high - low
-    form = "{:.2g}"
+    far, width, form = max(high - value, value - low), high - low, "{:.2g}"
     if tolerance.is_factor:
         far, width, form = math.exp(min(far, 50.0)), math.exp(min(width, 100.0)), "a factor {:.3g}"
     facts = {"far": form.format(far), "needed": form.format(tolerance.identified)}
-    verdict, reason = IDENTIFIED, Reason("narrow", facts)
     if far > tolerance.weak:
         # How far an end is from a value that is not shown would give it away.
         facts = {"width": form.format(width), "needed": form.format(tolerance.identified)}
-        verdict, reason = NOT_IDENTIFIED, Reason("too wide", facts)
-    elif doubt:
-        verdict, reason = WEAK, doubt
-    elif far > tolerance.identified:
-        verdict, reason = WEAK, Reason("wide", facts)
-    return Verdict(verdict, reason.words, reason.code, reason.facts)
+        return Verdict(NOT_IDENTIFIED, "too wide", facts)
+    if doubt:
+        return Verdict(WEAK, doubt.code, doubt.facts)
+    if far > tolerance.identified:
+        return Verdict(WEAK, "wide", facts)
+    return Verdict(IDENTIFIED, "narrow", facts)
 
 
 def gate(quantity: Quantity, points: Points, law: Law, optimum_ratio: float | None = None) -> Reason | None:
@@ -159,14 +163,13 @@ class Estimate:
     verdict: Verdict
 
     @property
-    def identified(self) -> bool:
-        """Return whether there is a number to show: identified or weak."""
-        return self.verdict.identified
+    def shown(self) -> list[float]:
+        """Return the value and the ends as numbers of the quantity itself."""
+        return [self.quantity.shown(each) for each in (self.value, self.low, self.high)]
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values; the value is null if it is not identified."""
-        shown = [self.quantity.shown(each) for each in (self.value, self.low, self.high)]
-        return self.verdict.entry(shown, self.quantity.meaning)
+        return self.verdict.entry(self.shown, self.quantity.meaning)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +185,6 @@ class Assessment:
     budget: float
     misfit: Misfit
     doubts: tuple[Doubt, ...]
-    target: Mapping[str, float] | None = None
 
     @property
     def raw(self) -> Points:
@@ -204,32 +206,28 @@ class Assessment:
         """Return the hold-outs of the law and of others."""
         return hold_outs(self.points, self.law)
 
-    def fits(self, is_bent: bool = False) -> list[Fit]:
-        """Return the fits of the points, all equally likely."""
-        return [fit(points, self.law, is_bent) for points in self.tuning.tables]
-
-    def doubted(self, is_bent: bool = False) -> list[Fit]:
-        """Return the fits to what is doubted."""
-        fits = []
+    def fits(self, is_bent: bool) -> tuple[list[Fit], list[Fit]]:
+        """Return the fits of the points, all equally likely, and those of what is doubted."""
+        doubted = []
         for doubt in self.doubts:
             if doubt.is_bent:
-                fits.append(fit(self.points, self.law, is_bent=True))
+                doubted.append(fit(self.points, self.law, is_bent=True))
             for points in doubt.otherwise:
                 try:
-                    fits.append(fit(points, self.law, is_bent))
+                    doubted.append(fit(points, self.law, is_bent))
                 except BadInput:  # too few rows are left
                     continue
-        return fits
+        return [fit(points, self.law, is_bent) for points in self.tuning.tables], doubted
 
     def ends(self, quantity: Quantity, added: Array | None = None) -> tuple[float, float, float]:
         """Return the value of a quantity, and the ends of its interval over all that is doubted.
 
         `added` [S] are draws of errors besides the law's own, as those of a run.
         """
-        is_bent = quantity.kind == "loss"
-        draws = np.concatenate([quantity.measure(fitted.values) for fitted in self.fits(is_bent)])
+        fits, doubted = self.fits(quantity.kind == "loss")
+        draws = np.concatenate([quantity.measure(fitted.values) for fitted in fits])
         lows, highs = [], []
-        for measured in (draws, *(quantity.measure(fitted.values) for fitted in self.doubted(is_bent))):
+        for measured in (draws, *(quantity.measure(fitted.values) for fitted in doubted)):
             if added is not None:
                 measured = measured + np.resize(added, len(measured))
             _, low, high = interval(measured)
@@ -249,48 +247,44 @@ class Assessment:
 
     @cached_property
     def estimates(self) -> tuple[Estimate, ...]:
-        """Return every number of the law."""
-        quantities = forms.parameters_of(self.law)
-        quantities += forms.optimum_of(self.law, self.budget, self.points.flops_per_param_token)
-        if self.target:
-            quantities.append(forms.loss_at(self.law, self.target))
+        """Return every number of the law; a scale is no better known than its exponent."""
+        quantities = parameters_of(self.law)
+        quantities += optimum_of(self.law, self.budget, self.points.flops_per_param_token)
         estimates = {each.name: self.estimate(each) for each in quantities}
         for name, scale in estimates.items():
             exponent = estimates.get(scale.quantity.of)
-            if exponent and scale.identified and exponent.verdict.verdict != IDENTIFIED:
-                facts = {"exponent": scale.quantity.of, "verdict": exponent.verdict.verdict}
-                reason = Reason("scale", facts)
-                verdict = Verdict(exponent.verdict.verdict, reason.words, reason.code, facts)
-                estimates[name] = replace(scale, verdict=verdict)
+            if exponent and scale.verdict.identified and exponent.verdict.verdict != IDENTIFIED:
+                verdict = exponent.verdict.verdict
+                facts = {"exponent": scale.quantity.of, "verdict": verdict}
+                estimates[name] = replace(scale, verdict=Verdict(verdict, "scale", facts))
         return tuple(estimates.values())
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """Return what speaks against the numbers, one sentence each."""
-        law, points, warnings = self.law, self.points, [doubt.words for doubt in self.doubts]
+        law, points, reasons = self.law, self.points, list[Reason]()
+        for name, values in points.pooled.items():
+            facts = {"values": listed(values[:4]), "name": name, "first": values[0], "count": len(values)}
+            reasons.append(Reason("pooled", facts))
+        reasons += self.doubts
         unseen = _UNSEEN.get(law.name, "")
         column, path = points.columns.get(unseen), path_of(points)
         if unseen and path:
-            warnings.append(sentence("path", {"law": law.name, "path": path.words}))
+            reasons.append(Reason("path", {"law": law.name, "path": path.words}))
         elif column is not None and np.ptp(np.log(column)) > math.log(2):
             factor = float(column.max() / column.min())
-            warnings.append(sentence("unused", {"law": law.name, "column": unseen, "factor": factor}))
-        share = float(np.quantile(self.fit.draws.shared, 0.05))
-        if share > _SHARED:
+            reasons.append(Reason("unused", {"law": law.name, "column": unseen, "factor": factor}))
+        if float(np.quantile(self.fit.draws.shared, 0.05)) > _SHARED:
             typical = float(np.median(self.fit.draws.shared))
-            warnings.append(sentence("shared", {"share": typical, "by": self.fit.grouped_by}))
+            reasons.append(Reason("shared", {"share": typical, "by": self.fit.grouped_by}))
         first, *others = self.tests
         for other in others:
             if other.error < BETTER * first.error:
                 facts = {"law": law.name, "error": first.error}
-                facts |= {"other": other.law, "other_error": other.error}
-                warnings.append(sentence("holdout other", facts))
-        return (*self.points.pooled_in_words(), *warnings)
-
-    @property
-    def choice(self) -> list[str]:
-        """Return along which shapes the law holds."""
-        return [words for words in (family_words(self.points, self.law),) if words]
+                reasons.append(
+                    Reason("holdout other", facts | {"other": other.law, "other_error": other.error})
+                )
+        return tuple(reason.words for reason in reasons)
 
     @property
     def measured(self) -> dict[str, Any]:
@@ -298,31 +292,39 @@ class Assessment:
 
         `seeds` is one seed's spread, `tuning` the excess of a point, `left` the noise of a run about the law.
         """
-        facts = {"left": _with_ends(self.fit.draws.sigma)}
-        if self.raw.seed_spread is not None:
-            facts["seeds"] = _spread(self.raw.seed_spread, float((self.raw.weights - 1).sum()))
+        facts = {"left": _with_ends(*interval(self.fit.draws.sigma))}
+        spread = self.raw.seed_spread
+        if spread is not None:
+            from scipy.special import chdtri
+
+            freedom = float((self.raw.weights - 1).sum())
+            low, high = (
+                freedom / float(chdtri(freedom, tail)) for tail in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+            )
+            facts["seeds"] = _with_ends(spread, spread * math.sqrt(low), spread * math.sqrt(high))
         if self.tuning.record:
-            facts["tuning"] = _with_ends(self.tuning.record.draws.mean(1))
+            facts["tuning"] = _with_ends(*interval(self.tuning.record.draws.mean(1)))
         return facts
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values; numbers that are not identified have no value."""
         law = self.law
-        entries: dict[bool, dict[str, Any]] = {False: {}, True: {}}
+        parameters: dict[str, Any] = {}
+        derived: dict[str, Any] = {}
         for estimate in self.estimates:
-            entries[estimate.quantity.derived][estimate.quantity.name] = estimate.as_dict()
+            entries = derived if estimate.quantity.derived else parameters
+            entries[estimate.quantity.name] = estimate.as_dict()
         return {
             "law": law.name,
             "formula": law.formula,
             "source": law.source,
             "departures": law.departures,
-            "choice": self.choice,
             "n_points": self.fit.n_points,
             "sigma": self.fit.sigma,
             "level": LEVEL,
             "effective_draws": self.fit.draws.effective,
-            "parameters": entries[False],
-            "derived": entries[True],
+            "parameters": parameters,
+            "derived": derived,
             "budget_flops": self.budget,
             "measured": self.measured,
             "tuning": self.tuning.as_dict(),
@@ -335,83 +337,43 @@ class Assessment:
         }
 
 
-def _with_ends(draws: Array) -> dict[str, float]:
-    return dict(zip(("value", "low", "high"), interval(draws), strict=True))
+def _with_ends(value: float, low: float, high: float) -> dict[str, float]:
+    return {"value": value, "low": low, "high": high}
 
 
-def _spread(sd: float, freedom: float) -> dict[str, float]:
-    from scipy.special import chdtri
+def law_for(points: Points, name: str = "auto") -> Law:
+    """Return a law by its name; `auto` is that of the sizes that vary, and of params where tokens follow them.
 
-    tails = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
-    low, high = (sd * math.sqrt(freedom / float(chdtri(freedom, tail))) for tail in tails)
-    return {"value": sd, "low": low, "high": high}
-
-
-def find_law(name: str) -> Law:
-    """Return a law by its name."""
+    Raises:
+        BadInput: there is no such law.
+    """
+    if name == "auto":
+        varied = points.varied & {"params", "tokens"}
+        name = "chinchilla"
+        if varied == {"params"} or path_of(points):
+            name = "power-n"
+        elif varied == {"tokens"}:
+            name = "power-d"
     if name not in LAWS:
         raise BadInput(Problem(f"there is no law {name!r}", ", ".join(LAWS), nearest(name, LAWS)))
     return LAWS[name]
 
 
-def law_for(points: Points, name: str = "auto") -> Law:
-    """Return a law by its name; `auto` is that of the sizes that vary.
-
-    Raises:
-        BadInput: there is no such law.
-    """
-    if name != "auto":
-        return find_law(name)
-    return law_of_counts(points)
-
-
-def parse_target(text: str) -> dict[str, float]:
-    """Return {"params": 1e9, …} of "params=1e9,…"."""
-    target = {}
-    for pair, name, number in pairs_of(text):
-        target[name] = as_number(number)
-        if name not in COUNTS or not 0 < target[name] < math.inf:
-            raise BadInput(Problem(f"--at {pair!r}", _ALLOWED))
-    return target
-
-
-def checked_budget(budget: float | None, points: Points) -> float:
-    """Return a budget in FLOPs, the largest of the table when None."""
-    if budget is None:
-        return float(np.max(points.columns.get("flops", np.array([math.nan]))))
-    if not 0 < budget < math.inf:
-        raise BadInput(f"--flops {budget:g} is not a budget; it must be positive")
-    return budget
-
-
-def assess(
-    points: Points,
-    law: Law,
-    budget: float | None = None,
-    target: Mapping[str, float] | None = None,
-    say: Callable[[str], None] = lambda text: None,
-) -> Assessment:
+def assess(points: Points, law: Law, budget: float | None = None) -> Assessment:
     """Fit a law to a table and return every number with its interval and verdict, and the test of the form.
 
-    A law of params is fitted along one depth where the table has enough rows of it.
-
-    `budget` is the compute of the optimum, in FLOPs (the largest of the table when None); `target` is a point
-    {"params": …, "tokens": …} at which to give the loss. `say` is called with each step that begins.
+    A law of params is fitted along one depth where the table has enough rows of it. `budget` is the compute of the
+    optimum, in FLOPs (the largest of the table when None).
 
     Raises:
-        BadInput: a table or a setting that allows no fit.
+        BadInput: a table or a budget that allows no fit.
     """
-    raw = along_family(points) if "params" in law.columns else points
-    say(f"fitting {law.name} to {several(raw.n, 'row')}")
-    tuning = tuning_of(raw)
+    tuning = tuning_of(along_family(points) if "params" in law.columns else points)
     points = tuning.points
     fitted = fit(points, law)
-    budget = checked_budget(budget, points)
-    if target:
-        missing = [name for name in law.columns if name not in target]
-        if missing:
-            raise BadInput(f"the loss at a target needs {' and '.join(missing)} too; {law.name} uses it")
-    say("testing the form")
+    if budget is None:
+        budget = float(np.max(points.columns.get("flops", np.array([math.nan]))))
+    elif not 0 < budget < math.inf:
+        raise BadInput(f"--flops {budget:g} is not a budget; it must be positive")
     form = misfit(points, fitted)
-    doubts = (*tuning.doubts, *doubts_of(points, fitted, form))
-    return Assessment(tuning, fitted, budget, form, doubts, target)
+    return Assessment(tuning, fitted, budget, form, (*tuning.doubts, *doubts_of(points, fitted, form)))

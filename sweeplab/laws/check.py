@@ -94,7 +94,7 @@ def _whitened(points: Points, fitted: Fit, columns: Array) -> Array:
     if fitted.tilted_by:
         z = np.log(fitted.rows[fitted.tilted_by])
         scale = scale * np.exp(-float(np.median(fitted.draws.tilt)) * (z - z.mean()))
-    scaled, groups = columns * scale[:, None], groups_of(points)[0]
+    scaled, groups = columns * scale[:, None], groups_of(points)
     if not groups:
         return np.asarray(scaled)
     r = float(np.quantile(fitted.draws.shared, _SHOWN))

@@ -15,35 +15,47 @@ Legend: n rows, S draws.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from sweeplab.formatting import listed, several, short
+from sweeplab.formatting import listed, several, several_named, short
 from sweeplab.laws.check import FLAGGED, Misfit, added_columns
-from sweeplab.laws.choosing import family_words
-from sweeplab.laws.columns import SHAPE, first_of
+from sweeplab.laws.columns import SHAPE
 from sweeplab.laws.core import LEVEL, Array
 from sweeplab.laws.fitting import Fit
-from sweeplab.laws.forms import Law
-from sweeplab.laws.points import EACH, SAID, SHARED, UNKNOWN, Points, TuningRecord
+from sweeplab.laws.points import (
+    DECADES,
+    EACH,
+    SAID,
+    SHARED,
+    SPREAD,
+    UNKNOWN,
+    UNLIKE,
+    Points,
+    TuningRecord,
+    design,
+)
 from sweeplab.laws.sentences import Reason, sentence
 
-EMBEDDINGS = (
-    0.5  # of the parameters of the smallest size; they grow as N^(1/3) at one ratio of width to depth
-)
+# Of the parameters of the smallest size; embeddings grow as N^(1/3) at one ratio of width to depth.
+EMBEDDINGS = 0.5
 FAR = 6.0  # robust sigmas of a row
 LARGE = 0.03  # of the loss: tuned runs of one recipe on one text are within 1 or 2% of their law
 _DRIFT = 0.005  # of the loss between two points: a larger one is to be ruled out by the trials
 _ALARM = 0.05  # over all columns that residuals may follow together
 _TRIFLE = 0.001  # of the loss: patterns that move no number
 _EXACT = 1e-5  # log residuals of this size are nobody's error
-_MOST_NAMED = 4
 _N_EXCESSES = 4  # draws of the tuning excess to which a law is fitted
 _SIZES = ("params", "tokens", "flops")
+_FEWEST_OF_FAMILY = 6  # sizes of one depth
+_MOST_ROWS, _MOST_RANGE = (
+    0.6,
+    0.7,
+)  # the least shares that one depth has, of the rows and of the range of log params
+_ALIKE = 0.1  # sd of log(n_embd / n_layer): one family
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,39 +77,28 @@ class Tuning:
     @property
     def doubts(self) -> list[Doubt]:
         """Return why every number of these points is weak at best; empty if they were tuned well each by itself."""
-        points, how = self.points, self.points.tuned
-        if how == EACH:
-            if not self.record or self.largest_drift <= _DRIFT:
-                return []
-            return [Doubt("drift", {"drift": self.largest_drift, "tells": self.record.cure})]
-        doubts = []
+        points, how, doubts = self.points, self.points.tuned, []
+        if self.record and how == EACH:
+            drift = float(np.quantile(np.ptp(self._drifts(self.record), axis=1), LEVEL))
+            if drift > _DRIFT:
+                doubts.append(Doubt("drift", {"drift": drift, "tells": self.record.cure}))
         for code, (share, needs, otherwise) in OTHERWISE[how].items():
             if points.varied >= needs and points.varied:
                 doubts.append(Doubt(code, {"how": how, "share": share}, (otherwise(points, share),)))
         return doubts
 
     @property
-    def doubt(self) -> str:
-        """Return the first doubt in words; empty without one."""
-        for doubt in self.doubts:
-            return doubt.words
-        return ""
-
-    @property
     def says(self) -> str:
         """Say how the points were tuned, and how large their excess is."""
         why = f", {self.raw.tuned_why}" if self.raw.tuned_why else ""
         low, mean, high = map(math.expm1, self.ends)
-        facts = {"why": why, "low": low, "mean": mean, "high": high}
-        if self.record:
-            return sentence("tuned: excess", facts)
-        return sentence(f"tuned: {self.points.tuned}", facts)
+        code = "excess" if self.record else self.points.tuned
+        return sentence(f"tuned: {code}", {"why": why, "low": low, "mean": mean, "high": high})
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        known = dict.fromkeys(("lowest", "mean", "largest"))
-        if self.record:
-            known = dict(zip(known, self.ends, strict=True))
+        ends = self.ends if self.record else (None, None, None)
+        known = dict(zip(("lowest", "mean", "largest"), ends, strict=True))
         return {"how": self.points.tuned, "why": self.raw.tuned_why, "excess": known}
 
     @property
@@ -106,36 +107,28 @@ class Tuning:
         mean = self.record.draws.mean(0) if self.record else np.zeros(self.raw.n)
         return float(mean.min()), float(mean.mean()), float(mean.max())
 
-    @property
-    def drifts(self) -> Array:
-        """Return the smooth part in the log sizes of each draw of the excess, less their mean: [S, n]."""
-        draws = self.record.above if self.record else np.zeros((1, self.raw.n))
+    def _drifts(self, record: TuningRecord) -> Array:
+        """The smooth part in the log sizes of each draw of the excess, less their mean: [S, n]."""
         logs = [np.log(self.raw.columns[name]) for name in _SIZES[:2] if name in self.raw.varied]
         columns = [np.ones(self.raw.n), *logs]
         if logs:
             columns.append((logs[0] - logs[0].mean()) ** 2)
         base = np.linalg.svd(np.stack(columns, 1), full_matrices=False)[0]
-        lines = (draws @ base) @ base.T
+        lines = (record.above @ base) @ base.T
         return np.asarray(lines - lines.mean(0))
-
-    @property
-    def largest_drift(self) -> float:
-        """Return how far the excess may drift between two points beyond what is expected, in log loss."""
-        return float(np.quantile(np.ptp(self.drifts, axis=1), LEVEL))
 
     @property
     def tables(self) -> tuple[Points, ...]:
         """Return the points, and those without draws of the drift of their excess, all equally likely."""
         if self.record is None:
             return (self.points,)
-        drifts = self.drifts
+        drifts = self._drifts(self.record)
         chosen = np.argsort(np.ptp(drifts, axis=1))
         shares = (np.arange(_N_EXCESSES) + 0.5) / _N_EXCESSES
-        drawn = [less(self.points, drifts[draw]) for draw in chosen[(shares * len(chosen)).astype(int)]]
+        drawn = [_less(self.points, drifts[draw]) for draw in chosen[(shares * len(chosen)).astype(int)]]
         return (self.points, *drawn)
 
 
-@lru_cache(maxsize=16)
 def tuning_of(points: Points) -> Tuning:
     """Return what is known of the tuning of points."""
     record = points.record(points) if points.record else None
@@ -144,14 +137,14 @@ def tuning_of(points: Points) -> Tuning:
             why = f"{several(points.n, 'point')} with too few trials to tell their tuning excess"
             points = replace(points, tuned=UNKNOWN, tuned_why=why)
         return Tuning(points, points, None)
-    tuned = less(points, record.above.mean(0))
+    tuned = _less(points, record.above.mean(0))
     others = {name: points.extra_columns[name] for name in points.extra_columns if name not in record.columns}
     return Tuning(points, replace(tuned, extra_columns=others), record)
 
 
-def less(points: Points, excess: Array) -> Points:
-    """Return the points without an excess of their log losses, [n]."""
-    return points.with_loss(points.columns["loss"] * np.exp(-excess))
+def _less(points: Points, excess: Array) -> Points:
+    """The points without an excess of their log losses, [n]."""
+    return points.with_column("loss", points.columns["loss"] * np.exp(-excess))
 
 
 def _share(points: Points, name: str) -> Array:
@@ -163,7 +156,7 @@ def _share(points: Points, name: str) -> Array:
 def _mistuned(points: Points, most: float) -> Points:
     """Grow with the square of the distance in log size, as the loss about a best value that follows a power of it."""
     size = next(name for name in _SIZES if name in points.varied)
-    return less(points, most * _share(points, size) ** 2)
+    return _less(points, most * _share(points, size) ** 2)
 
 
 def _not_annealed(points: Points, most: float) -> Points:
@@ -171,7 +164,7 @@ def _not_annealed(points: Points, most: float) -> Points:
     size = np.unique(points.columns["params"], return_inverse=True)[1]
     longest = np.zeros(size.max() + 1)
     np.maximum.at(longest, size, points.columns["tokens"])
-    return less(points, most * (1 - points.columns["tokens"] / longest[size]))
+    return _less(points, most * (1 - points.columns["tokens"] / longest[size]))
 
 
 def _stopped(points: Points, read: float) -> Points:
@@ -203,6 +196,7 @@ OTHERWISE: Mapping[str, Mapping[str, tuple[float, frozenset[str], Callable[[Poin
         "stopped": (0.75, _BOTH, _stopped),
         "large batch": (0.3, _BOTH, _large_batch),
     },
+    EACH: {},
     # A best learning rate that falls as N^-0.7 (arXiv 2503.04715) costs about 3% over two decades of N if it is kept.
     SHARED: {"mistuned": (0.03, _ANY, _mistuned)},
 }
@@ -210,7 +204,16 @@ OTHERWISE: Mapping[str, Mapping[str, tuple[float, frozenset[str], Callable[[Poin
 
 def doubts_of(points: Points, fitted: Fit, form: Misfit) -> list[Doubt]:
     """Return what the rows say against a fit, and what nobody says of their columns."""
-    doubts = [*_undeclared(points), *_outliers(points, fitted), *_unlike_shapes(points, fitted.law)]
+    doubts = []
+    if "params" in points.undeclared and "params" in points.varied:
+        doubts.append(Doubt("params", {"share": EMBEDDINGS}, _counted_otherwise(points)))
+    if "tokens" in points.undeclared:
+        doubts.append(Doubt("tokens", {"column": points.conventions.get("tokens", "COLUMN")}))
+    doubts += _outliers(points, fitted)
+    if "params" in fitted.law.columns and {*SHAPE} <= points.sizes.keys() and not _is_family(points):
+        aspect = points.sizes["n_embd"] / points.sizes["n_layer"]
+        ends = {"low": short(float(aspect.min())), "high": short(float(aspect.max()))}
+        doubts.append(Doubt("shapes", ends))
     if form.status == FLAGGED:
         facts = {"chance": form.chance, "direction": form.direction}
         doubts.append(Doubt("form", facts, is_bent=True))
@@ -223,24 +226,6 @@ def doubts_of(points: Points, fitted: Fit, form: Misfit) -> list[Doubt]:
     if fitted.medians["E"] > float(points.columns["loss"].min()):
         doubts.append(Doubt("above", {}))
     return [*doubts, *_followed(points, fitted)]
-
-
-def _undeclared(points: Points) -> list[Doubt]:
-    doubts = []
-    if "params" in points.undeclared and "params" in points.varied:
-        doubts.append(Doubt("params", {"share": EMBEDDINGS}, _counted_otherwise(points)))
-    if "tokens" in points.undeclared:
-        doubts.append(Doubt("tokens", {"column": points.conventions.get("tokens", "COLUMN")}))
-    return doubts
-
-
-def _unlike_shapes(points: Points, law: Law) -> list[Doubt]:
-    """Doubt an exponent of N where the shapes are of no family, and so differ at equal parameters."""
-    if "params" not in law.columns or not set(SHAPE) <= points.sizes.keys() or family_words(points, law):
-        return []
-    layer, embd = (points.sizes[name] for name in SHAPE)
-    aspect = embd / layer
-    return [Doubt("shapes", {"low": short(float(aspect.min())), "high": short(float(aspect.max()))})]
 
 
 def _outliers(points: Points, fitted: Fit) -> list[Doubt]:
@@ -257,25 +242,53 @@ def _outliers(points: Points, fitted: Fit) -> list[Doubt]:
         f"{name} ({math.expm1(fitted.residuals[row]):+.1%}, {sigmas[row]:.0f} sigma)"
         for name, row in zip(names, far, strict=True)
     ]
-    facts = {"sigmas": FAR, "rows": first_of(words, _MOST_NAMED), "names": names}
+    facts = {"sigmas": FAR, "rows": several_named(words), "names": names}
     return [Doubt("outliers", facts, (points.only(np.setdiff1d(np.arange(points.n), far)),))]
 
 
-def _followed(points: Points, fitted: Fit) -> Sequence[Doubt]:
+def _followed(points: Points, fitted: Fit) -> list[Doubt]:
     """Doubt all where residuals follow a column that may be a cause: the shape, another column of the file."""
-    tested = []
+    tested = {}
     for name, column in (points.shape | points.extra_columns).items():
         if name in fitted.law.columns or not np.isfinite(column).all():
             continue
         scale = np.log(column) if (column > 0).all() else column
-        if np.ptp(scale) <= 1e-9 * max(1.0, float(np.abs(scale).max())):
-            continue
-        seen = added_columns(points, fitted, (scale - scale.mean())[:, None])
-        if seen:
-            tested.append((seen.chance, name, seen.effect))
+        if np.ptp(scale) > 1e-9 * max(1.0, float(np.abs(scale).max())):
+            seen = added_columns(points, fitted, (scale - scale.mean())[:, None])
+            if seen:
+                tested[name] = seen
     doubts, many = [], several(len(tested), "column")
-    for chance, name, effect in tested:
-        if chance * len(tested) < _ALARM and abs(effect) > _TRIFLE:
-            facts = {"column": name, "swing": effect, "chance": chance, "tested": many}
+    for name, seen in tested.items():
+        if seen.chance * len(tested) < _ALARM and abs(seen.effect) > _TRIFLE:
+            facts = {"column": name, "swing": seen.effect, "chance": seen.chance, "tested": many}
             doubts.append(Doubt("column", facts))
     return doubts
+
+
+def along_family(points: Points) -> Points:
+    """Return the rows of one depth, where most of a table's sizes have it, with a few others beside; else all rows.
+
+    The loss at equal parameters depends on depth and width: the others would count as noise, or as a bend. Where depth
+    grows with the size, the sizes are a family themselves.
+    """
+    depth = points.sizes.get("n_layer")
+    if depth is None or len(np.unique(depth)) < 2:
+        return points
+    depths, counts = np.unique(depth, return_counts=True)
+    kept = depth == depths[np.argmax(counts)]
+    every = np.log10(points.columns["params"])
+    params = every[kept]
+    is_enough = len(np.unique(params.round(3))) >= _FEWEST_OF_FAMILY and np.ptp(params) >= DECADES["params"]
+    is_most = len(params) >= _MOST_ROWS * points.n and np.ptp(params) >= _MOST_RANGE * np.ptp(every)
+    if not (is_enough and is_most):
+        return points
+    others = listed([f"{other:g}" for other in np.unique(depth[~kept])])
+    why = f"of another depth (n_layer {others}): at equal parameters the loss differs"
+    return points.only(kept).left_out(why, int((~kept).sum()))
+
+
+def _is_family(points: Points) -> bool:
+    """Whether all shapes have one depth, width or ratio of both, or lie along one line of these."""
+    layer, embd = (points.sizes[name] for name in SHAPE)
+    alike = any(np.log(column).std() < _ALIKE for column in (layer, embd, embd / layer))
+    return alike or design(points, SHAPE)[UNLIKE] < SPREAD

@@ -29,7 +29,6 @@ class Fit:
     """
 
     law: Law
-    is_bent: bool
     draws: Draws
     values: Values
     rows: Mapping[str, Array]
@@ -112,25 +111,19 @@ def fit(points: Points, law: Law, is_bent: bool = False) -> Fit:
             that are all equal.
     """
     _check(points, law)
-    groups, by = groups_of(points)
+    groups = groups_of(points)
     tilted_by = next((name for name in ("tokens", "flops", "params") if name in points.varied), "")
     names = tuple(dict.fromkeys((*law.columns, *filter(None, [tilted_by]), "loss")))
     columns = tuple(points.columns[name].tobytes() for name in names)
-    return _fitted(law, is_bent, names, columns, points.weights.tobytes(), groups, tilted_by, by)
+    return _fitted(law, is_bent, names, columns, points.weights.tobytes(), groups, tilted_by)
 
 
-def groups_of(points: Points) -> tuple[tuple[str, ...] | None, str]:
-    """Return the group of each row that shares an error, and what groups them: the table's own column, or the sizes.
-
-    A group column with a single value is ignored in favor of the sizes. None if few sizes have two rows, or there are
-    only two sizes.
-    """
-    if points.groups and len(set(points.groups)) > 1:
-        return points.groups, points.conventions.get("group", "group")
+def groups_of(points: Points) -> tuple[str, ...] | None:
+    """Return the size of each row, which rows share an error by; None if few sizes have two rows, or there are two."""
     names = tuple(f"{size:.6g}" for size in points.columns.get("params", ()))
     if _FEWEST_GROUPS <= len(set(names)) <= _MOST_ALONE * len(names):
-        return names, "params"
-    return None, ""
+        return names
+    return None
 
 
 @lru_cache(maxsize=_KEPT)
@@ -142,7 +135,6 @@ def _fitted(
     weights: bytes,
     groups: Sequence[str] | None,
     tilted_by: str,
-    grouped_by: str,
 ) -> Fit:
     rows = {name: np.frombuffer(column) for name, column in zip(names, columns, strict=True)}
     logs = {name: np.log(rows[name]) for name in law.columns}
@@ -165,9 +157,8 @@ def _fitted(
     if is_bent:
         ordered |= zip(law.departures_of, draws.shapes[:, len(law.exponents) :].T, strict=True)
         ordered |= {f"center of {name}": np.full(len(draws.sigma), each) for name, each in center.items()}
-    return Fit(
-        law, is_bent, draws, ordered, rows, errors.weights_or_ones(len(rows["loss"])), tilted_by, grouped_by
-    )
+    weights_of_rows = errors.weights_or_ones(len(rows["loss"]))
+    return Fit(law, draws, ordered, rows, weights_of_rows, tilted_by, "params" if groups else "")
 
 
 def _check(points: Points, law: Law) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from sweeplab.errors import BadInput
 from sweeplab.laws.assessment import Assessment, Verdict
-from sweeplab.laws.core import LEVEL, Array
+from sweeplab.laws.core import Array
 from sweeplab.laws.forms import loss_at
 from sweeplab.laws.points import path_of
 
@@ -47,7 +47,7 @@ NO_REGRET = Regret()
 
 @dataclass(frozen=True)
 class Forecast:
-    """The loss that a law predicts for a run, with its prediction interval at `level`, which the verdict judges.
+    """The loss that a law predicts for a run, with its 90% prediction interval, which the verdict judges.
 
     `regret` is the part of the log loss that the run's values are expected to cost. A loss that is no number of a law
     has the verdict INTERVAL_ONLY.
@@ -56,7 +56,6 @@ class Forecast:
     loss: float
     low: float
     high: float
-    level: float
     verdict: Verdict
     regret: float = 0.0
 
@@ -74,7 +73,7 @@ def predict(
     points, law, fit = assessment.points, assessment.law, assessment.fit
     missing = [name for name in law.columns if name not in at]
     if missing:
-        raise BadInput(f"{law.name} needs {' and '.join(missing)} too: --{' and --'.join(missing)}")
+        raise BadInput(f"{law.name} needs {' and '.join(missing)} too")
     quantity, path = loss_at(law, at), path_of(points)
     if path and len(law.columns) == 1 and path.misses(at):
         why = f"the law holds along one path, {path.words}, and this run lies off it"
@@ -87,5 +86,5 @@ def predict(
     loss = value + regret.mean
     verdict = assessment.judged(quantity, loss, low, high)
     if not verdict.identified:
-        verdict = replace(verdict, verdict=INTERVAL_ONLY, reason=f"no law; interval only: {verdict.reason}")
-    return Forecast(math.exp(loss), math.exp(low), math.exp(high), LEVEL, verdict, regret.mean)
+        verdict = replace(verdict, verdict=INTERVAL_ONLY)
+    return Forecast(math.exp(loss), math.exp(low), math.exp(high), verdict, regret.mean)

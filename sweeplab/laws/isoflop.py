@@ -32,7 +32,6 @@ from sweeplab.laws.forms import D_OPT, N_OPT
 from sweeplab.laws.points import DECADES, Points
 from sweeplab.laws.sentences import Reason
 
-N_AT = "N_opt"
 SIZES = 4  # of a budget: a parabola and one more
 FEWEST = 3  # minima: any two lie on a line
 _SAME_BUDGET = 0.01  # in log C
@@ -40,120 +39,61 @@ _NEAR = math.log(8.0)  # rows within this factor of the lowest one's size: a cub
 _NOWHERE = 60.0  # log N of a minimum that is none
 _STEPS = 5  # of Newton, from the minimum of the parabola
 _DRAWN = 60  # points of a curve
-_MEANINGS = {
-    N_OPT: "N_opt grows as C to this power",
-    D_OPT: "D_opt grows as C to this power",
-    N_AT: "the parameters of lowest loss for {:.3g} FLOPs",
-}
 
 
-@dataclass(frozen=True, eq=False)
-class BudgetRows:
-    """The rows of one budget that count, their log N, and draws of the log N of its minimum, [S]."""
-
-    log_flops: float
-    rows: NDArray[np.intp]
-    log_n: Array
-    minimum: Array
-    curve: Array
-
-    @property
-    def why_none(self) -> str:
-        """Return why the budget has no minimum; empty if it has one."""
-        if not len(self.minimum):
-            return "no minimum: too few sizes"
-        _, low, high = interval(self.minimum)
-        if high - low > _NOWHERE / 2:
-            return "no minimum: the losses do not bend upward by more than the noise"
-        if low < self.log_n.min():
-            return "no minimum: it may lie below the smallest size"
-        if high > self.log_n.max():
-            return "no minimum: it may lie above the largest size"
-        return ""
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class IsoFlop:
-    """The budgets of a table with their minima, and the numbers of the line through them: value, low, high, verdict."""
+    """The numbers of the line through the minima as plain entries, and each budget with its rows, curve and minimum."""
 
-    points: Points
-    how: str
-    budgets: tuple[BudgetRows, ...]
     numbers: dict[str, dict[str, Any]]
-
-    @property
-    def warnings(self) -> list[str]:
-        """Return what speaks against the numbers."""
-        without = sum(bool(each.why_none) for each in self.budgets)
-        if not without:
-            return []
-        return [f"{without} of {several(len(self.budgets), 'budget')} have no minimum"]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values, with the curves to draw."""
-        budgets = [self._budget(each) for each in self.budgets]
-        return {"how": self.how, "numbers": self.numbers, "budgets": budgets, "warnings": self.warnings}
-
-    def _budget(self, budget: BudgetRows) -> dict[str, Any]:
-        columns, flops = self.points.columns, math.exp(budget.log_flops)
-        sizes = np.linspace(budget.log_n.min(), budget.log_n.max(), _DRAWN)
-        entry: dict[str, Any] = {
-            "flops": flops,
-            "n_rows": len(budget.rows),
-            "rows": {name: columns[name][budget.rows].tolist() for name in ("params", "loss")},
-            "curve": {"params": np.exp(sizes).tolist(), "loss": budget.curve.tolist()},
-            "why_none": budget.why_none,
-        }
-        best: dict[str, float | None] = dict.fromkeys(("n_opt", "n_opt_low", "n_opt_high", "d_opt", "loss"))
-        if not budget.why_none:
-            middle, low, high = interval(budget.minimum)
-            loss = float(np.interp(middle, sizes, budget.curve))
-            tokens = flops / self.points.flops_per_param_token / math.exp(middle)
-            best = {"n_opt": math.exp(middle), "n_opt_low": math.exp(low), "n_opt_high": math.exp(high)}
-            best |= {"d_opt": tokens, "loss": loss}
-        return entry | best
+    budgets: list[dict[str, Any]]
 
 
-def isoflop(points: Points, budget: float | None = None, doubt: str = "") -> IsoFlop:
+def isoflop(points: Points, budget: float | None = None, doubt: Reason | None = None) -> IsoFlop:
     """Return the compute-optimal size by curves at equal FLOPs.
 
     `budget` is the compute at which to give N_opt (the largest of the table when None); `doubt` is why every number is
     weak at best.
 
     Raises:
-        BadInput: the table has no N or no C.
+        BadInput: the table has no N or no C, or too few budgets with several sizes.
     """
     for name in ("params", "flops"):
         if name not in points.columns:
             raise BadInput(points.lacks("the compute-optimal size", name))
-    at = math.log(budget or float(points.columns["flops"].max()))
     groups = _budgets(points)
     if len(groups) < FEWEST:
-        how = (
-            f"{several(len(groups), 'budget')} with {SIZES} sizes or more at equal FLOPs; {FEWEST} are needed"
-        )
-        return IsoFlop(points, how, (), _none(how, at))
-    how = f"{several(len(groups), 'budget')} of rows at equal FLOPs"
-    fitted = _fitted(points, groups)
-    minima = [each for each in fitted if not each.why_none]
-    log_c = np.array([each.log_flops for each in minima])
-    if len(minima) < FEWEST:
-        why = f"{len(minima)} of {several(len(fitted), 'budget')} have a minimum; a line needs {FEWEST}"
-        return IsoFlop(points, how, fitted, _none(why, at))
-    lacking = ""
-    decades = float(np.ptp(log_c)) / math.log(10)
-    if decades < DECADES["flops"]:
-        lacking = f"the minima span {decades:.2f} decades of FLOPs and {DECADES['flops']} are needed"
-    first, last = fitted[0], fitted[-1]
-    exponent = (last.minimum - first.minimum) / (last.log_flops - first.log_flops)
-    middle = (first.minimum + last.minimum) / 2
-    size = middle + exponent * (at - (first.log_flops + last.log_flops) / 2)
-    numbers = {
-        N_OPT: _number("exponent", exponent, _MEANINGS[N_OPT], lacking, doubt),
-        D_OPT: _number("exponent", 1 - exponent, _MEANINGS[D_OPT], lacking, doubt),
-        N_AT: _number("ratio", size, _MEANINGS[N_AT].format(math.exp(at)), lacking, doubt),
-    }
-    return IsoFlop(points, how, fitted, numbers)
+        few = f"{several(len(groups), 'budget')} with {SIZES} sizes or more at equal FLOPs"
+        raise BadInput(f"{few}; {FEWEST} are needed")
+    at = math.log(budget or float(points.columns["flops"].max()))
+    log_c = np.array([float(np.log(points.columns["flops"][rows]).mean()) for rows in groups])
+    minima, curves = _fitted(points, groups, log_c)
+    budgets = [
+        _entry(points, rows, middle, minimum, curve)
+        for rows, middle, minimum, curve in zip(groups, log_c, minima, curves, strict=True)
+    ]
+    exponent = (minima[-1] - minima[0]) / (log_c[-1] - log_c[0])
+    size = (minima[0] + minima[-1]) / 2 + exponent * (at - (log_c[0] + log_c[-1]) / 2)
+    quantities = (
+        (N_OPT, "exponent", exponent, "N_opt grows as C to this power"),
+        (D_OPT, "exponent", 1 - exponent, "D_opt grows as C to this power"),
+        ("N_opt", "ratio", size, f"the parameters of lowest loss for {math.exp(at):.3g} FLOPs"),
+    )
+    known = [middle for middle, each in zip(log_c, budgets, strict=True) if not each["code"]]
+    lacking, numbers = None, {}
+    if len(known) >= FEWEST and np.ptp(known) / math.log(10) < DECADES["flops"]:
+        facts = {"column": "flops of the minima", "needed": DECADES["flops"]}
+        lacking = Reason("decades", facts | {"decades": float(np.ptp(known)) / math.log(10)})
+    for name, kind, draws, meaning in quantities:
+        if len(known) < FEWEST:
+            facts = {"count": len(known), "budgets": several(len(budgets), "budget"), "needed": FEWEST}
+            none = Verdict(NOT_IDENTIFIED, "few minima", facts)
+            numbers[name] = none.entry((None, None, None), meaning)
+            continue
+        shown = interval(draws)
+        verdict = judge(kind, *shown, lacking, doubt)
+        numbers[name] = verdict.entry([math.exp(end) for end in shown] if kind == "ratio" else shown, meaning)
+    return IsoFlop(numbers, budgets)
 
 
 def _budgets(points: Points) -> list[NDArray[np.intp]]:
@@ -170,11 +110,12 @@ def _budgets(points: Points) -> list[NDArray[np.intp]]:
     return groups
 
 
-def _fitted(points: Points, groups: Sequence[NDArray[np.intp]]) -> tuple[BudgetRows, ...]:
-    """The budgets with draws of their minima."""
+def _fitted(
+    points: Points, groups: Sequence[NDArray[np.intp]], log_c: Array
+) -> tuple[list[Array], list[Array]]:
+    """Draws of the log N of each budget's minimum, [S], and its curve, the loss at _DRAWN sizes."""
     rows, place = np.concatenate(groups), np.repeat(np.arange(len(groups)), [len(each) for each in groups])
     log_n, log_loss = np.log(points.columns["params"]), np.log(points.columns["loss"])
-    log_c = np.array([float(np.log(points.columns["flops"][each]).mean()) for each in groups])
     lowest = np.array([float(log_n[each][np.argmin(log_loss[each])]) for each in groups])
     c = log_c - log_c.mean()
     slope, center = np.polyfit(c, lowest, 1)
@@ -183,8 +124,9 @@ def _fitted(points: Points, groups: Sequence[NDArray[np.intp]]) -> tuple[BudgetR
     columns = np.column_stack([levels, z, z * c[place], z**2 / 2, z**3 / 6, z**2 / 2 * c[place]])
     draws = fit_line(log_loss[rows], columns, RowErrors(weights=points.weights[rows]))
     k1, k2, k3, k4, k5 = draws.scales[:, -5:].T
-    budgets = []
-    for at, of_budget in enumerate(groups):
+    *typical, t1, t2, t3, t4, t5 = np.median(draws.scales, axis=0)
+    minima, curves = [], []
+    for at in range(len(groups)):
         first, second = k1 + k2 * c[at], k3 + k5 * c[at]
         minimum = -first / second
         for _ in range(_STEPS):
@@ -192,33 +134,38 @@ def _fitted(points: Points, groups: Sequence[NDArray[np.intp]]) -> tuple[BudgetR
             minimum = minimum - (first + second * minimum + k4 * minimum**2 / 2) / bend
         # A draw without an upward bend has its minimum beyond all sizes, on the side to which the loss falls.
         minimum = np.where((second > 0) & (second + k4 * minimum > 0), minimum, -np.sign(first) * _NOWHERE)
+        minima.append(minimum + center + slope * c[at])
         sizes = np.linspace(z[place == at].min(), z[place == at].max(), _DRAWN)
-        typical = np.median(draws.scales, axis=0)
-        slope_at, bend_at, skew = (
-            typical[-5] + typical[-4] * c[at],
-            typical[-3] + typical[-1] * c[at],
-            typical[-2],
-        )
-        curve = np.exp(typical[at] + slope_at * sizes + bend_at * sizes**2 / 2 + skew * sizes**3 / 6)
-        log_minimum = minimum + center + slope * c[at]
-        budgets.append(BudgetRows(float(log_c[at]), of_budget, log_n[of_budget], log_minimum, curve))
-    return tuple(budgets)
+        slope_at, bend_at = t1 + t2 * c[at], t3 + t5 * c[at]
+        curves.append(np.exp(typical[at] + slope_at * sizes + bend_at * sizes**2 / 2 + t4 * sizes**3 / 6))
+    return minima, curves
 
 
-def _number(kind: str, draws: Array, meaning: str, lacking: str, doubt: str) -> dict[str, Any]:
-    value, low, high = interval(draws)
-    lacks = Reason("said", {"words": lacking}) if lacking else None
-    doubted = Reason("said", {"words": doubt}) if doubt else None
-    verdict = judge(kind, value, low, high, lacks, doubted)
-    shown = [value, low, high]
-    if kind == "ratio":
-        shown = [math.exp(each) for each in shown]
-    return verdict.entry(shown, meaning)
-
-
-def _none(why: str, at: float) -> dict[str, dict[str, Any]]:
-    none = Verdict(NOT_IDENTIFIED, why)
-    return {
-        name: none.entry((None, None, None), meaning.format(math.exp(at)))
-        for name, meaning in _MEANINGS.items()
+def _entry(
+    points: Points, rows: NDArray[np.intp], log_c: float, minimum: Array, curve: Array
+) -> dict[str, Any]:
+    """A budget as plain values; one without a minimum has the code of the reason."""
+    columns, flops = points.columns, math.exp(log_c)
+    log_n = np.log(columns["params"][rows])
+    sizes = np.linspace(log_n.min(), log_n.max(), _DRAWN)
+    middle, low, high = interval(minimum)
+    entry: dict[str, Any] = {
+        "flops": flops,
+        "n_rows": len(rows),
+        "rows": {name: columns[name][rows].tolist() for name in ("params", "loss")},
+        "curve": {"params": np.exp(sizes).tolist(), "loss": curve.tolist()},
+        "code": "",
+        "why_none": "",
     }
+    if high - low > _NOWHERE / 2:
+        entry["code"] = "no bend"
+    elif low < log_n.min():
+        entry["code"] = "minimum below"
+    elif high > log_n.max():
+        entry["code"] = "minimum above"
+    if entry["code"]:
+        best: dict[str, float | None] = dict.fromkeys(("n_opt", "n_opt_low", "n_opt_high", "d_opt", "loss"))
+        return entry | best | {"why_none": Reason(entry["code"], {}).words}
+    best = {"n_opt": math.exp(middle), "n_opt_low": math.exp(low), "n_opt_high": math.exp(high)}
+    tokens = flops / points.flops_per_param_token / math.exp(middle)
+    return entry | best | {"d_opt": tokens, "loss": float(np.interp(middle, sizes, curve))}

@@ -11,40 +11,38 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.formatting import listed, several, short
+from sweeplab.formatting import counts as counts_in_words
+from sweeplab.formatting import several, several_named, short
 from sweeplab.hyperparameters import TABLE
 from sweeplab.laws.columns import (
     CHOICES,
     COUNTS,
     FEWEST_PER_PARAM,
-    FOLLOWING,
+    FROM_FLOPS,
     MOST_PER_PARAM,
     SHAPE,
     Array,
+    Column,
     Conventions,
-    check_of_a_file,
     check_plausible,
     coerced,
-    first_of,
     guessed_columns,
     is_measured,
     named_column,
     own_columns,
-    passes_of,
     read_columns,
     rows_where,
     says_unit,
     tells_passes,
 )
 from sweeplab.laws.comparing import CellTrials
-from sweeplab.laws.reading import LEFT_OUT, nominal, numbered, read_frame
+from sweeplab.laws.reading import nominal, numbered
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,12 +54,9 @@ BEST, MEAN, ALL = "best", "mean", "all"
 EACH, SHARED, UNKNOWN = TUNED = "each", "shared", "unknown"
 SAID = "as --tuned says"
 _MANY = 2  # rows per point, on average: then it is no accident
-_MOST_NAMED = 4
 _SEED = re.compile(r"(.*[^a-z])?(seed|seeds|replicate|repeat|repetition)([^a-z].*)?", re.IGNORECASE)
-
-
 _RUN = re.compile(r"(.*[^a-z])?run([ _-]?(id|name))?", re.IGNORECASE)
-_BY_ROW = ("columns", "weights", "groups", "names", "shape", "extra_columns", "tried", "n_rows", "passes")
+_BY_ROW = ("columns", "weights", "names", "shape", "extra_columns", "tried", "passes")
 _ONCE = 1.02  # passes over a text that count as one
 _FEWEST_NEW = 5  # rows of new text, to leave the others out
 _DEPTHS = ("n_encoder_layer", "n_decoder_layer")
@@ -100,21 +95,19 @@ class Points:
 
     `dropped` counts the rows left out, by reason; `conventions` describes each column. `names` name the row of the file
     or the trial of each point. `shape` has n_layer and n_embd if the table has them, `extra_columns` the other numeric
-    columns of a file, NaN where missing. `known` are the names of all columns of the file.
+    columns of a file, NaN where missing.
     `seed_spread` is the standard deviation of one seed's log loss, None if no point has a second seed: no law
     can leave residuals smaller than seed_spread / sqrt(weight). `tried` are the trials from which each point is the
-    best, and `is_searched` says whether these were drawn from a search; both are unknown for a table, of which `n_rows`
-    is the number of rows that were combined into each point, [n]. `passes` is how often each run read its text, [n], by
-    the column `passes_by`, if one of the table says it. `pooled` has the values of each setting without
-    numbers, such as a family, in which points differ. `is_lowest` says whether the loss of a point is that of its best
-    trial, the lowest of several, or what all of its trials make expected. `tuned` is one of TUNED, for the reason
-    `tuned_why`, and `undeclared` are the roles of which nobody says how they count; `record` returns what the trials
-    say about the tuning of points, None if they are too few.
+    best, and `is_searched` says whether these were drawn from a search; both are unknown for a table. `passes` is how
+    often each run read its text, [n], by the column `passes_by`, if one of the table says it. `pooled` has the values
+    of each setting without numbers, such as a family, in which points differ. `is_lowest` says whether the loss of a
+    point is that of its best trial, the lowest of several, or what all of its trials make expected. `tuned` is one of
+    TUNED, for the reason `tuned_why`, and `undeclared` are the roles of which nobody says how they count; `record`
+    returns what the trials say about the tuning of points, None if they are too few.
     """
 
     columns: dict[str, Array]
     weights: Array
-    groups: tuple[str, ...] | None = None
     dropped: dict[str, int] = field(default_factory=dict)
     conventions: dict[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = ()
@@ -123,8 +116,6 @@ class Points:
     seed_spread: float | None = None
     tried: tuple[CellTrials, ...] = ()
     is_searched: bool = False
-    known: tuple[str, ...] = ()
-    n_rows: Array | None = None
     passes: Array | None = None
     passes_by: str = ""
     pooled: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -168,29 +159,14 @@ class Points:
     def of_new_text(self) -> Points:
         """Return the rows of runs that read no text twice, if there are enough: the laws here hold for these alone."""
         again = self.is_repeated
-        if not again.any() or self.n - again.sum() < _FEWEST_NEW:
+        if self.n - again.sum() < _FEWEST_NEW:
             return self
-        why = f"read their text more than once (column {self.passes_by}), as laws of new text do not hold for them"
-        return self.only(~again).left_out(f"that {why} (Muennighoff et al. 2023)", int(again.sum()))
+        why = f"that read their text more than once (column {self.passes_by}; Muennighoff et al. 2023)"
+        return self.only(~again).left_out(why, int(again.sum()))
 
-    def pooled_in_words(self) -> list[str]:
-        """Return a sentence for each setting without numbers that one law of these points pools."""
-        return [
-            f"{listed(values[:_MOST_NAMED])} ({name}) are pooled into one law: what they differ by counts as noise, or "
-            f"as size; --where \"{name} == '{values[0]}'\" takes one of {len(values)}"
-            for name, values in self.pooled.items()
-        ]
-
-    def lacks(self, reader: str, role: str) -> Problem:
-        """Return the problem that `reader` needs a missing role, and where it could come from."""
-        word, other = FOLLOWING.get(role, ("", ""))
-        offered = ""
-        if {"flops", other} <= self.columns.keys():
-            offered = f" (--columns {role}={word} computes them from flops and {other})"
-        elif role == "flops":
-            offered = " (tokens would do)"
-        what = f"{reader} needs {role!r}, which the table lacks{offered}; name its column with --columns"
-        return Problem(what, ", ".join(self.known))
+    def lacks(self, reader: str, role: str) -> str:
+        """Return that `reader` needs a missing role."""
+        return f"{reader} needs {role!r}, which the table lacks; name its column with --columns"
 
     def tuned_as(self, how: str | None) -> Points:
         """Return the points tuned as a person says by one of TUNED; as they are if nothing is said.
@@ -200,12 +176,9 @@ class Points:
         """
         if not how:
             return self
-        parse_tuned(how)
+        if how not in TUNED:
+            raise BadInput(Problem(f"--tuned {how!r}", ", ".join(TUNED), nearest(how, TUNED)))
         return replace(self, tuned=how, tuned_why=SAID)
-
-    def with_loss(self, loss: Array) -> Points:
-        """Return the points with other losses, [n]."""
-        return self.with_column("loss", loss)
 
     def with_column(self, role: str, values: Array) -> Points:
         """Return the points with other values of a role, [n]."""
@@ -231,33 +204,6 @@ class Points:
         return replace(self, **{name: picked(getattr(self, name)) for name in _BY_ROW})
 
 
-def parse_tuned(text: str) -> str:
-    """Return one of TUNED, or an empty text.
-
-    Raises:
-        BadInput: another word.
-    """
-    if text and text not in TUNED:
-        raise BadInput(Problem(f"--tuned {text!r}", ", ".join(TUNED), nearest(text, TUNED)))
-    return text
-
-
-def read_points(
-    path: Path,
-    columns: Mapping[str, str] | None = None,
-    conventions: Conventions | None = None,
-    where: str = "",
-) -> Points:
-    """Return the points of a table's file; a role that `columns` does not name is found by its name.
-
-    `where` is an expression over the columns that selects rows.
-
-    Raises:
-        BadInput: no such file or column, a cell that is not a positive number, and implausible numbers.
-    """
-    return points_of_frame(read_frame(path), str(path), columns, conventions, where)
-
-
 def points_of_frame(
     frame: pd.DataFrame,
     source: str,
@@ -265,12 +211,16 @@ def points_of_frame(
     conventions: Conventions | None = None,
     where: str = "",
 ) -> Points:
-    """Return the points of a table like `read_points` of the file `source`."""
-    if where:
-        kept = rows_where(frame, where, source)
-        points = points_of_frame(kept, source, columns, conventions)
-        return points.left_out(f"not where {where}", len(frame) - len(kept))
-    asked, known = dict(columns or {}), [str(name) for name in frame]
+    """Return the points of the table of a file `source`; a role that `columns` does not name is found by its name.
+
+    `where` is an expression over the columns that selects rows.
+
+    Raises:
+        BadInput: a column that is missing or has a cell that is not a positive number; implausible numbers, such as N
+            and D swapped or rows in two units; no usable row; rows at one point of which no column says why.
+    """
+    n_rows, frame = len(frame), rows_where(frame, where, source)
+    asked, known, chosen = dict(columns or {}), [str(name) for name in frame], conventions or Conventions()
     wanted = {role: name for role, name in own_columns(known).items() if role not in asked} | asked
     taken = {named_column(name, known)[0] for name in wanted.values()}
     guessed = {role: name for role, name in guessed_columns(known, taken).items() if role not in wanted}
@@ -278,26 +228,100 @@ def points_of_frame(
     if "loss" not in wanted:
         what = f"{source}: which column is the loss? name it with --columns loss=COLUMN"
         raise BadInput(Problem(what, ", ".join(known), nearest("loss", known)))
-    chosen = conventions or Conventions()
-    check_of_a_file(chosen, source, wanted)
+    if chosen.at:
+        raise BadInput(
+            f"{source}: --count at={chosen.at} needs a study's runs; --columns loss=COLUMN names a loss"
+        )
+    if chosen.flops == "counted" and "flops" not in wanted:
+        raise BadInput(f"{source}: --count flops=counted needs a column; --columns flops=COLUMN names it")
     if chosen.flops == "6nd":
         wanted.pop("flops", None)
     if {"params", "flops"} <= wanted.keys():  # a law of N alone would take what tokens do for noise
-        wanted.setdefault("tokens", FOLLOWING["tokens"][0])
-    points = points_of(frame, wanted, source, rows=chosen.rows)
+        wanted.setdefault("tokens", FROM_FLOPS)
+    read, keep, dropped = _usable(frame, wanted, source)
+    check_plausible(read, keep, source)
+    points, used = _kept(frame, wanted, read, keep, dropped), frame[keep]
     meanings = {
         role: f"{words}, by its name" for role, words in points.conventions.items() if role in guessed
     }
-    for reason, count in frame.attrs.get(LEFT_OUT, {}).items():
-        points = points.left_out(reason, count)
-    if chosen.params:
-        meanings["params"] = (
-            f"{points.conventions['params']}, {CHOICES['params'][chosen.params]} as --count says"
-        )
-    if chosen.loss:
-        meanings["loss"] = f"{points.conventions['loss']}, {CHOICES['loss'][chosen.loss]} as --count says"
+    for role in ("params", "loss"):
+        if getattr(chosen, role):
+            counted = CHOICES[role][getattr(chosen, role)]
+            meanings[role] = f"{points.conventions[role]}, {counted} as --count says"
+    roles = [*(column.name for column in read.values()), *(wanted.get(role, role) for role in points.shape)]
+    others = [
+        name for name in known if name not in roles and not is_measured(name) and not tells_passes(name)
+    ]
+    by = next(filter(tells_passes, known), "")
+    points = replace(
+        points.left_out(f"not where {where}", n_rows - len(frame)),
+        conventions=points.conventions | meanings,
+        extra_columns=_extra_columns(used, others),
+        passes=coerced(used[by]) if by else None,
+        passes_by=by,
+    )
+    if chosen.rows != ALL and (by := next(filter(_RUN.fullmatch, others), "")):
+        last = _last_of_runs(points, used[by])
+        why = f"checkpoints of a run that went on (column {by}; --count rows=all counts each)"
+        points, used = points.only(last).left_out(why, int((~last).sum())), used[last]
+    points, rows, searched = _combined(points, used, others, chosen.rows, source)
+    settings = [name for name in others if name not in searched and not _SEED.fullmatch(name)]
     undeclared = () if {*known} >= STUDY_KEYS else _undeclared(points, wanted, chosen)
-    return replace(points, conventions=points.conventions | meanings, undeclared=undeclared)
+    return replace(points, pooled=nominal(used[settings].iloc[rows]), undeclared=undeclared)
+
+
+def points_of(
+    frame: pd.DataFrame, columns: Mapping[str, str], source: str, weights: Array, names: Sequence[str]
+) -> Points:
+    """Return the points of counted runs by the columns' names, with the weight and the name of each row.
+
+    Raises:
+        BadInput: every column that is missing or has a cell that is not a positive number; no usable row.
+    """
+    read, keep, dropped = _usable(frame, columns, source)
+    points = _kept(frame, columns, read, keep, dropped)
+    return replace(points, weights=weights[keep], names=tuple(np.array(names, object)[keep]))
+
+
+def _usable(
+    frame: pd.DataFrame, columns: Mapping[str, str], source: str
+) -> tuple[dict[str, Column], NDArray[np.bool_], dict[str, int]]:
+    """The columns of all roles, whether a row can be used, [n], and how many cannot, by reason."""
+    import pandas as pd
+
+    read = read_columns(frame, {role: name for role, name in columns.items() if role not in SHAPE}, source)
+    table = pd.DataFrame({role: column.values for role, column in read.items()})
+    finite = np.isfinite(table.to_numpy()).all(1)
+    again = finite & table.duplicated().to_numpy()
+    counts = {"not finite": int((~finite).sum()), "duplicate": int(again.sum())}
+    dropped, keep = {reason: count for reason, count in counts.items() if count}, finite & ~again
+    if not keep.any():
+        raise BadInput(f"{source}: no row can be used: {counts_in_words(dropped) or 'there is none'}")
+    return read, keep, dropped
+
+
+def _kept(
+    frame: pd.DataFrame,
+    columns: Mapping[str, str],
+    read: Mapping[str, Column],
+    keep: NDArray[np.bool_],
+    dropped: dict[str, int],
+) -> Points:
+    kept = {role: column.values[keep] for role, column in read.items()}
+    conventions = {role: column.words for role, column in read.items()}
+    if "flops" not in kept and {"params", "tokens"} <= kept.keys():
+        kept["flops"] = 6 * kept["params"] * kept["tokens"]
+        conventions["flops"] = "6ND"
+    conventions |= {role: f"column {columns[role]}" for role in SHAPE if columns.get(role, role) != role}
+    word, shape = frame.index.name or "row", _shape(frame, columns)
+    return Points(
+        columns=kept,
+        weights=np.ones(int(keep.sum())),
+        dropped=dropped,
+        conventions=conventions,
+        names=tuple(f"{word} {at}" for at in frame.index[keep]),
+        shape={role: column[keep] for role, column in shape.items()},
+    )
 
 
 def _undeclared(points: Points, columns: Mapping[str, str], chosen: Conventions) -> tuple[str, ...]:
@@ -312,75 +336,6 @@ def _undeclared(points: Points, columns: Mapping[str, str], chosen: Conventions)
     return tuple(roles)
 
 
-def points_of(
-    frame: pd.DataFrame,
-    columns: Mapping[str, str],
-    source: str,
-    weights: Array | None = None,
-    names: Sequence[str] | None = None,
-    is_counted: bool = False,
-    rows: str = "",
-) -> Points:
-    """Return the checked points of a table by the columns' names; `is_counted` skips the plausibility checks.
-
-    `rows` says how rows at one point are combined, by BEST, MEAN or ALL.
-
-    Raises:
-        BadInput: every column that is missing or has a cell that is not a positive number; implausible numbers, such
-            as N and D swapped or rows in two units; no usable row.
-    """
-    read = read_columns(frame, {role: name for role, name in columns.items() if role not in SHAPE}, source)
-    group = None
-    if "group" in columns:
-        group = frame[named_column(columns["group"], list(map(str, frame)))[0]].astype(str).to_numpy(object)
-    keep, dropped = _kept({role: column.values for role, column in read.items()}, group)
-    if not keep.any():
-        why = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
-        raise BadInput(f"{source}: no row can be used: {why or 'there is none'}")
-    if not is_counted:
-        check_plausible(read, keep, source)
-    kept = {role: column.values[keep] for role, column in read.items()}
-    conventions = {role: column.words for role, column in read.items()}
-    if "group" in columns:
-        conventions["group"] = f"column {columns['group']}"
-    if "flops" not in kept and {"params", "tokens"} <= kept.keys():
-        kept["flops"] = 6 * kept["params"] * kept["tokens"]
-        conventions["flops"] = "6ND"
-    word = str(frame.index.name or "row")
-    points = Points(
-        columns=kept,
-        weights=np.ones(int(keep.sum())),
-        dropped=dropped,
-        conventions=conventions,
-        names=tuple(np.array(names or [f"{word} {at}" for at in frame.index], object)[keep]),
-        shape=_shape(frame, keep, columns),
-        known=tuple(map(str, frame)),
-    )
-    renamed = {role: f"column {columns[role]}" for role in SHAPE if columns.get(role, role) != role}
-    points = replace(points, conventions=conventions | renamed)
-    if group is not None:
-        points = replace(points, groups=tuple(group[keep]))
-    if weights is not None:
-        points = replace(points, weights=weights[keep])
-    if is_counted:
-        return points
-    taken = [*(column.name for column in read.values()), *(columns.get(role, role) for role in points.shape)]
-    others = [name for name in map(str, frame) if name not in taken]
-    others = [name for name in others if not is_measured(name) and not tells_passes(name)]
-    passes, by = passes_of(frame[keep], kept.get("tokens"))
-    points = replace(
-        points, extra_columns=_extra_columns(frame.loc[keep, others]), passes=passes, passes_by=by
-    )
-    used = frame[keep]
-    if rows != ALL and (by := next((name for name in others if _RUN.fullmatch(str(name))), "")):
-        last = _last_of_runs(points, used[by])
-        why = f"checkpoints of a run that went on (column {by}; --count rows=all counts each)"
-        points, used = points.only(last).left_out(why, int((~last).sum())), used[last]
-    points, kept_rows, searched = _combined(points, used, taken, rows, source)
-    settings = [name for name in others if name not in searched and not _SEED.fullmatch(str(name))]
-    return replace(points, pooled=nominal(used[settings].iloc[kept_rows]))
-
-
 def _last_of_runs(points: Points, run: pd.Series[Any]) -> NDArray[np.bool_]:
     """Whether a row is the last of its run and size, [n]: the others are no runs of their own."""
     tokens = points.columns.get("tokens", np.zeros(points.n))
@@ -391,11 +346,11 @@ def _last_of_runs(points: Points, run: pd.Series[Any]) -> NDArray[np.bool_]:
 
 
 def _combined(
-    points: Points, frame: pd.DataFrame, taken: Sequence[str], how: str, source: str
+    points: Points, frame: pd.DataFrame, others: Sequence[str], how: str, source: str
 ) -> tuple[Points, NDArray[np.intp], Sequence[str]]:
-    """Take the best row of each N, D, C, shape and group, or the mean of its seeds.
+    """Take the best row of each N, D, C and shape, or the mean of its seeds.
 
-    `frame` has the points' rows, `taken` are its columns that have a role. Rows that differ only in a seed are
+    `frame` has the points' rows, `others` are its columns that may be settings. Rows that differ only in a seed are
     averaged, and k of them have weight k. `how` is BEST, MEAN, ALL, or empty to decide by the table.
     The points come with the place of a row of each in `frame`, and the columns that were searched or averaged over.
 
@@ -403,19 +358,23 @@ def _combined(
         BadInput: most points have several rows, and no column says why.
     """
     counts = [role for role in COUNTS if role in points.columns]
-    everything = np.arange(points.n)
-    if how == ALL or len(counts) < 2:
+    keys: list[Any] = [np.log(points.columns[role]).round(6) for role in counts]
+    if points.passes is not None:
+        keys.append(points.passes.round(6))
+    point = numbered([*keys, *points.shape.values()])
+    n, n_points, everything = points.n, int(point.max()) + 1, np.arange(points.n)
+    if how == ALL or len(counts) < 2 or n == n_points:
         return points, everything, ()
-    point = numbered(_keys(points))
-    n, n_points = len(point), int(point.max()) + 1
-    if n == n_points:
-        return points, everything, ()
-    several_rows = np.bincount(point)[point] > 1
-    others = [name for name in frame if name not in taken]
-    n_values = frame.loc[several_rows, others].groupby(point[several_rows]).nunique()
+    together = np.bincount(point)[point] > 1
+    n_values = frame.loc[together, others].groupby(point[together]).nunique()
     varying = [name for name in others if (n_values[name] > 1).any()]
-    seeds = [name for name in varying if _SEED.fullmatch(str(name))]
-    searched = [name for name in varying if name not in seeds and _is_a_setting(frame, name)]
+    seeds = [name for name in varying if _SEED.fullmatch(name)]
+    known = {*TABLE, "lr", "wd", "bs"}
+    searched = [
+        name
+        for name in varying
+        if name not in seeds and (name in known or 2 * frame[name].nunique() <= len(frame))
+    ]
     where = f"{several(n, 'row')} at {several(n_points, 'point')} of {' and '.join(counts[:2])}"
     if not how and not searched and not seeds:
         if n < _MANY * n_points:
@@ -424,19 +383,14 @@ def _combined(
             f"{source}: {where}, and no column says why: --count rows=best takes the best of each (a search), "
             "rows=mean their mean (seeds), rows=all every row"
         )
-    if how == MEAN or not (how or searched):
-        names, run, away = first_of(varying, _MOST_NAMED), point, "averaged with another row of its point"
-        if names:
-            names = f", which differ in {names}"
-        words = f"the mean of the rows at each point{names} ({where})"
-    else:
-        names, away = first_of(searched, _MOST_NAMED), "not the best of its point"
-        if names:
-            names = f" over {names}"
-        words = f"the best at each point{names}, as a law describes the best ({where})"
-        run = np.arange(n)
+    is_best = how == BEST or (bool(searched) and how != MEAN)
+    words, run, away = "the mean of the rows at each point", point, "averaged with another row of its point"
+    if is_best:
+        words, run, away = "the best at each point", everything, "not the best of its point"
         if seeds:
             run = numbered([point, *(frame[name].to_numpy() for name in searched)])
+    if differ := (searched if is_best else varying):
+        words += f", which differ in {several_named(differ)}"
     weights = np.bincount(run).astype(float)
     loss = np.bincount(run, points.columns["loss"]) / weights
     first = np.unique(run, return_index=True)[1]
@@ -448,67 +402,42 @@ def _combined(
     away_from_mean, spread = np.log(points.columns["loss"] / loss[run])[beside], None
     if beside.any():
         spread = math.sqrt(float(away_from_mean @ away_from_mean) / float((weights[chosen] - 1).sum()))
-    tuned, why = points.tuned, points.tuned_why
-    if how == BEST or (searched and how != MEAN):
-        tuned, why = EACH, "the best of several rows a point"
     combined = replace(
-        kept.with_loss(loss[chosen]),
-        tuned=tuned,
-        tuned_why=why,
+        kept.with_column("loss", loss[chosen]).left_out(away, points.n - kept.n),
         seed_spread=spread,
         weights=weights[chosen],
-        n_rows=np.bincount(point).astype(float)[point[first[chosen]]],
-        dropped=points.dropped | {away: points.n - kept.n},
-        conventions=points.conventions | {"rows": f"{words}; --count rows=all takes every row"},
+        conventions=points.conventions | {"rows": f"{words} ({where}); --count rows=all takes every row"},
     )
-    return combined, first[chosen], [*map(str, varying)]
+    if is_best:
+        combined = replace(combined, tuned=EACH, tuned_why="the best of several rows a point")
+    return combined, first[chosen], varying
 
 
-def _keys(points: Points) -> list[Any]:
-    """The sizes, how often the text was read, and the group, which rows at one point share."""
-    keys: list[Any] = [np.log(points.columns[role]).round(6) for role in COUNTS if role in points.columns]
-    if points.passes is not None:
-        keys.append(points.passes.round(6))
-    groups = [np.array(points.groups, object)] if points.groups else []
-    return [*keys, *points.shape.values(), *groups]
-
-
-def _is_a_setting(frame: pd.DataFrame, name: Any) -> bool:
-    """Whether a column is a setting of the run: by its name, or because its values repeat."""
-    if is_measured(str(name)):
-        return False
-    return str(name) in {*TABLE, "lr", "wd", "bs"} or 2 * frame[name].nunique() <= len(frame)
-
-
-def _shape(frame: pd.DataFrame, keep: NDArray[np.bool_], columns: Mapping[str, str]) -> dict[str, Array]:
+def _shape(frame: pd.DataFrame, columns: Mapping[str, str]) -> dict[str, Array]:
     """The columns of a shape, positive numbers or NaN; the depth of an encoder-decoder is the sum of both."""
-    import pandas as pd
-
-    if {"family", *_DEPTHS} <= {*frame}:
-        both = frame[list(_DEPTHS)].apply(pd.to_numeric, errors="coerce").sum(axis=1)
-        frame = frame.assign(n_layer=both.where(frame["family"].eq("encoder_decoder"), frame.get("n_layer")))
-    named = {role: columns.get(role, role) for role in SHAPE if columns.get(role, role) in frame}
-    read = {role: coerced(frame[name])[keep] for role, name in named.items()}
-    return {role: np.where(column > 0, column, np.nan) for role, column in read.items()}
-
-
-def _extra_columns(frame: pd.DataFrame) -> dict[str, Array]:
-    read = {str(name): coerced(frame[name]) for name in frame}
-    read = {name: np.where(np.isfinite(column), column, np.nan) for name, column in read.items()}
-    return {name: column for name, column in read.items() if len(np.unique(column[np.isfinite(column)])) > 1}
+    shape = {}
+    for role in SHAPE:
+        name = columns.get(role, role)
+        if name in frame:
+            column = coerced(frame[name])
+            if role == "n_layer" and {"family", *_DEPTHS} <= {*frame}:
+                both = coerced(frame[_DEPTHS[0]]) + coerced(frame[_DEPTHS[1]])
+                column = np.where(frame["family"].eq("encoder_decoder"), both, column)
+            shape[role] = np.where(column > 0, column, np.nan)
+    return shape
 
 
-def _kept(columns: Mapping[str, Array], group: Any) -> tuple[NDArray[np.bool_], dict[str, int]]:
-    import pandas as pd
+def _extra_columns(frame: pd.DataFrame, names: Sequence[str]) -> dict[str, Array]:
+    columns = {}
+    for name in names:
+        column = coerced(frame[name])
+        column = np.where(np.isfinite(column), column, np.nan)
+        if len(np.unique(column[np.isfinite(column)])) > 1:
+            columns[name] = column
+    return columns
 
-    table = pd.DataFrame(dict(columns))
-    finite = np.isfinite(table.to_numpy()).all(1)
-    again = finite & table.assign(group=group).duplicated().to_numpy()
-    counts = {"not finite": int((~finite).sum()), "duplicate": int(again.sum())}
-    return finite & ~again, {reason: count for reason, count in counts.items() if count}
 
-
-def design(points: Points, columns: tuple[str, ...]) -> dict[str, float]:
+def design(points: Points, columns: Sequence[str]) -> dict[str, float]:
     """Return the measures of the gate: decades, distinct values, and the spread of the rows across one line.
 
     "but for one row" is the measure without the row that matters most.
@@ -519,13 +448,13 @@ def design(points: Points, columns: tuple[str, ...]) -> dict[str, float]:
         measures[f"decades of {name}"] = float(logs[-1] - logs[0])
         measures[f"decades of {name} but for one row"] = float(min(logs[-1] - logs[1], logs[-2] - logs[0]))
         measures[f"distinct {name}"] = float(1 + np.count_nonzero(np.diff(logs) > 1e-9))
-    if {"params", "tokens"} <= set(columns):
+    if {"params", "tokens"} <= {*columns}:
         ratio = np.log(points.columns["tokens"] / points.columns["params"])
         measures["sd of log(tokens/params)"] = float(ratio.std())
         measures["sd across the line"], measures["sd across the line but for one row"] = _across(
             points.columns, "params", "tokens"
         )
-    if set(SHAPE) <= set(columns):
+    if {*SHAPE} <= {*columns}:
         measures[UNLIKE], _ = _across(points.sizes, *SHAPE)
     return measures
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 TEMPLATES = {
-    "said": "{words}",
     # Verdicts by the width of an interval.
     "narrow": "its 90% interval ends {far} from the value",
     "wide": "its 90% interval ends {far} from the value; {needed} or less is needed",
@@ -63,6 +62,11 @@ TEMPLATES = {
     "holdout none": "no cut in {by} leaves enough rows on both sides for a hold-out",
     "holdout other": "{other} is off by {other_error:.2%} of the loss on larger runs where {law} is off by {error:.2%}"
     "; --law {other} fits it",
+    # Curves at equal FLOPs.
+    "few minima": "{count} of {budgets} have a minimum; a line needs {needed}",
+    "no bend": "no minimum: the losses do not bend upward by more than the noise",
+    "minimum below": "no minimum: it may lie below the smallest size",
+    "minimum above": "no minimum: it may lie above the largest size",
     # Hyperparameters.
     "few cells": "{cells} with an optimum between their values, and {needed} are needed",
     "optima outside": "the best {name} of {count} of {cells} lies at an end of the values tried",
@@ -71,6 +75,8 @@ TEMPLATES = {
     "best at smallest": "{cells} best at the smallest value tried: {names}; the optimum may lie below",
     "best at largest": "{cells} best at the largest value tried: {names}; the optimum may lie above",
     # Warnings.
+    "pooled": "{values} ({name}) are pooled into one law: what they differ by counts as noise, or as size; --where "
+    "\"{name} == '{first}'\" takes one of {count}",
     "path": "{law} holds along one path, {path}: what is due to tokens and what to params cannot be told",
     "unused": "{law} does not use {column}, which vary by a factor {factor:.3g}",
     "shared": "{share:.0%} of the errors' variance is shared by rows of one {by}; intervals allow for it",

@@ -124,7 +124,7 @@ def test_laws_are_of_the_whole_validation_split_where_all_runs_have_it() -> None
             "--count has no 'prams'; allowed: params, flops, loss, at, rows; did you mean 'params'?",
         ),
         ("at=best,at=final", "--count names 'at' twice"),
-        ("loss", "--count loss=; allowed: nats, bits-per-byte"),
+        ("loss", "--count 'loss' is not NAME=VALUE"),
     ],
 )
 def test_conventions_that_there_are_not(text: str, said: str) -> None:
@@ -149,8 +149,7 @@ def test_a_file_is_counted_as_it_was_written(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as error:
         read_points(path, None, Conventions(params="total", at="final"))
     assert [str(each) for each in error.value.problems] == [
-        f"{path}: --count at=final needs a study's runs; "
-        "in a file, --columns loss=COLUMN names the column that counts so",
+        f"{path}: --count at=final needs a study's runs; --columns loss=COLUMN names a loss",
     ]
     bare = write(tmp_path / "bare.csv", "params,tokens,loss\n1e6,2e7,3\n")
     with pytest.raises(BadInput, match="--count flops=counted needs a column"):

@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sweeplab.analysis.studies import file_points
 from sweeplab.errors import BadInput
 from sweeplab.laws.columns import Conventions
 from sweeplab.laws.fitting import fit
 from sweeplab.laws.forms import LAWS
-from sweeplab.laws.points import Points, read_points
+from sweeplab.laws.points import Points
 
 SIZES = [(n, n * ratio) for n in (1e6, 4e6, 16e6, 64e6) for ratio in (5, 20, 80)]
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)
@@ -37,7 +38,7 @@ def searched(seeds: int = 1) -> pd.DataFrame:
 
 def read(frame: pd.DataFrame, folder: Path, rows: str = "", **columns: str) -> Points:
     frame.to_csv(folder / "runs.csv", index=False)
-    return read_points(folder / "runs.csv", columns or None, Conventions(rows=rows))
+    return file_points(folder / "runs.csv", columns or None, Conventions(rows=rows))
 
 
 def test_a_search_gives_the_best_of_each_point_and_says_so(tmp_path: Path) -> None:
@@ -45,7 +46,7 @@ def test_a_search_gives_the_best_of_each_point_and_says_so(tmp_path: Path) -> No
     assert points.n == len(SIZES) and set(points.weights) == {1.0}
     assert points.dropped == {"not the best of its point": 3 * len(SIZES)}
     assert points.conventions["rows"] == (
-        "the best at each point over lr, as a law describes the best (48 rows at 12 points of params and tokens); "
+        "the best at each point, which differ in lr (48 rows at 12 points of params and tokens); "
         "--count rows=all takes every row"
     )
     best, everything = (
@@ -85,12 +86,6 @@ def test_what_cannot_be_told_is_asked_and_what_is_said_is_done(tmp_path: Path) -
     ).all()
     few = pd.concat([bare.iloc[::4], bare.iloc[:1] * [1, 1, 1.01]])
     assert read(few, tmp_path).n == 13, "one row that comes again is no search"
-
-
-def test_rows_of_other_groups_are_other_points(tmp_path: Path) -> None:
-    frame = searched().assign(machine=np.arange(48) % 4)
-    points = read(frame, tmp_path, group="machine")
-    assert points.n == 48 and "rows" not in points.conventions
 
 
 def test_a_study_has_its_best_trials_already() -> None:

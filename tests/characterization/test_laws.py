@@ -14,7 +14,7 @@ from characterization.test_commands import described
 COLUMNS = "--columns params=N,tokens=D,loss=val"
 LINES = (
     f"laws fit runs.csv {COLUMNS} --tuned each --count params=total --json",
-    f"laws fit runs.csv {COLUMNS} --law tied --flops 1e20 --at params=1e9,tokens=2e10 --json",
+    f"laws fit runs.csv {COLUMNS} --law tied --flops 1e20 --json",
     f"laws fit runs.csv {COLUMNS} --law power-c --report page.html --json",
     f"laws fit ray.csv {COLUMNS} --law power-n --json",
     f"laws next runs.csv {COLUMNS} --quantity beta --json",

@@ -20,7 +20,7 @@ def table(folder: Path) -> Path:
 
 def test_the_best_size_of_each_budget_is_given_with_the_fit(cli, table: Path) -> None:
     said = cli("laws", "fit", table, *COLUMNS, "--tuned", "each", "--count", "params=total")
-    assert (said.code, said.err) == (0, "") and "by 5 budgets of rows at equal FLOPs" in said.out
+    assert (said.code, said.err) == (0, "") and "by curves at equal FLOPs" in said.out
     number = json.loads(
         cli("laws", "fit", table, *COLUMNS, "--tuned", "each", "--count", "params=total", "--json").out
     )["isoflop"]["numbers"]

@@ -221,11 +221,11 @@ def _table(separator: str) -> str:
 
 def _read_table(draw: Random, folder: Path) -> None:
     from sweeplab.cli.laws import read_source
-    from sweeplab.laws.assessment import assess, find_law
+    from sweeplab.laws.assessment import assess, law_for
 
     points = read_source(str(folder / "table.csv"), None, None, folder / "lab").points
     if draw.random() < 0.02:  # a fit takes as long as many readings
-        assess(points, find_law("power-n"))
+        assess(points, law_for(points, "power-n"))
 
 
 def _write_dashboard(draw: Random, folder: Path) -> None:

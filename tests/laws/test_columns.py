@@ -1,4 +1,4 @@
-"""Columns by what they mean: their units, their cells, and what is wrong in them."""
+"""Columns by what they mean: their units, their cells, the rows that count, and what is wrong in them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from sweeplab.errors import BadInput
-from sweeplab.laws.columns import ROLES, guessed_columns, own_columns, parse_columns, read_columns
+from sweeplab.laws.columns import guessed_columns, own_columns, parse_columns, read_columns, rows_where
+from sweeplab.laws.points import points_of_frame
 
 
 def values(name: str, cells: list, role: str, asked: str | None = None) -> list[float]:
@@ -18,15 +19,13 @@ def values(name: str, cells: list, role: str, asked: str | None = None) -> list[
 @pytest.mark.parametrize(
     ("role", "name", "unit"),
     [
-        ("params", "params", 1), ("params", "N", 1), ("params", "n_params", 1), ("params", "params_total", 1),
+        ("params", "N", 1), ("params", "params_total", 1), ("params", "N_E", 1), ("tokens", "T", 1),
         ("params", "params_M", 1e6), ("params", "params (M)", 1e6), ("params", "paramsM", 1e6),
         ("params", "N [million]", 1e6), ("params", "params_b", 1e9), ("params", "size K", 1e3),
-        ("tokens", "tokens_B", 1e9), ("tokens", "D_tokens_billions", 1e9), ("tokens", "tokens.1e9", 1e9),
-        ("tokens", "D_T", 1e12), ("tokens", "T", 1), ("tokens", "B", 1), ("tokens", "tokens_seen", 1),
+        ("tokens", "D_tokens_billions", 1e9), ("tokens", "tokens.1e9", 1e9), ("tokens", "D_T", 1e12),
         ("flops", "flops_E", 1e18), ("flops", "exaflops", 1e18), ("flops", "train_PFLOPs", 1e15),
-        ("flops", "PF-days", 8.64e19), ("flops", "C_pf_days", 8.64e19), ("flops", "petaflop/s-days", 8.64e19),
-        ("flops", "train_flops", 1), ("flops", "totalflops", 1), ("flops", "C (ZFLOPs)", 1e21),
-        ("params", "N_E", 1), ("loss", "loss_M", 1),
+        ("flops", "PF-days", 8.64e19), ("flops", "petaflop/s-days", 8.64e19), ("flops", "totalflops", 1),
+        ("flops", "C (ZFLOPs)", 1e21), ("loss", "loss_M", 1),
     ],
 )  # fmt: skip
 def test_a_name_says_the_unit(role: str, name: str, unit: float) -> None:
@@ -43,55 +42,18 @@ def test_a_factor_is_the_whole_word_on_the_unit_and_a_cell_is_before_its_column(
 @pytest.mark.parametrize(
     ("cell", "number"),
     [
-        ("1.3B", 1.3e9), ("125000000", 125e6), ("4,000,000", 4e6), ("1_000", 1000), ("8e6", 8e6), (" 2 M ", 2e6),
-        (".5", 0.5), ("3.", 3), ("1E3", 1000), ("2E", 2e18), ("", np.nan), ("N/A", np.nan), ("inf", np.nan),
+        ("1.3B", 1.3e9), ("4,000,000", 4e6), ("1_000", 1000), (" 2 M ", 2e6), (".5", 0.5), ("3.", 3), ("1E3", 1000),
+        ("2E", 2e18), ("", np.nan), ("N/A", np.nan), ("inf", np.nan), ("diverged", np.nan), (" failed ", np.nan),
     ],
 )  # fmt: skip
 def test_cells(cell: str, number: float) -> None:
     np.testing.assert_equal(values("N", [cell, "7"], "params"), [number, 7])
 
 
-@pytest.mark.parametrize("cell", ["1,0,0", "1_0", "1_0e-4", "M", "1.3 billion", "--", "."])
-def test_cells_that_are_no_number(cell: str) -> None:
-    with pytest.raises(BadInput, match=r"is not a number(; --where .* leaves it out)?$"):
-        values("L", [cell, "3"], "loss")
-
-
-def test_truth_is_no_number_and_a_percentage_is_named() -> None:
-    with pytest.raises(BadInput, match="'True' in row 0 and 1 more is not a number"):
-        values("L", [True, False], "loss")
-    with pytest.raises(BadInput, match="'3,14' in row 0 is not a number; write a decimal point"):
-        values("L", ["3,14", "3"], "loss")
-    with pytest.raises(BadInput, match="'31%' in row 0 is a percentage"):
-        values("L", ["31%", "3"], "loss")
-
-
-def test_a_column_has_one_role() -> None:
-    with pytest.raises(BadInput, match="column 'N' is both params and tokens"):
-        read_columns(pd.DataFrame({"N": [1.0]}), {"params": "N", "tokens": "N*20"}, "runs.csv")
-    read_columns(pd.DataFrame({"N": [1.0]}), {"params": "N", "group": "N"}, "runs.csv")
-
-
-def test_names_that_say_a_role() -> None:
-    known = ["Params_M", "tokens", "tokens_B", "Loss", "flopsE", "lr", "gpu_tflops"]
-    assert own_columns(known) == {
-        "params": "Params_M", "tokens": "tokens", "flops": "flopsE", "loss": "Loss"
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("known", "found"),
-    [
-        (["N", "D", "C", "L"], {"params": "N", "tokens": "D", "flops": "C", "loss": "L"}),
-        (["n", "d", "c", "l", "d_model", "n_layer", "train_loss"], {"n_embd": "d_model"}),
-        (["D (B)", "n_params_M", "Val Loss", "Training FLOPs"], {
-            "params": "n_params_M", "tokens": "D (B)", "flops": "Training FLOPs", "loss": "Val Loss"}),
-        (["test_loss", "val-loss", "Validation.Loss"], {"loss": "val-loss"}),
-    ],
-)  # fmt: skip
-def test_names_that_a_role_is_called_by(known: list[str], found: dict[str, str]) -> None:
-    assert guessed_columns(known) == found
-    assert guessed_columns(known, known) == {}
+@pytest.mark.parametrize("cell", ["1,0,0", "1_0e-4", "M", "1.3 billion", "--", "31%", "3,14", True])
+def test_cells_that_are_no_number(cell: object) -> None:
+    with pytest.raises(BadInput, match=rf"'{cell}' in row 0 is not a number, such as 0\.31"):
+        values("L", [cell], "loss")
 
 
 def test_a_cell_of_many_digits_is_read_in_one_pass() -> None:
@@ -103,21 +65,41 @@ def test_a_cell_of_many_digits_is_read_in_one_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "word", "other"), [("tokens", "C/6N", "params"), ("params", "C/6D", "tokens")]
-)
-def test_what_follows_from_the_two_others(role: str, word: str, other: str) -> None:
-    frame = pd.DataFrame({"C": [6e15, 12e15], "x": [1e7, 2e7]})
-    found = read_columns(frame, {"flops": "C", other: "x", role: word}, "runs.csv")[role]
-    assert (list(found.values), found.words) == ([1e8, 1e8], word)
-    with pytest.raises(BadInput, match=f"{role}={word} needs flops; name it with --columns; allowed: C, x"):
-        read_columns(frame, {other: "x", role: word}, "runs.csv")
+    ("known", "own", "guessed"),
+    [
+        (["Params_M", "tokens", "tokens_B", "Loss", "flopsE", "lr", "gpu_tflops"],
+         {"params": "Params_M", "tokens": "tokens", "flops": "flopsE", "loss": "Loss"}, {}),
+        (["N", "D", "C", "L"], {}, {"params": "N", "tokens": "D", "flops": "C", "loss": "L"}),
+        (["n", "d", "c", "l", "d_model", "train_loss"], {}, {"n_embd": "d_model"}),
+        (["D (B)", "config/n_params_M", "summary/val_loss", "Training FLOPs"], {}, {
+            "params": "config/n_params_M", "tokens": "D (B)", "flops": "Training FLOPs", "loss": "summary/val_loss"}),
+        (["test_loss", "val-loss", "Validation.Loss"], {}, {"loss": "val-loss"}),
+        (["Model Size", "tokens per parameter"], {}, {"params": "Model Size", "tokens": "tokens per parameter"}),
+    ],
+)  # fmt: skip
+def test_names_that_say_a_role(known: list[str], own: dict[str, str], guessed: dict[str, str]) -> None:
+    assert own_columns(known) == own
+    assert guessed_columns(known, own.values()) == guessed and guessed_columns(known, known) == {}
+
+
+def test_tokens_follow_from_flops_or_from_their_ratio() -> None:
+    frame = pd.DataFrame({"C": [6e15, 12e15], "N": [1e7, 2e7], "D/N": [10, 5]})
+    found = read_columns(frame, {"flops": "C", "params": "N", "tokens": "C/6N"}, "runs.csv")["tokens"]
+    assert (list(found.values), found.words) == ([1e8, 1e8], "C/6N")
+    found = read_columns(frame, {"params": "N", "tokens": "D/N"}, "runs.csv")["tokens"]
+    assert list(found.values) == [1e8, 1e8] and "times params" in found.words
+    with pytest.raises(BadInput, match="tokens=C/6N needs params and flops; allowed: C, N"):
+        read_columns(frame, {"params": "N", "tokens": "C/6N"}, "runs.csv")
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("params", "'params' is not ROLE=COLUMN"),
-        ("parms=N", f"no 'parms'; allowed: {', '.join(ROLES)}; did you mean 'params'?"),
+        ("params", "'params' is not NAME=VALUE"),
+        (
+            "parms=N",
+            "no 'parms'; allowed: params, tokens, flops, loss, n_layer, n_embd; did you mean 'params'?",
+        ),
         ("loss=a,loss=b", "names 'loss' twice"),
     ],
 )
@@ -126,3 +108,98 @@ def test_columns_that_say_nothing(text: str, said: str) -> None:
         parse_columns(text)
     assert said in str(error.value)
     assert parse_columns("params=N, loss=val loss") == {"params": "N", "loss": "val loss"}
+
+
+FRAME = pd.DataFrame(
+    {
+        "N": [1e6, 2e6, 4e6, 8e6],
+        "val loss": [4.0, 3.5, 3.2, 3.0],
+        "optimizer": ["adamw", "adamw", None, "sgd"],
+        "epochs": pd.array([1, 2, None, 4], "Int64"),
+        "lr": [1e-3, np.nan, 3e-3, 1e-2],
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("where", "rows"),
+    [
+        ("N >= 2e6", [1, 2, 3]),
+        ("optimizer == 'adamw' and lr < 1", [0]),
+        ("epochs != 2 and val_loss < 3.9", [2, 3]),
+        ("row % 2 == 0", [0, 2]),
+        ("epochs <= 4", [0, 1, 3]),
+    ],
+)
+def test_rows_where_an_expression_holds(where: str, rows: list[int]) -> None:
+    assert list(rows_where(FRAME, where, "runs.csv").index) == rows
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("ephocs == 1", "runs.csv has no column 'ephocs'; allowed: row, N, val_loss, optimizer, epochs, lr; did you "),
+        ("N >", "--where: 'N >' is not an expression; allowed: names, numbers"),
+        ("__import__('os').system('true')", "is not arithmetic; allowed: names"),
+        ("N.real > 1", "'N.real' is not arithmetic"),
+        ("optimizer < 3", "--where: runs.csv, row 0: 'optimizer < 3' cannot be evaluated"),
+        ("N > 1e9", "--where: 'N > 1e9' holds in no row of runs.csv"),
+    ],
+)  # fmt: skip
+def test_what_says_no_rows(where: str, said: str) -> None:
+    with pytest.raises(BadInput) as error:
+        rows_where(FRAME, where, "runs.csv")
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+N = np.geomspace(1e6, 1e9, 12)
+D = 20 * N
+L = 1.7 + 400 / N**0.34 + 400 / D**0.28
+COLUMNS = {"params": "N", "tokens": "D", "loss": "L"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"N": N / 4e4}, "8e+05 tokens for each parameter; are params in units of 1e+06"),
+        ({"D": D / 1e9}, "2e-08 tokens for each parameter; are tokens in units of 1e+09 (tokens=COLUMN*1e+09), or"),
+        ({"N": N / 1e6}, "2e+07 tokens for each parameter; are params in units of 1e+06 (params=COLUMN*1e+06), or"),
+        ({"N": D * 1e4, "D": N}, "or params and tokens swapped? If this is right, write params=COLUMN*1"),
+        ({"D": D / 1e6, "N": N / 1e6}, "column 'D' (tokens): 20; no run has so little"),
+        ({"N": N * 1e9, "D": D * 1e7}, "column 'N' (params): 1e+18; no run has so much"),
+        ({"L": 5 * np.exp(L)}, "a perplexity, or in percent? If this is right, write loss=L*1 in --columns"),
+    ],
+)  # fmt: skip
+def test_numbers_that_nobody_has_are_asked_about(changes: dict, said: str) -> None:
+    with pytest.raises(BadInput) as error:
+        points_of_frame(pd.DataFrame({"N": N, "D": D, "L": L} | changes), "runs.csv", COLUMNS)
+    assert said in str(error.value)
+
+
+def test_a_factor_says_that_it_is_meant() -> None:
+    frame = pd.DataFrame({"N": N / 1e6, "D": D, "L": 100 * L})
+    points = points_of_frame(frame, "runs.csv", {"params": "N*1", "tokens": "D", "loss": "L*0.01"})
+    np.testing.assert_allclose(points.columns["loss"], L)
+    np.testing.assert_array_equal(points.columns["params"], N / 1e6)
+
+
+def grid(sizes, tokens_per_param, low: float, high: float) -> dict[str, np.ndarray]:
+    n = np.repeat(np.asarray(sizes, float), len(tokens_per_param))
+    return {
+        "params": n, "tokens": n * np.tile(tokens_per_param, len(sizes)), "loss": np.geomspace(high, low, len(n))
+    }  # fmt: skip
+
+
+USUAL = {
+    "from hundreds of parameters on": grid(np.geomspace(768, 1.5e9, 30), (20, 2000), 2.2, 8),
+    "tiny models, a lot of text": grid((2e3, 1e4, 1e5), (100, 5_000, 10_000), 1.2, 4),
+    "large models, little text": grid((1e9, 1e10), (0.2, 1), 2, 5),
+    "bits per byte": grid(np.geomspace(1e7, 1e10, 4), (20, 100), 0.55, 1.2),
+    "no floor to the loss": grid(np.geomspace(1e4, 1e10, 40), (20, 40), 0.003, 9),
+}
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_tables_that_are_meant_are_not_doubted(name: str) -> None:
+    frame = pd.DataFrame(USUAL[name]).assign(flops=lambda table: 9 * table["params"] * table["tokens"])
+    points_of_frame(frame, name, {role: role for role in frame})

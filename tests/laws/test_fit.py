@@ -16,7 +16,8 @@ from sweeplab.errors import BadInput
 from sweeplab.laws.core import interval
 from sweeplab.laws.fitting import fit, groups_of
 from sweeplab.laws.forms import LAWS, Law, loss_at, optimum_of, parameters_of
-from sweeplab.laws.points import read_points
+from sweeplab.laws.points import points_of_frame
+from sweeplab.laws.reading import read_frame
 
 CHINCHILLA = LAWS["chinchilla"]
 PUBLISHED = Path(__file__).parents[3] / "shared/data/chinchilla.csv"
@@ -28,7 +29,7 @@ def test_a_law_recovers_itself_from_exact_losses(law: Law) -> None:
     truth = of_law(law, "steep")
     columns = {"N": n, "D": d, "C": 6 * n * d}
     loss = eval(law.formula.split(" = ")[1].replace("^", "**"), {}, truth | columns)
-    points = plant("steep", (n, d), 0.0, np.random.default_rng(0)).with_loss(loss)
+    points = plant("steep", (n, d), 0.0, np.random.default_rng(0)).with_column("loss", loss)
     found = fit(points, law)
     for name, value in found.medians.items():
         assert value == pytest.approx(truth[name], rel=1e-3), name
@@ -78,7 +79,7 @@ def test_intervals_of_every_law_cover(name: str) -> None:
 @pytest.mark.parametrize("first", [0, 5], ids=["all rows", "without the five outliers"])
 def test_240_published_runs_hold_what_a_replication_found(first: int) -> None:
     """Besiroglu et al. 2024, Chinchilla scaling: a replication attempt."""
-    points = read_points(PUBLISHED, {"params": "N", "tokens": "D", "loss": "loss"})
+    points = points_of_frame(read_frame(PUBLISHED), "chinchilla.csv")
     found = fit(points.only(np.arange(points.n) >= first), CHINCHILLA)
     for name, value in {"alpha": 0.347, "beta": 0.367, "E": 1.817}.items():
         middle, low, high = interval(found.values[name])
@@ -145,13 +146,12 @@ def test_numbers_of_a_truth_are_the_truth() -> None:
         assert there.shown(float(there.measure(values_of(truth))[0])) == pytest.approx(loss)
 
 
-def test_rows_of_a_group_or_a_size_share_an_error() -> None:
-    points = plant("steep", GOOD["12 points, 4 x 3"], 0.01, np.random.default_rng(0))
-    assert groups_of(points)[1] == "params"
-    assert groups_of(replace(points, groups=("one",) * 12))[1] == "params"
-    two = groups_of(replace(points, groups=("one", "two") * 6))
-    assert two[1] == "group" and len(set(two[0])) == 2
-    assert groups_of(plant("steep", GOOD["245 scattered"], 0.01, np.random.default_rng(0)))[0] is None
+def test_rows_of_a_size_share_an_error() -> None:
+    grid, scattered = (
+        plant("steep", GOOD[name], 0.01, np.random.default_rng(0))
+        for name in ("12 points, 4 x 3", "245 scattered")
+    )
+    assert len(set(groups_of(grid))) == 4 and groups_of(scattered) is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from laws.planted_laws import GOOD, plant
 from laws.planted_paths import RATIO, plant_path
 
 from sweeplab.errors import BadInput
-from sweeplab.laws.assessment import assess, find_law, law_for
+from sweeplab.laws.assessment import assess, law_for
 from sweeplab.laws.check import suited
 from sweeplab.laws.forecasts import predict
 from sweeplab.laws.points import Points, path_of
@@ -54,7 +54,7 @@ def test_a_law_of_params_is_of_one_depth_where_a_table_has_enough_of_it(n_sizes:
     columns["loss"][n_sizes:] *= [1.03, 0.97]  # what another depth does at equal parameters
     shape = {"n_layer": np.array([2.0] * n_sizes + [1.0, 3.0]), "n_embd": np.sqrt(columns["params"] / 24)}
     points = Points(columns=columns, weights=np.full(n_sizes + 2, 4.0), shape=shape)
-    assessed = assess(points, find_law("power-n"))
+    assessed = assess(points, law_for(points, "power-n"))
     assert assessed.points.n == kept
     if kept < points.n:
         (why,) = assessed.raw.dropped

@@ -88,13 +88,6 @@ def test_along_a_path_only_rows_on_it_have_a_loss() -> None:
     assert along.predict(rows[["N"]]).loc[0, "loss"] == on["loss"], "without tokens they follow params"
 
 
-def test_the_law_that_was_asked_for_holds_along_the_shapes_of_the_table(frame: pd.DataFrame) -> None:
-    shaped = frame.assign(n_layer=2, n_embd=np.sqrt(frame["N"] / 24).round())
-    for name in ("chinchilla", "tied"):
-        chosen = laws.fit(shaped, name, tuned="each", count={"params": "total"}).as_dict()["choice"]
-        assert chosen == [f"{name} holds along one family of shapes: n_layer 2 in all rows"]
-
-
 def test_a_figure(law: laws.FittedLaw) -> None:
     figure = law.plot()
     assert len(figure.data) > 1 and figure.layout.yaxis.title.text

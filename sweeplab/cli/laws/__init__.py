@@ -48,7 +48,7 @@ Columns = Annotated[
     str | None,
     option(
         "NAME=COLUMN,…",
-        "Columns for params, tokens, loss, flops, n_layer, n_embd, group, learning_rate …; COLUMN*1e9 scales.",
+        "Columns for params, tokens, loss, flops, n_layer, n_embd, learning_rate …; COLUMN*1e9 scales.",
     ),
 ]
 Where = Annotated[
@@ -116,11 +116,10 @@ def read_source(
     from sweeplab.analysis.studies import Counting, read_studies
     from sweeplab.laws.columns import Conventions, parse_conventions
     from sweeplab.laws.hyperparameters.runs import parse_searched
-    from sweeplab.laws.points import parse_tuned
 
     conventions = parse_conventions(count) if count else Conventions()
     roles, searched = parse_searched(columns) if columns else ({}, {})
-    counting = Counting(conventions, roles, where or "", parse_tuned(tuned or ""))
+    counting = Counting(conventions, roles, where or "", tuned or "")
     if is_file(source):
         points = counting.of_file(Path(source)).of_new_text()
         if points.n > _MANY:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +20,7 @@ from sweeplab.cli.laws import (
     say_some,
 )
 from sweeplab.cli.options import Lab, option
-from sweeplab.cli.printing import Answer, print_rows, progress, say
+from sweeplab.cli.printing import Answer, print_rows, say
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
 
@@ -39,7 +41,6 @@ def fit(
     flops: Annotated[
         float | None, option("C", "Budget to give N_opt for.  [default: the table's largest]")
     ] = None,
-    at: Annotated[str | None, option("ROLE=NUMBER,…", "Also give the loss at params=…,tokens=….")] = None,
     tuned: Tuned = None,
     report: Annotated[Path | None, option("PAGE.html", "Write a page of the law, with figures.")] = None,
     lab: Lab = None,
@@ -55,19 +56,15 @@ def fit(
     $ sweeplab laws fit small --law power-n --json
     $ sweeplab laws fit runs.csv --report law.html
     """
-    from sweeplab.laws.assessment import assess, law_for, parse_target
+    from sweeplab.laws.assessment import assess, law_for
     from sweeplab.laws.isoflop import isoflop
 
-    target = parse_target(at) if at else None
     read = read_source(source, columns, count, lab, where, tuned)
-    form = law_for(read.points, law)
-    with progress() as update:
-        assessed = assess(read.points, form, flops, target, say=update)
-        answer = assessed.as_dict() | {"isoflop": None, "hyperparameters": _searched(read)}
-    if {"params", "flops"} <= assessed.points.columns.keys():
-        curves = isoflop(assessed.points, assessed.budget, assessed.tuning.doubt)
-        if curves.budgets:
-            answer["isoflop"] = curves.as_dict()
+    assessed = assess(read.points, law_for(read.points, law), flops)
+    answer = assessed.as_dict() | {"isoflop": None, "hyperparameters": _searched(read)}
+    with suppress(BadInput):  # there are no budgets of several sizes
+        curves = isoflop(assessed.points, assessed.budget, next(iter(assessed.tuning.doubts), None))
+        answer["isoflop"] = asdict(curves)
     if report:
         from sweeplab.report.writer import write_law_report
 
@@ -97,10 +94,9 @@ def _print_assessment(answer: dict[str, Any]) -> None:
     for name, size in answer["measured"].items():
         say(f"{_MEASURED[name]}: {size['value']:.2%} of the loss ({size['low']:.2%} to {size['high']:.2%})")
     if answer["isoflop"]:
-        say(f"\nby {answer['isoflop']['how']}")
+        say("\nby curves at equal FLOPs")
         print_rows(answer["isoflop"]["budgets"], text=("why_none",), keys=_MINIMA)
         print_numbers(answer["isoflop"]["numbers"])
-        say_some(answer["isoflop"]["warnings"], "yellow")
     if answer["hyperparameters"]:
         for name, law in answer["hyperparameters"]["searched"].items():
             say(f"\nthe best {name}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from pandas import DataFrame, concat
 
-from sweeplab.errors import BadInput
-from sweeplab.formatting import listed, rounded, sentence
+from sweeplab.formatting import listed, rounded
 from sweeplab.laws.doubts import tuning_of
 from sweeplab.laws.isoflop import isoflop as find_minima
 from sweeplab.report.data import ROLES, ReportData
@@ -35,12 +35,10 @@ class IsoFlopPanel(Panel, name="isoflop", heading="IsoFLOP", source="points"):
 
     @classmethod
     def _of(cls, report: ReportData) -> Panel:
+        report.check_differs("tokens")
         tuning = tuning_of(report.points)
-        isoflop = find_minima(tuning.points, doubt=tuning.doubt).as_dict()
+        isoflop = asdict(find_minima(tuning.points, doubt=next(iter(tuning.doubts), None)))
         budgets = isoflop["budgets"]
-        if not budgets:
-            report.check_differs("tokens")
-            raise BadInput(isoflop["how"])
         names = {
             budget["flops"]: f"{rounded(budget['flops'])} FLOPs" for budget in budgets if budget["flops"]
         }
@@ -53,10 +51,9 @@ class IsoFlopPanel(Panel, name="isoflop", heading="IsoFLOP", source="points"):
             data=concat([_isoflop_rows(budget) for budget in budgets], ignore_index=True),
             shown=shown_of(isoflop["numbers"]),
             notes=(
-                f"{sentence(isoflop['how'])} A star is a minimum, with its 90% interval.",
+                "A star is a minimum, with its 90% interval.",
                 *(f"{listed(which)}: {why}." for why, which in without.items()),
             ),
-            warnings=tuple(isoflop["warnings"]),
             method=_ISOFLOP,
             result=isoflop,
             x=Axis("params", ROLES["params"], True),

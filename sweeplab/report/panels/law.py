@@ -53,7 +53,7 @@ class VerdictsPanel(TablePanel, name="verdicts", source="points"):
         plain = assessment.as_dict()
         entries = plain["parameters"] | plain["derived"]
         none = ""
-        if not any(each.identified for each in assessment.estimates):
+        if not any(each.verdict.identified for each in assessment.estimates):
             none = " These rows identify none of its numbers."
         return cls(
             title=f"{plain['law']}: estimates and verdicts",

@@ -161,7 +161,7 @@ def band(
     for x in map(float, np.concatenate([inside, outside])):
         there = assessment.estimate(at(x))
         is_beyond = x > high * (1 + 1e-9)
-        if is_beyond and not there.identified:
+        if is_beyond and not there.verdict.identified:
             ends = there.verdict.reason
             break
         rows.append({"what": "beyond" if is_beyond else "law", "x": x} | _shown(there))
