@@ -10,11 +10,12 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import make_folder, opened, read_bytes, sync_folder
@@ -53,7 +54,7 @@ def read_ledger(path: Path) -> tuple[LedgerEntry, ...]:
                 text = read_bytes(path)
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
-    return _entries(path, text)
+    return tuple(_entries(path, text))
 
 
 def append(
@@ -68,25 +69,26 @@ def append(
     try:
         make_folder(path.parent)
         with _lock(path):
-            is_new = not path.exists()
-            entries = []
-            if not is_new:
-                entries = [*_entries(path, read_bytes(path))]
-            n_before = len(entries)
+            entries = _entries(path, read_bytes(path)) if path.exists() else []
             lines = b""
             for fields in contents:
-                line = _sealed(entries, kind, fields)
+                line: dict[str, Any] = {
+                    "number": len(entries) + 1,
+                    "sealed": datetime.now(UTC).isoformat(timespec="microseconds"),
+                    "previous": entries[-1].sha256 if entries else _BEFORE_ALL,
+                    kind: dict(fields),
+                }
+                line["sha256"] = _digest(line)
                 entries.append(_entry(line))
                 lines += canonical(line) + b"\n"
             with opened(path, "ab") as file:
                 file.write(lines)
                 file.flush()
                 os.fsync(file.fileno())
-            if is_new:
-                sync_folder(path.parent)
+            sync_folder(path.parent)
     except OSError as error:
         raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
-    return tuple(entries[n_before:])
+    return tuple(entries[-len(contents) :])
 
 
 def canonical(content: Any) -> bytes:
@@ -94,19 +96,10 @@ def canonical(content: Any) -> bytes:
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _sealed(before: Sequence[LedgerEntry], kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    line: dict[str, Any] = {
-        "number": len(before) + 1,
-        "sealed": datetime.now(UTC).isoformat(timespec="microseconds"),
-        "previous": _last(before),
-        kind: dict(fields),
-    }
-    return line | {"sha256": _digest(line)}
-
-
-def _entries(path: Path, text: bytes) -> tuple[LedgerEntry, ...]:
+def _entries(path: Path, text: bytes) -> list[LedgerEntry]:
     *lines, tail = text.split(b"\n")
     entries: list[LedgerEntry] = []
+    previous = _BEFORE_ALL
     for number, line in enumerate(lines, start=1):
         try:
             content = json.loads(line)
@@ -116,14 +109,15 @@ def _entries(path: Path, text: bytes) -> tuple[LedgerEntry, ...]:
             raise BadInput(f"{path}: line {number} is no line of a ledger: it was changed") from None
         if not is_whole:
             raise BadInput(f"{path}: line {number} was changed: its sha256 is not that of its content")
-        if entry.previous != _last(entries) or entry.number != number:
+        if entry.previous != previous or entry.number != number:
             what = f"line {number} is entry {entry.number} and does not follow the line before"
             raise BadInput(f"{path}: {what}: lines were removed, moved or inserted")
         entries.append(entry)
+        previous = entry.sha256
     if tail:
         cut = f"line {len(lines) + 1} is cut off after {several(len(tail), 'byte')}, as after a kill, and not sealed"
         raise BadInput(f"{path}: {cut}; to remove it: truncate -s {len(text) - len(tail)} {path}")
-    return tuple(entries)
+    return entries
 
 
 def _entry(content: Mapping[str, Any]) -> LedgerEntry:
@@ -139,18 +133,10 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical(fields)).hexdigest()
 
 
-def _last(entries: Sequence[LedgerEntry]) -> str:
-    if entries:
-        return entries[-1].sha256
-    return _BEFORE_ALL
-
-
 def _check_file(path: Path) -> None:
     if path.exists() and not path.is_file():
         raise BadInput(Problem("is no file", "the name of a ledger file, or of a new one", file=path))
 
 
-def _lock(path: Path) -> AbstractContextManager[object]:
-    from filelock import FileLock
-
+def _lock(path: Path) -> FileLock:
     return FileLock(f"{path}.lock", timeout=60)

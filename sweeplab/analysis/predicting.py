@@ -22,6 +22,7 @@ from sweeplab.analysis.sealing import (
     PointSource,
     Target,
     cell_targets,
+    forecasts_of,
     rows_at,
     seal,
     size_targets,
@@ -467,9 +468,11 @@ def _predicted(name: str, lab: Path, size: Mapping[str, Any]) -> dict[str, Any]:
     if predicted.law:
         # The ledger scores the best rate of the ladder, so what the predicted one may cost is no part of this forecast.
         targets, _ = cell_targets(_at_rates(written, [rate]), lab, counting)
-        origin = PointSource((name,), False, counting)
+        origin = PointSource((name,), counting)
         try:
-            sealed = seal(lab / FILE_NAME, origin, predicted.law, lab, targets).entries[-1].sha256
+            forecasts, _ = forecasts_of(predicted.law, targets)
+            entries, _ = seal(lab / FILE_NAME, origin, predicted.law, lab, forecasts)
+            sealed = entries[-1].sha256
         except BadInput as refused:
             why_not = refused.problems[0].what
     return {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,17 +50,11 @@ class Outcome:
             return None
         return bool(predicted["low"] <= self.loss <= predicted["high"])
 
-    @property
-    def error(self) -> float | None:
-        """Return log(loss / predicted); None without both."""
-        predicted = self.entry.forecast["predicted"]["loss"]
-        if self.loss is None or predicted is None:
-            return None
-        return math.log(self.loss / predicted)
-
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values: the entry as it was sealed, then its outcome."""
-        entry = self.entry
+        """Return it as plain values: the entry as it was sealed, then its outcome, and log(loss / predicted)."""
+        entry, predicted, error = self.entry, self.entry.forecast["predicted"]["loss"], None
+        if self.loss is not None and predicted is not None:
+            error = math.log(self.loss / predicted)
         return {
             "number": entry.number,
             "sealed": entry.sealed.isoformat(),
@@ -69,23 +63,21 @@ class Outcome:
             "state": self.state,
             "why": self.why,
             "loss": self.loss,
-            "error": self.error,
+            "error": error,
             "held": self.is_held,
         }
 
 
-def verify(
-    path: Path, lab: Path, study: str = "", against: Path | None = None, counting: Counting | None = None
-) -> tuple[Outcome, ...]:
+def verify(path: Path, lab: Path, study: str = "", against: Path | None = None) -> tuple[Outcome, ...]:
     """Check a ledger, record the outcomes that are newly known, and return that of each forecast.
 
-    Forecasts about a file's rows are scored `against` its later state, read as for the forecast unless `counting` says
-    otherwise; its filter of rows is always that of the forecast. With a `study`, only what is about it is returned.
+    Forecasts about a file's rows are scored `against` its later state, read as for the forecast. With a `study`, only
+    what is about it is returned.
 
     Raises:
         BadInput: the ledger is broken or of another version, it has nothing of the study, or the file cannot be read.
     """
-    results = outcomes(read_ledger(path), lab, against, counting)
+    results = outcomes(read_ledger(path), lab, against)
     new = [
         {"number": outcome.entry.number, "source": outcome.source, "score": {"outcome": outcome.loss}}
         for outcome in results
@@ -96,9 +88,7 @@ def verify(
     return of_study(results, study)
 
 
-def outcomes(
-    entries: Iterable[LedgerEntry], lab: Path, against: Path | None = None, counting: Counting | None = None
-) -> tuple[Outcome, ...]:
+def outcomes(entries: Iterable[LedgerEntry], lab: Path, against: Path | None = None) -> tuple[Outcome, ...]:
     """Return what came of each forecast of a ledger's entries, without recording it."""
     recorded: dict[int, Mapping[str, Any]] = {}
     forecasts = []
@@ -109,7 +99,7 @@ def outcomes(
         if entry.forecast.get("version") != VERSION:
             raise BadInput(f"line {entry.number} of the ledger is a forecast of another version of sweeplab")
         forecasts.append(entry)
-    known = _Known(lab, against, counting)
+    tables: dict[str, Points] = {}
     results: list[Outcome] = []
     for entry in forecasts:
         first = next((each.entry.number for each in results if _same_run(each.entry, entry)), None)
@@ -121,9 +111,9 @@ def outcomes(
             score = recorded[entry.number]
             results.append(Outcome(entry, SCORED, f"by {score['source']}", score["score"]["outcome"]))
         elif entry.forecast["run"]["studies"]:
-            results.append(known.of_study(entry))
+            results.append(_of_study_run(entry, lab, tables))
         else:
-            results.append(known.of_table(entry))
+            results.append(_of_row(entry, against, tables))
     return tuple(results)
 
 
@@ -153,59 +143,45 @@ def _same_run(one: LedgerEntry, other: LedgerEntry) -> bool:
     return bool(_names(one)) or _sources(one) == _sources(other)
 
 
-class _Known:
-    """What is known of runs by now; each study and each table is read once."""
-
-    def __init__(self, lab: Path, against: Path | None, counting: Counting | None) -> None:
-        self._lab = lab
-        self._against = against
-        self._counting = counting
-        self._points: dict[str, Points] = {}
-
-    def of_study(self, entry: LedgerEntry) -> Outcome:
-        """Return the outcome of a forecast of a study's run."""
-        run, at = entry.forecast["run"], entry.forecast["at"]
-        counting, runs = _counting(run["counting"]), []
-        names = [name for name in run["studies"] if StudyFolder(self._lab, name).data_file.exists()]
-        for name in names:
-            folder = StudyFolder(self._lab, name)
-            if study_digest(read_spec(folder), folder.data.text_digest) != run["studies"][name]:
-                return Outcome(entry, VOID, f"another study named {name} now stands in {self._lab}")
-            runs += [each for each in started_runs(folder, counting) if same_point(each.at, at)]
-        if not runs:
-            return Outcome(entry, OPEN, "its run has not started")
-        first = min(runs, key=lambda each: each.started)
-        if first.started <= entry.sealed:
-            return Outcome(entry, LATE, first.words)
-        try:
-            for name in names:
-                state = study_state(StudyFolder(self._lab, name))
-                if state not in (StudyState.COMPLETE, StudyState.FAILED):
-                    return Outcome(entry, OPEN, f"study {name} is {state}")
-            points = self._study_points(names, counting)
-        except BadInput as error:
-            return Outcome(entry, OPEN, "; ".join(map(str, error.problems)))
-        return _scored(entry, points, "its study", VOID, "its runs ended without a loss")
-
-    def of_table(self, entry: LedgerEntry) -> Outcome:
-        """Return the outcome of a forecast of a table's row."""
-        if self._against is None:
-            why = f"laws verify --against FILE scores it when {_sources(entry)[0]} has its row"
-            return Outcome(entry, OPEN, why)
-        then = _counting(entry.forecast["source"]["counting"])
-        counting = replace(self._counting or then, where=then.where)
-        key = repr(counting)
-        if key not in self._points:
-            self._points[key] = counting.of_file(self._against)
-        name = self._against.name
-        return _scored(entry, self._points[key], name, OPEN, f"{name} has no row of it")
-
-    def _study_points(self, names: Sequence[str], counting: Counting) -> Points:
+def _of_study_run(entry: LedgerEntry, lab: Path, tables: dict[str, Points]) -> Outcome:
+    """What came of a forecast of a study's run; `tables` keeps what was read."""
+    run, counting, runs = entry.forecast["run"], _counting(entry.forecast["run"]["counting"]), []
+    folders = [StudyFolder(lab, name) for name in run["studies"]]
+    folders = [folder for folder in folders if folder.data_file.exists()]
+    for folder in folders:
+        if study_digest(read_spec(folder), folder.data.text_digest) != run["studies"][folder.name]:
+            return Outcome(entry, VOID, f"another study named {folder.name} now stands in {lab}")
+        runs += [each for each in started_runs(folder, counting) if same_point(each.at, entry.forecast["at"])]
+    if not runs:
+        return Outcome(entry, OPEN, "its run has not started")
+    first = min(runs, key=lambda each: each.started)
+    if first.started <= entry.sealed:
+        return Outcome(entry, LATE, first.words)
+    try:
+        for folder in folders:
+            state = study_state(folder)
+            if state not in (StudyState.COMPLETE, StudyState.FAILED):
+                return Outcome(entry, OPEN, f"study {folder.name} is {state}")
+        names = [folder.name for folder in folders]
         key = repr((names, counting))
-        if key not in self._points:
-            studies = read_studies(self._lab, names).only(counting.where)
-            self._points[key] = studies.points(counting.columns, counting.conventions)
-        return self._points[key]
+        if key not in tables:
+            studies = read_studies(lab, names).only(counting.where)
+            tables[key] = studies.points(counting.columns, counting.conventions)
+    except BadInput as error:
+        return Outcome(entry, OPEN, "; ".join(map(str, error.problems)))
+    return _scored(entry, tables[key], "its study", VOID, "its runs ended without a loss")
+
+
+def _of_row(entry: LedgerEntry, against: Path | None, tables: dict[str, Points]) -> Outcome:
+    """What came of a forecast of a table's row."""
+    if against is None:
+        why = f"laws verify --against FILE scores it when {_sources(entry)[0]} has its row"
+        return Outcome(entry, OPEN, why)
+    counting = _counting(entry.forecast["source"]["counting"])
+    key = repr(counting)
+    if key not in tables:
+        tables[key] = counting.of_file(against)
+    return _scored(entry, tables[key], against.name, OPEN, f"{against.name} has no row of it")
 
 
 def _scored(entry: LedgerEntry, points: Points, source: str, otherwise: str, why: str) -> Outcome:
@@ -223,14 +199,10 @@ def _counting(fields: Mapping[str, Any]) -> Counting:
 
 @dataclass(frozen=True)
 class Calibration:
-    """How many scored forecasts of `n` distinct runs held; `low` and `high` are the 90% interval of that share.
-
-    The interval is Clopper's and Pearson's. Forecasts of one fit have correlated errors: `n_fits` counts distinct fits.
-    """
+    """How many of `n` scored forecasts held; `low` and `high` are the 90% interval of that share (Clopper, Pearson)."""
 
     n: int
     held: int
-    n_fits: int
     low: float
     high: float
 
@@ -239,14 +211,9 @@ def calibrate(results: Iterable[Outcome]) -> Calibration:
     """Return how many of the scored forecasts held."""
     from scipy.stats import binomtest
 
-    # One run has one size and one loss, to the bit, whatever the name of its study: its first forecast counts.
-    runs: dict[Any, Outcome] = {}
-    for outcome in results:
-        if outcome.state == SCORED:
-            runs.setdefault((*sorted(outcome.entry.forecast["at"].items()), outcome.loss), outcome)
-    held = sum(bool(outcome.is_held) for outcome in runs.values())
-    fits = {repr((each.entry.forecast["data"], each.entry.forecast["fit"])) for each in runs.values()}
-    if not runs:
-        return Calibration(0, 0, 0, 0.0, 1.0)
-    share = binomtest(held, len(runs)).proportion_ci(0.9)
-    return Calibration(len(runs), held, len(fits), float(share.low), float(share.high))
+    scored = [outcome for outcome in results if outcome.state == SCORED]
+    held = sum(bool(outcome.is_held) for outcome in scored)
+    if not scored:
+        return Calibration(0, 0, 0.0, 1.0)
+    share = binomtest(held, len(scored)).proportion_ci(0.9)
+    return Calibration(len(scored), held, float(share.low), float(share.high))

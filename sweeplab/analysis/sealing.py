@@ -1,8 +1,8 @@
 """Seal forecasts of runs: the points to forecast, and what is sealed of each.
 
-The points are named by the user, rows of a file, or the cells of a study file; two points are the same if they agree in
-N and D. A forecast that is made when its run has started, or its loss is in the table, is sealed as late: it stays in
-the ledger and never counts.
+The points are named by the user, or the cells of a study file; two points are the same if they agree in N and D. A
+forecast that is made when its run has started, or its loss is in the table, is sealed as late: it stays in the ledger
+and never counts.
 """
 
 from __future__ import annotations
@@ -20,15 +20,12 @@ from numpy.typing import NDArray
 
 from sweeplab.analysis.ledger import LedgerEntry, append, canonical
 from sweeplab.analysis.studies import Counting, sizes_of
-from sweeplab.errors import BadInput, Problem
+from sweeplab.errors import BadInput
 from sweeplab.laws.assessment import IDENTIFIED, Assessment
-from sweeplab.laws.columns import COUNTS, count_columns, read_columns
+from sweeplab.laws.columns import COUNTS
 from sweeplab.laws.forecasts import NO_REGRET, Forecast, Regret, predict
 from sweeplab.laws.points import Points
-from sweeplab.laws.reading import read_frame
 from sweeplab.records.folders import StudyFolder
-from sweeplab.tracking.environment import git_of_code
-from sweeplab.version import VERSION as SWEEPLAB
 
 if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset
@@ -80,13 +77,12 @@ class StartedRun:
 
 def started_runs(folder: StudyFolder, counting: Counting) -> list[StartedRun]:
     """Return the runs of a study in the order of their starts; empty if it has not been run."""
-    starts = [run.read_start() for run in folder.runs()]
+    starts = sorted((run.read_start() for run in folder.runs()), key=lambda start: start.started)
     sizes = sizes_of([{**start.values.as_dict(), **start.facts} for start in starts], counting)
-    started = [
+    return [
         StartedRun(start.key, at, datetime.fromtimestamp(start.started, UTC))
         for start, at in zip(starts, sizes, strict=True)
     ]
-    return sorted(started, key=lambda run: run.started)
 
 
 @dataclass(frozen=True)
@@ -137,23 +133,6 @@ def point_target(points: Points, asked: Mapping[str, float], place: Place | None
     return Target(at, place, seeds=round(float(np.median(points.weights))))
 
 
-def file_targets(points: Points, path: Path, place: Place | None) -> list[Target]:
-    """Return a target for each row of a file, by those of the columns params, tokens and flops that it has."""
-    frame = read_frame(path)
-    wanted = count_columns(frame)
-    if not wanted:
-        raise BadInput(Problem(f"{path}: no column is params, tokens or flops", ", ".join(map(str, frame))))
-    columns = {role: column.values for role, column in read_columns(frame, wanted, str(path)).items()}
-    targets = []
-    for row, at in enumerate(frame.index):
-        asked = {role: float(column[row]) for role, column in columns.items() if math.isfinite(column[row])}
-        try:
-            targets.append(point_target(points, asked, place))
-        except BadInput as error:
-            raise BadInput(f"{path}: {frame.index.name or 'row'} {at}: {error.problems[0]}") from error
-    return targets
-
-
 def cell_targets(
     spec: StudySpec, lab: Path, counting: Counting
 ) -> tuple[Sequence[Target], Mapping[str, str]]:
@@ -165,9 +144,9 @@ def cell_targets(
     from sweeplab.lab.identity import check_same_study
     from sweeplab.sweep.planning import make_plan
 
-    plan, cells, dataset = make_plan(spec, lab)
-    check_same_study(spec, StudyFolder(lab, spec.name), plan.data)
-    return size_targets(spec, (plan, cells, dataset), counting)
+    planned = make_plan(spec, lab)
+    check_same_study(spec, StudyFolder(lab, spec.name), planned[0].data)
+    return size_targets(spec, planned, counting)
 
 
 def size_targets(
@@ -189,19 +168,36 @@ def size_targets(
         space = Space(spec, cell, dataset.sizes)
         drawn = [each for each in space.draws(_DRAWS) if space.broken(each) is None]
         sizes = sizes_of([each.as_dict() | facts(each)._asdict() for each in drawn], counting)
-        varying = [role for role in COUNTS if len({each[role] for each in sizes}) > 1]
-        if not sizes or varying:
-            what = " and ".join(varying) or "size"
-            left_out[cell.key] = f"its {what} is known only once a trial is sampled"
+        if not sizes or any(size != sizes[0] for size in sizes):
+            left_out[cell.key] = "its size is known only once a trial is sampled"
             continue
-        there = next((at for at, other in enumerate(targets) if same_point(other.at, sizes[0])), None)
-        if there is None:
+        for at, other in enumerate(targets):
+            if same_point(other.at, sizes[0]):
+                seeds = min(other.seeds, len(space.seeds))
+                targets[at] = replace(other, cells=(*other.cells, cell.key), seeds=seeds)
+                break
+        else:
             targets.append(Target(sizes[0], place, (cell.key,), len(space.seeds)))
-            continue
-        other = targets[there]
-        seeds = min(other.seeds, len(space.seeds))
-        targets[there] = replace(other, cells=(*other.cells, cell.key), seeds=seeds)
     return targets, left_out
+
+
+def forecasts_of(
+    assessment: Assessment, targets: Sequence[Target]
+) -> tuple[list[tuple[Target, Forecast]], dict[str, str]]:
+    """Return each target with its forecast, and why others have none.
+
+    Raises:
+        BadInput: none has one, with the reason for each.
+    """
+    forecasts, left_out = [], {}
+    for target in targets:
+        try:
+            forecasts.append((target, predict(assessment, target.at, target.seeds, target.regret)))
+        except BadInput as refused:
+            left_out[target.words] = "; ".join(map(str, refused.problems))
+    if not forecasts:
+        raise BadInput(*(f"{words}: {why}" for words, why in left_out.items()))
+    return forecasts, left_out
 
 
 @dataclass(frozen=True)
@@ -209,67 +205,53 @@ class PointSource:
     """Where the points come from: the names of studies or of a file, and how it was counted."""
 
     names: tuple[str, ...]
-    is_file: bool
     counting: Counting
 
 
-@dataclass(frozen=True)
-class Sealed:
-    """The sealed entries, the reason of each target that was left out, and what is to be known of the others."""
-
-    entries: tuple[LedgerEntry, ...]
-    left_out: Mapping[str, str]
-    warnings: tuple[str, ...]
-
-
 def seal(
-    ledger: Path, source: PointSource, assessment: Assessment, lab: Path, wanted: Sequence[Target]
-) -> Sealed:
-    """Seal a forecast of every target that the law can forecast; started runs are looked up in the studies of `lab`.
+    ledger: Path,
+    source: PointSource,
+    assessment: Assessment,
+    lab: Path,
+    forecasts: Sequence[tuple[Target, Forecast]],
+) -> tuple[tuple[LedgerEntry, ...], list[str]]:
+    """Seal forecasts; return their entries, and what is to be known of them.
+
+    Started runs are looked up in the studies of `lab`.
 
     Raises:
-        BadInput: no target is left, with the reason for each; the ledger is broken or cannot be written.
+        BadInput: the ledger is broken or cannot be written.
     """
     runs: list[StartedRun] = []
-    if wanted and wanted[0].place:
-        place = wanted[0].place
+    if place := forecasts[0][0].place:
         runs = [run for name in place.studies for run in started_runs(StudyFolder(lab, name), place.counting)]
-    forecasts, left_out, warnings = [], {}, []
-    for target in wanted:
-        try:
-            predicted = predict(assessment, target.at, target.seeds, target.regret)
-        except BadInput as error:
-            left_out[target.words] = "; ".join(map(str, error.problems))
-            continue
+    contents, warnings = [], []
+    for target, predicted in forecasts:
         late = _late(target, assessment.raw, source, runs)
         if late:
             warnings.append(f"{target.words}: {late}; this forecast is kept, and never counts")
         elif predicted.verdict.verdict != IDENTIFIED:
             warnings.append(f"{target.words}: {predicted.verdict.verdict}: {predicted.verdict.reason}")
-        forecasts.append(_forecast(source, assessment, target, predicted) | {"late": late})
-    if not forecasts:
-        raise BadInput(*(f"{words}: {why}" for words, why in left_out.items()))
-    return Sealed(append(ledger, forecasts), left_out, tuple(warnings))
+        contents.append(_content(source, assessment, target, predicted) | {"late": late})
+    return append(ledger, contents), warnings
 
 
 def _late(target: Target, points: Points, source: PointSource, runs: Sequence[StartedRun]) -> str:
     """Return why a forecast comes too late; empty if it comes in time."""
-    started = next((run for run in runs if same_point(run.at, target.at)), None)
-    if started:
-        return started.words
+    for run in runs:
+        if same_point(run.at, target.at):
+            return run.words
     known = rows_at(points, target.at)
     if known.size and (target.place is None or set(target.place.studies) & set(source.names)):
         return f"{source.names[0]} has its loss already, {points.columns['loss'][known[0]]:.4g}"
     return ""
 
 
-def _forecast(
+def _content(
     source: PointSource, assessment: Assessment, target: Target, predicted: Forecast
 ) -> dict[str, Any]:
-    points, fit = assessment.raw, assessment.fit
-    run: dict[str, Any] = {"studies": {}, "counting": None}
-    if target.place:
-        run = asdict(target.place)
+    run = asdict(target.place) if target.place else {"studies": {}, "counting": None}
+    law, points = assessment.law, assessment.raw
     return {
         "version": VERSION,
         "source": asdict(source),
@@ -277,18 +259,12 @@ def _forecast(
         "at": dict(target.at),
         "predicted": asdict(predicted),
         "fit": {
-            "law": fit.law.name,
-            "formula": fit.law.formula,
+            "law": law.name,
+            "formula": law.formula,
             "numbers": {each.quantity.name: each.as_dict() for each in assessment.estimates},
             "form": assessment.misfit.status,
-            "sigma": fit.sigma,
+            "sigma": assessment.fit.sigma,
             "warnings": list(assessment.warnings),
         },
-        "data": {
-            "n_points": points.n,
-            "dropped": dict(points.dropped),
-            "conventions": dict(points.conventions),
-        },
-        # The commit, and whether it is dirty, where the code lies in a repository of its own.
-        "code": {"sweeplab": SWEEPLAB, **(git_of_code() or {"commit": None, "dirty": None})},
+        "data": {"n_points": points.n, "dropped": points.dropped, "conventions": points.conventions},
     }

@@ -22,7 +22,7 @@ from sweeplab.laws.check import BETTER, HoldOut, Misfit, hold_outs, misfit
 from sweeplab.laws.core import LEVEL, Array, interval
 from sweeplab.laws.doubts import Doubt, Tuning, along_family, doubts_of, tuning_of
 from sweeplab.laws.fitting import Fit, fit
-from sweeplab.laws.forms import LAWS, Law, Quantity, optimum_of, parameters_of
+from sweeplab.laws.forms import FEWEST_VALUES, LAWS, Law, Quantity, optimum_of, parameters_of
 from sweeplab.laws.points import DECADES, SPREAD, STANDS, UNLIKE, Points, design, path_of
 from sweeplab.laws.sentences import Reason, sentence
 
@@ -137,7 +137,7 @@ def gate(quantity: Quantity, points: Points, law: Law, optimum_ratio: float | No
             return Reason("decades", facts)
         if without < STANDS * DECADES[name]:
             return Reason("one row", facts | {"decades": without})
-        if distinct < law.fewest_values:
+        if distinct < FEWEST_VALUES:
             return Reason("few values", facts)
     for name, line, what in _LINES:
         if seen.get(name, math.inf) < SPREAD:
@@ -206,8 +206,17 @@ class Assessment:
         """Return the hold-outs of the law and of others."""
         return hold_outs(self.points, self.law)
 
-    def fits(self, is_bent: bool) -> tuple[list[Fit], list[Fit]]:
+    @cached_property
+    def straight(self) -> tuple[list[Fit], list[Fit]]:
         """Return the fits of the points, all equally likely, and those of what is doubted."""
+        return self._fits(is_bent=False)
+
+    @cached_property
+    def bent(self) -> tuple[list[Fit], list[Fit]]:
+        """Return the fits of the bent form, likewise."""
+        return self._fits(is_bent=True)
+
+    def _fits(self, is_bent: bool) -> tuple[list[Fit], list[Fit]]:
         doubted = []
         for doubt in self.doubts:
             if doubt.is_bent:
@@ -224,7 +233,7 @@ class Assessment:
 
         `added` [S] are draws of errors besides the law's own, as those of a run.
         """
-        fits, doubted = self.fits(quantity.kind == "loss")
+        fits, doubted = self.bent if quantity.kind == "loss" else self.straight
         draws = np.concatenate([quantity.measure(fitted.values) for fitted in fits])
         lows, highs = [], []
         for measured in (draws, *(quantity.measure(fitted.values) for fitted in doubted)):
@@ -279,7 +288,7 @@ class Assessment:
             reasons.append(Reason("shared", {"share": typical, "by": self.fit.grouped_by}))
         first, *others = self.tests
         for other in others:
-            if other.error < BETTER * first.error:
+            if first.error and other.error and other.error < BETTER * first.error:
                 facts = {"law": law.name, "error": first.error}
                 reasons.append(
                     Reason("holdout other", facts | {"other": other.law, "other_error": other.error})

@@ -15,17 +15,15 @@ Legend: n rows, p parameters, k added columns, h rows above a cut, S draws.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput
 from sweeplab.laws.core import LEVEL, Array
 from sweeplab.laws.fitting import Fit, fit, groups_of
-from sweeplab.laws.forms import LAWS, Law, has_optimum, log_n_opt
+from sweeplab.laws.forms import FEWEST_VALUES, LAWS, Law, has_optimum, log_n_opt
 from sweeplab.laws.points import Points, path_of
 from sweeplab.laws.sentences import sentence
 
@@ -113,17 +111,17 @@ class Misfit:
     status: str
     chance: float | None
     direction: str
-    powers: Mapping[str, float]
+    powers: dict[str, float]
 
     @property
-    def sentences(self) -> tuple[str, ...]:
+    def words(self) -> str:
         """Return the result in words."""
         powers = ", ".join(f"{name} {power:.0%}" for name, power in self.powers.items()) or "too few rows"
-        return (sentence(f"form {self.status}", vars(self) | {"powers": powers}),)
+        return sentence(f"form {self.status}", vars(self) | {"powers": powers})
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {**vars(self), "powers": dict(self.powers), "sentences": list(self.sentences)}
+        return vars(self) | {"says": self.words}
 
 
 def misfit(points: Points, fitted: Fit) -> Misfit:
@@ -134,12 +132,12 @@ def misfit(points: Points, fitted: Fit) -> Misfit:
     seen = added_columns(points, fitted, columns, np.concatenate(fitted.gradient(target), axis=1)[0])
     if seen is None:
         return Misfit(law.name, UNSEEN, None, "", {})
-    powers = dict(zip(names, seen.powers, strict=True))
     status = NOT_SEEN
     if seen.chance < _ALARM:
         status = FLAGGED
     elif max(seen.powers) < _SEEN:
         status = UNSEEN
+    powers = dict(zip(names, seen.powers, strict=True))
     return Misfit(law.name, status, seen.chance, names[seen.strongest], powers)
 
 
@@ -159,43 +157,27 @@ def _target(points: Points, fitted: Fit) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class HoldOut:
-    """A law's forecasts, log(predicted / loss) [h], of the `above` rows by a fit to those up to `cut` in `by`.
+    """A law's forecasts of the `rows` rows above a `cut` in `by`, by a fit to those up to it.
 
-    `held` says which losses lie inside the 90% intervals. Without a cut there are no errors.
+    `error` is the mean absolute error in log loss, `coverage` the share of losses inside 90% intervals. Without a cut
+    there are none.
     """
 
     law: str
     by: str
-    cut: float
-    above: NDArray[np.intp]
-    errors: Array
-    held: NDArray[np.bool_]
-
-    @property
-    def error(self) -> float:
-        """Return the mean absolute error in log loss, NaN without a cut."""
-        return float(np.abs(self.errors).mean()) if len(self.errors) else math.nan
+    rows: int = 0
+    cut: float | None = None
+    error: float | None = None
+    coverage: float | None = None
 
     @property
     def words(self) -> str:
         """Return the result in words."""
-        facts = vars(self) | {"error": self.error, "rows": len(self.above)}
-        return sentence("holdout" if len(self.errors) else "holdout none", facts)
+        return sentence("holdout none" if self.cut is None else "holdout", vars(self))
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        has_errors = len(self.errors) > 0
-        return {
-            "law": self.law,
-            "by": self.by,
-            "cut": self.cut if has_errors else None,
-            "rows": self.above.tolist(),
-            "errors": self.errors.tolist(),
-            "held": self.held.tolist(),
-            "error": self.error if has_errors else None,
-            "coverage": float(self.held.mean()) if has_errors else None,
-            "says": self.words,
-        }
+        return vars(self) | {"says": self.words}
 
 
 def hold_out(points: Points, law: Law) -> HoldOut:
@@ -205,33 +187,25 @@ def hold_out(points: Points, law: Law) -> HoldOut:
     fewest = max(len(law.parameters) + SPARE, math.ceil(SHARE_BELOW * points.n))
     most = points.n - max(2, math.ceil(SHARE_ABOVE * points.n))
     for value in np.unique(logs)[::-1]:
-        below = np.flatnonzero(logs <= value)
-        if not fewest <= len(below) <= most:
-            continue
-        few = points.only(below)
-        if min(_distinct(few.columns[name]) for name in law.columns) < law.fewest_values:
+        few, larger = points.only(logs <= value), points.only(logs > value)
+        columns = [np.log(few.columns[name]).round(6) for name in law.columns]
+        if not fewest <= few.n <= most or min(len(np.unique(each)) for each in columns) < FEWEST_VALUES:
             continue
         try:
             fitted = fit(few, law)
         except BadInput:
             continue
-        return _above(points, fitted, by, float(value), below)
-    return HoldOut(law.name, by, math.nan, np.empty(0, np.intp), np.empty(0), np.empty(0, bool))
-
-
-def _above(points: Points, fitted: Fit, by: str, value: float, below: NDArray[np.intp]) -> HoldOut:
-    above = np.setdiff1d(np.arange(points.n), below)
-    larger = points.only(above)
-    random = np.random.default_rng(0)
-    law = np.log(fitted.loss(larger.columns))
-    noise = [
-        fitted.errors(random, {name: float(column[row]) for name, column in larger.columns.items()}, weight)
-        for row, weight in enumerate(larger.weights)
-    ]
-    losses = np.log(larger.columns["loss"])
-    low, high = np.quantile(law + np.stack(noise, 1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    errors, held = np.median(law, axis=0) - losses, (low <= losses) & (losses <= high)
-    return HoldOut(fitted.law.name, by, math.exp(value), above, errors, held)
+        random, losses = np.random.default_rng(0), np.log(larger.columns["loss"])
+        predicted, noise = np.log(fitted.loss(larger.columns)), []
+        for row, weight in enumerate(larger.weights):
+            at = {name: float(column[row]) for name, column in larger.columns.items()}
+            noise.append(fitted.errors(random, at, weight))
+        ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+        low, high = np.quantile(predicted + np.stack(noise, 1), ends, axis=0)
+        error = float(np.abs(np.median(predicted, axis=0) - losses).mean())
+        coverage = float(((low <= losses) & (losses <= high)).mean())
+        return HoldOut(law.name, by, larger.n, math.exp(value), error, coverage)
+    return HoldOut(law.name, by)
 
 
 def suited(points: Points) -> list[Law]:
@@ -247,9 +221,5 @@ def suited(points: Points) -> list[Law]:
 
 def hold_outs(points: Points, law: Law) -> list[HoldOut]:
     """Return the hold-outs of a law and of all others that suit the table."""
-    laws: Sequence[Law] = [law, *(other for other in suited(points) if other != law)]
-    return [hold_out(points, each) for each in laws]
-
-
-def _distinct(column: Array) -> int:
-    return len(np.unique(np.log(column).round(6)))
+    others = [other for other in suited(points) if other != law]
+    return [hold_out(points, each) for each in (law, *others)]

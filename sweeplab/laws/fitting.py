@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from sweeplab.laws.core import Array, Draws, RowErrors, fit_law
 from sweeplab.laws.forms import Law, Values, turn
 from sweeplab.laws.points import Points
 
-_KEPT = 128  # fits: a page repeats many
 _MANY = 2_000  # rows from which a median is that of some of the draws
 _FEWEST_GROUPS, _MOST_ALONE = 3, 0.75  # sizes, and sizes a row, of a table whose rows share errors by size
 
@@ -111,11 +110,30 @@ def fit(points: Points, law: Law, is_bent: bool = False) -> Fit:
             that are all equal.
     """
     _check(points, law)
-    groups = groups_of(points)
     tilted_by = next((name for name in ("tokens", "flops", "params") if name in points.varied), "")
-    names = tuple(dict.fromkeys((*law.columns, *filter(None, [tilted_by]), "loss")))
-    columns = tuple(points.columns[name].tobytes() for name in names)
-    return _fitted(law, is_bent, names, columns, points.weights.tobytes(), groups, tilted_by)
+    names = {*law.columns, tilted_by, "loss"} - {""}
+    rows = {name: points.columns[name] for name in names}
+    logs = {name: np.log(rows[name]) for name in law.columns}
+    center = {name: float(log.mean()) for name, log in logs.items()}
+    centered = {name: log - center[name] for name, log in logs.items()}
+    tilt, places, groups = None, None, groups_of(points)
+    if tilted_by:
+        tilt = np.log(rows[tilted_by])
+        tilt = tilt - tilt.mean()
+    if groups:
+        places = np.unique(np.array(groups), return_inverse=True)[1]
+    errors = RowErrors(tilt, places, points.weights)
+    draws = fit_law(rows["loss"], law.design(centered, is_bent), law.shapes(is_bent), errors)
+    values = {"E": draws.scales[:, 0]}
+    for place, term in enumerate(law.terms, start=1):
+        exponent = draws.shapes[:, law.exponents.index(term.exponent)]
+        values[term.scale] = draws.scales[:, place] * np.exp(exponent * center[term.column])
+        values[term.exponent] = exponent
+    values = {name: values[name] for name in law.parameters}
+    if is_bent:
+        values |= zip(law.departures_of, draws.shapes[:, len(law.exponents) :].T, strict=True)
+        values |= {f"center of {name}": np.full(len(draws.sigma), each) for name, each in center.items()}
+    return Fit(law, draws, values, rows, points.weights, tilted_by, "params" if groups else "")
 
 
 def groups_of(points: Points) -> tuple[str, ...] | None:
@@ -124,41 +142,6 @@ def groups_of(points: Points) -> tuple[str, ...] | None:
     if _FEWEST_GROUPS <= len(set(names)) <= _MOST_ALONE * len(names):
         return names
     return None
-
-
-@lru_cache(maxsize=_KEPT)
-def _fitted(
-    law: Law,
-    is_bent: bool,
-    names: Sequence[str],
-    columns: Sequence[bytes],
-    weights: bytes,
-    groups: Sequence[str] | None,
-    tilted_by: str,
-) -> Fit:
-    rows = {name: np.frombuffer(column) for name, column in zip(names, columns, strict=True)}
-    logs = {name: np.log(rows[name]) for name in law.columns}
-    center = {name: float(log.mean()) for name, log in logs.items()}
-    centered = {name: log - center[name] for name, log in logs.items()}
-    tilt, places = None, None
-    if tilted_by:
-        tilt = np.log(rows[tilted_by])
-        tilt = tilt - tilt.mean()
-    if groups:
-        places = np.unique(np.array(groups), return_inverse=True)[1]
-    errors = RowErrors(tilt, places, np.frombuffer(weights))
-    draws = fit_law(rows["loss"], law.design(centered, is_bent), law.shapes(is_bent), errors)
-    values = {"E": draws.scales[:, 0]}
-    for place, term in enumerate(law.terms, start=1):
-        exponent = draws.shapes[:, law.exponents.index(term.exponent)]
-        values[term.scale] = draws.scales[:, place] * np.exp(exponent * center[term.column])
-        values[term.exponent] = exponent
-    ordered = {name: values[name] for name in law.parameters}
-    if is_bent:
-        ordered |= zip(law.departures_of, draws.shapes[:, len(law.exponents) :].T, strict=True)
-        ordered |= {f"center of {name}": np.full(len(draws.sigma), each) for name, each in center.items()}
-    weights_of_rows = errors.weights_or_ones(len(rows["loss"]))
-    return Fit(law, draws, ordered, rows, weights_of_rows, tilted_by, "params" if groups else "")
 
 
 def _check(points: Points, law: Law) -> None:

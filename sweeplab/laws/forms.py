@@ -28,7 +28,7 @@ Values = Mapping[str, Array]  # draws of each parameter as in the formula, [S]
 EXPONENTS = (0.01, 2.0)  # the ends of their prior: published ones are 0.05 to 0.8
 N_OPT, D_OPT, RATIO = "N_opt exponent", "D_opt exponent", "tokens per parameter"
 LOSS_AT, LOSS_AT_BUDGET = "loss at target", "loss at budget"
-_FEWEST_VALUES = 3  # of a column, for E, a scale and an exponent
+FEWEST_VALUES = 3  # of a column, for E, a scale and an exponent
 # The sd of g and of k in their priors: either moves the forecast at ten times the compute by about 5% of the loss.
 BEND, TOGETHER = 0.2, 0.005
 
@@ -84,11 +84,6 @@ class Law:
         if not is_bent:
             return shapes
         return (*shapes, *(Departure(name, sd) for name, sd in self.departures_of.items()))
-
-    @property
-    def fewest_values(self) -> int:
-        """Return how many distinct values of each column the form needs."""
-        return _FEWEST_VALUES
 
     def design(self, logs: Mapping[str, Array], is_bent: bool = False) -> Design:
         """Return the columns of the sum, 1 and X_k^-a_k, of rows with these centered logs, each [n] or [S, n]."""

@@ -161,7 +161,7 @@ panels:
     width: half
   - {panel: law, law: chinchilla, x: params, delta: auto}
   - {panel: residuals, against: [params, tokens]}
-  - {panel: backtest, laws: [joint, kaplan]}
+  - {panel: residuals, laws: [joint, kaplan]}
 """
 VIEW = """\
 columns: [state, cell, best_val_loss, n_params, searched]

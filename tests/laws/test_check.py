@@ -32,7 +32,7 @@ def test_a_wrong_form_is_flagged_and_its_direction_named(kind: str, size: float)
     points = wrong_table("steep", kind, size, GRID, 0.003, np.random.default_rng(1))
     found = misfit(points, fit(points, CHINCHILLA))
     assert found.status == FLAGGED and found.direction in found.powers
-    assert found.sentences[0].startswith("the form chinchilla does not fit")
+    assert found.words.startswith("the form chinchilla does not fit")
 
 
 def test_what_a_design_cannot_show_is_said() -> None:
@@ -41,7 +41,7 @@ def test_what_a_design_cannot_show_is_said() -> None:
         points = plant("steep", BAD["one ray, D = 20 N"], 0.02, np.random.default_rng([seed, 1]))
         found.append(misfit(points, fit(points, CHINCHILLA)))
     unseen = [each for each in found if each.status == UNSEEN]
-    assert len(unseen) >= 3 and "no evidence" in unseen[0].sentences[0]
+    assert len(unseen) >= 3 and "no evidence" in unseen[0].words
     few = plant("steep", GOOD["9 points, 3 x 3"], 0.01, np.random.default_rng(0)).only(np.arange(6))
     assert misfit(few, fit(few, CHINCHILLA)).status in (UNSEEN, NOT_SEEN)
 
@@ -64,11 +64,8 @@ def test_the_power_is_the_share_of_tables_that_are_flagged() -> None:
 def test_the_hold_out_forecasts_the_larger_rows() -> None:
     points = plant("steep", GRID, 0.003, np.random.default_rng(0))
     found = hold_out(points, CHINCHILLA)
-    flops = points.columns["flops"]
-    assert (flops[found.above] > found.cut).all() and len(found.above) == (
-        flops > found.cut * 1.0001
-    ).sum() >= 6
-    assert found.error < 0.01 and found.as_dict()["coverage"] >= 0.5
+    assert found.rows == (points.columns["flops"] > found.cut * 1.0001).sum() >= 6
+    assert found.error < 0.01 and found.coverage >= 0.5
 
 
 @pytest.mark.parametrize("kind", ["broken power of N", "late saturation"])
@@ -91,6 +88,4 @@ def test_forms_are_held_out_side_by_side() -> None:
     points = plant("hoffmann", GRID, 0.003, np.random.default_rng(0))
     assert [each.law for each in hold_outs(points, CHINCHILLA)] == ["chinchilla", "tied", "power-c"]
     few = points.only(np.arange(7))
-    assert (
-        "no cut" in hold_out(few, CHINCHILLA).words and hold_out(few, CHINCHILLA).as_dict()["error"] is None
-    )
+    assert "no cut" in hold_out(few, CHINCHILLA).words and hold_out(few, CHINCHILLA).error is None

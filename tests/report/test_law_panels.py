@@ -70,7 +70,7 @@ def test_the_line_over_compute_is_the_best_use_of_it() -> None:
 def test_no_line_goes_beyond_the_points_where_its_loss_is_not_identified() -> None:
     ray = shown("law", of(RAY), x="params")
     assert not (ray.data["what"] == "beyond").any()
-    assert any("No line goes beyond the points" in note and "one ray" in note for note in ray.notes)
+    assert any("No line goes further beyond the points" in note and "one ray" in note for note in ray.notes)
     assert not ray.figure().layout.shapes
     good = shown("law", of(GRID), x="params")
     assert (good.data["what"] == "beyond").any()
@@ -90,10 +90,7 @@ def test_a_scattered_table_has_few_lines() -> None:
     found = shown("law", of(SCATTERED), x="params")
     assert len(found.lines) == 4 and all(name.startswith("tokens about ") for name in found.lines)
     points = found.data[found.data["what"] == "measured"]
-    assert len(points) == 245 and any("moves each point to the value" in note for note in found.notes)
-    held = [float(name.removeprefix("tokens about ").removesuffix("G")) * 1e9 for name in points["line"]]
-    np.testing.assert_allclose(points["loss"], losses(TRUTH, points["params"], np.array(held)), rtol=0.02)
-    assert not np.allclose(points["loss"], points["measured loss"])
+    assert len(points) == 245 and set(points["line"]) == set(found.lines)
 
 
 def test_a_law_of_one_column_has_one_line() -> None:
@@ -135,8 +132,6 @@ def test_residuals_are_what_the_law_leaves_over() -> None:
     figure = found.figure()
     assert {trace.xaxis for trace in figure.data} == {"x", "x2", "x3"}
     assert sum(len(trace.x) for trace in figure.data) == 3 * 30
-    one = shown("residuals", of(GRID), against=("tokens",))
-    assert [axis.column for axis in one.axes] == ["tokens"]
 
 
 @pytest.mark.slow
@@ -159,31 +154,15 @@ def test_too_few_points_are_said() -> None:
         )
 
 
-def test_misfit_says_what_could_be_seen() -> None:
+def test_the_test_of_the_form_and_the_hold_out_are_said_with_the_numbers() -> None:
     points = plant("steep", BAD[RAY], 0.02, np.random.default_rng([0, 1]))
     good, ray = (
-        shown("misfit", of(GRID)),
-        shown("misfit", ReportData.of_table(assess(points, LAWS["chinchilla"]))),
+        shown("verdicts", of(GRID)),
+        shown("verdicts", ReportData.of_table(assess(points, LAWS["chinchilla"]))),
     )
-    assert good.result["status"] == "not seen" and (good.data["power"] > 0.5).all()
-    assert ray.result["status"] == "cannot be seen"
-    assert "this design cannot show a misfit" in ray.notes[0].lower()
-    assert good.shown["departure"].tolist() == good.data["departure"].tolist()
-
-
-def test_a_hold_out_has_an_error_for_each_law_and_row_above_the_cut() -> None:
-    found = shown("backtest", of(GRID))
-    data = found.data
-    assert (data["flops"] > found.cut).all() and set(data["law"]) == {"chinchilla", "tied", "power-c"}
-    mean = data[data["law"] == "chinchilla"]["error (%)"].abs().mean()
-    assert found.shown["error on larger runs"][0] == f"{mean:.2f}%"
-    assert {trace.name for trace in found.figure().data} == {"chinchilla", "tied", "power-c"}
-
-
-def test_a_table_that_is_too_small_for_a_hold_out_says_so() -> None:
-    few = plant("steep", GOOD["9 points, 3 x 3"], 0.003, np.random.default_rng(3)).only(np.arange(7))
-    material = ReportData.of_table(assess(few, LAWS["chinchilla"]))
-    assert make_panel(PanelSpec("backtest"), material).missing.startswith("no cut in flops leaves enough")
+    assert good.result["misfit"]["status"] == "not seen" and "No departure of the form" in good.notes[1]
+    assert ray.result["misfit"]["status"] == "cannot be seen" and "cannot show a misfit" in ray.notes[1]
+    assert good.notes[2].startswith("Fitted to the rows up to ")
 
 
 @pytest.mark.slow
@@ -194,7 +173,7 @@ def test_a_form_that_is_wrong_is_said_beside_the_numbers() -> None:
     points = Points({"params": n, "tokens": d, "flops": 6 * n * d, "loss": loss}, np.ones(len(n)))
     material = ReportData.of_table(assess(points, LAWS["chinchilla"]))
     assert any("the form does not fit" in each for each in shown("verdicts", material).warnings)
-    assert shown("misfit", material).result["status"] == "flagged"
+    assert shown("verdicts", material).result["misfit"]["status"] == "flagged"
     assert not any("does not fit" in each for each in shown("verdicts", of(GRID)).warnings)
 
 

@@ -12,7 +12,7 @@ from sweeplab.errors import BadInput
 from sweeplab.report.options import default_dashboard
 from sweeplab.report.panels.base import PAGES, PANELS, read_dashboard
 
-TABLES = {"RunsPanel", "SamplePanel", "VerdictsPanel", "MisfitPanel", "AuditPanel"}
+TABLES = {"RunsPanel", "SamplePanel", "VerdictsPanel"}
 FILES = {"scaling.html", "scaling.csv", "scaling-curves.csv", "scaling.json"}
 FOLDS = {"details", "table", "script", "style", "title", "button", "pre"}
 MOST_WORDS = 600
@@ -180,7 +180,7 @@ def test_dashboards_explain_every_panel_and_their_own_above_all() -> None:
 def test_a_page_refuses_panels_of_another_and_names_its_own(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text("panels: [{panel: differences}]\n")
-    with pytest.raises(BadInput, match=r"unknown panel 'differences'; allowed: backtest, .* slice"):
+    with pytest.raises(BadInput, match=r"unknown panel 'differences'; allowed: best_values, .* slice"):
         read_dashboard(mine, "sweep")
     mine.write_text("panels: [{panel: loss, x: n_params}]\n")
     with pytest.raises(
@@ -205,7 +205,7 @@ def test_a_dashboard_of_ones_own(tmp_path: Path, planted) -> None:
     [
         (
             "panels:\n  - panel: los\n",
-            ["2:12: unknown panel 'los'; allowed: backtest, ", "did you mean 'loss'?"],
+            ["2:12: unknown panel 'los'; allowed: best_values, ", "did you mean 'loss'?"],
         ),
         ("panels:\n  - panel: loss\n", ["2:5: panels[0].x is missing"]),
         ("panels:\n  - {panel: loss, x: n_layers}\n", ['2:22: panels[0].x is "n_layers"', "mean 'n_layer'?"]),

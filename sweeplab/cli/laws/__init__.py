@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,15 +12,11 @@ import typer
 from sweeplab.cli.options import argument, option, studies
 from sweeplab.cli.printing import cell_text, print_rows, say
 from sweeplab.errors import BadInput, Problem
-from sweeplab.formatting import several
 
 if TYPE_CHECKING:
     from sweeplab.analysis.studies import Counting, Studies
     from sweeplab.laws.hyperparameters.runs import SearchedRuns
     from sweeplab.laws.points import Points
-
-
-_MANY = 5_000  # rows of a table
 
 
 def _tables_and_studies(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -122,12 +117,6 @@ def read_source(
     counting = Counting(conventions, roles, where or "", tuned or "")
     if is_file(source):
         points = counting.of_file(Path(source)).of_new_text()
-        if points.n > _MANY:
-            print(
-                f"{several(points.n, 'row')} are read; fitting them takes a while",
-                file=sys.stderr,
-                flush=True,
-            )
         return Read(source, points, counting, None, searched)
     names = names_in(source)
     for name in filter(is_file, names):
@@ -155,21 +144,13 @@ def is_file(source: str) -> bool:
 
 def print_numbers(entries: Mapping[str, Mapping[str, Any]]) -> None:
     """Print numbers as a table, then why some of them are not identified, those with the same reason in one line."""
-    rows = [
-        {
-            "quantity": name,
-            "value": entry["value"],
-            "low": cell_text(entry["low"]),
-            "high": cell_text(entry["high"]),
-            "verdict": entry["verdict"],
-        }
-        for name, entry in entries.items()
-    ]
-    print_rows(rows, text=("quantity", "verdict"))
-    reasons: dict[str, list[str]] = {}
+    rows, reasons = [], dict[str, list[str]]()
     for name, entry in entries.items():
+        ends = {end: cell_text(entry[end]) for end in ("low", "high")}
+        rows.append({"quantity": name, "value": entry["value"], **ends, "verdict": entry["verdict"]})
         if entry["verdict"] != "identified":
             reasons.setdefault(entry["why"], []).append(name)
+    print_rows(rows, text=("quantity", "verdict"))
     for reason, names in reasons.items():
         say(f"{', '.join(names)}: {reason}")
 

@@ -18,10 +18,9 @@ from sweeplab.records.folders import lab_folder
 if TYPE_CHECKING:
     from sweeplab.analysis.predicting import Prediction
     from sweeplab.analysis.sealing import Target
-    from sweeplab.laws.assessment import Assessment
 
 Ledger = Annotated[Path | None, option("FILE", "File of sealed forecasts.  [default: LAB/ledger.jsonl]")]
-_TEXT = ("size", "verdict", "value of", "why", "forecast", "interval", "outcome")
+_TEXT = ("size", "verdict", "forecast", "interval", "outcome")
 
 
 def predict(
@@ -30,10 +29,7 @@ def predict(
         str | None,
         option("NAME=VALUE,…", "A size: of params and tokens, or of every hyperparameter of a study's grid."),
     ] = None,
-    targets: Annotated[
-        Path | None,
-        option("FILE", "Sizes: the cells of a study file, or a table's columns params, tokens, flops."),
-    ] = None,
+    targets: Annotated[Path | None, option("FILE", "A study file, whose cells are the sizes.")] = None,
     seal: Annotated[bool, flag("Seal it in the ledger, for `laws verify`.", "--seal")] = False,
     write: Annotated[Path | None, option("FILE", "Write the study file that trains the size.")] = None,
     columns: Columns = None,
@@ -56,6 +52,7 @@ def predict(
     $ sweeplab laws predict runs.csv --at params=2e8,tokens=4e9
     """
     from sweeplab.analysis import sealing
+    from sweeplab.laws.assessment import assess, law_for
     from sweeplab.laws.columns import COUNTS, pairs_of
     from sweeplab.laws.hyperparameters.runs import parse_at
 
@@ -66,35 +63,42 @@ def predict(
     read = read_source(source, columns, count, lab, where, tuned)
     answer: dict[str, Any] = {"source": source, "left_out": {}, "warnings": []}
     if at and read.studies and not {name for _, name, _ in pairs_of(at)} & set(COUNTS):
-        predicted, answer["sizes"] = _of_size(read, at, lab, seal or write is not None)
-        assessed = predicted.law
-        wanted: Sequence[Target] = [predicted.target]
+        predicted, size = _of_size(read, at, lab, seal or write is not None)
+        answer["sizes"], assessed, forecasts = [size], predicted.law, []
+        if predicted.loss:
+            forecasts = [(predicted.target, predicted.loss)]
+        elif seal:
+            raise BadInput(f"there is no loss to seal: {predicted.why_none}")
         if write:
             _write_study(predicted, write, f"What `laws predict {source} --at {at}` says.", force)
             answer["study_file"] = str(write)
-        if seal and not assessed:
-            raise BadInput(f"there is no loss to seal: {predicted.why_none}")
     elif write:
         raise BadInput("--write takes a size of a study's grid, with --at")
     else:
         asked = parse_at(at) if at else {}
-        assessed, wanted, answer["left_out"] = _of_counts(read, asked, targets, law, lab)
-        answer["sizes"], left_out = _losses(assessed, wanted)
-        answer["left_out"] |= left_out
+        wanted, left_out = _targets(read, asked, targets, lab)
+        assessed = assess(read.points, law_for(read.points, law))
+        forecasts, without = sealing.forecasts_of(assessed, wanted)
+        answer["left_out"] = {**left_out, **without}
+        answer["sizes"] = []
+        for target, seen in forecasts:
+            loss = seen.verdict.entry((seen.loss, seen.low, seen.high), "the loss of a run")
+            loss["law"] = assessed.law.name
+            answer["sizes"].append({"cell": target.words, "at": dict(target.at), "loss": loss})
         if at:
             answer["sizes"][0] |= _best_values(read, asked)
     if seal and assessed:
         names = tuple(read.studies.specs) if read.studies else (source,)
-        origin = sealing.PointSource(names, read.studies is None, read.counting)
-        path = _file(ledger, lab)
-        sealed = sealing.seal(path, origin, assessed, lab_folder(lab), wanted)
-        answer["warnings"] = list(sealed.warnings)
+        origin, path = sealing.PointSource(names, read.counting), _file(ledger, lab)
+        entries, answer["warnings"] = sealing.seal(path, origin, assessed, lab_folder(lab), forecasts)
         answer["ledger"] = str(path)
-        answer["sealed"] = [_sealed(entry.number, entry.sha256, entry.forecast) for entry in sealed.entries]
+        answer["sealed"] = [
+            {"number": entry.number, "sha256": entry.sha256, **entry.forecast} for entry in entries
+        ]
     return answer, _print_prediction
 
 
-def _of_size(read: Read, at: str, lab: Path | None, is_kept: bool) -> tuple[Prediction, list[dict[str, Any]]]:
+def _of_size(read: Read, at: str, lab: Path | None, is_kept: bool) -> tuple[Prediction, dict[str, Any]]:
     """Predict a size of a study's grid; one that is sealed or written is refused where it cannot be trained."""
     from secrets import token_hex
 
@@ -117,10 +121,9 @@ def _of_size(read: Read, at: str, lab: Path | None, is_kept: bool) -> tuple[Pred
         check_same_study(spec, StudyFolder(folder.lab, spec.name), plan.data)
     # A study of this name may have trained it already, or something else: what a new one takes is asked for.
     unused = spec.model_copy(update={"name": f"{spec.name}-{token_hex(4)}"})
-    seconds = look_ahead(unused, plan, folder.lab).seconds
-    cell = plan.cells[0]
+    cell, seconds = plan.cells[0], look_ahead(unused, plan, folder.lab).seconds
     cost = {"flops": cell.train_flops, "memory_bytes": cell.memory_bytes, "seconds": seconds}
-    return predicted, [predicted.as_dict() | {"cost": cost}]
+    return predicted, predicted.as_dict() | {"cost": cost}
 
 
 def _write_study(predicted: Prediction, file: Path, comment: str, force: bool) -> None:
@@ -145,57 +148,25 @@ def _best_values(read: Read, asked: Mapping[str, float]) -> dict[str, Any]:
     return {"values": predicted["best"], "regret": predicted["regret"], "asked": predicted["asked"]}
 
 
-def _of_counts(
-    read: Read, asked: Mapping[str, float], targets: Path | None, law: str, lab: Path | None
-) -> tuple[Assessment, Sequence[Target], dict[str, str]]:
-    """Return the law of a source, the points to predict, and why cells of a study have none."""
+def _targets(
+    read: Read, asked: Mapping[str, float], file: Path | None, lab: Path | None
+) -> tuple[Sequence[Target], Mapping[str, str]]:
+    """Return the points to predict, and why cells of a study have none."""
     from sweeplab.analysis import sealing
-    from sweeplab.laws.assessment import assess, law_for
     from sweeplab.laws.columns import COUNTS
     from sweeplab.study.file.reading import read_study
 
-    place, counting = None, read.counting
+    counting, place = read.counting, None
+    if file:
+        if not read.studies:  # columns of the file, which a study does not have
+            counting = replace(counting, columns={}, where="")
+        return sealing.cell_targets(read_study(file), lab_folder(lab), counting)
     if read.studies:
         text = {name: data["text_digest"] for name, data in read.studies.data.items()}
         digests = {name: sealing.study_digest(spec, text[name]) for name, spec in read.studies.specs.items()}
         place = sealing.Place(digests, counting)
-    left_out: Mapping[str, str] = {}
-    if asked:
-        counts = {role: asked[role] for role in COUNTS if role in asked}
-        wanted: Sequence[Target] = [sealing.point_target(read.points, counts, place)]
-    elif targets and targets.suffix in (".yaml", ".yml"):
-        if place is None:  # columns of the file, which a study does not have
-            counting = replace(counting, columns={}, where="")
-        wanted, left_out = sealing.cell_targets(read_study(targets), lab_folder(lab), counting)
-    elif targets:
-        wanted = sealing.file_targets(read.points, targets, place)
-    return assess(read.points, law_for(read.points, law)), wanted, dict(left_out)
-
-
-def _losses(assessed: Assessment, wanted: Sequence[Target]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return the loss at each point, and why there is none at others.
-
-    Raises:
-        BadInput: there is none at any.
-    """
-    from sweeplab.laws.forecasts import predict as forecast
-
-    sizes, left_out = [], {}
-    for target in wanted:
-        try:
-            seen = forecast(assessed, target.at, target.seeds)
-        except BadInput as refused:
-            left_out[target.words] = str(refused)
-            continue
-        loss = seen.verdict.entry((seen.loss, seen.low, seen.high), "the loss of a run")
-        sizes.append({"cell": target.words, "at": dict(target.at), "loss": loss | {"law": assessed.law.name}})
-    if not sizes:
-        raise BadInput(*(f"{words}: {why}" for words, why in left_out.items()))
-    return sizes, left_out
-
-
-def _sealed(number: int, digest: str, forecast: Mapping[str, Any]) -> dict[str, Any]:
-    return {"number": number, "sha256": digest, **forecast}
+    counts = {role: asked[role] for role in COUNTS if role in asked}
+    return [sealing.point_target(read.points, counts, place)], {}
 
 
 def _file(ledger: Path | None, lab: Path | None) -> Path:
@@ -206,13 +177,8 @@ def _print_prediction(answer: Mapping[str, Any]) -> None:
     rows = []
     for size in answer["sizes"]:
         loss = size["loss"]
-        row = {
-            "size": size.get("name", size["cell"]),
-            "loss": loss["value"],
-            "low": loss["low"],
-            "high": loss["high"],
-        }
-        rows.append(row | {"verdict": loss.get("verdict")})
+        numbers = {"loss": loss["value"], "low": loss["low"], "high": loss["high"]}
+        rows.append({"size": size.get("name", size["cell"]), **numbers, "verdict": loss.get("verdict")})
     print_rows(rows, text=_TEXT)
     size = answer["sizes"][0]
     if len(answer["sizes"]) == 1:
@@ -243,8 +209,6 @@ def verify(
         str | None, argument("STUDY", "Only forecasts for this study or from it.", autocompletion=studies)
     ] = None,
     against: Annotated[Path | None, option("FILE", "The forecasts' table, with new rows added.")] = None,
-    columns: Columns = None,
-    count: Count = None,
     ledger: Ledger = None,
     lab: Lab = None,
 ) -> Answer:
@@ -258,17 +222,9 @@ def verify(
     $ sweeplab laws verify --against runs.csv
     """
     from sweeplab.analysis import scoring
-    from sweeplab.analysis.studies import Counting
-    from sweeplab.laws.columns import Conventions, parse_columns, parse_conventions
 
-    counting = None
-    if columns or count:
-        if against is None:
-            raise BadInput("--columns and --count are for the table of --against FILE")
-        conventions = parse_conventions(count) if count else Conventions()
-        counting = Counting(conventions, parse_columns(columns) if columns else {})
     path = _file(ledger, lab)
-    results = scoring.verify(path, lab_folder(lab), study or "", against, counting)
+    results = scoring.verify(path, lab_folder(lab), study or "", against)
     answer = {
         "ledger": str(path),
         "last": read_ledger(path)[-1].sha256,
@@ -280,17 +236,12 @@ def verify(
 
 def _print_scores(answer: Mapping[str, Any]) -> None:
     known = answer["calibration"]
-    share = ""
-    if known["n"]:
-        share = (
-            f" (90% interval {known['low']:.0%} to {known['high']:.0%}; {several(known['n_fits'], 'fit')})"
-        )
+    share = f" (90% interval {known['low']:.0%} to {known['high']:.0%})" if known["n"] else ""
     say(f"{known['held']} of {several(known['n'], 'scored forecast')} held{share}")
     rows = []
     for scored in answer["forecasts"]:
-        forecast, error = scored["forecast"], scored["error"]
+        forecast, error, outcome = scored["forecast"], scored["error"], scored["state"]
         place = ", ".join(list(forecast["run"]["studies"]) or forecast["source"]["names"])
-        outcome = scored["state"]
         if scored["held"] is not None:
             outcome = "held" if scored["held"] else "missed"
         row = {"": scored["number"], "forecast": " ".join([place, *forecast["run"]["cells"][:1]])}

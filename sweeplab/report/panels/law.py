@@ -1,65 +1,60 @@
-"""A law: its estimates with verdicts, its residuals, the test of its form, its back-test, its line over a column."""
+"""A law: its estimates with verdicts, the test of its form, its residuals, and its lines over a column."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from pandas import DataFrame, concat
 
 from sweeplab.errors import BadInput
-from sweeplab.formatting import counts, measured, rounded, sentence, several, short, span
+from sweeplab.formatting import counts, listed, rounded, sentence, several, short, span
 from sweeplab.hyperparameters import AUTO
 from sweeplab.laws.assessment import IDENTIFIED, Assessment
-from sweeplab.laws.check import SHARE_ABOVE, SHARE_BELOW
-from sweeplab.laws.core import LEVEL
-from sweeplab.laws.forms import LAWS
+from sweeplab.laws.core import LEVEL, Array
+from sweeplab.laws.forms import LAWS, Quantity, has_optimum, loss_at, optimum_of
 from sweeplab.report.data import ROLES, ReportData
-from sweeplab.report.options import MANY, one_of
+from sweeplab.report.options import one_of
 from sweeplab.report.panels.base import Panel, TablePanel
-from sweeplab.report.panels.lines import at_lines, ended, less_excess, lines_by, lines_of
-from sweeplab.report.style import GREY, SHADE, Axis, Figure, Look, by_look, looks
+from sweeplab.report.style import GREY, SHADE, Axis, Figure, Look, looks
 
 Law = Annotated[str, one_of(AUTO, *LAWS)]
-ROLES_OF_SIZE = ("params", "tokens", "flops")
-Size = Annotated[str, one_of(*ROLES_OF_SIZE)]
-_Sizes = Annotated[Sequence[Size], MANY]
+SIZES = ("params", "tokens", "flops")
+Size = Annotated[str, one_of(*SIZES)]
 Entries = Mapping[str, Mapping[str, Any]]
 
 _FEW_TICKS = 3  # of a figure a third as wide
 _MOST_COLORS = 12
-_ERROR = "error (%)"
-_TEST = {
-    "Test": "The F test of departures that are added to the law, a bend in each column and the product of their logs, "
-    "after the law's gradient and unequal and shared noise are taken out of the residuals.",
-    "Power": "The chance to flag a departure that makes the law's forecast at ten times the compute 5% "
-    "wrong. If the power "
-    "is low, the absence of a flag says nothing.",
-}
-_HOLD_OUT = {
-    "Hold-out": f"A law is fitted to the rows below a compute cut (at least {SHARE_BELOW:.0%} of all rows) "
-    f"and forecasts the "
-    f"rows above it (at least {SHARE_ABOVE:.0%}).",
-}
+BEYOND = 10.0  # a line is extended beyond the points by at most this factor, while it is identified
+MOST_LINES = 7
+_SOME_LINES = 4  # if no column has few values
+_OTHER = {"params": "tokens", "tokens": "params"}
+_INSIDE, _OUTSIDE = 25, 12  # points of a line within the points and beyond
 
 
 class VerdictsPanel(TablePanel, name="verdicts", source="points"):
-    """Every estimate of a law: its value, or a dash if the points do not identify it."""
+    """Every estimate of a law: its value, or a dash if the points do not identify it; and whether the form fits."""
 
     @classmethod
     def _of(cls, report: ReportData, law: Law = AUTO) -> Panel:
         assessment = report.assessment(law)
         plain = assessment.as_dict()
         entries = plain["parameters"] | plain["derived"]
-        none = ""
+        rows = f"{plain['formula']}, fitted to {several(plain['n_points'], 'row')}."
         if not any(each.verdict.identified for each in assessment.estimates):
-            none = " These rows identify none of its numbers."
+            rows += " These rows identify none of its numbers."
+        fields = ("value", "low", "high", "verdict", "code", "why", "meaning")
+        table = [
+            {"quantity": name} | {each: entry[each] for each in fields} for name, entry in entries.items()
+        ]
         return cls(
             title=f"{plain['law']}: estimates and verdicts",
-            data=data_of(entries),
+            data=DataFrame(table),
             shown=shown_of(entries),
-            notes=(f"{plain['formula']}, fitted to {several(plain['n_points'], 'row')}.{none}",),
+            notes=(rows, *map(sentence, (plain["misfit"]["says"], plain["holdout"][0]["says"]))),
             warnings=assessment.warnings,
             method=about_fit(assessment),
             result=plain,
@@ -76,25 +71,18 @@ class ResidualsPanel(Panel, name="residuals", source="points"):
     sigma: float
 
     @classmethod
-    def _of(cls, report: ReportData, law: Law = AUTO, against: _Sizes = ROLES_OF_SIZE) -> Panel:
+    def _of(cls, report: ReportData, law: Law = AUTO) -> Panel:
         assessment = report.assessment(law)
-        columns, fit = (
-            assessment.points.columns,
-            assessment.fit,
-        )  # the losses that the law is fitted to
-        shown = [name for name in against if name in columns and np.ptp(np.log(columns[name])) > 1e-9]
-        if not shown:
-            raise BadInput(f"none of {', '.join(against)} varies in the table")
-        residuals = fit.residuals
-        data = DataFrame({name: columns[name] for name in (*ROLES_OF_SIZE, "loss") if name in columns})
-        data = data.assign(fitted=columns["loss"] / np.exp(residuals), residual=100 * residuals)
+        fit, points = assessment.fit, assessment.points  # of the losses that the law is fitted to
+        data = DataFrame({name: points.columns[name] for name in (*SIZES, "loss") if name in points.columns})
+        data = data.assign(fitted=data["loss"] / np.exp(fit.residuals), residual=100 * fit.residuals)
         scale = f"log(loss / law) in percent; shaded: within twice the noise of a row, {fit.sigma:.2%}."
         return cls(
             title=f"{fit.law.name}: residuals",
             data=data,
             notes=(f"{scale} A law of the right form leaves no pattern.",),
             method=about_fit(assessment),
-            axes=tuple(Axis(name, ROLES[name], True) for name in shown),
+            axes=tuple(Axis(name, ROLES[name], True) for name in SIZES if name in points.varied),
             sigma=100 * fit.sigma,
         )
 
@@ -103,32 +91,21 @@ class ResidualsPanel(Panel, name="residuals", source="points"):
         figure.set_subplots(1, len(self.axes), shared_yaxes=True, horizontal_spacing=0.03)
         reach = 1.1 * max(float(data["residual"].abs().max()), 2 * self.sigma)
         # One color per size if there are few, so that a pattern of one size shows in every plot.
-        sizes = set(data.get("params", ()))
-        groups = [(f"params {short(size)}", data[data["params"] == size]) for size in sorted(sizes)]
-        if not 1 < len(groups) <= _MOST_COLORS:
-            groups = [("", data)]
-        size = {"size": 7 if len(data) < 200 else 5}
-        names = [name for name, _ in groups]
+        groups, sizes = {"": data}, sorted(set(data.get("params", ())))
+        if 1 < len(sizes) <= _MOST_COLORS:
+            groups = {f"params {short(size)}": data[data["params"] == size] for size in sizes}
         for at, axis in enumerate(self.axes, start=1):
             place = {"row": 1, "col": at}
             hover = f"{axis.column} %{{x:.4s}}<br>loss %{{loss:.4f}}, law %{{fitted:.4f}}: %{{y:.2f}}%"
-            for look, (_, rows) in zip(looks(names), groups, strict=True):
+            for look in looks([*groups]):
                 group = {"legendgroup": look.name, "showlegend": at == 1 and len(groups) > 1, **place}
-                look.points(figure, rows, axis.column, "residual", hover, marker=size, **group)
+                look.points(figure, groups[look.name], axis.column, "residual", hover, **group)
             figure.update_xaxes(**axis.around(data[axis.column]), nticks=_FEW_TICKS, **place)
             ends = {"y0": -2 * self.sigma, "y1": 2 * self.sigma}
             figure.add_hrect(**ends, fillcolor=SHADE, line_width=0, layer="below", **place)
             figure.add_hline(y=0, line={"color": GREY, "width": 1}, **place)
         figure.update_yaxes(range=[-reach, reach], zeroline=False)
         figure.update_yaxes(title={"text": "residual (%)"}, row=1, col=1)
-
-
-def data_of(entries: Entries) -> DataFrame:
-    """Return one row per number with its fields, as `as_dict` of an estimate gives them; null for a missing value."""
-    fields = ("value", "low", "high", "verdict", "code", "why", "meaning")
-    return DataFrame(
-        [{"quantity": name} | {each: entry[each] for each in fields} for name, entry in entries.items()]
-    )
 
 
 def shown_of(entries: Entries) -> DataFrame:
@@ -162,193 +139,176 @@ def about_fit(assessment: Assessment) -> dict[str, str]:
     if fit.grouped_by:
         share = float(np.median(fit.draws.shared))
         noise = f"Rows of one {fit.grouped_by} share {share:.0%} of the errors' variance."
-    paragraphs = {
+    return {
         "Law": f"{law.name}: {law.formula}",
         "Source": f"{law.source}. Departures: {law.departures}.",
         "Intervals": f"{LEVEL:.0%}: quantiles of {len(fit.draws.sigma):,} draws of all unknowns, worth "
-        f"{fit.draws.effective:,.0f} independent ones: exponents, scales, the noise of a row "
-        f"({fit.sigma:.2%}), how it grows "
-        f"or falls with tokens, and what rows of one size share. {noise} What is doubted has other fits, "
-        f"and the interval "
-        "holds theirs too.",
-        "Verdicts": "A number is identified if the design can determine it (decades of N and D, spread of "
-        "D/N, points near "
-        "the optimum), nothing is doubted, and its interval is narrow. A number that is not identified is not shown.",
+        f"{fit.draws.effective:,.0f} independent ones: exponents, scales, the noise of a row ({fit.sigma:.2%}), how it "
+        f"grows or falls with tokens, and what rows of one size share. {noise} What is doubted has other fits, and the "
+        "interval holds theirs too.",
+        "Verdicts": "A number is identified if the design can determine it (decades of N and D, spread of D/N, points "
+        "near the optimum), nothing is doubted, and its interval is narrow. A number that is not identified is not "
+        "shown.",
+        "Test": "The F test of departures that are added to the law, a bend in each column and the product of their "
+        "logs; a power is the chance to flag one that makes the forecast at ten times the compute 5% wrong.",
         "Conventions": "; ".join(f"{name}: {what}" for name, what in points.conventions.items()),
         "Rows": f"{fit.n_points:,} fitted; left out: {counts(points.dropped) or 'none'}",
     }
-    return {name: words for name, words in paragraphs.items() if words}
 
 
-class MisfitPanel(TablePanel, name="misfit", source="points"):
-    """Possible departures from a law's form, with the power to see each; the notes say whether it is flagged."""
-
-    @classmethod
-    def _of(cls, report: ReportData, law: Law = AUTO) -> Panel:
-        misfit = report.assessment(law).misfit.as_dict()
-        powers = misfit["powers"]
-        if not powers:
-            raise BadInput(misfit["sentences"][0])
-        table = DataFrame({"departure": [*powers], "power": [*powers.values()]})
-        return cls(
-            title=f"{misfit['law']}: is the form right?",
-            data=table,
-            shown=table.assign(power=table["power"].map("{:.0%}".format)),
-            notes=tuple(map(sentence, misfit["sentences"])),
-            method=_TEST,
-            result=misfit,
-        )
-
-
-class BacktestPanel(Panel, name="backtest", heading="Hold-out", source="points"):
-    """Errors of laws on the rows above a cut. `data`: law, x's column, error (%), held.
-
-    An error above zero is a prediction that was too high.
-    """
-
-    cut: float
-
-    @classmethod
-    def _of(cls, report: ReportData, law: Law = AUTO) -> Panel:
-        assessment = report.assessment(law)
-        tests = [each.as_dict() for each in assessment.tests]
-        by, cut = tests[0]["by"], tests[0]["cut"]
-        if cut is None:
-            raise BadInput(tests[0]["says"])
-        column = assessment.points.columns[by]
-        rows = [
-            {"law": test["law"], by: column[row], _ERROR: 100 * error, "held": held}
-            for test in tests
-            for row, error, held in zip(test["rows"], test["errors"], test["held"], strict=True)
-        ]
-        shown = [
-            {
-                "law": test["law"],
-                "error on larger runs": measured(test["error"], ".2%"),
-                f"inside {LEVEL:.0%} intervals": measured(test["coverage"], ".0%"),
-            }
-            for test in tests
-        ]
-        return cls(
-            title="Hold-out: fitted to smaller runs, tested on larger ones",
-            data=DataFrame(rows),
-            shown=DataFrame(shown),
-            notes=(sentence(tests[0]["says"]),),
-            method=_HOLD_OUT,
-            result={"holdout": tests},
-            x=Axis(by, ROLES[by], True),
-            y=Axis(_ERROR, "prediction above the measured loss (%)"),
-            cut=cut,
-        )
-
-    def _draw(self, figure: Figure) -> None:
-        data, x = self.data, self.x.column
-        for look, rows in by_look(data, "law"):
-            hover = f"{look.name}<br>{x} %{{x:.4s}}: %{{y:+.2f}}%"
-            look.points(figure, rows, x, self.y.column, hover)
-        figure.add_hline(y=0, line={"color": GREY, "width": 1})
-        figure.add_vline(x=self.cut, line={"color": GREY, "width": 1, "dash": "2px 3px"}, layer="below")
-        axes = {"xaxis": self.x.around(data[x], self.cut), "yaxis": self.y.around(data[_ERROR], 0.0)}
-        figure.update_layout(**axes, showlegend=True)
-
-
-class LinesPanel(Panel):
-    """A law over a column. `data`: what (measured, law, beyond), line, x, loss, low, high, measured loss.
+class LawPanel(Panel, name="law", heading="Scaling law", source="points"):
+    """A law over a size. `data`: what (measured, law, beyond), line, x, loss, low, high.
 
     The `loss` of a point is the one that the law is fitted to: less its expected tuning excess, where that is known.
 
     Each line holds the other column, or the tokens per parameter, fixed; over FLOPs it follows the compute-optimal
-    sizes. If no column has few values, a point's `loss` is moved by the law to the value that its line holds fixed, and
-    keeps its residual. `low` and `high` are the pointwise band; `lines` are the groups of the points, in order; `edge`
-    is the largest x of the points.
+    sizes. `low` and `high` are the pointwise band; `lines` are the groups of the points, in order; `edge` is the
+    largest x of the points.
     """
 
     lines: tuple[str, ...]
     edge: float
-    is_corrected: bool = False
 
     @classmethod
-    def _over(cls, report: ReportData, assessment: Assessment, x: str, **more: Any) -> Panel:
-        columns = assessment.points.columns
+    def _of(cls, report: ReportData, law: Law = AUTO, x: Size = "params") -> Panel:
+        report.check_differs({"tokens": "tokens", "flops": "tokens"}.get(x, "params"))
+        assessment = report.assessment(law)
+        columns, record = assessment.points.columns, assessment.tuning.record
         if x not in columns:
             raise BadInput(f"the table has no {x}")
-        groups = lines_by(assessment, x)
-        edge = float(columns[x].max())
-        bands = lines_of(report, assessment, x)
-        lines = [
-            rows.rename(columns={"x": x, "value": "loss"}).assign(line=name)
-            for name, (rows, _) in bands.items()
-        ]
-        measured = DataFrame(
-            {
-                "what": "measured",
-                "line": [groups.names[at] for at in groups.belongs],
-                x: columns[x],
-                "loss": at_lines(assessment, groups, x),
-                "measured loss": columns["loss"],
-            }
-        ).sort_values([x, "loss"])
+        groups, edge = lines_by(assessment, x), float(columns[x].max())
+        named = [groups.names[at] for at in groups.belongs]
+        points = DataFrame({"what": "measured", "line": named, x: columns[x], "loss": columns["loss"]})
+        parts, ended = [points.sort_values([x, "loss"])], {}
+        for name, low, high, at in groups.lines:
+            rows, why = _band(assessment, at, low, high, BEYOND * edge)
+            parts.append(DataFrame(rows).rename(columns={"x": x}).assign(line=name))
+            if why:
+                ended[name] = why
         notes = [f"Lines: {assessment.law.formula}. Band: the pointwise {LEVEL:.0%} interval of the loss."]
-        if groups.moved:
-            notes.append("The law moves each point to the value that its line holds, with its residual.")
-        notes += less_excess(assessment)
-        settings: dict[str, Any] = {
-            "title": f"{assessment.law.name}: loss against {ROLES[x]}",
-            "method": about_fit(assessment),
-            "y": Axis("loss", report.law_loss_title, True),
-        }
+        if record:
+            low, mean, high = (math.expm1(each) for each in assessment.tuning.ends)
+            excess = f"{mean:.2%} ({low:.2%} to {high:.2%})"
+            notes.append(f"The law is fitted to losses less their expected tuning excess, {excess}.")
+        if ended:
+            which = "No line" if len(ended) == len(groups.lines) else f"No line at {listed([*ended])}"
+            why = next(iter(ended.values()))
+            notes.append(f"{which} goes further beyond the points: the loss is not identified there ({why}).")
         return cls(
-            data=concat([measured, *lines], ignore_index=True),
-            notes=(*notes, *ended(bands, x)),
+            title=f"{assessment.law.name}: loss against {ROLES[x]}",
+            data=concat(parts, ignore_index=True),
+            notes=tuple(notes),
+            method=about_fit(assessment),
             x=Axis(x, ROLES[x], True),
+            y=Axis("loss", report.law_loss_title, True),
             lines=tuple(groups.names),
             edge=edge,
-            is_corrected=not groups.moved and bool(less_excess(assessment)),
-            **settings | more,
         )
 
     def _draw(self, figure: Figure) -> None:
         data, x = self.data, self.x.column
-        lines_alone = [name for name in dict.fromkeys(data["line"]) if name not in self.lines]
-        for look in [*looks(self.lines), *(Look(name, GREY) for name in lines_alone)]:
+        alone = [name for name in dict.fromkeys(data["line"]) if name not in self.lines]
+        for look in [*looks(self.lines), *(Look(name, GREY) for name in alone)]:
             rows, group = data[data["line"] == look.name], {"legendgroup": look.name}
             line, points = rows[rows["what"] != "measured"], rows[rows["what"] == "measured"]
+            hover = f"{look.name}<br>{x} %{{x:.4s}}: %{{y:.4f}}"
             if len(line):
                 look.band(figure, line, x)
-            hover = f"{look.name}<br>{x} %{{x:.4s}}: %{{y:.4f}}"
             for what, dash in (("law", "solid"), ("beyond", "4px 4px")):
                 part = line[line["what"] == what]
                 if what == "beyond" and len(part):  # starts at the last point
                     part = line.loc[[part.index[0] - 1, *part.index]]
                 if len(part) > 1:
                     ends = f"{hover} (%{{low:.4f}} to %{{high:.4f}})"
-                    is_named = what == "law" and look.name in lines_alone
-                    named = {**group, "showlegend": is_named, "line": {"dash": dash}}
-                    look.line(figure, part, x, "loss", ends, **named)
+                    is_named = what == "law" and look.name in alone
+                    look.line(
+                        figure, part, x, "loss", ends, **group, showlegend=is_named, line={"dash": dash}
+                    )
             if len(points):
                 size = {"size": 8 if len(data) < 600 else 5}
                 look.points(figure, points, x, "loss", hover, marker=size, **group)
-        if self.is_corrected:
-            hollow = {"size": 6, "symbol": "circle-open", "opacity": 0.6}
-            measured = data[data["what"] == "measured"]
-            Look("as measured", GREY).points(
-                figure, measured, x, "measured loss", "measured %{y:.4f}", marker=hollow
-            )
         settings = self.x.around(data[x])
         if (data["what"] == "beyond").any():
             high = settings["range"][1]
             figure.add_vrect(x0=self.edge, x1=10**high, fillcolor=SHADE, line_width=0, layer="below")
             at = {"x": high, "xanchor": "right", "y": 1, "yref": "paper", "yanchor": "top"}
             figure.add_annotation(text="beyond the points", font={"size": 12}, showarrow=False, **at)
-        losses = ["loss", "low", "high", *["measured loss"] * self.is_corrected]
-        figure.update_layout(xaxis=settings, yaxis=self.y.around(data[losses]), height=470)
-        figure.update_layout(showlegend=len(self.lines) + len(lines_alone) > 1 or self.is_corrected)
+        figure.update_layout(xaxis=settings, yaxis=self.y.around(data[["loss", "low", "high"]]), height=470)
+        figure.update_layout(showlegend=len(self.lines) + len(alone) > 1)
 
 
-class LawPanel(LinesPanel, name="law", heading="Scaling law", source="points"):
-    """A law over a size."""
+class LawLines(NamedTuple):
+    """The points' groups by name, the group of each point, and the lines: name, lowest and highest x, the loss."""
 
-    @classmethod
-    def _of(cls, report: ReportData, law: Law = AUTO, x: Size = "params") -> Panel:
-        report.check_differs({"tokens": "tokens", "flops": "tokens"}.get(x, "params"))
-        return cls._over(report, report.assessment(law), x)
+    names: Sequence[str]
+    belongs: NDArray[np.intp]
+    lines: Sequence[tuple[str, float, float, Callable[[float], Quantity]]]
+
+
+def lines_by(assessment: Assessment, x: str) -> LawLines:
+    """Group the points and the lines of a law over one column."""
+    columns, law = assessment.points.columns, assessment.law
+    ends = (float(columns[x].min()), float(columns[x].max()))
+    if x == "flops" and has_optimum(law):
+        per_param_token = assessment.points.flops_per_param_token
+        names, belongs, _ = _groups("params", columns["params"])
+        optimal = ("compute-optimal", *ends, lambda at: optimum_of(law, at, per_param_token)[-1])
+        return LawLines(names, belongs, [optimal])
+    if x not in law.columns:
+        raise BadInput(f"{law.name} does not use {x}")
+    if law.columns == (x,):
+        line = (law.name, *ends, lambda at: loss_at(law, {x: at}))
+        named = "less the tuning excess" if assessment.tuning.record else "measured"
+        return LawLines([named], np.zeros(assessment.points.n, np.intp), [line])
+    # A line holds the other column, or the tokens per parameter if these have fewer values.
+    label, values, power = _OTHER[x], columns[_OTHER[x]], 0
+    ratio = columns["tokens"] / columns["params"]
+    if len(_distinct(ratio)) < len(_distinct(values)):
+        label, values, power = "tokens per parameter", ratio, 1 if x == "params" else -1
+    names, belongs, levels = _groups(label, values)
+    lines = []
+    for group, (name, level) in enumerate(zip(names, levels, strict=True)):
+        within = columns[x][belongs == group]
+
+        def at(value: float, level: float = level) -> Quantity:
+            other = value * level**power if power else level
+            return loss_at(law, {x: value, _OTHER[x]: other})
+
+        lines.append((name, float(within.min()), float(within.max()), at))
+    return LawLines(names, belongs, lines)
+
+
+def _groups(label: str, values: Array) -> tuple[list[str], NDArray[np.intp], list[float]]:
+    """Group near values: the groups' names, the group of each value, and the value of each group."""
+    levels = _distinct(values)
+    about = ""
+    if len(levels) > MOST_LINES:
+        inner = (np.arange(_SOME_LINES) + 0.5) / _SOME_LINES
+        levels, about = np.exp(np.quantile(np.log(values), inner)), "about "
+    belongs = np.abs(np.log(values)[:, None] - np.log(levels)).argmin(1)
+    names = [f"{label} {about}{short(level)}" for level in levels]
+    return names, belongs, [float(level) for level in levels]
+
+
+def _distinct(values: Array) -> Array:
+    return np.asarray(np.unique([float(f"{value:.3g}") for value in values]))
+
+
+def _band(
+    assessment: Assessment, at: Callable[[float], Quantity], low: float, high: float, limit: float
+) -> tuple[list[dict[str, Any]], str]:
+    """The line of a loss from `low` to `high`, the points' range, up to `limit`, and why it stops before that.
+
+    It does not leave the points' range where the loss is not identified.
+    """
+    inside = np.geomspace(low, high, _INSIDE) if high > low * (1 + 1e-9) else np.array([high])
+    outside = np.geomspace(high, limit, _OUTSIDE + 1)[1:]
+    rows = list[dict[str, Any]]()
+    for x in map(float, np.concatenate([inside, outside])):
+        there, what = assessment.estimate(at(x)), "law"
+        if x > high * (1 + 1e-9):
+            what = "beyond"
+            if not there.verdict.identified:
+                return rows, there.verdict.reason
+        rows.append({"what": what, "x": x} | dict(zip(("loss", "low", "high"), there.shown, strict=True)))
+    return rows, ""
