@@ -62,13 +62,14 @@ class FittedLaw:
         from sweeplab.laws.forecasts import predict
         from sweeplab.laws.points import path_of
 
-        named, needed = count_columns(frame, self.columns), self.assessment.law.columns
-        missing, known = [role for role in needed if role not in named], ", ".join(map(str, frame))
+        named, law = count_columns(frame, self.columns), self.assessment.law
+        missing = [role for role in law.columns if role not in named]
         if missing:
-            raise BadInput(*(Problem(f"the rows to predict lack {role}", known) for role in missing))
+            known = ", ".join(map(str, frame))
+            raise BadInput(Problem(f"the rows to predict lack {' and '.join(missing)}", known))
         # A law along a path is also told the other size, where the rows have it: they may lie off the path.
-        sizes = ("params", "tokens") if path_of(self.assessment.points) else ()
-        wanted = {role: column for role, column in named.items() if role in {*needed, *sizes}}
+        sizes = ("params", "tokens") if path_of(self.assessment.points) else law.columns
+        wanted = {role: column for role, column in named.items() if role in sizes}
         columns = {role: column.values for role, column in read_columns(frame, wanted, "the rows").items()}
         rows: list[tuple[Any, ...]] = []
         for at in range(len(frame)):

@@ -56,8 +56,6 @@ _LINES = (  # measures of the design, the line that the rows may lie near, and t
     ("sd across the line", "line of log tokens against log params", "their sd across it"),
     (UNLIKE, "line of log n_embd against log n_layer", "their sd across it"),
 )
-_UNSEEN = {"power-n": "tokens", "power-d": "params"}  # the column that a law does not use
-_SHARED = 0.3  # the share of the errors' variance from which a page names it
 
 
 @dataclass(frozen=True)
@@ -276,16 +274,9 @@ class Assessment:
             facts = {"values": listed(values[:4]), "name": name, "first": values[0], "count": len(values)}
             reasons.append(Reason("pooled", facts))
         reasons += self.doubts
-        unseen = _UNSEEN.get(law.name, "")
-        column, path = points.columns.get(unseen), path_of(points)
-        if unseen and path:
+        path = path_of(points)
+        if path and len(law.columns) == 1 and law.columns[0] in ("params", "tokens"):
             reasons.append(Reason("path", {"law": law.name, "path": path.words}))
-        elif column is not None and np.ptp(np.log(column)) > math.log(2):
-            factor = float(column.max() / column.min())
-            reasons.append(Reason("unused", {"law": law.name, "column": unseen, "factor": factor}))
-        if float(np.quantile(self.fit.draws.shared, 0.05)) > _SHARED:
-            typical = float(np.median(self.fit.draws.shared))
-            reasons.append(Reason("shared", {"share": typical, "by": self.fit.grouped_by}))
         first, *others = self.tests
         for other in others:
             if first.error and other.error and other.error < BETTER * first.error:
@@ -336,7 +327,7 @@ class Assessment:
             "derived": derived,
             "budget_flops": self.budget,
             "measured": self.measured,
-            "tuning": self.tuning.as_dict(),
+            "tuning": {"how": self.points.tuned, "why": self.raw.tuned_why},
             "misfit": self.misfit.as_dict(),
             "holdout": [each.as_dict() for each in self.tests],
             "design": design(self.points, law.columns),

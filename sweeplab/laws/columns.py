@@ -1,7 +1,7 @@
 """A table's columns: which one has which role, in which unit, the numbers in its cells, and how they count.
 
 The unit of a count is the first of these that is given:
-  COLUMN*1e9   a factor from the user; *1 at the end, as in COLUMN*1, confirms the numbers, so that no check asks
+  COLUMN*1e9   a factor from the user, also COLUMN*1: it confirms the numbers, so that no check asks
   the cell's   1.3B is 1.3e9 in any column
   the name's   a unit as the last word: params_M, "tokens (B)", D_tokens_billions, flops_E, PF_days
 
@@ -128,12 +128,11 @@ _NOTHING = (
 
 @dataclass(frozen=True)
 class Column:
-    """A role's numbers, [n], NaN if missing; `words` describe it, `confirmed` is what the user writes to confirm it."""
+    """A role's numbers, [n], NaN if missing; `words` describe it, and a user's factor confirms it."""
 
     name: str
     words: str
     values: Array
-    confirmed: str
     is_confirmed: bool
 
 
@@ -243,15 +242,15 @@ def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -
         if others:
             problems.append(Problem(f"{source}: column {name!r} is both {others[0]} and {role}"))
             continue
-        unit, words, confirmed = 1.0, f"column {asked}", f"{role}={asked}*1"
+        unit, words = 1.0, f"column {asked}"
         if not factor:
             unit = _unit(name, role)[1]
         if unit != 1:
-            words, confirmed = f"column {name}, times {unit:g}", f"{role}={name}*{unit:g}*1"
+            words = f"column {name}, times {unit:g}"
         values, fault = _numbers(frame, name, unit)
         if fault:
             problems.append(Problem(f"{source}: column {name!r} ({role}): {fault}"))
-        read[role] = Column(name, words, values * (factor or 1.0), confirmed, _is_confirmed(asked, known))
+        read[role] = Column(name, words, values * (factor or 1.0), bool(factor))
     tokens, params, flops = read.get("tokens"), read.get("params"), read.get("flops")
     if tokens and _is_per_param(tokens.name):
         if params:
@@ -262,7 +261,7 @@ def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -
     if "tokens" in columns and not tokens and columns["tokens"] == FROM_FLOPS:
         if params and flops:
             values = flops.values / (6 * params.values)
-            read["tokens"] = Column(FROM_FLOPS, FROM_FLOPS, values, f"tokens={FROM_FLOPS}", True)
+            read["tokens"] = Column(FROM_FLOPS, FROM_FLOPS, values, True)
         else:
             problems.append(
                 Problem(f"{source}: tokens={FROM_FLOPS} needs params and flops", ", ".join(known))
@@ -274,19 +273,13 @@ def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -
 
 def named_column(asked: str, known: Sequence[str]) -> tuple[str, float | None, str]:
     """Return a column's name, its factor if one is given, and an error text, or an empty one."""
-    factor = None
-    if _is_confirmed(asked, known):
-        asked, factor = asked.rpartition("*")[0].strip(), 1.0
     name, star, text = asked.rpartition("*")
     if asked in known or not star:
-        name = asked
-    else:
-        name, factor = name.strip(), as_number(text)
-        if not 0 < factor < np.inf:
-            return name, None, f"{text!r} is no factor for column {name!r}"
-    if name not in known:
-        return name, factor, f"no column {name!r}"
-    return name, factor, ""
+        return asked, None, "" if asked in known else f"no column {asked!r}"
+    name, factor = name.strip(), as_number(text)
+    if not 0 < factor < np.inf:
+        return name, None, f"{text!r} is no factor for column {name!r}"
+    return name, factor, "" if name in known else f"no column {name!r}"
 
 
 def as_number(text: str) -> float:
@@ -297,10 +290,6 @@ def as_number(text: str) -> float:
         return float(text)
     except ValueError:
         return np.nan
-
-
-def _is_confirmed(asked: str, known: Sequence[str]) -> bool:
-    return asked not in known and asked.rpartition("*")[2].strip() == "1" and "*" in asked
 
 
 def _unit(name: str, role: str) -> tuple[str, float]:
@@ -415,8 +404,8 @@ def check_plausible(columns: Mapping[str, Column], keep: NDArray[np.bool_], sour
         if high > most:
             number, what = high, "no run has so much: is it in another unit, a perplexity, or in percent?"
         if low < least or high > most:
-            name, confirmed = columns[role].name, columns[role].confirmed
-            words = f"{number:.4g}; {what} If this is right, write {confirmed} in --columns"
+            name = columns[role].name
+            words = f"{number:.4g}; {what} If this is right, write {role}={name}*1 in --columns"
             questions.append(f"{source}: column {name!r} ({role}): {words}")
     if questions:
         raise BadInput(*questions)

@@ -39,6 +39,10 @@ _MOST_DRAWS, _FEWEST_DRAWS, _MOST_NUMBERS = 1999, 199, 2_000_000
 _N_SIMULATED = 20_000
 
 
+def _mean_of(trial: Mapping[int, float]) -> float:
+    return float(np.mean(list(trial.values())))
+
+
 @dataclass(frozen=True)
 class CellTrials:
     """The losses of a cell's trials that ended, by seed; `n_trials` counts pruned and diverged trials too."""
@@ -57,7 +61,7 @@ class CellTrials:
     @property
     def best(self) -> Mapping[int, float]:
         """Return the trial with the lowest mean."""
-        return min(self.losses, key=lambda trial: float(np.mean(list(trial.values()))))
+        return min(self.losses, key=_mean_of)
 
 
 @dataclass(frozen=True)
@@ -106,23 +110,28 @@ class _Model:
         self.is_searched = is_searched or any(cell.n_trials > 1 for cell in cells)
         self.n_trials = [cell.n_trials for cell in cells]
         self.n_lowest = [min(len(cell.losses), cell.n_trials // 2 + 1, _MOST_LOWEST) for cell in cells]
-        moments = [_moments(cell.n_trials, count) for cell, count in zip(cells, self.n_lowest, strict=True)]
-        columns: Array = np.array(moments).T if self.is_searched else np.zeros((5, self.n))
-        self.mean_lowest, self.variance_lowest, self.gap, self.gap_square, self.freedom = iter(columns)
+        moments = np.zeros((self.n, 5))
+        if self.is_searched:
+            moments = np.array([*map(_moments, self.n_trials, self.n_lowest)])
+        self.mean_lowest, self.variance_lowest, self.gap, self.gap_square, self.freedom = moments.T
         self.kept = [
-            sorted(cell.losses, key=lambda loss: float(np.mean(list(loss.values()))))[:count]
+            sorted(cell.losses, key=_mean_of)[:count]
             for cell, count in zip(cells, self.n_lowest, strict=True)
         ]
-        rows = [
-            (at, seed, float(np.mean([trial[seed] for trial in kept if seed in trial])))
-            for at, kept in enumerate(self.kept)
-            for seed in sorted({seed for trial in kept for seed in trial})
-        ]
-        self.seeds = sorted({seed for _, seed, _ in rows})
+        rows = []  # the cell, the seed and the mean of each
+        for at, kept in enumerate(self.kept):
+            for seed in sorted({seed for trial in kept for seed in trial}):
+                rows.append((at, seed, float(np.mean([trial[seed] for trial in kept if seed in trial]))))
+        self.row_seeds = [seed for _, seed, _ in rows]
+        self.seeds = sorted({*self.row_seeds})
         self.means = np.array([loss for *_, loss in rows])
-        self.member = np.array([[float(at == cell) for cell in range(self.n)] for at, *_ in rows])  # [R, C]
-        self.seed_of = [seed for _, seed, _ in rows]
-        design = self._design(self.seed_of)
+        self.member = np.eye(self.n)[[at for at, *_ in rows]]  # [R, C]
+        # A column for each cell, and for each seed but the first if cells stay comparable.
+        design = self.member
+        of_seeds = np.equal.outer(self.row_seeds, self.seeds[1:]).astype(float).reshape(len(rows), -1)
+        both = np.hstack([self.member, of_seeds])
+        if len(self.seeds) > 1 and np.linalg.matrix_rank(both) == both.shape[1] < len(rows):
+            design = both
         self.solve = np.linalg.pinv(design)  # [columns, R]
         self.residual = np.eye(len(rows)) - design @ self.solve
         # In a balanced table with n seeds these are (n - 1) (C - 1) / C each.
@@ -131,28 +140,18 @@ class _Model:
         contrasts = self.solve[self.second] - self.solve[self.first]
         self.variance_weights = contrasts**2 @ self.member  # [P, C]
 
-    def _design(self, seeds: Sequence[int]) -> Array:
-        """The design: a column for each cell, and for each seed but the first if cells stay comparable."""
-        of_seeds = [[float(of_row == seed) for seed in self.seeds[1:]] for of_row in seeds]
-        both = np.hstack([self.member, np.array(of_seeds).reshape(len(seeds), -1)])
-        is_paired = len(self.seeds) > 1 and np.linalg.matrix_rank(both) == both.shape[1] < len(seeds)
-        if is_paired:
-            return both
-        return self.member
-
     def estimates(self) -> _Estimates:
         """Return the table's estimates; the effect of a seed on all cells is removed from the best trials' means."""
         effects = dict.fromkeys(self.seeds, 0.0)
         effects |= dict(zip(self.seeds[1:], (self.solve @ self.means)[self.n :], strict=False))
-        center = float(np.mean([effects[seed] for seed in self.seed_of]))
+        center = float(np.mean([effects[seed] for seed in self.row_seeds]))
         effects = {seed: effect - center for seed, effect in effects.items()}
         best, gaps = [], []
         for kept in self.kept:
             means = [float(np.mean([loss - effects[seed] for seed, loss in each.items()])) for each in kept]
             best.append(means[0])
             gaps.append(sum(means) - len(means) * means[0])
-        trial_variance = self._trial_variance(np.array(gaps))
-        return _Estimates(np.array(best), trial_variance, self._residual_variance(self.means))
+        return self._estimated(np.array(best), np.array(gaps), self.means)
 
     def simulate(self, random: np.random.Generator, trial: Array, residual: Array) -> _Estimates:
         """Return the estimates of simulated tables whose cells do not differ, from both variances, [B, C]."""
@@ -164,25 +163,17 @@ class _Model:
                 lowest = _draw_lowest(n_trials, count, n, random) * np.sqrt(trial[:, at, None])
                 best[:, at] += lowest[:, 0]
                 gaps[:, at] = (lowest - lowest[:, :1]).sum(1)
-        return _Estimates(best, self._trial_variance(gaps), self._residual_variance(means))
+        return self._estimated(best, gaps, means)
 
-    def _trial_variance(self, gaps: Array) -> Array:
-        measured = self.freedom > 0
+    def _estimated(self, best: Array, gaps: Array, means: Array) -> _Estimates:
+        measured, known = self.freedom > 0, self.seed_freedom > 0
         sd = np.divide(gaps, self.gap, out=np.zeros_like(gaps), where=measured)
-        return np.asarray(sd**2 / np.where(measured, self.gap_square, 1.0))
-
-    def _residual_variance(self, means: Array) -> Array:
         squares = (means @ self.residual) ** 2 @ self.member
-        known = self.seed_freedom > 0
-        return np.asarray(np.divide(squares, self.seed_freedom, out=np.zeros_like(squares), where=known))
+        residual = np.divide(squares, self.seed_freedom, out=np.zeros_like(squares), where=known)
+        return _Estimates(best, sd**2 / np.where(measured, self.gap_square, 1.0), residual)
 
-    def selection_effect(self, estimates: _Estimates) -> Array:
+    def selection_effect(self, trial_variance: Array) -> Array:
         """Return the part of each pair's difference that is due to the numbers of trials, [..., P]."""
-        if not self.is_searched or not self.freedom.any():
-            return np.zeros((*estimates.best.shape[:-1], len(self.first)))
-        return self._selection_effect(_pooled(estimates.trial_variance, self.freedom)[0])
-
-    def _selection_effect(self, trial_variance: Array) -> Array:
         expected = self.mean_lowest * np.sqrt(trial_variance)
         return np.asarray(expected[..., self.second] - expected[..., self.first])
 
@@ -195,26 +186,17 @@ class _Model:
         effect = np.zeros_like(difference)
         if self.is_searched:
             trial, trial_freedom = _pooled(estimates.trial_variance, self.freedom)
-            effect, of_trials = self._selection_effect(trial), self.variance_lowest * trial
+            effect, of_trials = self.selection_effect(trial), self.variance_lowest * trial
             variance = variance + of_trials[..., self.first] + of_trials[..., self.second]
             parts = of_trials**2 / trial_freedom
             part = part + parts[..., self.first] + parts[..., self.second]
         freedom = np.divide(variance**2, part, out=np.ones_like(part), where=part > 0)
         return difference, effect, np.sqrt(variance), freedom
 
-    def p_values(self, estimates: _Estimates) -> Array:
-        """Return the two-sided p-value of each pair by itself, [..., P]."""
-        from scipy.special import stdtr
-
-        difference, effect, error, freedom = self.differences(estimates)
-        agree = difference * (difference - effect) > 0
-        least = np.where(agree, np.minimum(np.abs(difference), np.abs(difference - effect)), 0.0)
-        with np.errstate(divide="ignore"):
-            sizes = np.divide(least, error, out=np.where(least > 0, np.inf, 0.0), where=error > 0)
-        return np.asarray(2 * stdtr(freedom, -sizes))
-
     def pair_rate(self, estimates: _Estimates, rate: float) -> float:
         """Return the false-alarm rate of each pair such that this share of tables has any false alarm."""
+        from scipy.special import stdtr
+
         random = np.random.default_rng(0)
         n = int(np.clip(_MOST_NUMBERS // len(self.first), _FEWEST_DRAWS, _MOST_DRAWS))
 
@@ -226,7 +208,11 @@ class _Model:
         if self.is_searched:
             trial = plausible(estimates.trial_variance, self.freedom)
         simulated = self.simulate(random, trial, plausible(estimates.residual_variance, self.seed_freedom))
-        return min(rate, float(np.quantile(self.p_values(simulated).min(1), rate)))
+        difference, effect, error, freedom = self.differences(simulated)
+        agree = difference * (difference - effect) > 0
+        least = np.where(agree, np.minimum(np.abs(difference), np.abs(difference - effect)), 0.0)
+        sizes = np.divide(least, error, out=np.where(least > 0, np.inf, 0.0), where=error > 0)
+        return min(rate, float(np.quantile(2 * stdtr(freedom, -sizes).min(1), rate)))
 
 
 def compare(
@@ -239,10 +225,10 @@ def compare(
     from scipy.special import stdtrit
 
     model = _Model(cells, pairs, is_searched)
-    estimates, n_trials = model.estimates(), model.n_trials
+    estimates = model.estimates()
     selection, tested_on = "each cell's one trial, without a search", "the same seeds' validation losses"
     if model.is_searched:
-        selection = best_of(max(n_trials), fewest=min(n_trials))
+        selection = best_of(max(model.n_trials), fewest=min(model.n_trials))
         tested_on += ", which also selected it: the null distribution repeats the selection"
     evidence = Evidence(min(len(cell.best) for cell in cells), selection, tested_on, NOT_SEEN)
     why = ""
@@ -251,18 +237,20 @@ def compare(
     elif model.is_searched and not model.freedom.any():
         why = ONE_TRIAL
     if why or not pairs:
-        none = np.full(len(pairs), np.nan)
+        effect, none = np.zeros(len(pairs)), np.full(len(pairs), np.nan)
+        if model.freedom.any():
+            effect = model.selection_effect(_pooled(estimates.trial_variance, model.freedom)[0])
         unknown = replace(evidence, tested_on="", verdict=UNKNOWN, why=why)
-        return CellComparison(estimates.best, model.selection_effect(estimates), none, none, np.nan, unknown)
+        return CellComparison(estimates.best, effect, none, none, np.nan, unknown)
     rate = model.pair_rate(estimates, FALSE_ALARM / looks)
     difference, effect, error, freedom = model.differences(estimates)
     half = -stdtrit(freedom, rate / 2) * error
     without = difference - effect
     low, high = np.minimum(difference, without) - half, np.maximum(difference, without) + half
     compared = CellComparison(estimates.best, effect, low, high, 1 - rate, evidence)
-    if not compared.significant.any():
-        return compared
-    return replace(compared, evidence=replace(evidence, verdict=DIFFERENT))
+    if compared.significant.any():
+        return replace(compared, evidence=replace(evidence, verdict=DIFFERENT))
+    return compared
 
 
 def _pooled(variance: Array, freedom: Array) -> tuple[Array, Array]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -94,12 +93,6 @@ class Tuning:
         low, mean, high = map(math.expm1, self.ends)
         code = "excess" if self.record else self.points.tuned
         return sentence(f"tuned: {code}", {"why": why, "low": low, "mean": mean, "high": high})
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        ends = self.ends if self.record else (None, None, None)
-        known = dict(zip(("lowest", "mean", "largest"), ends, strict=True))
-        return {"how": self.points.tuned, "why": self.raw.tuned_why, "excess": known}
 
     @property
     def ends(self) -> tuple[float, float, float]:

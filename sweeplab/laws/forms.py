@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from operator import itemgetter
 
 import numpy as np
@@ -174,42 +173,22 @@ class Quantity:
 
 def parameters_of(law: Law) -> list[Quantity]:
     """Return the law's own parameters, as in its formula."""
-    quantities = {
-        "E": Quantity(
-            "E",
-            "irreducible",
-            "the irreducible loss, at infinite size and data",
-            partial(_log_of, "E"),
-            law.columns,
-            is_log=True,
-            derived=False,
-        )
-    }
+    about_e = "the irreducible loss, at infinite size and data"
+    quantities = {"E": Quantity("E", "irreducible", about_e, _log_of("E"), law.columns, True, False)}
     for term in law.terms:
         both = tuple(each.column for each in law.terms if each.exponent == term.exponent)
+        about = f"the scale of the {term.column} term"
         quantities[term.scale] = Quantity(
-            term.scale,
-            "scale",
-            f"the scale of the {term.column} term",
-            partial(_log_of, term.scale),
-            (term.column,),
-            is_log=True,
-            derived=False,
-            of=term.exponent,
+            term.scale, "scale", about, _log_of(term.scale), (term.column,), True, False, of=term.exponent
         )
-        quantities[term.exponent] = Quantity(
-            term.exponent,
-            "exponent",
-            f"the exponent of {' and '.join(both)}",
-            itemgetter(term.exponent),
-            both,
-            derived=False,
-        )
+        about = f"the exponent of {' and '.join(both)}"
+        exponent = itemgetter(term.exponent)
+        quantities[term.exponent] = Quantity(term.exponent, "exponent", about, exponent, both, derived=False)
     return [quantities[name] for name in law.parameters]
 
 
-def _log_of(name: str, values: Values) -> Array:
-    return np.asarray(np.log(values[name]))
+def _log_of(name: str) -> Callable[[Values], Array]:
+    return lambda values: np.asarray(np.log(values[name]))
 
 
 def log_n_opt(law: Law, values: Values, log_nd: float) -> Array:
@@ -239,33 +218,20 @@ def optimum_of(law: Law, budget: float, per_param_token: float) -> list[Quantity
         n = np.exp(log_n_opt(law, values, log_nd))[:, None]
         return np.asarray(np.log(law.loss(values, {"params": n, "tokens": math.exp(log_nd) / n}))[:, 0])
 
+    def ratio(values: Values) -> Array:
+        return log_nd - 2 * log_n_opt(law, values, log_nd)
+
     both, at = ("params", "tokens"), f"{budget:.3g} FLOPs"
-    quantities = []
-    if of_n.exponent != of_d.exponent:  # in a tied law both are one half, whatever the data
-        quantities += [
-            Quantity(N_OPT, "exponent", "N_opt grows as C to this power", share, both),
-            Quantity(
-                D_OPT, "exponent", "D_opt grows as C to this power", lambda values: 1 - share(values), both
-            ),
-        ]
+    quantities = [
+        Quantity(RATIO, "ratio", f"D_opt / N_opt at {at}", ratio, both, is_log=True),
+        Quantity(LOSS_AT_BUDGET, "loss", f"the lowest loss for {at}", loss, both, is_log=True),
+    ]
+    if of_n.exponent == of_d.exponent:  # in a tied law both grow as the root, whatever the data
+        return quantities
     return [
+        Quantity(N_OPT, "exponent", "N_opt grows as C to this power", share, both),
+        Quantity(D_OPT, "exponent", "D_opt grows as C to this power", lambda values: 1 - share(values), both),
         *quantities,
-        Quantity(
-            RATIO,
-            "ratio",
-            f"D_opt / N_opt at {at}",
-            lambda values: log_nd - 2 * log_n_opt(law, values, log_nd),
-            both,
-            is_log=True,
-        ),
-        Quantity(
-            LOSS_AT_BUDGET,
-            "loss",
-            f"the lowest loss for {at}",
-            loss,
-            both,
-            is_log=True,
-        ),
     ]
 
 

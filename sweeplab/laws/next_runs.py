@@ -21,7 +21,7 @@ import numpy as np
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.laws.assessment import Assessment
-from sweeplab.laws.core import LEVEL, Array, interval
+from sweeplab.laws.core import Array, interval
 from sweeplab.laws.fitting import Fit, fit
 from sweeplab.laws.forms import N_OPT, Quantity
 from sweeplab.laws.points import Points, path_of
@@ -113,17 +113,13 @@ class NextRuns:
         runs = []
         for place in np.flatnonzero(self.counts):
             sizes = {name: float(self.candidates.columns[name][place]) for name in ("params", "tokens")}
-            run: dict[str, Any] = (
-                {"cell": dict(self.candidates.cells[place])} if self.candidates.cells else {}
-            )
-            flops = float(self.counts[place] * self.candidates.cost[place])
-            ratio = sizes["tokens"] / sizes["params"]
-            times = {"times": int(self.counts[place]), "flops": flops}
-            runs.append(run | sizes | {"tokens_per_param": ratio} | times)
+            times, flops = int(self.counts[place]), float(self.counts[place] * self.candidates.cost[place])
+            run: dict[str, Any] = sizes | {"times": times, "flops": flops}
+            if self.candidates.cells:
+                run["cell"] = dict(self.candidates.cells[place])
+            runs.append(run)
         return {
             "quantity": self.quantity.name,
-            "meaning": self.quantity.meaning,
-            "level": LEVEL,
             "budget_flops": self.budget,
             "spent_flops": float(self.counts @ self.candidates.cost),
             "n_runs": int(self.counts.sum()),
@@ -209,10 +205,9 @@ def _imagined(
     for draw in random.choice(len(losses), _IMAGINED, replace=False):
         noise = float(fitted.draws.sigma[draw]) / math.sqrt(candidates.weight)
         loss = losses[draw] * np.exp(noise * random.standard_normal(len(rows)))
+        new = columns | {"loss": loss}
         whole = {
-            name: np.append(column, (columns | {"loss": loss})[name])
-            for name, column in points.columns.items()
-            if name in columns or name == "loss"
+            name: np.append(points.columns[name], new[name]) for name in new.keys() & points.columns.keys()
         }
         weights = np.append(points.weights, np.full(len(rows), candidates.weight))
         halves.append(_half_width(fit(Points(whole, weights), fitted.law), quantity))

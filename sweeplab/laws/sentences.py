@@ -78,8 +78,6 @@ TEMPLATES = {
     "pooled": "{values} ({name}) are pooled into one law: what they differ by counts as noise, or as size; --where "
     "\"{name} == '{first}'\" takes one of {count}",
     "path": "{law} holds along one path, {path}: what is due to tokens and what to params cannot be told",
-    "unused": "{law} does not use {column}, which vary by a factor {factor:.3g}",
-    "shared": "{share:.0%} of the errors' variance is shared by rows of one {by}; intervals allow for it",
 }
 
 

@@ -34,7 +34,7 @@ def test_a_name_says_the_unit(role: str, name: str, unit: float) -> None:
 
 def test_a_factor_is_the_whole_word_on_the_unit_and_a_cell_is_before_its_column() -> None:
     assert values("params_M", [2.0], "params", "params_M*1") == [2.0]
-    assert values("params_M", [2.0], "params", "params_M * 1e3 * 1") == [2e3]
+    assert values("params_M", [2.0], "params", "params_M * 1e3") == [2e3]
     assert values("N*1", [2.0], "params", "N*1") == [2.0]
     assert values("params_M", ["2", "1.3B", "125 M"], "params") == [2e6, 1.3e9, 125e6]
 

@@ -58,18 +58,6 @@ def test_a_planted_difference_is_told_with_its_size(n_trials: int) -> None:
     assert found.evidence_of(0).verdict == DIFFERENT and found.evidence_of(14).verdict == NOT_SEEN
 
 
-def test_how_many_trials_stand_behind_the_cells_is_said_of_the_fewest_and_the_most() -> None:
-    random = np.random.default_rng(3)
-    found = compare([*plant_cells(random, 2, 3), *plant_cells(random, 2, 4)], [(0, 2)])
-    assert found.evidence.selection == "the best of 3 to 4 trials of each cell"
-
-
-def test_the_answer_is_one_for_one_table() -> None:
-    cells = plant_cells(np.random.default_rng(2))
-    one, two = compare(cells, SIX), compare(cells, SIX)
-    assert one.level == two.level and np.array_equal(one.low, two.low)
-
-
 def test_trials_cut_short_count_as_draws() -> None:
     """The lowest two of eight lie nearer to each other than the only two: they say that more is luck."""
     cells = plant_cells(np.random.default_rng(4), shifts={0: -0.2})

@@ -68,16 +68,6 @@ def test_rows_are_predicted_with_their_intervals(law: laws.FittedLaw) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_not_identified_has_an_interval_only(frame: pd.DataFrame) -> None:
-    n = np.geomspace(1e6, 1e9, 12)
-    ray = laws.fit(pd.DataFrame({"N": n, "D": 20 * n, "L": losses(TRUE, n, 20 * n)}), "chinchilla")
-    assert ray.numbers["alpha"]["value"] is None
-    found = ray.predict(pd.DataFrame({"N": [1e10], "D": [1e9]}))
-    assert found["verdict"][0] == "interval only" and "one ray" in found["why"][0]
-    assert found["low"][0] < found["loss"][0] < found["high"][0]
-
-
-@pytest.mark.slow
 def test_along_a_path_only_rows_on_it_have_a_loss() -> None:
     n = np.geomspace(1e6, 1e9, 12)
     along = laws.fit(pd.DataFrame({"N": n, "D": 20 * n, "L": 1.8 + 480 / n**0.35}))
