@@ -238,9 +238,9 @@ def points_of_frame(
         wanted.pop("flops", None)
     if {"params", "flops"} <= wanted.keys():  # a law of N alone would take what tokens do for noise
         wanted.setdefault("tokens", FROM_FLOPS)
-    read, keep, dropped = _usable(frame, wanted, source)
+    points, keep, read = _usable(frame, wanted, source)
     check_plausible(read, keep, source)
-    points, used = _kept(frame, wanted, read, keep, dropped), frame[keep]
+    used = frame[keep]
     meanings = {
         role: f"{words}, by its name" for role, words in points.conventions.items() if role in guessed
     }
@@ -278,15 +278,14 @@ def points_of(
     Raises:
         BadInput: every column that is missing or has a cell that is not a positive number; no usable row.
     """
-    read, keep, dropped = _usable(frame, columns, source)
-    points = _kept(frame, columns, read, keep, dropped)
+    points, keep, _ = _usable(frame, columns, source)
     return replace(points, weights=weights[keep], names=tuple(np.array(names, object)[keep]))
 
 
 def _usable(
     frame: pd.DataFrame, columns: Mapping[str, str], source: str
-) -> tuple[dict[str, Column], NDArray[np.bool_], dict[str, int]]:
-    """The columns of all roles, whether a row can be used, [n], and how many cannot, by reason."""
+) -> tuple[Points, NDArray[np.bool_], dict[str, Column]]:
+    """The points of all rows that can be used, which rows these are, [n], and all columns as read."""
     import pandas as pd
 
     read = read_columns(frame, {role: name for role, name in columns.items() if role not in SHAPE}, source)
@@ -297,31 +296,15 @@ def _usable(
     dropped, keep = {reason: count for reason, count in counts.items() if count}, finite & ~again
     if not keep.any():
         raise BadInput(f"{source}: no row can be used: {counts_in_words(dropped) or 'there is none'}")
-    return read, keep, dropped
-
-
-def _kept(
-    frame: pd.DataFrame,
-    columns: Mapping[str, str],
-    read: Mapping[str, Column],
-    keep: NDArray[np.bool_],
-    dropped: dict[str, int],
-) -> Points:
     kept = {role: column.values[keep] for role, column in read.items()}
     conventions = {role: column.words for role, column in read.items()}
     if "flops" not in kept and {"params", "tokens"} <= kept.keys():
         kept["flops"] = 6 * kept["params"] * kept["tokens"]
         conventions["flops"] = "6ND"
     conventions |= {role: f"column {columns[role]}" for role in SHAPE if columns.get(role, role) != role}
-    word, shape = frame.index.name or "row", _shape(frame, columns)
-    return Points(
-        columns=kept,
-        weights=np.ones(int(keep.sum())),
-        dropped=dropped,
-        conventions=conventions,
-        names=tuple(f"{word} {at}" for at in frame.index[keep]),
-        shape={role: column[keep] for role, column in shape.items()},
-    )
+    names = tuple(f"{frame.index.name or 'row'} {at}" for at in frame.index[keep])
+    shape = {role: column[keep] for role, column in _shape(frame, columns).items()}
+    return Points(kept, np.ones(len(names)), dropped, conventions, names, shape), keep, read
 
 
 def _undeclared(points: Points, columns: Mapping[str, str], chosen: Conventions) -> tuple[str, ...]:

@@ -91,10 +91,9 @@ def test_counted_as_the_points_are(small, candidates) -> None:
         cell_candidates(spec, small[1], Counting(columns={"params": "n_parms"}))
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
-def test_the_file_has_exactly_the_chosen_cells(small, candidates, tmp_path: Path, seed: int) -> None:
+def test_the_file_has_exactly_the_chosen_cells(small, candidates, tmp_path: Path) -> None:
     folder, vocab_size = small
-    spec, draw = candidate_study([folder]), random.Random(seed)
+    spec, draw = candidate_study([folder]), random.Random(0)
     chosen = draw.sample(candidates.cells, draw.choice([1, 4, 25, 70]))
     times = [draw.choice([1, 1, 1, 2, 3]) for _ in chosen]
     file = tmp_path / "next.yaml"

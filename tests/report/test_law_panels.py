@@ -34,18 +34,6 @@ def shown(kind: str, material: ReportData, **asked: object) -> Panel:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("x", ["params", "tokens"])
-def test_a_law_is_drawn_where_it_was_planted(x: str) -> None:
-    data = shown("law", of(GRID), x=x).data
-    law = data[(data["what"] == "law") & (data["line"] == "tokens per parameter 20")]
-    n = law[x] if x == "params" else law[x] / 20
-    np.testing.assert_allclose(law["loss"], losses(TRUTH, n, 20 * n), rtol=0.003)
-    assert (law["low"] < law["loss"]).all() and (law["loss"] < law["high"]).all()
-    measured = data[data["what"] == "measured"]
-    assert len(measured) == 30 and set(measured["line"]) == set(data["line"])
-
-
 def test_the_band_holds_the_planted_law_and_widens_beyond_the_points() -> None:
     data = shown("law", of(GRID), x="params").data
     law = data[data["what"] != "measured"]
@@ -75,14 +63,6 @@ def test_no_line_goes_beyond_the_points_where_its_loss_is_not_identified() -> No
     good = shown("law", of(GRID), x="params")
     assert (good.data["what"] == "beyond").any()
     assert good.figure().layout.annotations[0].text == "beyond the points"
-
-
-@pytest.mark.slow
-def test_a_line_ends_where_the_loss_stops_being_identified() -> None:
-    noisy = shown("law", of("12 points, 4 x 3", noise=0.02), x="params")
-    beyond = noisy.data[noisy.data["what"] == "beyond"]
-    assert beyond.empty or beyond["params"].max() < 1e9
-    assert any("the loss is not identified there (its 90% interval" in note for note in noisy.notes)
 
 
 @pytest.mark.slow
@@ -134,16 +114,6 @@ def test_residuals_are_what_the_law_leaves_over() -> None:
     assert sum(len(trace.x) for trace in figure.data) == 3 * 30
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("design", ["9 points, 3 x 3", GRID, SCATTERED, RAY])
-@pytest.mark.parametrize(
-    ("kind", "asked"), [("law", {"x": "params"}), ("law", {"x": "flops"}), ("residuals", {})]
-)
-def test_every_figure_of_a_law_can_be_drawn(design: str, kind: str, asked: dict[str, str]) -> None:
-    figure = shown(kind, of(design), **asked).figure()
-    assert figure.to_json() and figure.data
-
-
 def test_too_few_points_are_said() -> None:
     n, d = (column[3:8] for column in GOOD[GRID])
     few = Points({"params": n, "tokens": d, "flops": 6 * n * d, "loss": losses(TRUTH, n, d)}, np.ones(len(n)))
@@ -163,18 +133,6 @@ def test_the_test_of_the_form_and_the_hold_out_are_said_with_the_numbers() -> No
     assert good.result["misfit"]["status"] == "not seen" and "No departure of the form" in good.notes[1]
     assert ray.result["misfit"]["status"] == "cannot be seen" and "cannot show a misfit" in ray.notes[1]
     assert good.notes[2].startswith("Fitted to the rows up to ")
-
-
-@pytest.mark.slow
-def test_a_form_that_is_wrong_is_said_beside_the_numbers() -> None:
-    n, d = GOOD[SCATTERED]
-    bent = losses(TRUTH, n, d) * np.exp(0.02 * np.log(n / 1e9) * np.log(d / 1e11))
-    loss = bent * np.exp(np.random.default_rng(0).normal(0, 0.003, len(n)))
-    points = Points({"params": n, "tokens": d, "flops": 6 * n * d, "loss": loss}, np.ones(len(n)))
-    material = ReportData.of_table(assess(points, LAWS["chinchilla"]))
-    assert any("the form does not fit" in each for each in shown("verdicts", material).warnings)
-    assert shown("verdicts", material).result["misfit"]["status"] == "flagged"
-    assert not any("does not fit" in each for each in shown("verdicts", of(GRID)).warnings)
 
 
 @pytest.mark.slow
