@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from sweeplab.errors import BadInput
+from sweeplab.laws.comparing import FALSE_ALARM
 from sweeplab.laws.core import LEVEL, Array
 from sweeplab.laws.fitting import Fit, fit, groups_of
 from sweeplab.laws.forms import FEWEST_VALUES, LAWS, Law, has_optimum, log_n_opt
@@ -28,11 +29,8 @@ from sweeplab.laws.points import Points, path_of
 from sweeplab.laws.sentences import sentence
 
 FLAGGED, NOT_SEEN, UNSEEN = "flagged", "not seen", "cannot be seen"
-_ALARM = 0.05  # the chance of a false alarm
 BEYOND, _WRONG = 10.0, 0.05  # the compute of the forecast, and its error, that a departure's power is for
 _SEEN = 0.5  # the power under which a departure cannot be seen
-_SHOWN = 0.05  # the quantile of the shared part of the errors that is taken out
-_NOTHING = 1e-6  # the share of a column left after projection below which the law contains it
 SHARE_ABOVE, SHARE_BELOW = 0.2, 0.5  # of the rows
 SPARE = 2  # more rows below a cut than the law has parameters
 BETTER = 0.6  # the share of a law's hold-out error under which another form's is named
@@ -63,7 +61,7 @@ def added_columns(points: Points, fitted: Fit, added: Array, beyond: Array | Non
     basis = np.linalg.qr(gradient)[0]
     left = columns - basis @ (basis.T @ columns)
     lengths = np.linalg.norm(left, axis=0)
-    seen = lengths > _NOTHING * np.linalg.norm(columns, axis=0)
+    seen = lengths > 1e-6 * np.linalg.norm(columns, axis=0)  # else the law contains the column
     inner = np.linalg.qr(left[:, seen])[0]
     residual = residual - basis @ (basis.T @ residual)
     k, freedom = inner.shape[1], len(residual) - p - inner.shape[1]
@@ -82,7 +80,9 @@ def added_columns(points: Points, fitted: Fit, added: Array, beyond: Array | Non
         absorbed = np.linalg.lstsq(gradient, columns, rcond=None)[0]
         change = np.abs(beyond[p:] - beyond[:p] @ absorbed)
         needed = np.where(change > 0, _WRONG / np.maximum(change, 1e-300) * lengths, 0.0) ** 2
-        powers = 1 - ncfdtr(k, freedom, np.minimum(needed / variance, 1e4), fdtri(k, freedom, 1 - _ALARM))
+        powers = 1 - ncfdtr(
+            k, freedom, np.minimum(needed / variance, 1e4), fdtri(k, freedom, 1 - FALSE_ALARM)
+        )
     return Added(chance, strongest, float(effect), tuple(map(float, powers)))
 
 
@@ -95,7 +95,7 @@ def _whitened(points: Points, fitted: Fit, columns: Array) -> Array:
     scaled, groups = columns * scale[:, None], groups_of(points)
     if not groups:
         return np.asarray(scaled)
-    r = float(np.quantile(fitted.draws.shared, _SHOWN))
+    r = float(np.quantile(fitted.draws.shared, 0.05))  # as far as the rows show it
     places, sizes = np.unique(np.array(groups), return_inverse=True, return_counts=True)[1:]
     sums = np.zeros((len(sizes), columns.shape[1]))
     np.add.at(sums, places, scaled)
@@ -133,7 +133,7 @@ def misfit(points: Points, fitted: Fit) -> Misfit:
     if seen is None:
         return Misfit(law.name, UNSEEN, None, "", {})
     status = NOT_SEEN
-    if seen.chance < _ALARM:
+    if seen.chance < FALSE_ALARM:
         status = FLAGGED
     elif max(seen.powers) < _SEEN:
         status = UNSEEN

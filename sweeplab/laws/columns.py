@@ -107,7 +107,6 @@ _LARGE = ("P", "E", "Z")  # of FLOPs only: N_E and D_P are no units
 _WORDS = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
 _PREFIXES = {"kilo": 1e3, "mega": 1e6, "giga": 1e9, "tera": 1e12, "peta": 1e15, "exa": 1e18, "zetta": 1e21}
 _PREFIXES |= {letter.lower(): size for letter, size in LETTERS.items()}
-_PF_DAY = 1e15 * 86_400
 # The last word of a name, after a space, a sign or a bracket; or a letter right behind the role's own name.
 _LAST_WORD = re.compile(r"(?P<stem>.*[^\s_.(\[-])[\s_.(\[-]+(?P<unit>[A-Za-z]+|1e\d+)[)\]]?\s*")
 _LAST_LETTER = re.compile(rf"(?P<stem>(?i:params|parameters|tokens|flops))(?P<unit>[{''.join(LETTERS)}])")
@@ -300,7 +299,7 @@ def _unit(name: str, role: str) -> tuple[str, float]:
     if role == "flops":
         days, flops = _PF_DAYS.fullmatch(name), _FLOPS.fullmatch(name)
         if days:
-            return days["stem"] or role, _PF_DAY
+            return days["stem"] or role, 1e15 * 86_400
         if flops and flops["unit"].lower() in _PREFIXES:
             return flops["stem"] or role, _PREFIXES[flops["unit"].lower()]
         if flops:
@@ -379,7 +378,6 @@ def _number(text: str, unit: float) -> float | None:
 # far above the 13.9 nats of a uniform guess among 2^20 tokens.
 PLAUSIBLE = {"params": (30, 1e15), "tokens": (300, 1e17), "flops": (1e5, 1e31), "loss": (1e-6, 20)}
 FEWEST_PER_PARAM, MOST_PER_PARAM = 0.1, 1e4  # tokens per parameter of the middle row, usually about 20
-_UNITS = (1e3, 1e6, 1e9)  # in which counts may be
 
 
 def check_plausible(columns: Mapping[str, Column], keep: NDArray[np.bool_], source: str) -> None:
@@ -389,7 +387,7 @@ def check_plausible(columns: Mapping[str, Column], keep: NDArray[np.bool_], sour
         ratio = float(np.median(asked["tokens"] / asked["params"]))
         if not FEWEST_PER_PARAM <= ratio <= MOST_PER_PARAM:
             role = "tokens" if ratio < FEWEST_PER_PARAM else "params"
-            unit = min(_UNITS, key=lambda each: abs(abs(math.log(ratio / 20)) - math.log(each)))
+            unit = min((1e3, 1e6, 1e9), key=lambda each: abs(abs(math.log(ratio / 20)) - math.log(each)))
             raise BadInput(
                 f"{source}: {ratio:.2g} tokens for each parameter; are {role} in units of {unit:.0e} "
                 f"({role}=COLUMN*{unit:.0e}), or params and tokens swapped? If this is right, write params=COLUMN*1"

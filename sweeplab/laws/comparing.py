@@ -32,11 +32,9 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 Pairs = Sequence[tuple[int, int]]
-FALSE_ALARM = 0.05  # of all pairs together
+FALSE_ALARM = 0.05  # of all that is tested together
 PRIOR = 4.0  # degrees of freedom
 _MOST_LOWEST = 10  # trials of a cell that are used
-_MOST_DRAWS, _FEWEST_DRAWS, _MOST_NUMBERS = 1999, 199, 2_000_000
-_N_SIMULATED = 20_000
 
 
 def _mean_of(trial: Mapping[int, float]) -> float:
@@ -198,7 +196,7 @@ class _Model:
         from scipy.special import stdtr
 
         random = np.random.default_rng(0)
-        n = int(np.clip(_MOST_NUMBERS // len(self.first), _FEWEST_DRAWS, _MOST_DRAWS))
+        n = int(np.clip(2_000_000 // len(self.first), 199, 1999))  # fewer draws of many pairs, for the memory
 
         def plausible(variance: Array, freedom: Array) -> Array:
             pooled, known = _pooled(variance, freedom)
@@ -274,7 +272,7 @@ def _moments(n_trials: int, count: int) -> tuple[float, ...]:
 
     The moments are its mean, its mean square over the squared mean, and its degrees of freedom as a variance estimate.
     """
-    drawn = _draw_lowest(n_trials, count, _N_SIMULATED, np.random.default_rng(0))
+    drawn = _draw_lowest(n_trials, count, 20_000, np.random.default_rng(0))
     first = drawn[:, 0]
     if count == 1:
         return float(first.mean()), float(first.var()), 1.0, 1.0, 0.0

@@ -23,6 +23,7 @@ import numpy as np
 from sweeplab.formatting import listed, several, several_named, short
 from sweeplab.laws.check import FLAGGED, Misfit, added_columns
 from sweeplab.laws.columns import SHAPE
+from sweeplab.laws.comparing import FALSE_ALARM
 from sweeplab.laws.core import LEVEL, Array
 from sweeplab.laws.fitting import Fit
 from sweeplab.laws.points import (
@@ -44,17 +45,9 @@ EMBEDDINGS = 0.5
 FAR = 6.0  # robust sigmas of a row
 LARGE = 0.03  # of the loss: tuned runs of one recipe on one text are within 1 or 2% of their law
 _DRIFT = 0.005  # of the loss between two points: a larger one is to be ruled out by the trials
-_ALARM = 0.05  # over all columns that residuals may follow together
 _TRIFLE = 0.001  # of the loss: patterns that move no number
-_EXACT = 1e-5  # log residuals of this size are nobody's error
 _N_EXCESSES = 4  # draws of the tuning excess to which a law is fitted
 _SIZES = ("params", "tokens", "flops")
-_FEWEST_OF_FAMILY = 6  # sizes of one depth
-_MOST_ROWS, _MOST_RANGE = (
-    0.6,
-    0.7,
-)  # the least shares that one depth has, of the rows and of the range of log params
-_ALIKE = 0.1  # sd of log(n_embd / n_layer): one family
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,7 +219,7 @@ def _outliers(points: Points, fitted: Fit) -> list[Doubt]:
     n_params = len(fitted.law.parameters)
     sigma = 1.4826 * float(np.median(np.sort(scaled)[n_params:]))
     sigmas = scaled / max(sigma, 1e-300)
-    far = np.flatnonzero((sigmas > FAR) & (np.abs(fitted.residuals) > _EXACT))
+    far = np.flatnonzero((sigmas > FAR) & (np.abs(fitted.residuals) > 1e-5))  # exact losses have none
     if not far.size:
         return []
     far = far[np.argsort(-sigmas[far])]
@@ -252,7 +245,7 @@ def _followed(points: Points, fitted: Fit) -> list[Doubt]:
                 tested[name] = seen
     doubts, many = [], several(len(tested), "column")
     for name, seen in tested.items():
-        if seen.chance * len(tested) < _ALARM and abs(seen.effect) > _TRIFLE:
+        if seen.chance * len(tested) < FALSE_ALARM and abs(seen.effect) > _TRIFLE:
             facts = {"column": name, "swing": seen.effect, "chance": seen.chance, "tested": many}
             doubts.append(Doubt("column", facts))
     return doubts
@@ -271,8 +264,9 @@ def along_family(points: Points) -> Points:
     kept = depth == depths[np.argmax(counts)]
     every = np.log10(points.columns["params"])
     params = every[kept]
-    is_enough = len(np.unique(params.round(3))) >= _FEWEST_OF_FAMILY and np.ptp(params) >= DECADES["params"]
-    is_most = len(params) >= _MOST_ROWS * points.n and np.ptp(params) >= _MOST_RANGE * np.ptp(every)
+    # Six sizes of one depth, and most of all rows and of their range.
+    is_enough = len(np.unique(params.round(3))) >= 6 and np.ptp(params) >= DECADES["params"]
+    is_most = len(params) >= 0.6 * points.n and np.ptp(params) >= 0.7 * np.ptp(every)
     if not (is_enough and is_most):
         return points
     others = listed([f"{other:g}" for other in np.unique(depth[~kept])])
@@ -283,5 +277,5 @@ def along_family(points: Points) -> Points:
 def _is_family(points: Points) -> bool:
     """Whether all shapes have one depth, width or ratio of both, or lie along one line of these."""
     layer, embd = (points.sizes[name] for name in SHAPE)
-    alike = any(np.log(column).std() < _ALIKE for column in (layer, embd, embd / layer))
+    alike = any(np.log(column).std() < 0.1 for column in (layer, embd, embd / layer))
     return alike or design(points, SHAPE)[UNLIKE] < SPREAD

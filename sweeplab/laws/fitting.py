@@ -15,7 +15,6 @@ from sweeplab.laws.core import Array, Draws, RowErrors, fit_law
 from sweeplab.laws.forms import Law, Values, turn
 from sweeplab.laws.points import Points
 
-_MANY = 2_000  # rows from which a median is that of some of the draws
 _FEWEST_GROUPS, _MOST_ALONE = 3, 0.75  # sizes, and sizes a row, of a table whose rows share errors by size
 
 
@@ -46,7 +45,8 @@ class Fit:
 
     def predict(self, sizes: Mapping[str, Array]) -> Array:
         """Return the median loss at rows of these columns, [n]."""
-        step = 20 if len(sizes[self.law.columns[0]]) > _MANY else 1
+        # Of many rows a median of some of the draws is close enough.
+        step = 20 if len(sizes[self.law.columns[0]]) > 2_000 else 1
         few = {name: draws[::step] for name, draws in self.values.items()}
         return np.asarray(np.median(self.law.loss(few, sizes), axis=0))
 

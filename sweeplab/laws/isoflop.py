@@ -34,10 +34,8 @@ from sweeplab.laws.sentences import Reason
 
 SIZES = 4  # of a budget: a parabola and one more
 FEWEST = 3  # minima: any two lie on a line
-_SAME_BUDGET = 0.01  # in log C
 _NEAR = math.log(8.0)  # rows within this factor of the lowest one's size: a cubic goes no further
 _NOWHERE = 60.0  # log N of a minimum that is none
-_STEPS = 5  # of Newton, from the minimum of the parabola
 _DRAWN = 60  # points of a curve
 
 
@@ -100,7 +98,7 @@ def _budgets(points: Points) -> list[NDArray[np.intp]]:
     """The rows of each budget with enough sizes near its lowest, in the order of the budgets."""
     log_c, log_n = np.log(points.columns["flops"]), np.log(points.columns["params"])
     order = np.argsort(log_c, kind="stable")
-    breaks = np.flatnonzero(np.diff(log_c[order]) > _SAME_BUDGET) + 1
+    breaks = np.flatnonzero(np.diff(log_c[order]) > 0.01) + 1
     groups = []
     for rows in np.split(order, breaks):
         lowest = rows[np.argmin(points.columns["loss"][rows])]
@@ -129,7 +127,7 @@ def _fitted(
     for at in range(len(groups)):
         first, second = k1 + k2 * c[at], k3 + k5 * c[at]
         minimum = -first / second
-        for _ in range(_STEPS):
+        for _ in range(5):  # of Newton, from the minimum of the parabola
             bend = second + k4 * minimum
             minimum = minimum - (first + second * minimum + k4 * minimum**2 / 2) / bend
         # A draw without an upward bend has its minimum beyond all sizes, on the side to which the loss falls.

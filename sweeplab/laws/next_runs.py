@@ -26,13 +26,11 @@ from sweeplab.laws.fitting import Fit, fit
 from sweeplab.laws.forms import N_OPT, Quantity
 from sweeplab.laws.points import Points, path_of
 
-N_SIZES, N_RATIOS = 13, 9
 MOST = 2000  # candidates
 MOST_RUNS, MOST_EACH = 12, 4  # runs, and runs of one candidate
 _IMAGINED = 5  # refits
-_RUN_PRICE = (
-    0.3  # of a run besides its FLOPs, as a share of the budget over the most runs: tiny runs are not free
-)
+# Of a run besides its FLOPs, as a share of the budget over the most runs: tiny runs are not free.
+_RUN_PRICE = 0.3
 _NEAR_PATH = 1.5  # the factor of tokens per parameter within which candidates follow a table's path
 
 
@@ -78,11 +76,11 @@ def of_points(points: Points, budget: float) -> Candidates:
         raise BadInput(f"the next runs are chosen by params and tokens; the table has no {missing}")
     n, path = points.columns["params"], path_of(points)
     ratio = points.columns["tokens"] / n
-    ratios = np.geomspace(ratio.min(), ratio.max(), N_RATIOS)
+    ratios = np.geomspace(ratio.min(), ratio.max(), 9)
     if path:
         ratios = np.array([path.tokens / path.params])
     largest = math.sqrt(budget / points.flops_per_param_token / ratios[0])
-    sizes, ratios = np.meshgrid(np.geomspace(n.min(), max(largest, n.max()), N_SIZES), ratios)
+    sizes, ratios = np.meshgrid(np.geomspace(n.min(), max(largest, n.max()), 13), ratios)
     params, tokens = sizes.ravel(), (sizes * ratios).ravel()
     flops = points.flops_per_param_token * params * tokens
     return Candidates({"params": params, "tokens": tokens, "flops": flops}, flops).like(points, budget)
