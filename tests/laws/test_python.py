@@ -97,7 +97,8 @@ def test_laws_need_neither_torch_nor_optuna_nor_mlflow(frame: pd.DataFrame, tmp_
     frame.to_csv(tmp_path / "runs.csv", index=False)
     program = (
         "import sys; sys.modules |= dict.fromkeys(['torch', 'optuna', 'mlflow', 'plotly', 'sqlalchemy'])\n"
-        "import sweeplab; law = sweeplab.laws.fit('runs.csv', where='source < 2', tuned='each')\n"
+        "import sweeplab; how = {'where': 'source < 2', 'tuned': 'each', 'count': {'params': 'total'}}\n"
+        "law = sweeplab.laws.fit('runs.csv', **how)\n"
         "rows = law.predict(__import__('pandas').DataFrame({'N': [2e8], 'D_B': [8.0]}))\n"
         "print(law.numbers['alpha']['verdict'], law.assessment.points.n, rows['verdict'][0])"
     )

@@ -83,14 +83,18 @@ def test_an_optimum_far_from_every_row_is_not_identified() -> None:
     assert (entry["verdict"], entry["code"], entry["value"]) == (NOT_IDENTIFIED, "far from optimum", None)
 
 
-def test_widths_are_meant_for_use() -> None:
-    assert judge("exponent", 0.3, 0.25, 0.35).verdict == IDENTIFIED
-    assert judge("exponent", 0.3, 0.23, 0.35).verdict == WEAK, "the longer side counts"
-    assert judge("exponent", 0.3, 0.0, 0.7).verdict == NOT_IDENTIFIED
-    assert judge("loss", 0.0, -0.02, 0.02).verdict == IDENTIFIED
-    assert judge("loss", 0.0, -0.04, 0.02).verdict == WEAK
-    assert judge("irreducible", 0.0, -0.06, 0.04).verdict == WEAK
-    assert judge("hyperparameter", 0.0, -0.3, math.log(1.6)).verdict == WEAK
+@pytest.mark.parametrize(
+    ("kind", "low", "high", "verdict"),
+    [
+        ("exponent", -0.05, 0.05, IDENTIFIED), ("exponent", -0.07, 0.05, WEAK), ("exponent", -0.3, 0.4, NOT_IDENTIFIED),
+        ("loss", -0.02, 0.02, IDENTIFIED), ("loss", -0.04, 0.02, WEAK), ("irreducible", -0.06, 0.04, WEAK),
+        ("hyperparameter", -0.3, math.log(1.6), WEAK),
+    ],
+)  # fmt: skip
+def test_widths_are_meant_for_use_and_the_longer_side_counts(
+    kind: str, low: float, high: float, verdict: str
+) -> None:
+    assert judge(kind, 0.0, low, high).verdict == verdict
 
 
 def test_a_scale_is_no_better_than_its_exponent() -> None:
