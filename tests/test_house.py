@@ -150,7 +150,7 @@ def test_a_folder_has_no_circle_and_is_taken_in_at_once() -> None:
             ["torch", "numpy", "optuna", "mlflow", "pandas", "plotly", "pydantic"],
         ),
         (
-            ["sweeplab.laws.assessment", "sweeplab.laws.forecasts", "sweeplab.laws.next_runs"],
+            ["sweeplab.laws.assessment", "sweeplab.laws.next_runs"],
             ["torch", "optuna", "mlflow", "plotly", "pydantic", "sqlalchemy", "ruamel"],
         ),
         (["sweeplab.train.stack"], ["optuna", "mlflow", "pandas", "pydantic", "typer", "ruamel"]),

@@ -34,8 +34,7 @@ from sweeplab.files import make_folder, read_bytes, write_whole
 from sweeplab.formatting import listed, several, yaml_text
 from sweeplab.hyperparameters import TABLE, is_number
 from sweeplab.lab.listing import read_spec
-from sweeplab.laws.assessment import Assessment, assess, law_for
-from sweeplab.laws.forecasts import NO_REGRET, Forecast, Regret, predict
+from sweeplab.laws.assessment import NO_REGRET, Assessment, Forecast, Regret, assess, law_for, predict
 from sweeplab.laws.hyperparameters.assessment import assess_hyperparameters, predict_values
 from sweeplab.laws.hyperparameters.runs import SIZES
 from sweeplab.laws.points import Points

@@ -58,8 +58,8 @@ class FittedLaw:
         """
         import pandas as pd
 
+        from sweeplab.laws.assessment import predict
         from sweeplab.laws.columns import count_columns, read_columns
-        from sweeplab.laws.forecasts import predict
         from sweeplab.laws.points import path_of
 
         named, law = count_columns(frame, self.columns), self.assessment.law

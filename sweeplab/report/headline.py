@@ -34,8 +34,7 @@ from sweeplab.study.choice import LEVEL_90
 from sweeplab.study.problems import LENGTHS
 
 if TYPE_CHECKING:
-    from sweeplab.laws.assessment import Assessment
-    from sweeplab.laws.forecasts import Forecast
+    from sweeplab.laws.assessment import Assessment, Forecast
 
 WIDTH = 80  # columns of a terminal
 FEWEST_SIZES = 3  # two points lie on every power law
@@ -346,7 +345,7 @@ def forecast_at(assessment: Assessment, times: float) -> Forecast:
     Raises:
         BadInput: the law gives no forecast there.
     """
-    from sweeplab.laws.forecasts import predict
+    from sweeplab.laws.assessment import predict
 
     columns, scaled = assessment.points.columns, _scaled(assessment)
     at = {name: float(columns[name].max()) for name in {*assessment.law.columns, *scaled}}

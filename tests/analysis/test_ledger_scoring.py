@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binom
 
 from sweeplab.analysis.ledger import LedgerEntry
-from sweeplab.analysis.scoring import LATE, OPEN, REPEATED, SCORED, Outcome, calibrate, of_study, outcomes
+from sweeplab.analysis.sealing import LATE, OPEN, REPEATED, SCORED, Outcome, calibrate, of_study, outcomes
 from sweeplab.errors import BadInput
 
 

@@ -21,9 +21,8 @@ from analysis.planted_study import FIRST_LAW, like_the_first
 from benchmarks.setting import print_table, setting
 
 from sweeplab.analysis.studies import study_points
-from sweeplab.laws.assessment import assess, law_for
+from sweeplab.laws.assessment import assess, law_for, predict
 from sweeplab.laws.columns import Conventions
-from sweeplab.laws.forecasts import predict
 
 NOISES = (0.002, 0.005, 0.01)
 VALLEYS = {

@@ -7,10 +7,9 @@ import pytest
 from laws.planted_laws import BAD, GOOD, TRUTHS, plant
 from laws.planted_misfit import FIVE_PERCENT, wrong_losses, wrong_table
 
-from sweeplab.laws.assessment import assess
+from sweeplab.laws.assessment import assess, predict
 from sweeplab.laws.check import FLAGGED, NOT_SEEN, UNSEEN, hold_out, hold_outs, misfit
 from sweeplab.laws.fitting import fit
-from sweeplab.laws.forecasts import predict
 from sweeplab.laws.forms import LAWS
 
 CHINCHILLA = LAWS["chinchilla"]

@@ -8,9 +8,8 @@ from laws.planted_laws import GOOD, plant
 from laws.planted_paths import RATIO, plant_path
 
 from sweeplab.errors import BadInput
-from sweeplab.laws.assessment import assess, law_for
+from sweeplab.laws.assessment import assess, law_for, predict
 from sweeplab.laws.check import suited
-from sweeplab.laws.forecasts import predict
 from sweeplab.laws.points import Points, path_of
 
 TRUTH = (1.2, 60.0, 0.45)

@@ -17,14 +17,16 @@ from sweeplab import laws
 from sweeplab.errors import BadInput
 from sweeplab.laws.assessment import (
     IDENTIFIED,
+    INTERVAL_ONLY,
     NOT_IDENTIFIED,
     WEAK,
     Assessment,
+    Regret,
     assess,
     judge,
     law_for,
+    predict,
 )
-from sweeplab.laws.forecasts import INTERVAL_ONLY, Regret, predict
 from sweeplab.laws.forms import LAWS
 from sweeplab.laws.hyperparameters.excess import searched_points
 from sweeplab.laws.points import EACH, SHARED, UNKNOWN, Points, TuningRecord

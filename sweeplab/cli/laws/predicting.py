@@ -221,15 +221,15 @@ def verify(
     $ sweeplab laws verify small
     $ sweeplab laws verify --against runs.csv
     """
-    from sweeplab.analysis import scoring
+    from sweeplab.analysis import sealing
 
     path = _file(ledger, lab)
-    results = scoring.verify(path, lab_folder(lab), study or "", against)
+    results = sealing.verify(path, lab_folder(lab), study or "", against)
     answer = {
         "ledger": str(path),
         "last": read_ledger(path)[-1].sha256,
         "forecasts": [outcome.as_dict() for outcome in results],
-        "calibration": asdict(scoring.calibrate(results)),
+        "calibration": asdict(sealing.calibrate(results)),
     }
     return answer, _print_scores
 

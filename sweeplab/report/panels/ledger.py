@@ -7,7 +7,7 @@ from typing import Any
 from pandas import DataFrame
 
 from sweeplab.analysis.ledger import FILE_NAME, read_ledger
-from sweeplab.analysis.scoring import UNCOUNTED, Outcome, calibrate, of_study, outcomes
+from sweeplab.analysis.sealing import UNCOUNTED, Outcome, calibrate, of_study, outcomes
 from sweeplab.errors import BadInput
 from sweeplab.formatting import rounded, several
 from sweeplab.report.data import ReportData
