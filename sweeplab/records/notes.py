@@ -44,12 +44,10 @@ def write_note(
         place = f"{cell}/{number}"
         if not any((run.cell, run.trial) == trial for run in folder.runs()):
             raise BadInput(f"study {folder.name} has no trial {number} in cell {cell}")
-    note = Note(text.strip(), tuple(dict.fromkeys(filter(None, (tag.strip() for tag in tags)))))
-    if (
-        len(note.text) > MOST_LETTERS
-        or len(note.tags) > MOST_TAGS
-        or any(len(tag) > 100 for tag in note.tags)
-    ):
+    stripped = dict.fromkeys(tag.strip() for tag in tags)
+    note = Note(text.strip(), tuple(tag for tag in stripped if tag))
+    longest = max(map(len, note.tags), default=0)
+    if len(note.text) > MOST_LETTERS or len(note.tags) > MOST_TAGS or longest > 100:
         raise BadInput(f"a note has at most {MOST_LETTERS:,} letters, and {MOST_TAGS} tags of at most 100")
     notes = read_notes(folder) | {place: note}
     kept = {place: asdict(each) for place, each in notes.items() if each != Note()}

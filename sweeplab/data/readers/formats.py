@@ -75,23 +75,17 @@ def _of_lines(file: Path, encoding: str) -> Iterator[Row]:
 
 
 def _of_json(file: Path, encoding: str) -> Iterator[Row]:
-    """Yield the objects or strings of a list; of an object, those of the list in it; or the lines if each is JSON."""
-    parts: list[str] = []
+    """Yield the objects or strings of a list; of an object, those of the list in it."""
+    text = ""
     for part in text_parts(file, encoding):
-        parts.append(part)
-        if sum(map(len, parts)) > MOST_JSON:
-            raise BadInput(
-                f"{file} has more than {MOST_JSON:,} characters; allowed: JSON Lines, a row per line"
-            )
-    text = "".join(parts)
+        text += part
+        if len(text) > MOST_JSON:
+            raise BadInput(Problem(f"{file} has more than {MOST_JSON:,} characters", "JSON Lines"))
     try:
         value = _json_value(text)
     except ValueError as error:
-        first = text.lstrip().partition("\n")[0]
-        if "Extra data" not in str(error) or not first.rstrip().endswith("}"):
-            raise BadInput(f"{file} {error}") from None
-        yield from _of_lines(file, encoding)
-        return
+        allowed = "data.format: jsonl for a row a line" if "Extra data" in str(error) else ""
+        raise BadInput(Problem(f"{file} {error}", allowed)) from None
     if isinstance(value, dict):
         value = next((held for held in value.values() if isinstance(held, list) and held), [value])
     if not isinstance(value, list):
@@ -335,38 +329,36 @@ def named_rows(
 ) -> Iterator[Row]:
     """Yield the rows of a file with the values of the wanted fields, in their order.
 
-    `wanted` are alternatives: the first row decides which; the fields that the reading names come before them.
+    `wanted` are alternatives: the first whole row decides which; the fields that the reading names come before them.
 
     Raises:
         BadInput: the file has none of them; says which it has.
     """
     known = [reading.fields] if reading.fields else wanted
-    all_rows = rows(file, form, reading.encoding)
-    first = next((row for row in all_rows if row.values or not row.wrong), None)
-    if first is None:
-        # Each of its lines is bad, or it has none.
-        bad = [bad_line(file, row) for row in rows(file, form, reading.encoding)]
-        check_lines(bad)
-        raise NoText("empty", f"{file} is empty")
-    head = [name.strip() for name in first.values] if form.is_table else [*first.values]
-    names = _chosen(file, head, first, known, form, len(wanted[0]) > 1)
-    if names:
-        reading.taken[names] += 1
-    with_first, context = itertools.chain([first], all_rows), ""
-    named_by_column: Iterator[Row]
-    if form.is_table and names:
-        named_by_column = (_by_name(row, head) for row in all_rows)
-    elif form.is_table:  # the columns alone, in their order
-        names = known[0]
-        named_by_column = (_by_name(row, names) for row in with_first)
-    else:
-        named_by_column, context = with_first, CONTEXT.get(tuple(name.lower() for name in names), "")
-    for row in named_by_column:
-        values = row.values
+    head, names, context, is_begun = list[str](), tuple[str, ...](), "", False
+    for row in rows(file, form, reading.encoding):
         if row.wrong:
             yield row
             continue
-        if not isinstance(values, Mapping) or not all(name in values for name in names):
+        if not is_begun:
+            is_begun = True
+            head = [name.strip() for name in row.values] if form.is_table else [*row.values]
+            names = _chosen(file, head, row, known, form, len(wanted[0]) > 1)
+            if names:
+                reading.taken[names] += 1
+            if form.is_table and names:
+                continue  # the row has the names of the columns
+            if not names:  # the columns alone, in their order
+                head, names = [*known[0]], known[0]
+            context = CONTEXT.get(tuple(name.lower() for name in names), "")
+        if form.is_table and len(row.values) != len(head):
+            fields = several(len(row.values), "field")
+            yield Row(row.line, (), f"has {fields}; allowed: {len(head)}, {several_named(head)}")
+            continue
+        values = row.values
+        if not isinstance(values, Mapping):  # of two columns of one name the first counts
+            values = dict(zip(reversed(head), reversed(values), strict=True))
+        if not all(name in values for name in names):
             allowed = ", ".join(f'"{name}": "…"' for name in names)
             yield Row(row.line, (), f"has no {listed(names)}; allowed: {{{allowed}}}")
             continue
@@ -375,38 +367,32 @@ def named_rows(
         if isinstance(more, str) and more.strip():
             picked[0] = f"{picked[0]}\n\n{more}"
         yield Row(row.line, picked)
+    if not is_begun:
+        check_lines([bad_line(file, row) for row in rows(file, form, reading.encoding)])
+        raise NoText("empty", f"{file} is empty")
 
 
 def _chosen(
     file: Path, head: list[str], first: Row, known: Sequence[tuple[str, ...]], form: Format, are_pairs: bool
 ) -> tuple[str, ...]:
+    """Return the fields to take, as the file spells them; none where its columns have no names."""
     spelled = {name.lower(): name for name in reversed(head)} | {name: name for name in head}
     for names in known:
         if all(name in spelled or name.lower() in spelled for name in names):
-            return tuple(spelled[name] if name in spelled else spelled[name.lower()] for name in names)
+            return tuple(spelled.get(name) or spelled[name.lower()] for name in names)
     if form.name == "tsv" and are_pairs:
         return ()
     if not form.is_table and are_pairs:
         return known[0]
-    values = first.values
-    if isinstance(values, dict):
-        texts = [name for name, value in values.items() if isinstance(value, str)]
-    else:
-        texts = head
-    missing = known[0][0] if len(known) == 1 else listed(known[0])
     if are_pairs:
         absent = next(name for name in known[0] if name.lower() not in spelled)
         what = f"there is no column {absent}, but {several_named(head)}"
         allowed = f"a first line with {listed(known[0])}, or data.field: [NAME, NAME]"
         raise BadInput(Problem(what, allowed, file=file, line=first.line))
+    missing = known[0][0] if len(known) == 1 else listed(known[0])
+    texts = head
+    if isinstance(first.values, Mapping):
+        texts = [name for name, value in first.values.items() if isinstance(value, str)]
     what = f"{file} has no field {missing}, but {several_named(head)}" if head else f"{file} has no fields"
     allowed = f"data.field: {texts[0] if texts else 'NAME'}, or another"
     raise NoText("without a field of text", what, allowed, nearest(missing, head))
-
-
-def _by_name(row: Row, head: Sequence[str]) -> Row:
-    """Return a row of a table with the names of its columns; of two columns of one name the first."""
-    if len(row.values) != len(head):
-        wrong = f"has {several(len(row.values), 'field')}; allowed: {len(head)}, {several_named(head)}"
-        return Row(row.line, {}, wrong)
-    return Row(row.line, dict(zip(reversed(head), reversed([*row.values]), strict=True)))
