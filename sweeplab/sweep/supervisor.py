@@ -282,7 +282,8 @@ class _Supervisor:
         self._failed_alike: list[str] = []  # error types of the last trials in a row that failed the same way
 
     def run(self, notices: Sequence[str]) -> StudyEnd:
-        """Show the user the `notices`, then run the study to its end."""
+        """Show the user the `notices`, then run the study to its end; one that is complete is left as it is."""
+        is_done = self._is_complete()
         self.commands.add("start", asdict(self._start()))
         budget = read_spec(self.folder).budget
         if budget != self.spec.budget:  # the study was extended after its file was read
@@ -296,6 +297,9 @@ class _Supervisor:
                 self.engine.prepare(
                     range(len(self.plan.workers))
                 )  # workers start while MLflow is imported here
+            if is_done:
+                status = "complete"
+                return StudyEnd(self.folder, status, [])
             _open_tracking(self.trackers, self.spec, self.folder, self.plan)
             deque(self.watched.news(self.store.poll_commands()), maxlen=0)  # the past
             self.progress.clear_live()
@@ -316,6 +320,13 @@ class _Supervisor:
             self.commands.add("ended", status)
         self.notifier.notify_end(self.folder, status, errors)
         return StudyEnd(self.folder, status, [*errors, *self.notifier.errors])
+
+    def _is_complete(self) -> bool:
+        """Return whether the study came to its end before, and tracking has all of it: MLflow is slow to import."""
+        self.commands.read()
+        if self.commands.state.status != "complete" or self._has_work() or len(self.trackers) > 1:
+            return False
+        return self.tracker.is_complete(run.path for run in self.folder.runs())
 
     def _start(self) -> SupervisorStart:
         return SupervisorStart(

@@ -294,6 +294,10 @@ class MLflowTracker(Mirror):
         except FileNotFoundError:
             return False
 
+    def is_complete(self, folders: Iterable[Path]) -> bool:
+        """Return whether all of these runs have ended and were completely sent to this place, which still exists."""
+        return self._experiment.may_exist and all(self.is_shipped(folder) for folder in folders)
+
     def _marker(self, folder: Path, parent: str) -> str:
         """Name a completely shipped run by the place, the parent run's id, and the digest of the end.
 
