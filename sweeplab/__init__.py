@@ -89,11 +89,9 @@ def load_study(
         BadInput: the file is wrong; lists every problem in it.
     """
     from collections.abc import Mapping
-    from contextlib import nullcontext
     from functools import partial
 
     from sweeplab.api import Study
-    from sweeplab.errors import options_as_arguments
     from sweeplab.formatting import yaml_text
     from sweeplab.lab.identity import standing
     from sweeplab.lab.listing import study_source
@@ -107,15 +105,14 @@ def load_study(
     changes = {**hyperparameters, **(overrides if isinstance(overrides, Mapping) else {})}
     overrides = [] if isinstance(overrides, Mapping) else [*overrides]
     overrides += [f"{place}={yaml_text(value)}" for place, value in changes.items()]
-    # A list has the command line's words, and so have the refusals of one.
-    with options_as_arguments() if changes else nullcontext():
-        if isinstance(path, Mapping):
-            parts = {**path, "name": name or path.get("name")}
-            return Study(read_plain(parts, overrides, allow_plugins, find_run), folder)
-        file = study_source(path, folder)
-        spec = read_study(file, overrides, name, allow_plugins, find_run=find_run)
-        if ordered := standing(StudyFolder(folder, spec.name), spec):
-            spec = read_study(file, overrides, name, allow_plugins, ordered, find_run)
+    if isinstance(path, Mapping):
+        parts = {**path, "name": name or path.get("name")}
+        return Study(read_plain(parts, overrides, allow_plugins, find_run), folder)
+    file = study_source(path, folder)
+    spec = read_study(file, overrides, name, allow_plugins, find_run=find_run)
+    ordered = standing(StudyFolder(folder, spec.name), spec)
+    if ordered:
+        spec = read_study(file, overrides, name, allow_plugins, ordered, find_run)
     for place, _, address in spec.addresses:
         if spec.is_overridden(place):
             name_address(address)

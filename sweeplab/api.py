@@ -9,15 +9,13 @@ from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.errors import BadInput, TrackingUnavailable, options_as_arguments
-from sweeplab.formatting import several, yaml_text
+from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.formatting import yaml_text
 from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd, TrialEnded
 from sweeplab.lab.identity import check_same_study
 from sweeplab.lab.listing import tracking_uri_of
-from sweeplab.lab.showing import study_row
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
 from sweeplab.study.plan import Plan
@@ -194,16 +192,11 @@ class Study(Results):
     def __init__(self, spec: StudySpec, lab: Path) -> None:
         self.spec, self.lab = spec, lab
         self.folder = StudyFolder(lab, spec.name)
-        self._is_run_here = self._is_to_stop = False
 
     def __repr__(self) -> str:
         how = "not run yet"
         if self.folder.has_started:
-            row = study_row(self.folder)
-            of = f"{row['done']} of " if row["planned"] is not None else ""
-            how = f"{row['state']}, {of}{several(row['planned'] or row['done'], 'trial')}"
-            if row["best_value"] is not None:
-                how += f", best {row['best_value']:.4f}"
+            how = self.show().state
         return f"<study {self.folder.name} in {self.lab}: {how}>"
 
     def plan(self) -> Plan:
@@ -263,20 +256,13 @@ class Study(Results):
         if listen is None and progress:
             listen = _print_trial
         callbacks = Callbacks(self.folder, on_evaluation, on_trial_end, self._prune)
-        importing = Thread(target=_import_report, daemon=True)  # while the workers train
 
         def hear(event: Event, progress: StudyProgress) -> None:
-            if progress.live and importing.ident is None:
-                importing.start()
             if listen:
                 listen(event, progress)
             callbacks.hear(event)
 
-        self._is_to_stop, self._is_run_here = False, True
-        try:
-            ending = run_study(self.spec, self.lab, hear, lambda: max(interrupts(), int(self._is_to_stop)))
-        finally:
-            self._is_run_here = False
+        ending = run_study(self.spec, self.lab, hear, interrupts)
         on_end(ending.folder, ending.status)
         errors, status, report = list(ending.errors), ending.status, None
         if not interrupts() and any(ending.folder.runs()):
@@ -372,11 +358,10 @@ class Study(Results):
         from sweeplab.lab.listing import read_spec
         from sweeplab.sweep import steering
 
-        with options_as_arguments():
-            if by_law:
-                done = grow_by_law(self.folder)
-            else:
-                done = steering.extend(self.folder, trials_per_cell, time, widen)
+        if by_law:
+            done = grow_by_law(self.folder)
+        else:
+            done = steering.extend(self.folder, trials_per_cell, time, widen)
         now = read_spec(self.folder)
         parts = {name: getattr(now, name) for name in ("budget", "search", "grid", "cells")}
         self.spec = self.spec.model_copy(update=parts)
@@ -433,9 +418,6 @@ class Study(Results):
         Raises:
             BadInput: no process runs the study.
         """
-        if self._is_run_here:
-            self._is_to_stop = True
-            return
         from sweeplab.sweep import steering
 
         steering.stop(self.folder)
@@ -444,12 +426,6 @@ class Study(Results):
 def _print_trial(event: Event, progress: StudyProgress) -> None:
     if isinstance(event, TrialEnded):
         print(ended_in_words(event, progress), flush=True)
-
-
-def _import_report() -> None:
-    import sweeplab.analysis.studies
-    import sweeplab.report.page
-    import sweeplab.report.writer  # noqa: F401
 
 
 def report_data(lab: Path, names: Sequence[str]) -> ReportData:

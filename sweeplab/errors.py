@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -95,24 +94,6 @@ class DamagedFile(BadInput):
     def __init__(self, file: Path, what: str, cure: str) -> None:
         self.file, self.what, self.cure = file, what, cure
         super().__init__(Problem(f"{what}; {cure}", file=file))
-
-
-@contextmanager
-def options_as_arguments() -> Iterator[None]:
-    """Let refusals name arguments as Python has them: `trials_per_cell=-1` for `--trials-per-cell -1`."""
-
-    def argument(text: str) -> str:
-        named = re.sub(r"(?<!\S)--([a-z][a-z-]*) ", lambda option: f"{option[1].replace('-', '_')}=", text)
-        return re.sub(r"(?<!\S)-o ", "", named)
-
-    try:
-        yield
-    except BadInput as error:
-        problems = [
-            replace(problem, what=argument(problem.what), allowed=argument(problem.allowed))
-            for problem in error.problems
-        ]
-        raise BadInput(*problems) from error
 
 
 class TrackingUnavailable(Exception):  # noqa: N818 - a state of the world, not an error of the program

@@ -88,29 +88,18 @@ _labs: set[Path] = set()
 
 # An address, which is no path; `hf:/x` is what a path makes of `hf://x`.
 _ADDRESS = re.compile(r"(?:hf|https?|ftp|s3|gs)://?")
-_HUB = re.compile(
-    r"(?:hf://?|https?://?(?:www\.)?(?:huggingface\.co|hf\.co)/)(datasets/)?"
-    r"([\w.-]+(?:/(?!(?:resolve|blob|tree)/)[\w.-]+)?)"
-)
+DOWNLOAD_FIRST = "a path: download the file first, and give the path where you put it"
 
 
-def downloading(place: str) -> str:
-    """Return how a user downloads what an address names, and where it belongs; empty for a path."""
-    if not _ADDRESS.match(place):
-        return ""
-    hub = _HUB.match(place)
-    if not hub:
-        return "a path: download the file first, and give the path where you put it"
-    name, kind = hub[2], " --repo-type dataset" if hub[1] else ""
-    folder = name.rpartition("/")[2]
-    return f"a path: `hf download {name}{kind} --local-dir {folder}` puts it into the folder {folder}"
+def is_address(place: str) -> bool:
+    """Return whether a text is an address where a file or folder is meant."""
+    return bool(_ADDRESS.match(place))
 
 
 def check_is_path(place: str) -> None:
     """Refuse an address where a file or folder is meant."""
-    allowed = downloading(place)
-    if allowed:
-        raise BadInput(Problem(f"{place} is an address, and nothing is downloaded", allowed))
+    if is_address(place):
+        raise BadInput(Problem(f"{place} is an address, and nothing is downloaded", DOWNLOAD_FIRST))
 
 
 def keep_inside(lab: Path) -> None:
@@ -408,16 +397,13 @@ def full_disk(error: BaseException, labs: Sequence[Path]) -> str | None:
         return None
     lab = min(labs, key=free_bytes)
     for cause in _causes(error):
-        number, place = None, lab
         if isinstance(cause, OSError) and cause.errno in _FULL:
-            number, place = cause.errno, Path(os.fsdecode(cause.filename or lab))
-        elif _SQLITE_FULL in str(cause):
-            number = errno.ENOSPC
-        if number is not None:
+            place = Path(os.fsdecode(cause.filename or lab))
             if not place.is_absolute():  # the name of a stream
                 return None
-            free = f", {bytes_in_words(free_bytes(place))} free" if number == errno.ENOSPC else ""
-            return f"{place}: {_FULL[number]}{free}; {to_delete(lab)}"
+            return f"{place}: {_FULL[cause.errno]}; {to_delete(lab)}"
+        if _SQLITE_FULL in str(cause):
+            return f"{lab}: {_FULL[errno.ENOSPC]}; {to_delete(lab)}"
     return None
 
 

@@ -30,7 +30,7 @@ from sweeplab.lab.events import (
     WorkerExited,
 )
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import RunFolder, RunState
+from sweeplab.records.runs import RunFolder
 from sweeplab.tracking.connection import connect, tracking_uri
 
 STUDY = """\
@@ -105,13 +105,6 @@ def test_callbacks_hear_of_every_evaluation_and_what_they_raise_is_said(
     assert {(each.study, each.cell, each.seed) for each in evaluations} == {("tiny", "all", 0)}
 
 
-def test_curves_are_tidy(result: StudyResult) -> None:
-    curves = result.curves()
-    assert list(curves) == ["cell", "trial", "seed", "iteration", "train_tokens", "metric", "value"]
-    assert set(curves["metric"]) == {"train_loss", "val_loss"}
-    assert (curves["train_tokens"] == curves["iteration"] * 64).all()
-
-
 @pytest.mark.slow
 def test_a_study_of_the_lab_is_opened_shown_and_goes_on(result: StudyResult) -> None:
     study = sweeplab.open_study("tiny", result.folder.lab)
@@ -162,21 +155,20 @@ def test_a_study_is_stopped_from_a_callback_and_goes_on(
     assert end.value == done.best.loss
 
 
-def test_trials_are_a_frame_with_a_row_a_run(result: StudyResult) -> None:
-    frame = result.trials()
-    assert len(frame) == 2 and all(RunState(state).is_finished for state in frame["state"])
-    by_rate = frame.set_index("learning_rate")["state"]
-    assert by_rate[3e-3] == "complete" and by_rate[1e6] == "diverged"
-    assert (frame["max_iters"] == 100).all()
-
-
 def test_best_is_the_chosen_trial(result: StudyResult) -> None:
     best = result.best
     assert best.values == result.best_params == {"learning_rate": 3e-3} and best.cell == "all"
     assert result.best_value == best.loss < math.log(103) and best.metric == "val_loss"
     assert best.interval is None, "there is one seed"
     assert RunFolder(best.path).read_end().value == best.loss
-    assert result.trials_dataframe().equals(result.trials())
+    varied = ["cell", "trial", "seed", "state", "value", "learning_rate"]
+    frame = result.trials()
+    assert list(result.varied()) == varied == list(frame)[: len(varied)]
+    assert dict(zip(frame["learning_rate"], frame["state"], strict=True)) == {
+        3e-3: "complete",
+        1e6: "diverged",
+    }
+    assert result.trials_dataframe().equals(frame)
     assert {"Run", "Study", "laws", "load_run", "load_study", "make_study", "open_study"} < {*dir(sweeplab)}
     assert isinstance(sweeplab.open_study("tiny", result.folder.lab), sweeplab.Study)
 
@@ -196,13 +188,6 @@ def test_mlflow_has_the_studys_data_its_time_and_the_best_model_of_its_cell(resu
         assert data["train"].digest == prepare("python-docs", "char").token_digest[:16]
     elapsed = result.folder.elapsed_seconds
     assert parent.info.end_time - parent.info.start_time == pytest.approx(1000 * elapsed, abs=1)
-    note = parent.data.tags["mlflow.note.content"].splitlines()
-    assert note[0].startswith(f"**Best val_loss {best.loss:.4f}**: [all/")
-    assert "learning_rate 0.003" in note[0] and "artifacts/report/sweep.html)" in note[1]
-    assert (
-        note[2].startswith("Next commands: `sweeplab generate tiny --prompt 'The '")
-        and "sweeplab publish tiny" in note[2]
-    )
     (model,) = client.search_logged_models([experiment])
     assert (model.name, model.status, model.source_run_id) == ("tiny-all", "READY", best.run_id)
     assert [each.value for each in model.metrics] == [pytest.approx(best.loss)]
@@ -232,12 +217,6 @@ def test_a_published_model_is_a_function_of_text(result: StudyResult, tmp_path: 
     assert model.predict(pd.DataFrame({"any name": ["import "]}), params=more) == [text]
     with pytest.raises(MlflowException):
         model.predict([1.5])
-    kept = connect(lab, tracking_uri(lab)).get_model_version_download_uri("tiny", "1").removeprefix("file://")
-    assert Path(kept).is_relative_to(lab), "a copy's files are its own"
-    for name in ("models:/tiny@best", "models:/tiny/1", kept):
-        assert sweeplab.load_run(name, lab=lab).generate("import ", max_new_tokens=9) == text
-    with pytest.raises(BadInput, match="no run models:/tiny/2 at sqlite:///"):
-        sweeplab.load_run("models:/tiny/2", lab=lab)
     with pytest.raises(BadInput, match="no cell 'al'"):
         publish(folder, "al")
 
@@ -264,19 +243,11 @@ def test_a_run_by_any_name_writes_and_gives_logits(result: StudyResult) -> None:
             run.logits(wrong)
 
 
-def test_what_varied_comes_first(result: StudyResult) -> None:
-    varied = ["cell", "trial", "seed", "state", "value", "learning_rate"]
-    assert list(result.varied()) == varied == list(result.trials())[: len(varied)]
-    assert {*result.trials()["betas"]} == {(0.9, 0.95)}
-
-
 @pytest.mark.slow
 def test_a_study_is_reported_plotted_extended_and_given_trials(result: StudyResult, tmp_path: Path) -> None:
     shutil.copytree(result.folder.lab, tmp_path / "lab")
     study = sweeplab.open_study("tiny", tmp_path / "lab")
-    assert (
-        repr(study) == f"<study tiny in {tmp_path}/lab: finished, 2 of 2 trials, best {study.best.loss:.4f}>"
-    )
+    assert repr(study) == f"<study tiny in {tmp_path}/lab: finished: 2 of 2 trials>"
     assert study.report("sweep").read_text(encoding="utf-8").count("plotly") and study.look_ahead().done == 2
     lengths = sorted(len(line.x) for line in study.plot(x="iteration").data if line.x is not None)
     assert lengths[-1] >= 11, "the curve of the trial that came to its end"
@@ -284,16 +255,6 @@ def test_a_study_is_reported_plotted_extended_and_given_trials(result: StudyResu
         study.plot("learning_curve")
     assert study.enqueue(learning_rate=3e-3).trials and "(was 2)" in study.extend(trials_per_cell=1).what
     assert study.spec.budget.trials_per_cell == 1
-
-
-@pytest.mark.slow
-def test_the_end_is_told_before_the_report_is_written(result: StudyResult, tmp_path: Path) -> None:
-    shutil.copytree(result.folder.lab, tmp_path / "lab")
-    study = sweeplab.open_study("tiny", tmp_path / "lab")
-    shutil.rmtree(study.folder.report)
-    told = list[tuple[str, bool]]()
-    again = study.run(on_end=lambda folder, status: told.append((status, folder.report.exists())))
-    assert told == [("complete", False)] and again.report is not None and again.report.exists()
 
 
 def test_looking_for_a_run_makes_no_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,9 +308,9 @@ def test_values_make_the_same_study_as_a_file(tmp_path: Path) -> None:
     of_keys = sweeplab.load_study(keys, lab=tmp_path / "lab", name="other", max_iters=50)
     assert (of_keys.spec.name, of_keys.spec.fixed["max_iters"]) == ("other", 50)
     for wrong, message in (
-        (lambda: study.extend(trials_per_cell=-1), "trials_per_cell=-1: "),
-        (lambda: study.extend(), "nothing to extend by; allowed: trials_per_cell=N, time=such as 2h"),
-        (lambda: sweeplab.load_study(keys, maxiters=3), "maxiters=3: 'maxiters' is unknown"),
+        (lambda: study.extend(trials_per_cell=-1), "--trials-per-cell -1: "),
+        (lambda: study.extend(), "nothing to extend by; allowed: --trials-per-cell N"),
+        (lambda: sweeplab.load_study(keys, maxiters=3), "-o maxiters=3: 'maxiters' is unknown"),
     ):
         with pytest.raises(sweeplab.BadInput, match=f"^{message}"):
             wrong()

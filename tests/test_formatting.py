@@ -1,11 +1,5 @@
 """How numbers and addresses are written, wherever a person reads them."""
 
-import ast
-import re
-from functools import cache
-from itertools import pairwise
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -27,70 +21,6 @@ from sweeplab.formatting import (
     without_passwords,
     written,
 )
-
-PACKAGE = Path(several.__code__.co_filename).parent
-# What else stands before a plural: two numbers, of which the second is above one; a measured number; a verb.
-PLURAL = {
-    *("{many} trials", "{size} parameters", "{level} parameters", "{written(row['n_params'])} parameters"),
-    *("{smallest if smallest == largest else f'{smallest} to {largest}'} parameters", "{metric} tokens"),
-    *("{asked} tokens", "{tokens.words} times", "{sizes} parameters"),
-}
-
-
-@cache
-def calls_and_texts() -> list[tuple[Path, ast.Call | ast.JoinedStr]]:
-    """Return all calls and f-strings of the package, with their files."""
-    trees = {file: ast.parse(file.read_text()) for file in sorted(PACKAGE.rglob("*.py"))}
-    walked = ((file, node) for file, tree in trees.items() for node in ast.walk(tree))
-    return [(file, node) for file, node in walked if isinstance(node, ast.Call | ast.JoinedStr)]
-
-
-@cache
-def formatted_before_words() -> list[tuple[str, str, str]]:
-    """Return of each f-string of the package every value that words follow: its place, the value, and the words."""
-    before = []
-    for file, node in calls_and_texts():
-        for value, words in pairwise(node.values if isinstance(node, ast.JoinedStr) else ()):
-            if isinstance(value, ast.FormattedValue) and isinstance(words, ast.Constant):
-                spec = ast.unparse(value.format_spec)[2:-1] if value.format_spec else ""
-                place = f"{file.relative_to(PACKAGE)}:{value.lineno}"
-                shown = f"{{{ast.unparse(value.value)}{spec and ':'}{spec}}}"
-                before.append((place, shown, words.value))
-    return before
-
-
-def test_every_count_agrees_with_its_noun() -> None:
-    """A number from the program stands before a plural only by way of `several`, whose nouns are looked for."""
-    calls = (
-        call
-        for _, call in calls_and_texts()
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
-        if call.func.id == "several" and len(call.args) == 2
-    )
-    nouns = {call.args[1].value.split()[-1] for call in calls if isinstance(call.args[1], ast.Constant)}
-    plurals = {several(2, noun)[2:] for noun in nouns}
-    assert {"trials", "runs", "seeds"} < plurals
-    found = [
-        f"{place}: {value}{words}"
-        for place, value, words in formatted_before_words()
-        for noun in re.findall(rf"^ (?:[a-z]+ )?({'|'.join(plurals)})\b", words)
-        # A constant of the code is above one; a number with digits after the point is measured.
-        if not value.strip("{}").isupper()
-        and not re.search(r"[%efg]}$|several|rounded|cell_text|command|join|name}$", value)
-        if f"{value} {noun}" not in PLURAL
-    ]
-    assert not found
-
-
-def test_every_length_of_time_is_written_by_one_function() -> None:
-    units = re.compile(r" ?(s|secs?|seconds?|mins?|minutes?|h|hours?)\b")
-    found = [
-        f"{place}: {value}{words}"
-        for place, value, words in formatted_before_words()
-        if units.match(words) and (words.startswith(" ") or ":" in value or "seconds" in value)
-        if not place.startswith("formatting.py")
-    ]
-    assert not found
 
 
 @pytest.mark.parametrize(
@@ -188,36 +118,3 @@ def test_an_address_without_a_password_stays_as_it_is(address: str) -> None:
 
 def test_a_token_in_the_place_of_a_user_is_not_shown() -> None:
     assert without_password("https://token@host/path") == "https://host/path"
-
-
-# Nouns that stand after a count in what commands print, and counts that are never one.
-COUNTED = re.compile(
-    r"\{(?!\w+\(|[A-Z_]+[:,]*\}|name\}|command\}|.*command\()(?P<count>[^{}]+)\} (?:[a-z]+ )?"
-    r"(?:trials|runs|cells|workers|rows|points|shapes|nodes|evaluations|steps)\b"
-)
-NEVER_ONE = {
-    "len(found)",
-    "len(plan.cells)",
-    "n_sharing",
-    "many",
-    "n_cells:,",
-    "space.n_points:,",
-    "points.n:,",
-}
-
-
-def test_one_function_writes_counts_with_their_nouns() -> None:
-    assert (several(1, "trial"), several(2, "trial"), several(1200, "more cell")) == (
-        "1 trial", "2 trials", "1,200 more cells"
-    )  # fmt: skip
-    package = Path(__import__("sweeplab").__file__).parent
-    rooms = ("api.py", "cli", "doctor", "lab", "records", "study", "sweep")
-    files = [file for room in rooms for file in ([package / room, *(package / room).rglob("*.py")])]
-    found = [
-        f"{file.name}: {match[0]}"
-        for file in files
-        if file.suffix == ".py"
-        for match in COUNTED.finditer(file.read_text())
-        if match["count"] not in NEVER_ONE
-    ]
-    assert not found, "several() leaves out the s of one"

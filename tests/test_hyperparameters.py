@@ -9,7 +9,6 @@ from sweeplab.hyperparameters import (
     AUTO,
     CATEGORIES,
     CONDITIONS,
-    MINIMAL,
     SHAPE,
     TABLE,
     Hyperparameters,
@@ -39,12 +38,6 @@ def test_has_the_fields_names_and_sample_values(category: str) -> None:
     for name, sample in FIELD[category].items():
         assert (TABLE[name].category, TABLE[name].sample) == (category, sample)
         assert type(TABLE[name].sample) is type(sample)
-
-
-def test_minimal_is_the_eight() -> None:
-    eight = "batch_size block_size max_iters learning_rate n_embd n_head n_layer dropout"
-    assert eight.split() == list(MINIMAL)
-    assert set(MINIMAL) <= set(TABLE)
 
 
 def test_defaults_are_the_samples_but_for_what_is_settled() -> None:
@@ -84,14 +77,6 @@ def test_suggested_ranges_lie_within_the_bounds() -> None:
             assert low > 0 or not row.suggested.get("log")
             assert set(row.suggested) <= {"min", "max", "log", "step", "when", "divides"}
             assert {row.suggested[key] for key in ("when", "divides") if key in row.suggested} <= set(TABLE)
-
-
-def test_a_step_of_a_suggested_range_reaches_its_end() -> None:
-    stepped = [row.suggested for row in TABLE.values() if "step" in (row.suggested or ())]
-    assert stepped
-    for suggested in stepped:
-        steps = (suggested["max"] - suggested["min"]) / suggested["step"]
-        assert steps == pytest.approx(round(steps))
 
 
 @given(row=ROWS, value=ANYTHING)
@@ -141,20 +126,6 @@ def test_check_keeps_to_the_bounds(row, value) -> None:
 def test_check_refuses(name: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"^{name} is .*; allowed: "):
         TABLE[name].check(value)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "checked"),
-    [
-        ("n_layer", 3.0, 3),
-        ("dropout", 0, 0.0),
-        ("betas", [0.9, 0.99], (0.9, 0.99)),
-        ("grad_clip", None, None),
-    ],
-)
-def test_check_gives_the_rows_own_type(name: str, value: object, checked: object) -> None:
-    assert TABLE[name].check(value) == checked
-    assert type(TABLE[name].check(value)) is type(checked)
 
 
 def test_imports_nothing_but_the_standard_library() -> None:

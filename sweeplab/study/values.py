@@ -13,7 +13,7 @@ from pydantic_core import InitErrorDetails
 
 from sweeplab.errors import nearest
 from sweeplab.expressions import ALLOWED, Expression, in_table_names
-from sweeplab.files import downloading
+from sweeplab.files import DOWNLOAD_FIRST, is_address
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter, is_number
 from sweeplab.model.shape import FIELDS
 from sweeplab.study.problems import Refusal
@@ -137,9 +137,8 @@ def local(place: str) -> str:
     Raises:
         Refusal: it is an address.
     """
-    allowed = downloading(place)
-    if allowed:
-        raise Refusal("is an address, and nothing is downloaded", allowed)
+    if is_address(place):
+        raise Refusal("is an address, and nothing is downloaded", DOWNLOAD_FIRST)
     return place
 
 

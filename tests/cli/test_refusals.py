@@ -30,7 +30,7 @@ REFUSED = [
     *((old, f"sweeplab {old} is now: {new}") for old, new in MOVED.items()),
     ("data hf://datasets/owner/texts", "hf://datasets/owner/texts is an address, and nothing is downloaded; allowed: "),
     ("study init new --data s3://bucket/notes.txt", "download the file first, and give the path where you put it"),
-    ("import-hf hf://gpt2", "`hf download gpt2 --local-dir gpt2` puts it into the folder gpt2"),
+    ("import-hf hf://gpt2", "download the file first, and give the path where you put it"),
     ("study run tiny.yaml --lap x", "No such option: --lap (Possible options: "),
     *((f"study {name} tny", NO_STUDY) for name in ("show", "watch", "stop", "pause", "resume", "extend")),
     *((f"study {name} tny", NO_STUDY) for name in ("rm", "doctor", "best", "confirm", "export", "publish")),

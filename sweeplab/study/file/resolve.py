@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from sweeplab import plugins
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.files import downloading
+from sweeplab.files import is_address
 from sweeplab.plugins import Code, import_allowed, installed, is_package
 from sweeplab.study.file.overrides import lay_all_over, move_shares, rename
 from sweeplab.study.file.parse import parse
@@ -98,7 +98,7 @@ def preset(name: str) -> Preset:
 def _lay_start_under(document: dict[str, Any], problems: Problems, find_run: FindRun) -> None:
     """Add to `fixed` the model values of the run in `init_from`, except those that the document sets itself."""
     written, data, source = document.get("init_from"), document.get("data"), problems.source
-    if not isinstance(written, str) or downloading(written):
+    if not isinstance(written, str) or is_address(written):
         return
     # Imported here because it imports numpy, which is slow.
     from sweeplab.study.inputs import NO_CHECKPOINT, no_start, open_start
