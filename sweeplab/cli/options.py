@@ -210,6 +210,12 @@ def named_study(name: str | None, lab: Path | None) -> StudyFolder:
 
 def named_file(file: Path | None, lab: Path | None) -> Path:
     """Return the study file that the user named, or refuse with the known ones and how to create one."""
+    if file is not None and file.is_dir():
+        raise BadInput(
+            f"{file}: this is a folder; `sweeplab init NAME --data {file}` writes a study of its texts"
+        )
+    if file is not None and file.is_file() and file.suffix not in ("", ".yaml", ".yml"):
+        raise BadInput(f"{file}: this is a text; `sweeplab init NAME --data {file}` writes a study of it")
     if file is not None:
         return file
     known = sorted({*map(str, files_here()), *study_names(lab_folder(lab))})

@@ -34,6 +34,8 @@ from sweeplab.tracking.loading import LoadedRun
 from sweeplab.train.checkpoint import write_checkpoint
 from sweeplab.train.devices import settle_devices
 
+TRAIN_SO = "a model with these values comes from `sweeplab run STUDY --name NEW -o NAME=VALUE`"
+
 
 def architecture_of(shape: ModelShape, imported_as: str = "") -> Architecture:
     """Return the class that can express a model: that of the folder it was imported from, or the first of its family.
@@ -51,7 +53,7 @@ def architecture_of(shape: ModelShape, imported_as: str = "") -> Architecture:
     names = dict.fromkeys(name for condition in unmet for name in sorted(condition.names))
     values = ", ".join(f"{name} {str(getattr(shape, name)).lower()}" for name in names)
     allowed = "; ".join(condition.text for condition in unmet)
-    raise BadInput(Problem(f"{closest.class_name} cannot express {values}", allowed))
+    raise BadInput(Problem(f"{closest.class_name} cannot express {values}", f"{allowed}; {TRAIN_SO}"))
 
 
 def export_run(run: LoadedRun, folder: Path, force: bool = False) -> Architecture:

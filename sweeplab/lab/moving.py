@@ -84,7 +84,7 @@ def rename_study(folder: StudyFolder, new: str) -> Done:
         sync_folder(renamed.path.parent)
     finish_renaming(renamed)
     what = f"{old} is now {new}; a study file with `name: {old}` would start a new study"
-    return Done(what, [renamed.command("rename", old)])
+    return Done(what, [renamed.command("rename", old, "--yes")])
 
 
 def finish_renaming(folder: StudyFolder) -> bool:

@@ -29,7 +29,7 @@ from sweeplab.lab.listing import StudyTrials, find_trial, read_spec
 from sweeplab.lab.moving import Done
 from sweeplab.lab.storage import SEED_OFFSET
 from sweeplab.processes import python, python_environment
-from sweeplab.records.folders import StudyFolder, some_of
+from sweeplab.records.folders import StudyFolder, named_cell, some_of
 from sweeplab.records.runs import RunState
 from sweeplab.study.file.parse import parse
 from sweeplab.study.file.reading import read_study
@@ -314,25 +314,34 @@ def _said(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def enqueue(folder: StudyFolder, words: Sequence[str]) -> Done:
+def enqueue(
+    folder: StudyFolder, words: Sequence[str], cell: str | None = None, dry_run: bool = False
+) -> Done:
     """Enqueue trials with given values (`name=value`), to be tried next: one in every cell that has these values.
 
-    The sampler chooses the searched hyperparameters that are not given.
+    The sampler chooses the searched hyperparameters that are not given. A `cell` narrows it to that one; with `dry_run`
+    nothing is enqueued.
 
     Raises:
-        BadInput: a name is neither searched nor in the grid, or the study does not allow a value.
+        BadInput: a name is neither searched nor in the grid, there is no such cell, or a value is not allowed.
     """
     store = open_store(folder)
     values = _read(words, store.spec)
+    if cell is not None:
+        cell = named_cell(folder.name, [each.key for each in store.cells], cell)
     searched = {name: value for name, value in values.items() if name in store.spec.search}
     points = []
     for space in store.spaces:
-        if all(space.given[name] == value for name, value in values.items() if name not in searched):
+        fits = all(space.given[name] == value for name, value in values.items() if name not in searched)
+        if fits and cell in (None, space.cell.key):
             points.append((space.cell, _point(space, searched)))
     if not points:
         raise BadInput(f"no cell of study {folder.name} has {', '.join(words)}: its constraints exclude it")
+    if dry_run:
+        cells = some_of([of.key for of, _ in points])
+        return Done(f"{several(len(points), 'trial')} would be enqueued: one in each of {cells}", [])
     with store.storage.transaction():
-        added = [_enqueue(store, cell, point, {"enqueued": values}) for cell, point in points]
+        added = [_enqueue(store, of, point, {"enqueued": values}) for of, point in points]
     store.commands.add("enqueue", {"trials": added, "values": values})
     return _asked(folder, store, f"enqueued: {_listed(added)}", added)
 
@@ -467,7 +476,8 @@ def _enqueue(
 
 def _asked(folder: StudyFolder, store: Store, what: str, added: list[tuple[str, int]]) -> Done:
     withdrawals = [_of_trial(folder, cell, number).command("stop") for cell, number in added]
-    return Done(f"{several(len(added), 'trial')} {what}; {_when(folder, store)}", withdrawals, added)
+    undo = [" && ".join(withdrawals)]
+    return Done(f"{several(len(added), 'trial')} {what}; {_when(folder, store)}", undo, added)
 
 
 def _of_trial(folder: StudyFolder, cell: str, number: int) -> StudyFolder:

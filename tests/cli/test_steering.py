@@ -134,7 +134,7 @@ def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab: Path) -> No
     printed = cli("study", "show", "tiny", "--trial", "3").out
     assert ["learning_rate", "0.005", "enqueued"] in [line.split() for line in printed.splitlines()]
     assert "seed 0: complete: reached max_iters" in printed
-    assert "┤" in printed and "time: waiting" in printed
+    assert "time: waiting" in printed
     log = cli("watch", "tiny", "--log").out
     for line in (
         "study: enqueue trial 2 in cell n_embd=16, with n_embd 16, learning_rate 5e-3\n",
@@ -210,7 +210,7 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
         subprocess.Popen(
             [*PROGRAM, "study", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        for words in (["watch", "long"], ["logs", "long", "--follow"])
+        for words in (["watch", "long"], ["watch", "long", "--log"])
     ]
     assert "long: 1 of 2 trials" in followers[0].stderr.readline()
     assert cli("study", "stop", "long").code == 0

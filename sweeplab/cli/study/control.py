@@ -137,11 +137,14 @@ def enqueue(
         list[str],
         argument("NAME=VALUE...", "Hyperparameters of its search and grid.", autocompletion=options.enqueued),
     ],
+    cell: options.OneCell = None,
+    dry_run: Annotated[bool, flag("Only say which trials would be enqueued.", "--dry-run")] = False,
     lab: options.Lab = None,
 ) -> Answer:
     """Enqueue trials with given values, to run next.
 
-    Values of the grid choose the cells; the sampler chooses searched values that are not given.
+    Values of the grid choose the cells, each of which gets a trial; --cell narrows them to one. The sampler chooses
+    searched values that are not given.
     Enqueued trials also run in a full cell, on top of its budget.
 
     \b
@@ -149,4 +152,4 @@ def enqueue(
     """
     from sweeplab.sweep import steering
 
-    return answer_of(steering.enqueue(find_study(lab, name), values))
+    return answer_of(steering.enqueue(find_study(lab, name), values, cell, dry_run))

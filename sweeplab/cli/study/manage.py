@@ -41,7 +41,8 @@ def init(
 ) -> None:
     """Write a commented study file.
 
-    With --data it has three sizes that suit the data: `sweeplab data FILE` shows how they are read.
+    With --data it has three sizes that suit the data, or with --table too the values of the table: `sweeplab data
+    FILE` shows how the data are read.
 
     \b
     $ sweeplab init mine --data notes.txt
@@ -50,19 +51,19 @@ def init(
     """
     from sweeplab.study.file.markdown import MarkdownTables, read_tables
     from sweeplab.study.file.overrides import read_grid, read_search
+    from sweeplab.study.file.reading import read_text
     from sweeplab.study.file.resolve import preset as preset_of
-    from sweeplab.study.file.template import study_text
+    from sweeplab.study.file.template import first_study, section_of, study_text
     from sweeplab.study.search import SUGGESTED
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise BadInput(Problem(f"{name!r} cannot be a study's name", "letters, digits and . _ - inside"))
     file = output or Path("studies" if Path("studies").is_dir() else ".", f"{name}.yaml")
     if data is not None:
-        from sweeplab.study.file.template import first_study
         from sweeplab.sweep.planning import allow_files
-
-        if minimal or search or grid or table or preset:
-            raise BadInput(Problem("--data chooses all values", "--output and --force beside it"))
+    if data is not None and not table:
+        if minimal or search or grid or preset:
+            raise BadInput(Problem("--data chooses all values", "--table, --output and --force beside it"))
         if file.exists() and not force:
             raise BadInput(Problem("the file exists already", "--force to overwrite it", file=file))
         say_start(f"reading {data}")
@@ -71,6 +72,7 @@ def init(
         write_study(file, text, force, "run")
         typer.echo("\n".join(words))
         return
+    section = section_of(data, file.parent) if data is not None else None
     entries = read_search(search or ())
     searched = None if search is None else list(entries)
     values = preset_of(preset).values if preset else {}
@@ -78,7 +80,7 @@ def init(
     def text_of(tables: MarkdownTables) -> str:
         ranges = tables.ranges | {name: entry for name, entry in entries.items() if entry != SUGGESTED}
         cells = read_grid(grid or (), ranges, search or ())
-        return study_text(name, minimal, searched, {**values, **tables.values}, ranges, cells)
+        return study_text(name, minimal, searched, {**values, **tables.values}, ranges, cells, section)
 
     if table:
         text, left_out = read_tables(table).for_any_machine().study(text_of)
@@ -86,6 +88,8 @@ def init(
     else:
         text, notices = text_of(MarkdownTables()), []
     text = "".join(f"# {notice}\n" for notice in notices) + text
+    if data is not None:
+        allow_files(read_text(text, file), lab_folder(None))
     write_study(file, text, force, "plan")
     for notice in notices:
         typer.echo(notice, err=True)

@@ -40,13 +40,15 @@ def study_text(
     values: Mapping[str, Any] | None = None,
     ranges: Mapping[str, Any] | None = None,
     grid: Mapping[str, Sequence[Any]] | None = None,
+    data: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the text of a commented study file; it has one cell, unless `grid` gives more.
 
-    The file has every hyperparameter, or with `minimal` the eight that matter most and those of `values` and
-    `search`. `values` replace the table's defaults. The names in `search` are tuned in their `ranges`, or in
-    the table's suggested ones; None tunes the names in `ranges`, or the usual ones. The first trial has the values that
-    the searched hyperparameters would have without a search, if these are in range.
+    Without `data` it reads a corpus that is shipped. It has every hyperparameter, or with `minimal` the eight that
+    matter most and those of `values` and `search`. `values` replace the table's defaults. The names in `search` are
+    tuned in their `ranges`, or in the table's suggested ones; None tunes the names in `ranges`, or the usual ones.
+    The first trial has the values that the searched hyperparameters would have without a search, if these are in
+    range.
 
     Raises:
         BadInput: a name to search is unknown or has no range, or n_head does not divide n_embd.
@@ -77,13 +79,17 @@ def study_text(
     tuned = {name: ranges.get(name, SUGGESTED) for name in TABLE if name in kept and name in search}
     fixed = {name: effective[name] for name in TABLE if name in kept and name not in tuned}
     unit = loss_unit([effective["objective"]])
+    read = f"data: {yaml_text(data)}"
+    if data is None:
+        read = f"""\
+data:
+  corpus: python-docs  # {" | ".join(CORPORA)}; text and pairs need a path
+  tokenizer: char  # {" | ".join(TOKENIZERS)}"""
     return f"""\
 # Check with `sweeplab plan`, train with `sweeplab run`; `sweeplab hyperparameters` lists them all.
 name: {yaml_text(name)}
 
-data:
-  corpus: python-docs  # {" | ".join(CORPORA)}; text and pairs need a path
-  tokenizer: char  # {" | ".join(TOKENIZERS)}
+{read}
 {_fixed(fixed)}{_searched(tuned, known)}
 {_grid(grid)}# cells: [{{}}, {{norm: rmsnorm}}, {{positions: rotary}}]  # or: each cell changes these values of fixed
 
