@@ -13,7 +13,7 @@ READMES = sorted(
     for folder in (".", ".github", "sweeplab", "studies", "dashboards", "tests")
     for each in (REPOSITORY / folder).glob({".": "README.md", ".github": "*.md"}.get(folder, "**/README.md"))
 )
-LONGEST = 160
+LONGEST = 150
 
 
 @pytest.mark.parametrize("readme", READMES, ids=lambda each: str(each.relative_to(REPOSITORY)))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 from sweeplab.cli.options import argument, flag, option
-from sweeplab.cli.printing import Answer, console, print_rows, say, say_start, say_warnings
+from sweeplab.cli.printing import Answer, print_rows, say, say_start, say_warnings
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import on_one_line, range_in_words, several, yaml_text
 from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
@@ -104,17 +103,18 @@ def hyperparameters(
 
 
 def _print_table(rows: list[Hyperparameter]) -> None:
-    from rich.table import Column, Table
-    from rich.text import Text
-
-    name = Column("Parameter", style="cyan", no_wrap=True)
-    table = Table(name, "Sample value", "Suggested", "Meaning", box=None, header_style="bold", pad_edge=False)
-    for category, members in groupby(rows, lambda row: row.category):
-        table.add_row(Text(CATEGORIES[category], "bold"))
-        for row in members:
-            sample = yaml_text(row.sample)
-            if row.default != row.sample:
-                sample += f", default {yaml_text(row.default)}"
-            unit = f" ({row.unit})" if row.unit not in row.meaning.lower() else ""
-            table.add_row(f"  {row.name}", sample, range_in_words(row.suggested), f"{row.meaning}{unit}")
-    console().print(table)
+    shown = []
+    for row in rows:
+        sample = yaml_text(row.sample)
+        if row.default != row.sample:
+            sample += f", default {yaml_text(row.default)}"
+        unit = f" ({row.unit})" if row.unit not in row.meaning.lower() else ""
+        suggested = range_in_words(row.suggested) or None
+        cells = {
+            "parameter": row.name,
+            "category": row.category,
+            "sample value": sample,
+            "suggested": suggested,
+        }
+        shown.append(cells | {"meaning": f"{row.meaning}{unit}"})
+    print_rows(shown, text=("parameter", "category", "sample value", "suggested", "meaning"))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import shlex
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.hyperparameters import ALIASES, AUTO, TABLE, canonical
 from sweeplab.lab.listing import file_of, files_here, find_study, latest_study, name_in, study_names
 from sweeplab.records.folders import StudyFolder, lab_folder
 
@@ -50,53 +49,6 @@ def cells(ctx: typer.Context, incomplete: str) -> list[str]:
 
             keys = [cell.key for cell in cells_named(read_study(file_of(named)), None, None)]
     return [key for key in keys if key.startswith(incomplete) and is_literal(key)]
-
-
-def engines(incomplete: str) -> list[str]:
-    """Return the types of engines that start with `incomplete`."""
-    from sweeplab.study.spec import Engine
-
-    return [name for name in get_args(Engine.model_fields["type"].annotation) if name.startswith(incomplete)]
-
-
-def settings(incomplete: str) -> list[tuple[str, str]]:
-    """Return the hyperparameters, also by other common names, that complete `incomplete`, or the values of one.
-
-    Each comes with its meaning.
-    """
-    name, equals, _ = incomplete.partition("=")
-    row = TABLE.get(canonical(name))
-    if equals and row:
-        known = [*row.choices, *(["true", "false"] if row.kind == "bool" else [])]
-        known += [AUTO] * row.automatic + ["null"] * row.optional
-        offered = {f"{name}={value}": row.meaning for value in known}
-    else:
-        offered = {f"{row.name}=": row.meaning for row in TABLE.values()}
-        if incomplete:
-            offered |= {f"{other}=": name for other, name in ALIASES.items()}
-    return [(text, meaning) for text, meaning in offered.items() if text.startswith(incomplete)]
-
-
-def names(incomplete: str) -> list[tuple[str, str]]:
-    """Return the hyperparameters that complete `incomplete`, where a name alone is allowed too."""
-    return [(text.removesuffix("="), meaning) for text, meaning in settings(incomplete)]
-
-
-def enqueued(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Return those of `settings` that can be enqueued in the named study."""
-    with suppress(BadInput, OSError):
-        folder = find_study(ctx.params.get("lab"), str(ctx.params.get("name")))
-        study = folder.read(folder.canonical_file)
-        known = set().union(study["grid"], study["search"], *study.get("cells", ()))
-        return [each for each in settings(incomplete) if canonical(each[0].partition("=")[0]) in known]
-    return []
-
-
-def presets(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the presets whose names start with `incomplete`."""
-    from sweeplab.study.spec import preset_names
-
-    return [name for name in preset_names() if name.startswith(incomplete)]
 
 
 def option(metavar: str, help: str, *names: str, **settings: Any) -> Any:
@@ -151,7 +103,6 @@ Overrides = Annotated[
         "NAME=VALUE",
         "Set a hyperparameter, or another key such as budget.time=10m. Repeatable.",
         *("-o", "--override"),
-        autocompletion=settings,
     ),
 ]
 Grid = Annotated[
@@ -160,7 +111,6 @@ Grid = Annotated[
         "NAME=A,B,…",
         "Make one cell per combination of these values. Repeatable.",
         "--grid",
-        autocompletion=settings,
     ),
 ]
 Search = Annotated[
@@ -169,12 +119,11 @@ Search = Annotated[
         "NAME=LOW..HIGH",
         "Tune over LOW..HIGH, A,B,… or (NAME alone) its range. Repeatable.",
         "--search",
-        autocompletion=names,
     ),
 ]
 Preset = Annotated[
     str | None,
-    option("NAME", "Values of a published model: gpt2, bert-base, t5-small, …", autocompletion=presets),
+    option("NAME", "Values of a published model: gpt2, bert-base, t5-small, …"),
 ]
 AllowPlugins = Annotated[bool, flag("Allow the study's plugins, which are code, once.", "--allow-plugins")]
 Force = Annotated[bool, flag("Overwrite what exists already.", "--force")]

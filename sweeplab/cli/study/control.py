@@ -135,7 +135,10 @@ def enqueue(
     name: options.StudyName,
     values: Annotated[
         list[str],
-        argument("NAME=VALUE...", "Hyperparameters of its search and grid.", autocompletion=options.enqueued),
+        argument(
+            "NAME=VALUE...",
+            "Hyperparameters of its search and grid.",
+        ),
     ],
     cell: options.OneCell = None,
     dry_run: Annotated[bool, flag("Only say which trials would be enqueued.", "--dry-run")] = False,

@@ -28,7 +28,6 @@ def run(
         option(
             "TYPE",
             "Start workers by local, slurm or ray, instead of the file's engine.",
-            autocompletion=options.engines,
         ),
     ] = None,
     grid: options.Grid = None,
