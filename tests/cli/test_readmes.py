@@ -13,7 +13,7 @@ What each kind of block and command gets:
 What each command gets:
 
 - sweeplab: runs in this process and must succeed. Those of TRAINS, SERVES and CLUSTER are parsed, and planned if they
-  run a study; tests marked slow, slurm and ray let them train and serve, all but `confirm`, which has tests of its own.
+  run a study; tests marked slurm and ray let them train on a cluster, the others have tests of their own.
 - pip, pytest, python and scripts: the extras, files, tests and options that they name exist. export: it is a setting.
 
 What is shown is compared line by line, whatever the spaces between words. `…` stands for any text, on a line of its own
@@ -25,7 +25,6 @@ import io
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -39,7 +38,7 @@ from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
-from terminal import PROGRAM, play
+from terminal import PROGRAM
 from typer.main import get_command
 from workers_here import workers_here
 
@@ -163,12 +162,6 @@ class Shared:
     first: list[str]
     printed: str
 
-    @property
-    def is_whole(self) -> bool:
-        return (self.folder / "studies/small.yaml").read_text() == (
-            REPOSITORY / "studies/small.yaml"
-        ).read_text()
-
 
 def typed(folder: Path, words: list[str]) -> str:
     """Run a sweeplab command as a process, and return what it prints."""
@@ -177,11 +170,11 @@ def typed(folder: Path, words: list[str]) -> str:
     return process.stdout
 
 
-def write_studies(folder: Path, short: bool) -> None:
-    """Copy the studies; small.yaml trains seconds instead of minutes if it is to be short."""
+def write_studies(folder: Path) -> None:
+    """Copy the studies; small.yaml trains seconds instead of minutes."""
     shutil.copytree(REPOSITORY / "studies", folder / "studies")
     text = (folder / "studies/small.yaml").read_text("utf-8")
-    for before, after in SHORT.items() if short else ():
+    for before, after in SHORT.items():
         assert text.count(before) == 1, before
         text = text.replace(before, after)
     (folder / "studies/small.yaml").write_text(text, "utf-8")
@@ -198,22 +191,14 @@ def said_here(folder: Path, words: list[str]) -> str:
     return out.getvalue()
 
 
-def made(folder: Path, short: bool) -> Shared:
-    """Run README's first command in a folder with the studies; the short study needs no processes of its own."""
-    write_studies(folder, short)
-    blocks = (item for item in items((REPOSITORY / "README.md").read_text("utf-8")) if item.kind == "sh")
-    first = next(words for words, _ in commands(next(blocks).lines) if words[0] == "sweeplab")[1:]
-    return Shared(folder, first, (said_here if short else typed)(folder, first))
-
-
 @pytest.fixture(scope="module")
 def short(tmp_path_factory: pytest.TempPathFactory) -> Shared:
-    return made(tmp_path_factory.mktemp("short"), short=True)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Shared:
-    return made(tmp_path_factory.mktemp("whole"), short=False)
+    """Run README's first command in a folder with the studies."""
+    folder = tmp_path_factory.mktemp("short")
+    write_studies(folder)
+    blocks = (item for item in items((REPOSITORY / "README.md").read_text("utf-8")) if item.kind == "sh")
+    first = next(words for words, _ in commands(next(blocks).lines) if words[0] == "sweeplab")[1:]
+    return Shared(folder, first, said_here(folder, first))
 
 
 @dataclass
@@ -308,17 +293,13 @@ class Page:
             check_script([word for word in words if word != "python"], self.path.parent)
 
     def _sweeplab(self, words: list[str], shown: list[str]) -> None:
-        is_whole, kinds = self.shared.is_whole, {*words[:2]}
+        kinds = {*words[:2]}
         if words == self.shared.first:
             self.printed = self.shared.printed
-        elif kinds & SERVES and is_whole:
-            self._serves(words)
-        elif {*words} & CLUSTER or "confirm" in kinds or (kinds & (TRAINS | SERVES) and not is_whole):
+        elif {*words} & CLUSTER or kinds & (TRAINS | SERVES):
             if "run" in kinds:
                 self._runs([*words, "--dry-run"])
             assert not shown
-        elif "--name" in words:  # half an hour as it is written
-            self._runs([*words, "-o", "max_iters=60", "-o", "warmup_iters=6"])
         else:
             self.printed = self._runs(words)
         if shown:
@@ -334,12 +315,6 @@ class Page:
         ended = self.cli(*words)
         assert ended.code == 0, f"{shlex.join(words)} exits with {ended.code}: {ended.err}"
         return ended.out
-
-    def _serves(self, words: list[str]) -> None:
-        """Type a command that serves until Ctrl-C in a terminal, and press Ctrl-C when it has said where."""
-        stop = [(lambda screen: "http" in screen.text, signal.SIGINT)]
-        played = play(words, self.shared.folder, signals=stop if words[0] in ("dashboard", "ui") else [])
-        assert played.code in (0, 130), played.screen.text
 
 
 def check_parsed(words: list[str], whole: bool = False) -> None:
@@ -393,33 +368,13 @@ def check_script(words: list[str], folder: Path) -> None:
             assert all(re.search(rf"(def|class) {part}\b", script) for part in test.split("::") if part), word
 
 
-@pytest.fixture
-def page(
-    cli: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-    workers_here: None,
-) -> Callable[[Path, str], Page]:
-    def at(path: Path, size: str) -> Page:
-        shared = request.getfixturevalue(size)
-        monkeypatch.chdir(shared.folder)
-        return Page(path, shared, cli)
-
-    return at
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("path", "size"),
-    [
-        *((path, "short") for path in READMES),
-        # The study as it is written: four minutes on two quiet cores.
-        pytest.param(Path("README.md"), "whole", marks=pytest.mark.timeout(3600)),
-    ],
-    ids=str,
-)
-def test_every_block_is_so(path: Path, size: str, page: Callable[[Path, str], Page]) -> None:
-    assert not (faults := page(path, size).run()), "\n\n".join(faults)
+@pytest.mark.parametrize("path", READMES, ids=str)
+def test_every_block_is_so(
+    path: Path, short: Shared, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, workers_here: None
+) -> None:
+    monkeypatch.chdir(short.folder)
+    assert not (faults := Page(path, short, cli).run()), "\n\n".join(faults)
 
 
 def documented(page: str, heading: str) -> list[list[str]]:
@@ -506,7 +461,7 @@ def test_the_block_for_a_cluster_runs_on_one(engine: str, monkeypatch: pytest.Mo
     (block,) = (item for item in pages if item.kind == "sh" and "--engine slurm" in "\n".join(item.lines))
     with tempfile.TemporaryDirectory(dir="/tmp") as name, ExitStack() as clusters:
         (folder := Path(name)).chmod(0o755)  # another account may enter, as root's server does
-        write_studies(folder, short=True)
+        write_studies(folder)
         here = {"/shared/lab": f"{name}/lab", "partition=gpu": "partition=main"}
         clusters.callback(lambda: Server(folder / "lab").stop())
         if engine == "slurm":

@@ -1,45 +1,14 @@
 """`diff`, `best` and warm starts, from one study's results to the next one's."""
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 from cli.conftest import STUDY
-from terminal import PROGRAM
 
 from sweeplab.records.folders import StudyFolder
 
 pytestmark = pytest.mark.usefixtures("forgets_plugins", "workers_here")
-OWN = """\
-# Parts of my own.
-name: own
-plugins: [my_parts.py]  # beside this file
-data: {corpus: digits, tokenizer: char}
-fixed: {block_size: 8, batch_size: 4, max_iters: 20, n_layer: 1, n_embd: 8, n_head: 1, warmup_iters: 2,
-        dropout: 0.1, activation: squared, eval_interval: 10, eval_iters: 1, device: cpu}
-search: {learning_rate: {min: 1e-3, max: 1e-2, log: true}}
-objective: {metric: bits}
-budget: {trials_per_cell: 2}
-seeds: [1, 0, 7]
-engine: {workers: 1, threads: 1}
-"""
-PARTS = """\
-from sweeplab.plugins import activation, corpus, metric
-
-@corpus("digits")
-def digits(files):
-    return " ".join(map(str, range(3000)))
-
-@activation("squared")
-def squared(x):
-    return x.relu().square()
-
-@metric("bits")
-def bits(val_loss, iteration, values):
-    return val_loss / 0.6931471805599453
-"""
 
 
 def values(lab: Path, name: str) -> list[float]:
@@ -93,44 +62,6 @@ def test_a_study_starts_from_another_and_from_its_table(cli, finished, lab: Path
         "warm start: 2 trials of tiny, which the sampler knows and the budget does not count"
         in cli("study", "show", "next").out
     )
-
-
-@pytest.mark.slow
-def test_parts_of_the_users_own_are_trained(cli, folder: Path) -> None:
-    (folder / "own.yaml").write_text(OWN)
-    (folder / "my_parts.py").write_text(PARTS)
-    for command in ("plan", "run"):
-        said = cli("study", command, "own.yaml")
-        assert said.code == 2 and said.err.startswith(
-            "error: own.yaml:3:11: the plugin my_parts.py is code that "
-        )
-    assert not (folder / "lab").exists()
-    assert cli("study", "run", "own.yaml", "--allow-plugins").code == 0
-    study = StudyFolder(folder / "lab", "own")
-    best = json.loads(cli("study", "best", "own", "--json").out)
-    assert best["seeds"] == [0, 1, 7] and best["values"]["activation"] == "squared" and best["threads"] == 1
-    curves = [{p.iteration: p.val_loss for p in run.points() if p.val_loss} for run in study.runs()
-              if str(run.path) in best["runs"]]  # fmt: skip
-    bits = [sum(curve[at] for curve in curves) / 3 / 0.6931471805599453 for at in (0, 10, 20)]
-    assert best["value"] == pytest.approx(min(bits), rel=1e-12)
-    assert json.loads(cli("study", "show", "own", "--json").out)["headline"]["best"].startswith("bits ")
-    # In another process: this one has been allowed to.
-    # The code was allowed once, by this user alone.
-    elsewhere = {**os.environ, "XDG_STATE_HOME": str(folder / "another user")}
-    refused = subprocess.run(
-        [*PROGRAM, "study", "resume", "own"], capture_output=True, text=True, cwd=folder, env=elsewhere
-    )
-    assert (
-        refused.returncode == 2 and "is code that would run here; allowed: --allow-plugins" in refused.stderr
-    )
-    assert cli("study", "resume", "own").code == 0
-    assert cli("study", "best", "own", "--output", "again.yaml").code == 0
-    assert cli("study", "run", "again.yaml", "--allow-plugins").code == 0
-    assert set(values(folder / "lab", f"own-{best['trial']}")) == {best["value"]}
-    (folder / "my_parts.py").write_text("raise KeyError('oh')")
-    said = cli("study", "plan", "own.yaml", "--allow-plugins")
-    assert said.code == 2 and said.err == f"error: own.yaml:3:11: {folder}/my_parts.py:1: KeyError: 'oh'\n"
-    assert cli("study", "show", "own").code == 0
 
 
 @pytest.mark.slow

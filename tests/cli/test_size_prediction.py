@@ -96,13 +96,6 @@ def test_a_value_that_is_named_is_taken(predict) -> None:
 
 
 @pytest.mark.slow
-def test_the_cost_of_a_value_far_from_all_that_were_tried_is_not_known(predict) -> None:
-    predicted = predict("n_embd=192", "learning_rate=1")
-    assert predicted.regret is None and predicted.loss is None and predicted.law is None
-    assert "learning_rate=1 lies a factor " in predicted.why_none and "and no more" in predicted.why_none
-
-
-@pytest.mark.slow
 def test_a_study_of_few_trials_gives_the_nearest_cell_s_values_and_a_file_that_runs(
     cli, finished, folder
 ) -> None:

@@ -124,26 +124,15 @@ def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab: Path) -> No
     shown = json.loads(cli("study", "show", "tiny", "--trial", "3", "--cell", "n_embd=16", "--json").out)
     origins = {each["name"]: (each["value"], each["from"]) for each in shown["hyperparameters"]}
     assert origins["learning_rate"] == (5e-3, "enqueued") and origins["n_embd"] == (16, "grid")
-    assert origins["max_iters"] == (20, "fixed") and origins["weight_decay"][1] == "default"
-    assert origins["device"] == ("cpu", "fixed") and origins["vocab_size"][1] == "default, auto"
     (run,) = shown["runs"]
     assert (run["stop_reason"], run["state"]) == ("reached max_iters", "complete")
-    assert [point["iteration"] for point in run["curve"]] == [0, 10, 20]
-    assert run["seconds"]["total"] == pytest.approx(run["seconds"]["training"] + run["seconds"]["evaluation"])
-    assert Path(run["checkpoint"]).is_dir()
     printed = cli("study", "show", "tiny", "--trial", "3").out
     assert ["learning_rate", "0.005", "enqueued"] in [line.split() for line in printed.splitlines()]
     assert "seed 0: complete: reached max_iters" in printed
     assert "time: waiting" in printed
     log = cli("watch", "tiny", "--log").out
-    for line in (
-        "study: enqueue trial 2 in cell n_embd=16, with n_embd 16, learning_rate 5e-3\n",
-        "study: withdraw trial 2 in cell n_embd=16",
-        "study: ended: complete",
-    ):
-        assert line in log
-    n_started = sum(line.endswith(" started") for line in log.splitlines())
-    assert n_started == log.count("(reached max_iters)") == 5
+    assert "study: withdraw trial 2 in cell n_embd=16" in log and "study: ended: complete" in log
+    assert log.count("(reached max_iters)") == 5
 
 
 def has_workers(process: subprocess.Popen) -> bool:
