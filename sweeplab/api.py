@@ -192,6 +192,7 @@ class Study(Results):
     def __init__(self, spec: StudySpec, lab: Path) -> None:
         self.spec, self.lab = spec, lab
         self.folder = StudyFolder(lab, spec.name)
+        self._is_run_here = self._is_to_stop = False
 
     def __repr__(self) -> str:
         how = "not run yet"
@@ -262,7 +263,11 @@ class Study(Results):
                 listen(event, progress)
             callbacks.hear(event)
 
-        ending = run_study(self.spec, self.lab, hear, interrupts)
+        self._is_to_stop, self._is_run_here = False, True
+        try:
+            ending = run_study(self.spec, self.lab, hear, lambda: max(interrupts(), int(self._is_to_stop)))
+        finally:
+            self._is_run_here = False
         on_end(ending.folder, ending.status)
         errors, status, report = list(ending.errors), ending.status, None
         if not interrupts() and any(ending.folder.runs()):
@@ -418,6 +423,9 @@ class Study(Results):
         Raises:
             BadInput: no process runs the study.
         """
+        if self._is_run_here:
+            self._is_to_stop = True
+            return
         from sweeplab.sweep import steering
 
         steering.stop(self.folder)
