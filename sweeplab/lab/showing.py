@@ -31,7 +31,6 @@ from sweeplab.lab.listing import (
     study_state,
 )
 from sweeplab.lab.storage import TrialCounts, count_trials
-from sweeplab.laws.evidence import Evidence, chosen_best
 from sweeplab.records.folders import StudyFolder, WorkerPlace, named_cell
 from sweeplab.records.notes import read_notes
 from sweeplab.records.runs import (
@@ -238,13 +237,6 @@ def _mean_over_seeds(trial: Trial, name: str) -> float | None:
     return None
 
 
-def evidence_of_best(trial: Trial, trials: Sequence[Trial], cell: str | None = None) -> Evidence:
-    """Return the evidence for the best of the trials of a study, or of a cell."""
-    among = [each for each in trials if cell in (None, each.cell)]
-    n_tried = sum(each.ending.outcome.counts_towards_budget for each in among if each.ending)
-    return chosen_best(len(trial.seeds), n_tried, "the study" if cell is None else "the cell")
-
-
 def _best_run(trial: Trial, ranked: StudyTrials, cell: str | None) -> dict[str, Any]:
     choice = ranked.choice(cell)
     return {
@@ -252,7 +244,6 @@ def _best_run(trial: Trial, ranked: StudyTrials, cell: str | None) -> dict[str, 
         "value": trial.value,
         "sampled": trial.start.sampled,
         "folder": str(trial.runs[0].path),
-        "evidence": asdict(evidence_of_best(trial, ranked.all, cell)),
         "choice": choice and choice.as_dict(),
         "choice_in_words": choice and choice.in_words(ranked.folder.command("confirm")),
     }

@@ -10,11 +10,9 @@ from sweeplab.formatting import several
 DIFFERENT: Final = "different"
 NOT_SEEN: Final = "no difference seen"
 UNKNOWN: Final = "undecided"
-UNTESTED: Final = "not tested on other seeds"
 # Why a difference cannot be told from chance, and how to find out.
 ONE_SEED = "no cell has two seeds; to find out, use `seeds: [0, 1, 2]` or `confirm`"
 ONE_TRIAL = "each cell has one trial of its search; to find out, use `trials_per_cell` or `confirm`"
-_SAME_LOSS = "the trial was selected by the loss shown"
 
 
 @dataclass(frozen=True)
@@ -52,8 +50,3 @@ def best_of(n_trials: int, what: str = "each cell", fewest: int | None = None) -
     if n_trials > 1:
         return f"the best of {many} trials of {what}"
     return f"the only trial of {what}"
-
-
-def chosen_best(n_seeds: int, n_trials: int, what: str = "the study") -> Evidence:
-    """Return the evidence for the best trial of a study or a cell if only the losses that selected it are known."""
-    return Evidence(n_seeds, best_of(n_trials, what), "", UNTESTED, _SAME_LOSS)

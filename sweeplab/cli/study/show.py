@@ -24,7 +24,6 @@ from sweeplab.lab import showing
 from sweeplab.lab.findings import Finding, find_limits
 from sweeplab.lab.identity import Order
 from sweeplab.lab.listing import StudyTrials, find_metric, find_study, pick_trial, read_trials, study_names
-from sweeplab.laws.evidence import Evidence
 from sweeplab.records.folders import StudyFolder, WorkerPlace, lab_folder
 from sweeplab.records.runs import MEASURED_ON
 from sweeplab.study.problems import reaches_in_words, shown
@@ -301,9 +300,8 @@ def best(
     if as_yaml:
         typer.echo(rerun_text(chosen), nl=False)
         return
-    evidence, choice, findings, sentences = None, None, list[Finding](), list[str]()
+    choice, findings, sentences = None, list[Finding](), list[str]()
     if trial is None:
-        evidence = showing.evidence_of_best(chosen, trials.all, cell)
         findings = find_limits(trials, chosen.cell)
         choice = trials.choice(cell)
         if choice:
@@ -312,7 +310,6 @@ def best(
     checkpoint = chosen.runs[0].checkpoint()
     plain = {
         **chosen.as_dict(),
-        "evidence": evidence and asdict(evidence),
         "choice": choice and choice.as_dict(),
         "metric": find_metric(chosen.study),
         "whole_val_loss": fmean(whole) if whole else None,
@@ -320,12 +317,10 @@ def best(
         "checkpoint": checkpoint and str(checkpoint),
         "commands": showing.how_to_use(chosen, cell, trial),
     }
-    print_answer((plain, lambda _: _print_best(plain, evidence, sentences, everything)), as_json)
+    print_answer((plain, lambda _: _print_best(plain, sentences, everything)), as_json)
 
 
-def _print_best(
-    best: Mapping[str, Any], evidence: Evidence | None, choice: Sequence[str], everything: bool
-) -> None:
+def _print_best(best: Mapping[str, Any], choice: Sequence[str], everything: bool) -> None:
     value = "no value"
     if best["value"] is not None:
         value = _measured_value(best["metric"], best["value"])
@@ -346,8 +341,6 @@ def _print_best(
         say(f"  to change   {finding.in_words()}", "yellow")
     if not everything:
         return
-    if evidence:
-        say(evidence.in_words())
     for name, value in best["values"].items():
         say(f"  {name}: {shown(value)}", None if name in best["sampled"] else "dim")
 
