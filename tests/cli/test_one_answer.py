@@ -61,7 +61,10 @@ ENDED = {
 def check_answers(folder: StudyFolder, state: str, cli: Callable) -> None:
     """Check that all places agree about a study, and that it is in this state."""
     name, place = folder.name, ("--lab", folder.lab)
-    study, tools = sweeplab.open_study(name, folder.lab), Tools(Reach(folder.lab, [folder.lab.resolve()]))
+    study, tools = (
+        sweeplab.open_study(name, folder.lab),
+        Tools(Reach(folder.lab, [folder.lab.resolve(), Path.cwd()])),
+    )
     first, chosen, live = study.show().as_dict(), study.best, Follower(folder).look()
     shown, asked = json.loads(cli("show", name, *place, "--json").out), tools.call("show", {"name": name})
     (row,) = [each for each in json.loads(cli("list", *place, "--json").out) if each["name"] == name]
