@@ -1,7 +1,7 @@
 """A table's columns: which one has which role, in which unit, the numbers in its cells, and how they count.
 
 The unit of a count is the first of these that is given:
-  COLUMN*1e9   a factor from the user, also COLUMN*1: it confirms the numbers, so that no check asks
+  COLUMN*1e9   a factor from the user, also COLUMN*1: 1 confirms the numbers, so that no check asks
   the cell's   1.3B is 1.3e9 in any column
   the name's   a unit as the last word: params_M, "tokens (B)", D_tokens_billions, flops_E, PF_days
 
@@ -127,12 +127,12 @@ _NOTHING = (
 
 @dataclass(frozen=True)
 class Column:
-    """A role's numbers, [n], NaN if missing; `words` describe it, and a user's factor confirms it."""
+    """A role's numbers, [n], NaN if missing; `words` describe it; a `factor` of 1 is how a user confirms it."""
 
     name: str
     words: str
     values: Array
-    is_confirmed: bool
+    factor: float | None
 
 
 def pairs_of(text: str) -> list[tuple[str, str, str]]:
@@ -249,7 +249,7 @@ def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -
         values, fault = _numbers(frame, name, unit)
         if fault:
             problems.append(Problem(f"{source}: column {name!r} ({role}): {fault}"))
-        read[role] = Column(name, words, values * (factor or 1.0), bool(factor))
+        read[role] = Column(name, words, values * (factor or 1.0), factor)
     tokens, params, flops = read.get("tokens"), read.get("params"), read.get("flops")
     if tokens and _is_per_param(tokens.name):
         if params:
@@ -260,7 +260,7 @@ def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -
     if "tokens" in columns and not tokens and columns["tokens"] == FROM_FLOPS:
         if params and flops:
             values = flops.values / (6 * params.values)
-            read["tokens"] = Column(FROM_FLOPS, FROM_FLOPS, values, True)
+            read["tokens"] = Column(FROM_FLOPS, FROM_FLOPS, values, 1.0)
         else:
             problems.append(
                 Problem(f"{source}: tokens={FROM_FLOPS} needs params and flops", ", ".join(known))
@@ -382,7 +382,7 @@ FEWEST_PER_PARAM, MOST_PER_PARAM = 0.1, 1e4  # tokens per parameter of the middl
 
 def check_plausible(columns: Mapping[str, Column], keep: NDArray[np.bool_], source: str) -> None:
     """Ask about numbers in the rows of `keep`, [n], that no run has, and about params and tokens that do not match."""
-    asked = {role: column.values[keep] for role, column in columns.items() if not column.is_confirmed}
+    asked = {role: column.values[keep] for role, column in columns.items() if column.factor != 1}
     if {"params", "tokens"} <= asked.keys():
         ratio = float(np.median(asked["tokens"] / asked["params"]))
         if not FEWEST_PER_PARAM <= ratio <= MOST_PER_PARAM:
@@ -394,6 +394,8 @@ def check_plausible(columns: Mapping[str, Column], keep: NDArray[np.bool_], sour
             )
     questions = []
     for role, values in asked.items():
+        if columns[role].factor:
+            continue
         low, high = float(values.min()), float(values.max())
         if role == "loss":
             high = low

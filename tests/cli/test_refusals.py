@@ -143,7 +143,7 @@ REFUSED = [
     (f"laws fit runs.csv {COLUMNS} --tuned eech", "did you mean 'each'?"),
     (f"laws fit runs.csv {COLUMNS} --flops -1", "--flops -1"),
     (f"laws fit runs.csv {COLUMNS} --where 'n > 1e6'", "has no column 'n'; allowed: line, N, D, val; did you mean 'N'"),
-    (f"laws fit runs.csv {COLUMNS} --count params=with-head", "--count params=with-head needs a study's runs"),
+    (f"laws fit runs.csv {COLUMNS} --count at=final", "--count at=final needs a study's runs"),
     ("laws fit tiny --count params=all", "--count params=all; allowed: total, active, non-embedding, with-head"),
     ("laws fit tiny,runs.csv", "'runs.csv' is a file; allowed: studies, with commas between them"),
     (f"laws fit runs.csv {COLUMNS} --law chinchila", "there is no law 'chinchila'; allowed: chinchilla, tied"),
