@@ -117,4 +117,4 @@ def _print_table(rows: list[Hyperparameter]) -> None:
             "suggested": suggested,
         }
         shown.append(cells | {"meaning": f"{row.meaning}{unit}"})
-    print_rows(shown, text=("parameter", "category", "sample value", "suggested", "meaning"))
+    print_rows(shown, text=("parameter", "sample value", "suggested", "meaning"))

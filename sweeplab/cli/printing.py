@@ -236,7 +236,7 @@ def print_rows(
     if is_narrow:
         for key in shown:
             widths[key] = max(map(len, [*titles[key].split(), *cells[key]]))
-            if key in text:  # it is folded
+            if key in text and key != shown[0]:  # it is folded
                 widths[key] = min(widths[key], max(TEXT_WIDTH, len(titles[key])))
         parts = _parts(widths, screen.width)
     for part in parts:

@@ -9,7 +9,7 @@ def test_every_row_is_on_a_line_with_its_meaning(cli) -> None:
     lines = cli("hyperparameters").out.splitlines()
     for name, row in TABLE.items():
         (line,) = [line for line in lines if line.split()[:1] == [name]]
-        assert row.meaning in line
+        assert row.meaning[:60] in line
 
 
 def test_json_has_the_whole_row(cli) -> None:

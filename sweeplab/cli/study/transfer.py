@@ -43,7 +43,7 @@ def transfer(
 
     \b
     $ sweeplab transfer studies/small.yaml
-    $ sweeplab transfer studies/small.yaml --ladder 8 -o parametrization=mup --name mup
+    $ sweeplab transfer small --ladder 8 -o parametrization=mup --name mup
     $ sweeplab transfer studies/small.yaml --hold-out n_layer --name deeper
     """
     file = options.named_file(file, lab)
