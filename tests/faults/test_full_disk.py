@@ -3,10 +3,6 @@
 The disk is a real one of some megabytes (tmpfs), which another file takes up and gives back.
 """
 
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,44 +101,3 @@ def test_after_the_limit_the_worker_ends_with_one_line_and_nothing_is_lost(
     Loop(spec, again, dataset, folder).run()
     assert found(folder, again) == expected
     assert not list(folder.path.rglob("state*"))
-
-
-STUDY = """\
-name: filled
-data: {corpus: python-docs, tokenizer: char}
-fixed: {block_size: 32, batch_size: 8, max_iters: 300, n_layer: 1, n_head: 2, n_embd: 16, dropout: 0.0,
-        warmup_iters: 2, eval_interval: 20, eval_iters: 2, save_interval: 20, device: cpu}
-search: {learning_rate: {min: 3e-4, max: 1e-2, log: true}}
-budget: {trials_per_cell: 4}
-sampler: random
-pruner: {type: median, n_startup_trials: 2}
-engine: {workers: 2, stack: 2}
-"""
-
-
-@pytest.mark.faults
-def test_a_study_goes_on_when_there_is_room_again(disk: Disk, tmp_path: Path) -> None:
-    (tmp_path / "filled.yaml").write_text(STUDY)
-    lab = disk.path / "lab"
-    command = [sys.executable, "-m", "sweeplab", "study", "run", "filled.yaml", "--lab", str(lab)]
-    folder = StudyFolder(lab, "filled")
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with (
-        (tmp_path / "said.txt").open("wb") as file,
-        subprocess.Popen(command, cwd=tmp_path, stdout=file, stderr=file, env=environment) as study,
-    ):
-        while not any(run.points_file.exists() for run in folder.runs()):
-            assert study.poll() is None
-            time.sleep(0.05)
-        disk.fill()
-        time.sleep(12)
-        disk.free()
-        study.wait()
-    said = (tmp_path / "said.txt").read_text()
-    assert study.returncode == 0, said
-    assert "Traceback" not in said + "".join(log.read_text() for log in folder.path.glob("worker-*.log"))
-    assert (said.count(f"does not answer: {NO_ROOM}"), said.count("answers again")) == (1, 1), said
-    assert len(list(folder.runs())) == 4 and all(run.read_end() for run in folder.runs())
-    for run in folder.runs():
-        iterations = [point.iteration for point in run.points() if point.val_loss is not None]
-        assert iterations == list(range(0, run.read_end().iteration + 1, 20))

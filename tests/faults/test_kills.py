@@ -1,6 +1,5 @@
 """A study that is killed again and again ends as if nothing had happened."""
 
-import json
 import os
 import random
 import signal
@@ -12,7 +11,6 @@ from pathlib import Path
 import optuna
 import pytest
 from optuna.trial import TrialState
-from tiny_study import FIXED
 
 from sweeplab.tracking.connection import connect, tracking_uri
 
@@ -131,35 +129,3 @@ def wait_for_workers(process):
         if "val_loss" in line and len(workers) == 2:
             return workers
     raise AssertionError("the study ended too early")
-
-
-@pytest.mark.slow
-def test_four_workers_share_a_hundred_trials_each_exactly_once(tmp_path: Path) -> None:
-    file = tmp_path / "many.yaml"
-    study = {
-        "name": "many", "data": {"corpus": "python-docs", "tokenizer": "char"}, "sampler": "random",
-        "fixed": {**FIXED, "max_iters": 6, "eval_interval": 3, "eval_iters": 1, "warmup_iters": 1, "log_interval": 100},
-        "search": {"learning_rate": "suggested"}, "budget": {"trials_per_cell": 100},
-        "engine": {"type": "local", "workers": 4, "stack": 2}, "track": {"checkpoints": "none"},
-    }  # fmt: skip
-    file.write_text(json.dumps(study))
-    lab = tmp_path / "lab"
-    finish(file, lab)
-    assert_whole(lab, "many", 100)
-    files = (lab / "studies" / "many" / "runs").rglob("points.jsonl")
-    started = [json.loads(line)["iteration"] for file in files for line in file.read_text().splitlines()]
-    assert Counter(started) == {0: 100, 3: 100, 6: 100}, "no step was trained twice"
-
-
-@pytest.mark.slow
-def test_with_one_worker_the_same_file_gives_the_same_trials_and_losses_to_the_bit(tmp_path: Path) -> None:
-    file = NINE
-    shorter = (*SHORT, "engine.workers=1", "n_layer=1", "n_embd=16", "budget.trials_per_cell=4")
-    found = []
-    for name in ("one", "two"):
-        finish(file, tmp_path / name, *shorter)
-        trials = assert_whole(tmp_path / name, "nine", 4)
-        found.append(
-            {key: (each.params, each.intermediate_values, each.value) for key, each in trials.items()}
-        )
-    assert found[0] == found[1]

@@ -18,8 +18,7 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.study.options import Pruner
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.loop import Loop
-from sweeplab.sweep.trials.sharing import LEASE_SECONDS, Availability, Report
-from sweeplab.sweep.trials.store import Store
+from sweeplab.sweep.trials.sharing import LEASE_SECONDS, Report
 
 pytestmark = pytest.mark.faults
 
@@ -69,30 +68,6 @@ def test_an_ending_waits_for_the_database_and_gives_up_after_the_limit(tiny, ope
     threading.Timer(0.5, lock.free).start()
     store.finish(second, "complete", 2.0, {})
     assert store.counts()[0].counted == 1
-
-
-def test_a_worker_that_starts_meanwhile_waits_for_the_database(tiny, opened) -> None:
-    folder, store = opened(tiny())
-    url = folder.storage_url
-
-    def another(seconds: float) -> Store:
-        wait = Availability("tiny", seconds, said.append)
-        return Store(store.spec, store.cells, 103, url, wait)
-
-    database = folder.path / "trials.db"
-    database.rename(away := folder.path / "away.db")
-    database.mkdir()
-    said: list[str] = []
-    with pytest.raises(StorageUnavailable, match="the storage of study tiny does not answer: unable to open"):
-        another(0.3)
-
-    def come_back() -> None:
-        database.rmdir()
-        away.rename(database)
-
-    threading.Timer(0.5, come_back).start()
-    assert another(60.0).counts()[0].counted == 0
-    assert ["does not answer" in each for each in said] == [True, True, False]
 
 
 def test_an_ending_of_which_the_answer_was_lost_is_told_once(tiny, opened, monkeypatch) -> None:

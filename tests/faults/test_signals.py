@@ -1,14 +1,11 @@
 """What a batch system sends before it ends a job: every process puts its runs away, and nothing is trained twice."""
 
-import fcntl
 import os
-import pty
 import re
 import signal
 import sqlite3
 import subprocess
 import sys
-import termios
 import time
 from contextlib import closing, suppress
 from pathlib import Path
@@ -17,12 +14,7 @@ import psutil
 import pytest
 from terminal import heeds_hangups
 
-from sweeplab.lab.events import Event
 from sweeplab.records.folders import StudyFolder
-from sweeplab.study.plan import WorkerResources
-from sweeplab.study.spec import Engine
-from sweeplab.sweep.engines.local import LocalEngine
-from sweeplab.sweep.supervisor import MOST_ALIKE, WorkerPool
 from sweeplab.sweep.worker import LEAVING_SIGNALS
 
 pytestmark = pytest.mark.faults
@@ -94,26 +86,6 @@ def test_signals_to_the_whole_group_lose_no_step(folder: StudyFolder) -> None:
     assert all(n_points(folder)[path] >= n for path, n in before.items())
 
 
-def test_a_terminal_that_goes_stops_the_study_and_loses_no_step(folder: StudyFolder) -> None:
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "sweeplab", "study", "run", "asked.yaml", "--lab", str(folder.lab)]
-    own = {"preexec_fn": lambda: (heeds_hangups(), fcntl.ioctl(0, termios.TIOCSCTTY, 0))}
-    own |= {"start_new_session": True, **dict.fromkeys(("stdin", "stdout", "stderr"), theirs)}
-    with subprocess.Popen(command, cwd=folder.lab.parent, **own) as study:
-        os.close(theirs)
-        os.set_blocking(ours, False)
-        while sum(len(run.points()) for run in folder.runs()) < 8:
-            assert study.poll() is None
-            with suppress(BlockingIOError):
-                os.read(ours, 2**16)
-            time.sleep(0.1)
-        os.close(ours)
-        assert study.wait() == 130
-    assert statuses(folder) == {"SCHEDULED"}
-    for run in folder.runs():
-        assert list(run.path.glob("state*")), "what to go on from is kept"
-
-
 def test_a_process_that_was_started_to_ignore_a_signal_ignores_it() -> None:
     code = "from sweeplab.sweep.worker import leaving_signals; print(*leaving_signals())"
     as_nohup = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
@@ -131,22 +103,6 @@ def test_a_signal_to_one_worker_replaces_it_and_loses_no_step(folder: StudyFolde
     assert [run.read_end().state for run in folder.runs()] == ["complete"] * 4
     for run in folder.runs():
         assert len(run.points_file.read_bytes().splitlines()) == len(run.points())
-
-
-def test_workers_that_die_alike_in_a_row_are_not_started_for_ever(tiny, opened) -> None:
-    folder, store = opened(tiny())
-    folder.canonical_file.write_text("{")
-    heard: list[Event] = []
-    engine = LocalEngine(folder, Engine(), [WorkerResources(threads=1)])
-    pool = WorkerPool(engine, store, heard.append)
-    store.commands.add("start", {})
-    store.commands.read()
-    pool.start()
-    while len(pool):
-        pool.listen(stopping=False)
-    assert sum(type(event).__name__ == "WorkerExited" for event in heard) == MOST_ALIKE
-    (failure,) = pool.failures
-    assert failure.startswith(f"{MOST_ALIKE} workers in a row died the same way; worker 0 ended with code ")
 
 
 @pytest.mark.parametrize("is_locked", [False, True])

@@ -1,6 +1,7 @@
 """The worker's loop on a real store: trials end as they should, and a killed one goes on to the same bits."""
 
 import errno
+import json
 from collections import Counter
 
 import pytest
@@ -11,7 +12,7 @@ from tiny_study import expire_leases, losses
 from sweeplab.data.objectives import make_objective
 from sweeplab.errors import BadInput, StorageUnavailable
 from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialEnded
-from sweeplab.records.runs import RunEnd, RunState, TrialEnding
+from sweeplab.records.runs import CurvePoint, RunEnd, RunState, TrialEnding
 from sweeplab.runs import open_run
 from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.search import Choices, Range
@@ -258,3 +259,16 @@ def test_a_trial_that_kills_ten_workers_is_given_up(n_died, outcome, tiny, opene
     first = next(event for event in events if isinstance(event, TrialEnded))
     assert (first.trial, first.ending.outcome) == (0, outcome)
     assert ("10 workers in turn died" in (first.ending.error or "")) == (outcome == "failed")
+
+
+def test_a_run_folder_survives_a_torn_line(tiny, work) -> None:
+    folder, _, _ = work(tiny(budget=Budget(trials_per_cell=1)))
+    (run,) = folder.runs()
+    before = run.points()
+    path = run.path / "points.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"iteration": 20, "val_')
+    known = {"wall_seconds": 1.0, "train_tokens": 64}
+    again = CurvePoint(iteration=20, val_loss=9.9, **known)
+    run.append([again, CurvePoint(iteration=30, val_loss=float("nan"), **known)])
+    assert run.points() == [*before, CurvePoint(iteration=30, val_loss=None, **known)]
+    assert json.loads(path.read_bytes().splitlines()[-1]) == {"iteration": 30, "val_loss": None} | known

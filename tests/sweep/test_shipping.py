@@ -1,15 +1,13 @@
 """Runs are shipped as something happens to them, in a thread that delays nobody."""
 
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
 from tracked import Tracked
 
-from sweeplab.errors import DamagedFile, TrackingUnavailable
+from sweeplab.errors import DamagedFile
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialEnded, TrialRequeued
 from sweeplab.records.folders import StudyFolder
@@ -18,7 +16,6 @@ from sweeplab.sweep import shipping
 from sweeplab.sweep.shipping import Shipping
 from sweeplab.tracking import open_tracker
 from sweeplab.tracking.mlflow import MLflowTracker
-from sweeplab.tracking.tracker import Description, Mirror, StudySummary
 
 SEEDS = {"all": (0, 1)}
 COMPLETE = TrialEnding(RunState.COMPLETE, 1.0)
@@ -111,46 +108,6 @@ def test_what_an_earlier_process_left_and_what_nobody_told_of_is_shipped(
     end(going_on)  # by a worker that dies before it can say so
     shipped.finish()
     assert states(seen) == {(0, 0): "complete", (0, 1): "complete", (1, 0): "complete", (1, 1): "running"}
-
-
-class Web(Mirror):
-    """Asks a server for every run."""
-
-    def __init__(self, port: int) -> None:
-        self.port, self.asked = port, 0
-
-    def open(self, description: Description) -> str:
-        return ""
-
-    def ship(self, folder: Path) -> bool:
-        self.asked += 1
-        try:
-            urlopen(f"http://127.0.0.1:{self.port}/{folder.name}", timeout=200).close()
-        except OSError as error:
-            raise TrackingUnavailable(f"no answer ({error})") from error
-        return True
-
-    def close(self, summary: StudySummary) -> None:
-        pass
-
-
-def test_a_server_that_hangs_delays_nobody_who_tells_of_events(folder: StudyFolder) -> None:
-    run, _ = begin(folder, 0)
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()  # and never answers
-        web = Web(server.getsockname()[1])
-        shipped = Shipping(folder, [web], SEEDS)
-        shipped.start()
-        wait_until(lambda: web.asked > 0)
-        slowest = 0.0
-        for event in [*(evaluate(run, each) for each in range(200)), end(run)]:
-            began = time.monotonic()
-            shipped.hear(event)
-            shipped.check()
-            slowest = max(slowest, time.monotonic() - began)
-        assert web.asked == 1 and slowest < 10
-    assert "no answer" in shipped.finish()[0]
 
 
 def test_a_damaged_record_is_said(folder: StudyFolder, tracker: MLflowTracker) -> None:
