@@ -7,7 +7,7 @@ a size that matters.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from statistics import fmean, median
@@ -61,56 +61,56 @@ def find_limits(trials: StudyTrials, cell: str | None = None) -> list[Finding]:
     """
     folder = trials.folder
     try:
-        return _find(folder.read(folder.canonical_file), trials, cell)
+        study = folder.read(folder.canonical_file)
+        best = {key: trial for key, trial in trials.best_of_cells().items() if cell in (None, key)}
+        ended = [trial for trial in trials.all if trial.ending and trial.ending.outcome.counts_towards_budget]
     except DamagedFile:
         return []
-
-
-def _find(study: Mapping[str, Any], trials: StudyTrials, cell: str | None) -> list[Finding]:
-    best = {key: trial for key, trial in trials.best_of_cells().items() if cell in (None, key)}
     if not best:
         return []
-    ended = [trial for trial in trials.all if trial.ending and trial.ending.outcome.counts_towards_budget]
-    folder = trials.folder
-    findings = [*_ends_of_ranges(study["search"], best, ended, folder)]
+    findings = []
+    for name, entry in study["search"].items():
+        if "min" in entry and "divides" not in entry:
+            findings += [_end_of_range(name, entry, end, best, ended, folder) for end in ("min", "max")]
     # A plugin's metric is neither in an n-gram's unit nor a loss that has to fall.
     if study["objective"]["metric"] == "val_loss":
-        findings += [*_above_n_grams(folder.baselines, best), *_still_falling(best)]
-    return findings
+        findings += [_above_n_grams(folder.baselines, best), _still_falling(best)]
+    return [finding for finding in findings if finding]
 
 
-def _ends_of_ranges(
-    search: Mapping[str, Mapping[str, Any]],
+def _end_of_range(
+    name: str,
+    entry: Mapping[str, Any],
+    end: str,
     best: Mapping[str, Trial],
     ended: Sequence[Trial],
     folder: StudyFolder,
-) -> Iterator[Finding]:
-    """Yield the ranges at whose end best trials lie, where losses fall towards it and it could go further."""
-    for name, entry in search.items():
-        for end, sign in (("min", -1), ("max", 1)):
-            if end not in entry or "divides" in entry:
-                continue
-            if any(bound is not None and math.isclose(bound, entry[end]) for bound in _bounds(name, end)):
-                continue
-            near = {
-                cell: trial.start.sampled[name]
-                for cell, trial in best.items()
-                if name in trial.start.sampled
-                and sign * (_place(entry, trial.start.sampled[name]) - 0.5) >= 0.5 - NEAR_END
-            }
-            if near and _trend_in_cells(name, entry, ended) * sign <= -TREND:
-                word, how = {"min": ("lower", "lower"), "max": ("upper", "raise")}[end]
-                to, command = widened(name, entry, end), folder.command("extend", "--widen", name)
-                limits = f"{written(entry['min'])} to {written(entry['max'])}"
-                yield Finding(
-                    "end of range",
-                    tuple(near),
-                    name,
-                    f"{name} {_extent(near.values())}{_of(near, best)} is at the {word} end of its range ({limits}), "
-                    "and losses fall towards it",
-                    f"{how} search.{name}.{end} to {written(to)}: {command}",
-                    {"min": entry["min"], "max": entry["max"], f"{end} to take": to},
-                )
+) -> Finding | None:
+    """Find best trials at an end of a range towards which losses fall, and which could lie further."""
+    if any(bound is not None and math.isclose(bound, entry[end]) for bound in _bounds(name, end)):
+        return None
+    near: dict[str, float] = {}
+    for cell, trial in best.items():
+        if name in trial.start.sampled:
+            value = trial.start.sampled[name]
+            distance = _place(entry, value) if end == "min" else 1 - _place(entry, value)
+            if distance <= NEAR_END:
+                near[cell] = value
+    fall = -_trend_in_cells(name, entry, ended)
+    if not near or (fall if end == "max" else -fall) < TREND:
+        return None
+    word, change = ("lower", "lower") if end == "min" else ("upper", "raise")
+    to, command = widened(name, entry, end), folder.command("extend", "--widen", name)
+    limits = f"{written(entry['min'])} to {written(entry['max'])}"
+    return Finding(
+        "end of range",
+        tuple(near),
+        name,
+        f"{name} {_extent(near.values())} of {_best_in(near, best)} is at the {word} end of its range ({limits}), "
+        "and losses fall towards it",
+        f"{change} search.{name}.{end} to {written(to)}: {command}",
+        {"min": entry["min"], "max": entry["max"], f"{end} to take": to},
+    )
 
 
 def _bounds(name: str, end: str) -> tuple[float | None, float | None]:
@@ -159,11 +159,14 @@ def _trend_in_cells(name: str, entry: Mapping[str, Any], ended: Sequence[Trial])
     """
     by_cell: dict[str, list[tuple[float, Any]]] = {}
     for trial in ended:
-        if name in trial.start.sampled:
-            rank = (2, 0, 0.0)
-            if trial.value is not None and trial.state is not RunState.DIVERGED:
-                rank = (0, 0, trial.value) if trial.has_value else (1, -trial.ends[0].iteration, trial.value)
-            by_cell.setdefault(trial.cell, []).append((_place(entry, trial.start.sampled[name]), rank))
+        if name not in trial.start.sampled:
+            continue
+        rank = (2, 0, 0.0)
+        if trial.has_value:
+            rank = (0, 0, trial.value or 0.0)
+        elif trial.state is RunState.PRUNED and trial.value is not None:
+            rank = (1, -trial.ends[0].iteration, trial.value)
+        by_cell.setdefault(trial.cell, []).append((_place(entry, trial.start.sampled[name]), rank))
     return trend(by_cell.values())
 
 
@@ -180,42 +183,40 @@ def trend(groups: Iterable[Sequence[tuple[float, Any]]]) -> float:
     return 0.0
 
 
-def _above_n_grams(
-    baselines: Mapping[str, Mapping[str, Any]], best: Mapping[str, Trial]
-) -> Iterator[Finding]:
-    losses = {cell: trial.value for cell, trial in best.items() if trial.value is not None}
-    above = [cell for cell, loss in losses.items() if cell in baselines and loss > baselines[cell]["loss"]]
-    if not above or len(above) < len(best):
-        return
-    lowest = min(above, key=lambda cell: losses[cell])
-    loss, baseline = losses[lowest], baselines[lowest]["loss"]
-    which = "each cell's best trial" if len(above) > 1 else "the best trial"
-    length = _length_of(best[lowest])
-    yield Finding(
+def _above_n_grams(baselines: Mapping[str, Mapping[str, Any]], best: Mapping[str, Trial]) -> Finding | None:
+    """Find that in every cell the best trial has a loss above that of n-grams."""
+    losses = {}
+    for cell, trial in best.items():
+        if trial.value is None or cell not in baselines or trial.value <= baselines[cell]["loss"]:
+            return None
+        losses[cell] = trial.value
+    lowest = min(losses, key=losses.__getitem__)
+    loss, baseline, length = losses[lowest], baselines[lowest]["loss"], _length_of(best[lowest])
+    return Finding(
         "above n-grams",
-        tuple(above),
+        tuple(losses),
         length,
-        f"{which} has a loss above that of n-grams ({loss:.4f}, n-grams {baseline:.4f})",
+        f"{_best_in(losses, best)} has a loss above that of n-grams ({loss:.4f}, n-grams {baseline:.4f})",
         f"raise {length}, or the model's size",
         {"loss": loss, "n_grams": baseline},
     )
 
 
-def _still_falling(best: Mapping[str, Trial]) -> Iterator[Finding]:
-    every = {cell: _fall(trial) for cell, trial in best.items()}
-    falls = {cell: fall for cell, fall in every.items() if fall is not None}
-    if falls:
-        share = _extent(falls.values(), "{:.1%}".format)
-        length = _length_of(best[next(iter(falls))])
-        lengths = _extent(getattr(best[cell].start.values, length) for cell in falls)
-        yield Finding(
-            "still falling",
-            tuple(falls),
-            length,
-            f"the loss{_of(falls, best)} still fell by {share} in the last quarter of training",
-            f"raise {length} ({lengths})",
-            {"fall": max(falls.values())},
-        )
+def _still_falling(best: Mapping[str, Trial]) -> Finding | None:
+    """Find best trials whose loss still fell at the end of training."""
+    falls = {cell: fall for cell, trial in best.items() if (fall := _fall(trial)) is not None}
+    if not falls:
+        return None
+    length = _length_of(best[next(iter(falls))])
+    lengths = _extent(getattr(best[cell].start.values, length) for cell in falls)
+    return Finding(
+        "still falling",
+        tuple(falls),
+        length,
+        f"the loss of {_best_in(falls, best)} still fell by {max(falls.values()):.1%} in the last quarter of training",
+        f"raise {length} ({lengths})",
+        {"fall": max(falls.values())},
+    )
 
 
 def _length_of(trial: Trial) -> str:
@@ -223,12 +224,10 @@ def _length_of(trial: Trial) -> str:
     return next((name for name in LENGTHS[1:] if getattr(values, name)), LENGTHS[0])
 
 
-def _extent(values: Iterable[float], write: Callable[[float], str] = written) -> str:
+def _extent(values: Iterable[float]) -> str:
     ordered = sorted(values)
-    low, high = write(ordered[0]), write(ordered[-1])
-    if low == high:
-        return low
-    return f"{low} to {high}"
+    low, high = written(ordered[0]), written(ordered[-1])
+    return low if low == high else f"{low} to {high}"
 
 
 def _fall(trial: Trial) -> float | None:
@@ -265,9 +264,9 @@ def fall_at_end(curve: Pairs) -> float | None:
     return None
 
 
-def _of(cells: Mapping[str, Any], best: Mapping[str, Trial]) -> str:
+def _best_in(cells: Mapping[str, Any], best: Mapping[str, Trial]) -> str:
     if len(best) == 1:
-        return " of the best trial"
+        return "the best trial"
     if len(cells) == len(best):
-        return " of each cell's best trial"
-    return f" of the best trial of {several_named([*cells])}"
+        return "each cell's best trial"
+    return f"the best trial of {several_named([*cells])}"

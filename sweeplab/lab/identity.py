@@ -14,8 +14,8 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import chain
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeplab.errors import BadInput
@@ -41,24 +41,17 @@ class Order:
     file: Any
     value: Any
 
-    @property
-    def origin(self) -> str:
-        """Say which command gave the order, and when."""
-        return f"{self.by} on {time.strftime('%Y-%m-%d %H:%M', time.localtime(self.at))}"
-
     def in_words(self) -> str:
-        """Say which value is in force, why, and what the file says."""
-        return (
-            f"{self.place} is {self.text(self.value)}, by {self.origin}; the file says {self.text(self.file)}"
-        )
+        """Say which value is in force, by which command, since when, and what the file says."""
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.at))
+        in_force, in_file = _order_text(self.place, self.value), _order_text(self.place, self.file)
+        return f"{self.place} is {in_force}, by {self.by} on {since}; the file says {in_file}"
 
-    def text(self, value: Any) -> str:
-        """Write a value of this place."""
-        if value is None:
-            return "nothing"
-        if self.place == "budget.time":
-            return duration(value)
-        return yaml_text(value)
+
+def _order_text(place: str, value: Any) -> str:
+    if value is None:
+        return "nothing"
+    return duration(value) if place == "budget.time" else yaml_text(value)
 
 
 def read_orders(folder: StudyFolder) -> list[Order]:
@@ -69,33 +62,26 @@ def read_orders(folder: StudyFolder) -> list[Order]:
 
 
 def orders_in_words(folder: StudyFolder, spec: StudySpec) -> list[str]:
-    """Say which earlier orders are in force in a study that is about to run, and which ones are not any more."""
+    """Say which earlier orders are in force in a study that is about to run."""
     study, words = spec.as_written(), []
     for order in read_orders(folder):
-        value = _value_at(study, order.place)
-        if order.at >= spec.read or value == order.file == order.value:
-            continue
-        if value == order.value:
+        if (
+            order.at < spec.read
+            and order.value != order.file
+            and _value_at(study, order.place) == order.value
+        ):
             words.append(order.in_words())
-        else:
-            later = f"said later than {order.text(order.value)} by {order.origin}"
-            words.append(f"{order.place} is {order.text(value)}, {later}")
     return words
 
 
 def standing(folder: StudyFolder, spec: StudySpec) -> list[str]:
     """Return the orders that a file, read just now, does not contradict by a change of its own, as overrides."""
-    if spec.source == folder.canonical_file:
-        return []
     orders = read_orders(folder)
-    if not orders:
+    if spec.source == folder.canonical_file or not orders:
         return []
     document = _document(spec.text)
-    return [
-        f"{order.place}={yaml_text(order.value)}"
-        for order in orders
-        if _file_value(document, order.place) == order.file
-    ]
+    kept = [order for order in orders if _file_value(document, order.place) == order.file]
+    return [f"{order.place}={yaml_text(order.value)}" for order in kept]
 
 
 def write_orders(folder: StudyFolder, spec: StudySpec, by: Mapping[str, str]) -> None:
@@ -104,15 +90,14 @@ def write_orders(folder: StudyFolder, spec: StudySpec, by: Mapping[str, str]) ->
     An order is dropped if the file that the study was last run from has another value at its place than it had then.
     """
     document = _document(folder.read_study().removeprefix("\ufeff"))
+    orders = {}
+    for order in read_orders(folder):
+        if order.file == _file_value(document, order.place):
+            orders[order.place] = order
     study = spec.as_written()
-    orders = {
-        order.place: order
-        for order in read_orders(folder)
-        if order.file == _file_value(document, order.place)
-    }
-    for place, words in by.items():
+    for place, command in by.items():
         value = _value_at(study, place)
-        orders[place] = Order(place, words, spec.read, _file_value(document, place), value)
+        orders[place] = Order(place, command, spec.read, _file_value(document, place), value)
     if orders or folder.ordered_file.exists():
         lasting = {"orders": [asdict(order) for order in orders.values()]}
         write_whole(folder.ordered_file, json.dumps(lasting, indent=1).encode())
@@ -182,8 +167,10 @@ def differences(a: Any, b: Any, place: str = "") -> list[Difference]:
         return []
     if not isinstance(a, Mapping) or not isinstance(b, Mapping):
         return [Difference(place, a, b)]
-    keys = dict.fromkeys([*a, *b])
-    return [*chain(*(differences(a.get(key), b.get(key), f"{place}.{key}".lstrip(".")) for key in keys))]
+    found = []
+    for key in dict.fromkeys([*a, *b]):
+        found += differences(a.get(key), b.get(key), f"{place}.{key}".lstrip("."))
+    return found
 
 
 def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> None:
@@ -199,24 +186,22 @@ def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription
         return
     from sweeplab.study.spec import IDENTITY
 
-    known, ours = folder.read(folder.canonical_file), spec.as_written()
-    changes = [
-        f"{difference.place} is {_said(difference.a)} and was {_said(difference.b)}"
-        for part in IDENTITY
-        for difference in differences(_identity(ours, part), _identity(known, part), part)
-    ]
-    # With changed data or plugins that one cannot be continued either.
-    is_of_file = not any(words.startswith("plugins") for words in changes)
-    described, n_differences = folder.data, len(changes)
-    digests = (data.text_digest, data.token_digest)
+    known, ours, changes = folder.read(folder.canonical_file), spec.as_written(), list[str]()
+    for part in IDENTITY:
+        for difference in differences(_identity(ours, part), _identity(known, part), part):
+            changes.append(f"{difference.place} is {_said(difference.a)} and was {_said(difference.b)}")
+    # With other data or plugins that one cannot be continued either.
+    can_continue = not any(words.startswith("plugins") for words in changes)
+    described, digests = folder.data, (data.text_digest, data.token_digest)
     if ours["data"] == known["data"] and digests != (described.text_digest, described.token_digest):
+        can_continue = False
         changes.append("the text of the corpus has changed")
     if data.init_digest != described.init_digest:
+        can_continue = False
         changes.append("the weights that it starts from have changed")
     if changes:
-        is_of_file = is_of_file and len(changes) == n_differences
         cure = "give this one a --name of its own"
-        if is_of_file:
+        if can_continue:
             cure += f", or {folder.command('resume')} continues that one"
         raise BadInput(
             f"another study named {spec.name} exists in {folder.lab}: {'; '.join(changes)}; {cure}"
@@ -237,10 +222,7 @@ def _said(value: Any) -> str:
         return "not given"
     if isinstance(value, Mapping) and [*value] == ["choices"]:
         value = value["choices"]  # its short form
-    text = yaml_text(value)
-    if len(text) <= LONGEST_VALUE:
-        return text
-    return f"{text[: LONGEST_VALUE - 1]}…"
+    return shorten(yaml_text(value), LONGEST_VALUE, placeholder="…")
 
 
 def write_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> None:

@@ -10,11 +10,12 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
 from socket import gethostname
+from statistics import fmean
 from typing import Any
 
 from sweeplab.data.task import task_of
 from sweeplab.errors import BadInput, DamagedFile, Problem, nearest
-from sweeplab.formatting import counts, several, several_named
+from sweeplab.formatting import counts, several_named
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.lab.findings import find_limits
 from sweeplab.lab.identity import differences, read_orders
@@ -183,17 +184,16 @@ def trial_rows(ranked: StudyTrials, cell: str | None = None, sort: str | None = 
         BadInput: there is no such cell or column.
     """
     cell = ranked.cell_named(cell)
-    best_first = [trial for of_task in ranked.by_task(cell) for trial in of_task]
-    others = [trial for trial in ranked.all if trial not in best_first and cell in (None, trial.cell)]
+    trials = [trial for of_task in ranked.by_task(cell) for trial in of_task]
+    trials += [trial for trial in ranked.all if trial not in trials and cell in (None, trial.cell)]
     metric = find_metric(ranked.folder)
     rows = list[dict[str, Any]]()
-    for trial in (*best_first, *others):
-        is_diverged = trial.state is RunState.DIVERGED
+    for trial in trials:
         row = {
             "cell": trial.cell,
             "trial": trial.number,
             "state": str(trial.state),
-            metric: None if is_diverged else trial.value,
+            metric: None if trial.state is RunState.DIVERGED else trial.value,
             "seeds": len(trial.seeds),
             "iteration": max((end.iteration for end in trial.ends), default=None),
         }
@@ -202,11 +202,9 @@ def trial_rows(ranked: StudyTrials, cell: str | None = None, sort: str | None = 
         return rows
     known = list(dict.fromkeys(name for row in rows for name in row))
     if sort not in known:
-        raise BadInput(
-            Problem(f"--sort {sort}: the trials have no such column", ", ".join(known), nearest(sort, known))
-        )
-    kept = [row for row in rows if row.get(sort) is not None]
-    return sorted(kept, key=lambda row: row[sort]) + [row for row in rows if row.get(sort) is None]
+        what = f"--sort {sort}: the trials have no such column"
+        raise BadInput(Problem(what, ", ".join(known), nearest(sort, known)))
+    return sorted(rows, key=lambda row: (row.get(sort) is None, row.get(sort) or 0))
 
 
 def _cell_row(ranked: StudyTrials, cell: str, trials: list[Trial], unfinished: RunState) -> dict[str, Any]:
@@ -232,9 +230,7 @@ def _cell_row(ranked: StudyTrials, cell: str, trials: list[Trial], unfinished: R
 def _mean_over_seeds(trial: Trial, name: str) -> float | None:
     ends = [end.as_json() for end in trial.ends]
     values = [end[name] for end in ends if end.get(name) is not None]
-    if values:
-        return float(sum(values) / len(values))
-    return None
+    return float(fmean(values)) if values else None
 
 
 def _best_run(trial: Trial, ranked: StudyTrials, cell: str | None) -> dict[str, Any]:
@@ -247,13 +243,6 @@ def _best_run(trial: Trial, ranked: StudyTrials, cell: str | None) -> dict[str, 
         "choice": choice and choice.as_dict(),
         "choice_in_words": choice and choice.in_words(ranked.folder.command("confirm")),
     }
-
-
-# The example of a command, by the run's objective.
-_USES: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(("masked", "span"), ("generate", "--prompt", "The [MASK] is")),
-    **dict.fromkeys(("next_token", "pairs"), ("generate", "--prompt", "The ")),
-}
 
 
 def how_to_use(trial: Trial, cell: str | None = None, number: int | None = None) -> dict[str, str]:
@@ -277,7 +266,11 @@ def commands_about(
         run, which = f"{run}/{number}-{seed}", [*which, "--trial", str(number)]
     file, of_run = f"{study.name}-best.yaml", StudyFolder(study.lab, run)
     again = StudyFolder(study.lab, file).command("run")
-    use = _USES.get(objective, ("predict", "TEXT"))
+    use: tuple[str, ...] = ("predict", "TEXT")
+    if objective in ("masked", "span"):
+        use = ("generate", "--prompt", "The [MASK] is")
+    elif objective in ("next_token", "pairs"):
+        use = ("generate", "--prompt", "The ")
     return {
         "generate": of_run.command(*use),
         "rerun": f"{study.command('best', *which, '--output', file)} && {again}",
@@ -422,22 +415,14 @@ def differ_in_trials(a: Trial, b: Trial) -> list[dict[str, Any]]:
 
 
 def _results(a: StudyFolder, b: StudyFolder, measure: str, is_one_text: bool) -> list[dict[str, Any]]:
-    ours, theirs = (_best_by_cell(study, measure) for study in (a, b))
+    ours, theirs = (StudyTrials(study).best_of_cells() for study in (a, b))
     rows = []
     for cell in dict.fromkeys([*ours, *theirs]):
-        (one, task), (other, its_task) = ours.get(cell, (None, "")), theirs.get(cell, (None, ""))
+        one, other = ours.get(cell), theirs.get(cell)
+        first = _mean_over_seeds(one, measure) if one else None
+        second = _mean_over_seeds(other, measure) if other else None
         change = None
-        if one is not None and other is not None and is_one_text and task == its_task:
-            change = other - one
-        rows.append({"place": cell, "a": one, "b": other, "change": change})
+        if one and other and is_one_text and task_of(one.start.values) == task_of(other.start.values):
+            change = None if first is None or second is None else second - first
+        rows.append({"place": cell, "a": first, "b": second, "change": change})
     return rows
-
-
-def _best_by_cell(folder: StudyFolder, measure: str) -> dict[str, tuple[float, str]]:
-    best = StudyTrials(folder).best_of_cells()
-    numbers = {cell: _mean_over_seeds(trial, measure) for cell, trial in best.items()}
-    return {
-        cell: (number, task_of(best[cell].start.values))
-        for cell, number in numbers.items()
-        if number is not None
-    }
