@@ -121,21 +121,6 @@ def test_a_trial_that_its_owner_stops_ends_at_its_next_evaluation_with_its_best_
 
 
 @pytest.mark.slow
-def test_a_larger_budget_is_used_at_once_and_a_smaller_one_begins_nothing_more(work, tiny) -> None:
-    spec = tiny(name="more", engine=Engine(stack=4), budget=Budget(trials_per_cell=1))
-    larger = ("budget", Budget(trials_per_cell=3).model_dump())
-    _, store, events = work(spec, (evaluated(0), larger))
-    claimed = [index for index, event in enumerate(events) if isinstance(event, TrialClaimed)]
-    second_evaluation = next(index for index, event in enumerate(events) if evaluated(10)(event))
-    assert len(claimed) == 3
-    assert claimed[1] == second_evaluation + 1, "the free rows of the stack are filled at the next evaluation"
-    assert {trial.state for trial in store.trials(store.cells[0])} == {TrialState.COMPLETE}
-    smaller = ("budget", Budget(trials_per_cell=2).model_dump())
-    _, store, _ = work(tiny(name="fewer", engine=Engine(stack=1)), (evaluated(0), smaller))
-    assert len(store.trials(store.cells[0])) == 2
-
-
-@pytest.mark.slow
 def test_what_a_person_asks_for_is_next_in_a_cell_of_another_shape_too(opened, dataset, tiny) -> None:
     spec = tiny(grid={"n_embd": [16, 24]}, budget=Budget(trials_per_cell=6), engine=Engine(stack=1))
     fixed = {name: value for name, value in spec.fixed.items() if name != "n_embd"}

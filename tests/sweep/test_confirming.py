@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -133,17 +132,6 @@ def test_one_configuration_of_each_cell_needs_no_race(searched, trained) -> None
     folder.confirm_file.unlink()
     again = confirm(folder, spec, 1, 3, trained)
     assert {each.look for each in again} == {each.look for each in read_confirmed(folder)} == {2}
-
-
-def test_a_trial_that_a_person_stopped_has_the_loss_that_it_was_stopped_with(searched, trained) -> None:
-    folder, spec = searched
-    of_cell = [trial for trial in read_trials(folder) if trial.cell == "n_embd=16"]
-    best = min(of_cell, key=lambda trial: trial.value)
-    for run in best.runs:
-        run.end_file.write_text(json.dumps(replace(run.read_end(), best_whole_val_loss=None).as_json()))
-    found = confirm(folder, spec, 1, 2, trained)
-    (confirmed,) = (each for each in found if (each.cell, each.trial) == (best.cell, best.number))
-    assert confirmed.searched == best.value
 
 
 def test_who_is_behind_by_more_than_chance_leaves_the_race() -> None:

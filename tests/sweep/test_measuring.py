@@ -53,23 +53,6 @@ def test_a_plan_says_the_precision_and_why(tiny, tmp_path: Path, monkeypatch: py
     assert (stated.dtype, stated.dtype_by) == ("float32", "as the study says")
 
 
-def test_a_plan_has_one_line_a_precision(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "processor", lambda: "some processor; fma avx512f")
-    unlike, _, _ = make_plan(tiny(grid={"dtype": ["float32", "bfloat16"]}), tmp_path)
-    plain, slow = unlike.precisions()
-    assert plain == "dtype=float32 in float32: as the study says"
-    assert slow.startswith("dtype=bfloat16 in bfloat16: as the study says; 16 bits are slower (3.5 times")
-    changes = [{}, {"norm": "rmsnorm"}, {"dtype": "bfloat16"}]
-    several, _, _ = make_plan(tiny(cells=changes, values={"dtype": "float32"}), tmp_path)
-    assert [line.partition(":")[0] for line in several.precisions()] == [
-        "base, norm=rmsnorm in float32",
-        "dtype=bfloat16 in bfloat16",
-    ]
-    alike, _, _ = make_plan(tiny(), tmp_path)
-    why = "every cell trains in float32: this processor has no instructions for products in bfloat16"
-    assert [line.startswith(why) for line in alike.precisions()] == [True]
-
-
 def test_a_study_keeps_the_precision_that_it_began_with(tiny, opened, dataset) -> None:
     spec = tiny()
     folder, store = opened(spec)

@@ -158,34 +158,3 @@ def test_the_best_of_the_pruned_trials_keep_their_snapshots(tiny, work) -> None:
     kept = [number for number in range(8) if snapshots(folder, number)]
     assert kept == sorted(trial.number for trial in best)
     assert all(len(snapshots(folder, number)) == 1 for number in kept)
-
-
-HALVING = {"min_resource": 10, "reduction_factor": 2}
-PROMOTING = Pruner(type="asha", options={**HALVING, "promote": True})
-
-
-@pytest.mark.slow
-def test_a_pruner_promotes_the_best_once_all_trials_have_ended(tiny, work) -> None:
-    budget = Budget(trials_per_cell=6, time=3600.0)
-    halving = Pruner(type="asha", options=HALVING)
-    spec = tiny(values=VALUES, pruner=halving, budget=budget, grid={"n_embd": [16, 32]})
-    _, plain = work(spec)
-    expected = [[trial.number for trial in plain.tally(cell).best_pruned(9)] for cell in plain.cells]
-    assert all(expected)
-    assert not plain.has_room()
-    folder, store = work(spec.model_copy(update={"pruner": PROMOTING}))
-    promoted = [command.value for command in all_commands(folder)]
-    by_cell = [[each["trial"] for each in promoted if each["cell"] == cell.key] for cell in store.cells]
-    assert by_cell == expected, "the best first"
-    for cell in store.cells:
-        trials = store.trials(cell)
-        assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 6
-    assert not store.has_room()
-
-
-def all_commands(folder: StudyFolder) -> list[Any]:
-    from sweeplab.lab.storage import open_database
-    from sweeplab.sweep.trials.sharing import Availability, Commands
-
-    commands = Commands(open_database(folder.storage_url), Availability(folder.name)).read()
-    return [command for command in commands if command.kind == "reopen"]

@@ -5,7 +5,6 @@ import os
 import random
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import strangers
 from faults import cluster_kills, kills
 from sweep.engine_contract import EngineContract
 
-from sweeplab.lab.server import Server
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.spec import Engine
 from sweeplab.sweep.engines import LEFT, ray
@@ -98,45 +96,10 @@ def test_a_study_on_three_nodes_comes_to_the_same_bits_whatever_is_lost(
         assert max(seconds, default=0.0) < LEASE_SECONDS + 5, study.free_after
 
 
-def test_without_a_storage_the_lab_gets_one_and_three_nodes_come_to_the_same_bits(cluster) -> None:
-    more = ("-o", "budget.trials_per_cell=3", "-o", "max_iters=60", "-o", "engine.workers=3")
-    environment = {name: value for name, value in os.environ.items() if name != "SWEEPLAB_STORAGE"}
-    said, found = {}, {}
-    with tempfile.TemporaryDirectory(
-        dir="/tmp"
-    ) as name:  # which another account enters, as root's server does
-        place = Path(name)
-        place.chmod(0o755)
-        (place / "killed.yaml").write_text(kills.STUDY)
-        ran = strangers.plant_modules(place)
-        (place / "sweeplab.py").unlink()  # which `python -m` asks for
-        for engine, own in (("local", ()), ("ray", ("-o", f"engine.address={cluster.address}"))):
-            words = ["study", "run", "killed.yaml", "--lab", engine, "--engine", engine, *more, *own]
-            command = [sys.executable, "-m", "sweeplab", *words]
-            ended = subprocess.run(command, cwd=place, capture_output=True, text=True, env=environment)
-            assert ended.returncode == 0, ended.stderr
-            said[engine] = ended.stderr
-            folder = StudyFolder(place / engine, "killed")
-            found[engine] = {run.trial: kills.curve(run) for run in folder.runs()}
-        assert folder.is_on_own_server and not folder.database.exists()
-        examine = [sys.executable, "-m", "sweeplab", "doctor", "killed", "--lab", "ray", "--json"]
-        checks = json.loads(subprocess.run(examine, cwd=place, capture_output=True, env=environment).stdout)
-        assert Server(place / "ray").stop()
-        stopped = json.loads(subprocess.run(examine, cwd=place, capture_output=True, env=environment).stdout)
-        assert not ran.exists(), ran.read_text()
-    found_by = {(each["name"], each["verdict"]): each["found"] for each in checks}
-    assert "answers; nodes: " in found_by["ray", "ok"], checks
-    assert ("ray", "warn") not in found_by and "the storage is reached" in found_by["ports", "ok"]
-    assert any(each["found"].startswith("shared: seen from ") for each in checks), checks
-    # The engine is looked at whether or not the storage answers.
-    names = {(each["name"], each["verdict"]) for each in stopped}
-    assert {("storage", "bad"), ("ray", "ok")} <= names and ("ports", "ok") not in names
-    assert "started the lab's own PostgreSQL" in said["ray"] and "PostgreSQL" not in said["local"]
-    assert len(found["ray"]) == 3 and found["ray"] == found["local"]
-
-
 def test_no_shell_of_a_node_reads_a_name(cluster, running, tmp_path: Path) -> None:
     file, lab = strangers.hostile_place(tmp_path, kills.STUDY)
+    planted = strangers.plant_modules(tmp_path)
+    (tmp_path / "sweeplab.py").unlink()  # which `python -m` asks for
     words = ["-o", "budget.trials_per_cell=2", "-o", "max_iters=20"]
     words += ["-o", f"engine.address={cluster.address}"]
     environment = {**os.environ, "SWEEPLAB_STORAGE": running.url}
@@ -145,7 +108,7 @@ def test_no_shell_of_a_node_reads_a_name(cluster, running, tmp_path: Path) -> No
         ended = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, env=environment)
         assert ended.returncode in (0, 1) and "Traceback" not in ended.stderr, ended
     assert len([*StudyFolder(lab, "killed").runs()]) == 2
-    assert not [*tmp_path.rglob("ran")]
+    assert not [*tmp_path.rglob("ran")] and not planted.exists()
 
 
 def doctor(place: Path, engine: Engine, **environment: str) -> dict[tuple[str, str], dict[str, str]]:

@@ -217,34 +217,6 @@ def test_a_full_disk_ends_the_worker_and_leaves_its_trial_to_the_next(
     assert len(store.trials(store.cells[0])) == 1
 
 
-def test_killed_between_writing_an_end_and_telling_it_the_next_worker_tells_it(tiny, opened, dataset) -> None:
-    spec = tiny(budget=Budget(trials_per_cell=2))
-    folder, store = opened(spec)
-    trained = []
-
-    class Killed(BaseException):
-        pass
-
-    def finish(*_):
-        raise Killed
-
-    store.finish = finish
-    with pytest.raises(Killed):
-        Loop(spec, store, dataset, folder, trained.append).run()
-    written = {key: outcome for key, outcome in outcomes(folder).items() if outcome}
-    assert len(written) == 1
-    _, again = opened(spec)
-    events = []
-    Loop(spec, again, dataset, folder, events.append).run()
-    told = {event.place for event in events if isinstance(event, RunEvaluated)}
-    (key,) = written
-    number = int(key.split("/")[1])
-    assert ("all", number) not in told, "it was told, not trained again"
-    values = {trial.number: trial.value for trial in again.trials(again.cells[0])}
-    assert values[number] == written[key].value
-    assert len(values) == 2
-
-
 @pytest.mark.parametrize(("n_died", "outcome"), [(9, "complete"), (10, "failed")])
 def test_a_trial_that_kills_ten_workers_is_given_up(n_died, outcome, tiny, opened, dataset) -> None:
     spec = tiny(budget=Budget(trials_per_cell=1))

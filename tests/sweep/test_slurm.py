@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -11,9 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
-import slurm_cluster
 import strangers
 from postgres_server import started as database
 from slurm_cluster import IS_INSTALLED, WHY_NOT, Cluster, started
@@ -257,17 +254,3 @@ def test_what_cannot_be_is_said_in_one_line(run, cluster: Cluster, tmp_path: Pat
     assert "are in an SQLite file" in refused()
     assert "another study named jobs exists" in refused("-o", "batch_size=8")
     assert {*cluster.ask(*queue).split()} <= {*before}
-
-
-def test_a_cluster_that_is_run_as_a_program_ends_with_all_its_daemons() -> None:
-    command = [sys.executable, slurm_cluster.__file__, "1"]
-
-    def daemons() -> list[int]:
-        running = psutil.process_iter(["cmdline"])
-        return [each.pid for each in running if any(folder in word for word in each.info["cmdline"] or ())]
-
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
-        folder = program.stdout.readline().partition("=")[2].strip().removesuffix("/slurm.conf")
-        assert len(daemons()) >= 3
-        program.send_signal(signal.SIGTERM)
-        assert program.wait() == 0 and not daemons() and not Path(folder).exists()

@@ -13,7 +13,7 @@ from sweeplab.lab.listing import StudyTrials
 from sweeplab.runs.inspecting import scored
 from sweeplab.study.options import Pruner
 from sweeplab.study.search import Choices
-from sweeplab.study.spec import Budget, Engine, ObjectiveSpec
+from sweeplab.study.spec import Budget, ObjectiveSpec
 from sweeplab.sweep.loop import Loop
 from sweeplab.tracking.loading import LoadedRun, load_checkpoint
 
@@ -101,19 +101,6 @@ def test_the_chosen_trial_is_evaluated_on_the_whole_split_when_all_have_ended(
         again = scored(LoadedRun("run", loaded.model, loaded.tokenizer, values, {}), dataset)
         assert said == pytest.approx((again["val_loss"], again["bits_per_byte"]), rel=1e-6)
     assert evaluated and len(evaluated) < 3
-
-
-def test_no_rule_depends_on_who_trained_or_when_a_worker_left(tiny, opened, dataset) -> None:
-    found = []
-    for name, stack in (("one", 1), ("three", 3)):
-        found.append(ends(train(tiny(name=name, engine=Engine(stack=stack)), opened, dataset)))
-    spec = tiny(name="parts", engine=Engine(stack=3))
-    for steps in (3, 9, 1000):
-        left = iter(range(steps))
-        folder = train(spec, opened, dataset, stopping=lambda left=left: next(left, None) is None)
-    found.append(ends(folder))
-    scores = [{key: end.best_whole_val_loss for key, end in each.items()} for each in found]
-    assert scores[0] == scores[1] == scores[2] and any(scores[0].values())
 
 
 def test_a_very_large_split_is_scored_on_a_bounded_part_of_it() -> None:

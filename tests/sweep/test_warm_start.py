@@ -128,15 +128,11 @@ def test_pruners_do_not_judge_by_them(pruner, tiny, warm, table) -> None:
 
 FITS = [
     ("learning_rate,val_loss\n0.5,2", "line 2: learning_rate lies outside of 0.0003 to 0.01"),
-    ("learning_rate,val_loss\n,2\n,3", "2 (line 2, line 3): without learning_rate, which is searched"),
     ("learning_rate,val_loss\n1e-3,\n2e-3,nan", "2 (line 2, line 3): no finite value"),
     ("learning_rate,val_loss\nfast,2", 'line 2: learning_rate is "fast", which is not a number'),
     ("learning_rate,val_loss,state\n1e-3,2,failed", "line 2: not finished (state failed)"),
-    ("learning_rate,val_loss,state\n1e-3,2,running", "line 2: not finished (state running)"),
-    ("learning_rate,val_loss,max_iters\n1e-3,2,30", "line 2: max_iters is 30 there and 20 here"),
     ("learning_rate,val_loss,dtype\n1e-3,2,bfloat16", 'line 2: dtype is "bfloat16" there and "float32" here'),
     ("learning_rate,val_loss,betas\n1e-3,2,\"(0.9, 0.99)\"", "line 2: betas is [0.9, 0.99] there and [0.9, 0.95]"),
-    ("learning_rate,val_loss,tie_weights\n1e-3,2,False", "line 2: tie_weights is false there and true here"),
     ("learning_rate,val_loss,dropout\n1e-3,2,\n1e-3,2.5,0.1", "line 3: dropout is 0.1 there and 0.0 here"),
     ("learning_rate,val_loss,warmup_iters\n1e-3,2,2\n1e-3,2,3", "line 3: warmup_iters is 3 there and 2 here"),
 ]  # fmt: skip
