@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, TrackingUnavailable
@@ -59,7 +60,7 @@ def summarize(folder: StudyFolder, state: str) -> StudySummary:
     if by_task and has_one_task(folder):
         best = by_task[0][0]
         best_value, best_run = best.value, best.start.key
-    share = -(-_N_BEST // max(1, len(by_task)))
+    share = math.ceil(_N_BEST / max(1, len(by_task)))
     shown = [(trial.start, trial.value) for own in by_task for trial in own[:share]]
     return {
         "state": state,
@@ -80,12 +81,13 @@ def summarize(folder: StudyFolder, state: str) -> StudySummary:
 def _best_checkpoints(by_task: Iterable[Sequence[Trial]]) -> dict[str, RunFolder]:
     """Return by cell the run with the lowest loss, among the seeds of the cell's best trial with a checkpoint."""
     best: dict[str, RunFolder] = {}
-    for trial in (trial for trials in by_task for trial in trials):
-        if trial.cell not in best:
-            ends = {run: run.read_end() for run in trial.runs if run.checkpoint()}
-            losses = {run: end.best_val_loss or math.inf for run, end in ends.items() if end}
-            if losses:
-                best[trial.cell] = min(losses, key=losses.__getitem__)
+    for trial in chain(*by_task):
+        losses = {}
+        for run in trial.runs:
+            if trial.cell not in best and run.checkpoint() and (end := run.read_end()):
+                losses[run] = end.best_val_loss or math.inf
+        if losses:
+            best[trial.cell] = min(losses, key=losses.__getitem__)
     return best
 
 
@@ -167,28 +169,26 @@ def rerun_text(trial: Trial) -> str:
         "track": study["track"],
         "init_from": study.get("init_from"),
     }
-    value_text = "no value"
-    if trial.value is not None:
-        value_text = f"{spec.objective.label} {trial.value!r}"
+    value = "no value" if trial.value is None else f"{spec.objective.label} {trial.value!r}"
+    again = "It comes to this value again, up to the rounding of sums over several threads or on a GPU."
     if trial.is_cut_short:
         again = "It was cut short, and is trained to its end here."
     elif _is_exact(trial, spec):
         again = "On this machine, with the same packages, it comes to this value again, to the last bit."
-    else:
-        again = "It comes to this value again, up to the rounding of sums over several threads or on a GPU."
+    digests = [data[name][:DIGEST_CHARACTERS] for name in ("text_digest", "token_digest")]
     comments = [
-        f"Trial {trial.number} in cell {trial.cell} of study {folder.name}: {trial.state}, {value_text}.",
-        f"Its text has the sha256 {data['text_digest'][:DIGEST_CHARACTERS]}…, "
-        f"its tokens {data['token_digest'][:DIGEST_CHARACTERS]}….",
+        f"Trial {trial.number} in cell {trial.cell} of study {folder.name}: {trial.state}, {value}.",
+        f"Its text has the sha256 {digests[0]}…, its tokens {digests[1]}….",
         again,
     ]
     return study_file(written, comments)
 
 
 def _name(trial: Trial) -> str:
-    cell = "" if trial.cell == "all" else "-" + re.sub(r"[^\w.-]+", "", trial.cell.replace(",", "-"))
-    end = f"-{trial.number}"
-    return f"{trial.study.name}{cell}"[: 100 - len(end)] + end  # the longest name of a study
+    name, end = trial.study.name, f"-{trial.number}"
+    if trial.cell != "all":
+        name += "-" + re.sub(r"[^\w.-]+", "", trial.cell.replace(",", "-"))
+    return name[: 100 - len(end)] + end  # the longest name of a study
 
 
 def _is_exact(trial: Trial, spec: StudySpec) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.lab.listing import StudyTrials, find_study, read_spec, study_names
+from sweeplab.lab.listing import StudyTrials, find_study, is_file, read_spec, study_names
 from sweeplab.records.folders import NAMES, StudyFolder, is_name
 from sweeplab.records.runs import RunFolder
 
@@ -56,7 +55,7 @@ def open_run(text: str, lab: Path, uri: str | None = None, allow_plugins: bool =
 
     # The folder itself, or that of an imported run.
     places = (Path(text), Path(text, "checkpoint"), imported_folder(lab, text))
-    folders = [place for place in places if _is_file(place / "model.json")]
+    folders = [place for place in places if is_file(place / "model.json")]
     if RUN_ID.fullmatch(text):
         folders += filter(None, (run.checkpoint() for run in _sent_as(text, lab)))
     study = re.split("[/@]", text)[0]
@@ -88,7 +87,7 @@ def find_checkpoint(name: str, lab: Path) -> Path | None:
     if re.split("[/@]", name)[0] in study_names(lab):
         return _of_study(name, lab)[0]
     imported = imported_folder(lab, name)
-    if is_name(name) and _is_file(imported / "model.json"):
+    if is_name(name) and is_file(imported / "model.json"):
         return imported
     return None
 
@@ -107,12 +106,12 @@ def _of_study(text: str, lab: Path) -> tuple[Path, str]:
     folder = find_study(lab, name)
     if run:
         path = folder.path / "runs" / cell / run
-        if not _is_file(path / "run.json"):
+        if not is_file(path / "run.json"):
             path = folder.path / "runs" / str(StudyTrials(folder).cell_named(cell)) / run
     else:
         path = StudyTrials(folder).find(cell or None).runs[0].path
     run_name = f"{name}/{path.parent.name}/{path.name}"
-    if not _is_file(path / "run.json"):
+    if not is_file(path / "run.json"):
         raise BadInput(Problem(f"no run {rest!r} in study {name}", nearest=nearest(rest, _runs(folder))))
     if iteration:
         at = RunFolder(path).series()
@@ -124,11 +123,6 @@ def _of_study(text: str, lab: Path) -> tuple[Path, str]:
     if not checkpoint:
         raise BadInput(f"run {run_name} kept no checkpoint; track: {{checkpoints: best}} keeps one")
     return checkpoint, run_name
-
-
-def _is_file(path: Path) -> bool:
-    # Path.is_file raises if a part of the path is too long for a file's name.
-    return os.path.isfile(path)  # noqa: PTH113
 
 
 def _runs(folder: StudyFolder) -> Iterator[str]:

@@ -3,7 +3,15 @@ import pytest
 from optuna.trial import TrialState
 from tiny_study import study_of_parts as read
 
-from sweeplab.study.algorithms import make_sampler, n_startup_trials, rungs, settled_pruner, settled_sampler
+from sweeplab.errors import BadInput
+from sweeplab.study.algorithms import (
+    make_sampler,
+    n_startup_trials,
+    promotes,
+    rungs,
+    settled_pruner,
+    settled_sampler,
+)
 from sweeplab.study.options import PRUNERS, SAMPLERS, Sampler, build
 from sweeplab.study.space import Space, cells
 
@@ -162,3 +170,22 @@ def test_rungs_that_a_study_gives_stay_and_are_said_at_their_evaluations():
     patient = {"type": "patient", "patience": 1, "wrapped": {"type": "asha", "min_iters": 100, "factor": 3}}
     assert rungs(settled_pruner(read(pruner=patient).pruner, 50, 300), 50, 300) == [100]
     assert rungs(settled_pruner(read(pruner="median").pruner, 50, 300), 50, 300) == []
+
+
+@pytest.mark.parametrize(
+    ("pruner", "expected"),
+    [
+        ({"type": "asha", "promote": True}, True),
+        ({"type": "asha"}, False),
+        ({"type": "patient", "patience": 1, "wrapped": {"type": "asha", "promote": True}}, True),
+        ({"type": "patient", "patience": 1, "wrapped": {"type": "median"}}, False),
+    ],
+)
+def test_a_pruner_promotes_if_it_or_one_inside_it_does(pruner, expected):
+    assert promotes(read(pruner=pruner).pruner) is expected
+
+
+def test_an_option_is_a_billion_at_most():
+    assert read(pruner={"type": "median", "n_startup_trials": 10**9}).pruner
+    with pytest.raises(BadInput, match="n_startup_trials"):
+        read(pruner={"type": "median", "n_startup_trials": 10**9 + 1})

@@ -10,13 +10,14 @@ storage a completed trial has no curve, and a pruned one only its last value, by
 
 from __future__ import annotations
 
+import ast
 import csv
 import io
 import json
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -26,7 +27,7 @@ from sweeplab.files import read_bytes, write_whole
 from sweeplab.hyperparameters import TABLE, Hyperparameter
 from sweeplab.lab.listing import find_study, read_spec
 from sweeplab.lab.storage import WARM_START
-from sweeplab.records.folders import DataDescription, StudyFolder
+from sweeplab.records.folders import DataDescription, StudyFolder, some_of
 from sweeplab.records.runs import RunFolder, RunState
 from sweeplab.study.problems import shown
 from sweeplab.study.search import Scalar
@@ -48,7 +49,6 @@ _IDLE = frozenset(
     if row.category in ("logging", "generation") or row.name in ("seed", "device", "compile")
 )
 _CLOSE = 1e-9  # relative tolerance between equal numbers, written with 10 digits or more
-_MOST_PLACES = 5
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,9 @@ def _fitted(name: str, trials: Iterable[FinishedTrial], spaces: Sequence[Space])
 
 
 def _places(places: Sequence[str]) -> str:
-    some = ", ".join(places[:_MOST_PLACES]) + (", …" if len(places) > _MOST_PLACES else "")
-    return f"{len(places)} ({some})" if len(places) > 1 else some
+    if len(places) == 1:
+        return places[0]
+    return f"{len(places)} ({some_of(places)})"
 
 
 def _fit(trial: FinishedTrial, spaces: Sequence[Space]) -> tuple[Space, dict[str, Scalar]]:
@@ -215,8 +216,9 @@ def _table_trials(file: Path, objective: ObjectiveSpec) -> Iterator[FinishedTria
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", error)
         raise BadInput(f"{file} cannot be read as a table: {reason}") from error
-    losses = ("val_loss", f"{objective.at}_val_loss") if objective.metric == "val_loss" else ()
-    columns = ("value", *losses)  # the first that exists gives a trial's value
+    columns = ["value"]  # the first that exists gives a trial's value
+    if objective.metric == "val_loss":
+        columns += ["val_loss", f"{objective.at}_val_loss"]
     column = next((name for name in columns if name in known), None)
     if column is None:
         raise BadInput(Problem(f"{file} has no column with the values of its trials", " | ".join(columns)))
@@ -227,9 +229,10 @@ def _table_trials(file: Path, objective: ObjectiveSpec) -> Iterator[FinishedTria
             continue
         if any(part is not None for part in trial):
             seen.add(trial)
-        texts = {name: text for name, text in row.items() if name in TABLE and text is not None}
-        read = ((TABLE[name], text) for name, text in texts.items() if text or TABLE[name].optional)
-        values = {hyperparameter.name: _read(hyperparameter, text) for hyperparameter, text in read}
+        values = {}
+        for name, text in row.items():
+            if name in TABLE and text is not None and (text or TABLE[name].optional):
+                values[name] = _read(TABLE[name], text)
         iteration = _number(row.get("iterations") or "")
         ended = int(iteration) if iteration is not None and math.isfinite(iteration) else None
         state = row.get("state") or "complete"
@@ -238,25 +241,16 @@ def _table_trials(file: Path, objective: ObjectiveSpec) -> Iterator[FinishedTria
 
 def _read(row: Hyperparameter, text: str) -> Any:
     """Convert a table's text to its hyperparameter's type; return it as text if it is not of that type."""
-    if row.kind == "floats":
-        return _typed(row.name, [_number(part) for part in re.split(r"[\s,]+", text.strip("()[] "))])
-    if text in ("", "None") and row.optional:
-        return None
-    plain: dict[str, Any] = {"True": True, "true": True, "False": False, "false": False}
-    number = _number(text) if row.kind in ("int", "float") else None
-    return _typed(row.name, plain.get(text, text if number is None else number))
-
-
-def _typed(name: str, value: Any) -> Any:
+    value: Any = text or None
+    with suppress(ValueError, SyntaxError):  # as Python writes values: True, None, (0.9, 0.95)
+        value = ast.literal_eval(text)
     try:
-        return TABLE[name].check(value)
-    except (ValueError, OverflowError):
+        return row.check(value)
+    except (ValueError, TypeError, OverflowError):
         return value  # it fits no cell, and is shown as it is
 
 
 def _number(text: str) -> float | None:
-    if "_" in text:  # no number, but for Python
-        return None
     try:
         return float(text)
     except ValueError:
@@ -280,12 +274,15 @@ def _add_to_cell(store: Store, cell: Cell, sources: Sequence[WarmStartSource]) -
     there = study.get_trials(deepcopy=False)
     if all(WARM_START in trial.user_attrs for trial in there):  # else the cell has started
         known = {_content(trial) for trial in there}
-        for trial in [trial for source in sources for index, trial in source.fitting if index == cell.index]:
-            if _content(trial) not in known:
-                known.add(_content(trial))
-                study.add_trial(trial)
-    marks = [trial.user_attrs.get(WARM_START) for trial in study.get_trials(deepcopy=False)]
-    counts = Counter(mark["from"] for mark in marks if mark)
+        for source in sources:
+            for index, trial in source.fitting:
+                if index == cell.index and _content(trial) not in known:
+                    known.add(_content(trial))
+                    study.add_trial(trial)
+    counts = Counter[str]()
+    for trial in study.get_trials(deepcopy=False):
+        if WARM_START in trial.user_attrs:
+            counts[trial.user_attrs[WARM_START]["from"]] += 1
     return {cell.key: dict(counts)} if counts else {}
 
 
