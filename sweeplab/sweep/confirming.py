@@ -63,10 +63,8 @@ def confirm(
     if not racing:
         raise BadInput(f"no trial of study {folder.name} has a value yet: there is nothing to confirm")
     trials = {(trial.cell, trial.number): trial for trials in racing for trial in trials}
-    first = max(spec.seed_numbers) + 1
-    *races, last = CONFIRMING
-    _check_seeds(folder, {races[1]: n_seeds - FIRST_SEEDS, last: n_seeds})
-    names = iter(races)
+    first, last = max(spec.seed_numbers) + 1, CONFIRMING[-1]
+    _check_seeds(folder, {CONFIRMING[1]: n_seeds - FIRST_SEEDS, last: n_seeds})
 
     def train(places: Sequence[Found], seeds: Sequence[int], suffix: str) -> dict[Found, Trial]:
         derived = _derived(spec, f"{folder.name}.{suffix}", [trials[place] for place in places], seeds)
@@ -79,17 +77,21 @@ def confirm(
         return {place: trained[key] for place, key in zip(places, keys, strict=True)}
 
     def losses(places: Sequence[Found], seeds: Sequence[int]) -> dict[Found, Losses]:
-        return {place: _validation(trial) for place, trial in train(places, seeds, next(names)).items()}
+        suffix = CONFIRMING[0] if seeds[0] == first else CONFIRMING[1]
+        return {place: _validation(trial) for place, trial in train(places, seeds, suffix).items()}
 
     of_cells = [[(trial.cell, trial.number) for trial in best] for best in racing]
     raced, winners = race(of_cells, range(first, first + n_seeds), losses)
     final = train(winners, range(first + n_seeds, first + 2 * n_seeds), last)
     dataset, confirmed = recorded_dataset(folder, spec), list[Confirmed]()
     for place, trial in trials.items():
-        scores: tuple[Losses, Losses] = ({}, {})
+        validation, test = dict[int, float](), dict[int, float]()
         if place in winners:
-            scores = _validation(final[place]), _test(final[place], dataset, spec)
-        confirmed.append(Confirmed(*place, _searched(trial), place in winners, raced[place], *scores))
+            validation, test = _validation(final[place]), _test(final[place], dataset, spec)
+        # A trial stopped by a person has no loss on the whole split.
+        known = _validation(trial)
+        searched = _mean(known) if known or trial.value is None else trial.value
+        confirmed.append(Confirmed(*place, searched, place in winners, raced[place], validation, test))
     look = record_look(folder, dataset.text_digest, confirmed)
     confirmed = [replace(configuration, look=look) for configuration in confirmed]
     write_confirmed(folder, confirmed)
@@ -187,12 +189,6 @@ def _validation(trial: Trial) -> Losses:
     losses = {seed: end.whole_val_loss for seed, end in ends.items() if end}
     known = {seed: loss for seed, loss in losses.items() if loss is not None}
     return known if len(known) == len(trial.runs) else {}
-
-
-def _searched(trial: Trial) -> float:
-    # A trial stopped by a person has no loss on the whole split.
-    losses = _validation(trial)
-    return _mean(losses) if losses or trial.value is None else trial.value
 
 
 def _test(trial: Trial, dataset: Dataset, spec: StudySpec) -> Losses:

@@ -4,6 +4,9 @@ A worker trains one stack at a time, and it alone decides which runs enter and l
 the same shape, which is claimed from the store if none waits here. The study's commands are followed after every
 evaluation. Beside the loop stand what it is made of: `trials/store.py` asks, reports and holds leases, `trial.py` has
 the runs of a trial and their records, `saving.py` writes snapshots and checkpoints, and handles errors.
+
+While trials train, all are judged by sampled evaluations on the same targets. Once all have ended, the chosen trial of
+each cell and those that cannot be told from it are evaluated on the whole validation split.
 """
 
 from __future__ import annotations
@@ -16,17 +19,18 @@ from functools import cache
 from typing import Any
 
 from sweeplab.data.dataset import Dataset
+from sweeplab.data.objectives import wholly
 from sweeplab.errors import StorageUnavailable
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import SHAPE
 from sweeplab.lab import events
+from sweeplab.lab.listing import StudyTrials
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState, TrialEnding
 from sweeplab.study.inputs import start_weights
 from sweeplab.study.space import Cell
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.saving import Held, Recovery, Saving
-from sweeplab.sweep.scoring import score_chosen
 from sweeplab.sweep.trial import Training, TrialRuns, metrics_of
 from sweeplab.sweep.trials.sharing import Claim, LeaseLost, Report, renewing
 from sweeplab.sweep.trials.store import MOST_ATTEMPTS, Store
@@ -302,3 +306,29 @@ class Loop:
     def _emit(self, kind: type[events.TrialEvent], trial: TrialRuns, **more: Any) -> None:
         cell, number = trial.place
         self.emit(kind(cell=cell, trial=number, **more))
+
+
+def score_chosen(spec: StudySpec, folder: StudyFolder, dataset: Dataset) -> None:
+    """Write the losses on the whole split into the ends of the chosen trials' runs that lack them.
+
+    Which trials are chosen follows from their values alone, not from who trained them; a run without a checkpoint is
+    not evaluated.
+    """
+    from sweeplab.runs.inspecting import scored
+    from sweeplab.tracking.loading import load_checkpoint
+
+    trials = StudyTrials(folder)
+    choices = {cell: trials.choice(cell) for cell in trials.best_of_cells()}
+    places = [place for choice in choices.values() if choice for place in (choice.place, *choice.rivals)]
+    for run in (run for cell, number in places for run in trials.find(cell, number).runs):
+        end, checkpoint = run.read_end(), run.checkpoint()
+        if end is None or checkpoint is None or end.whole_val_loss is not None:
+            continue
+        loaded = load_checkpoint(checkpoint)
+        loss = scored(loaded, dataset, whole=True, spec=spec)["val_loss"]
+        bits = dataset.bits_per_byte(loss, wholly(loaded.values))
+        if spec.objective.at == "best":
+            end = replace(end, best_whole_val_loss=loss, best_whole_bits_per_byte=bits)
+        else:
+            end = replace(end, final_whole_val_loss=loss, final_whole_bits_per_byte=bits)
+        run.rewrite_end(end)
