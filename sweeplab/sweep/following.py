@@ -126,25 +126,25 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
 
     With `follow`, continue until nobody runs the study.
     """
-    stream = EventStream(folder)
+    stream, metric = EventStream(folder), find_metric(folder)
     commands = Commands(open_database(folder.storage_url), Availability(folder.name))
     started: set[tuple[str, int]] = set()  # a trial starts with the first of its runs
     logs: dict[Path, GrowingFile] = {}
     places: dict[int, str] = {}
-    events, is_last, metric = stream.past(), not follow, find_metric(folder)
+    events, is_last = stream.past(), not follow
     while True:
         lines = [LogLine(time=each.given, source="study", text=_in_words(each)) for each in commands.read()]
         for event in events:
+            name = f"{event.cell} trial {event.trial}"
             if isinstance(event, TrialClaimed) and event.place not in started:
                 started.add(event.place)
-                text = f"{event.cell} trial {event.trial} started"
-                lines.append(LogLine(time=event.started, source="trial", text=text))
+                lines.append(LogLine(time=event.started, source="trial", text=f"{name} started"))
             elif isinstance(event, TrialEnded):
-                text = f"{event.cell} trial {event.trial} {_ended(event, metric)}"
+                text = f"{name} {_ended(event, metric)}"
                 lines.append(LogLine(time=event.ended, source="trial", text=text))
         yield from sorted(lines, key=lambda line: line["time"] or 0.0)
         for place in folder.workers:
-            where = ", ".join(part for part in (place.state, place.node, place.process, place.why) if part)
+            where = ", ".join(filter(None, (place.state, place.node, place.process, place.why)))
             if where != places.get(place.worker):
                 places[place.worker] = where
                 yield LogLine(time=None, source=f"worker-{place.worker}", text=where)

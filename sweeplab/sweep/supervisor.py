@@ -20,9 +20,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
-from sweeplab.errors import BadInput, DamagedFile, StorageUnavailable, TrackingUnavailable
+from sweeplab.errors import BadInput, StorageUnavailable, TrackingUnavailable
 from sweeplab.files import machine, make_folder, write_whole
 from sweeplab.lab import events
 from sweeplab.lab.describing import describe, summarize
@@ -165,9 +165,8 @@ def run_study(
     Raises:
         BadInput: the study cannot start, or the lab has another study of its name.
     """
-    with _opened(spec, lab) as (plan, store, notifier, notices):
-        folder = StudyFolder(lab, spec.name)
-        return _Supervisor(folder, plan, store, notifier, listen, interrupts).run(notices)
+    with _opened(spec, lab) as opened:
+        return _Supervisor(opened, listen, interrupts).run(opened.notices)
 
 
 def submit_study(spec: StudySpec, lab: Path, submit: Callable[[], str], say: Callable[[str], None]) -> str:
@@ -178,17 +177,27 @@ def submit_study(spec: StudySpec, lab: Path, submit: Callable[[], str], say: Cal
     Raises:
         BadInput: the study cannot start, or the lab has another study of its name, or `submit` is refused.
     """
-    with _opened(spec, lab) as (plan, _store, _notifier, notices):
+    with _opened(spec, lab) as opened:
         tracker = open_tracker(lab, spec.name, spec.track.uri)
-        _open_tracking([tracker], spec, StudyFolder(lab, spec.name), plan)
-        for notice in notices:
+        _open_tracking([tracker], spec, opened.folder, opened.plan)
+        for notice in opened.notices:
             say(notice)
         return submit()
 
 
+class _Opened(NamedTuple):
+    """A study that is about to run, and notices for the user."""
+
+    folder: StudyFolder
+    plan: Plan
+    store: Store
+    notifier: Notifier
+    notices: list[str]
+
+
 @contextmanager
-def _opened(spec: StudySpec, lab: Path) -> Iterator[tuple[Plan, Store, Notifier, list[str]]]:
-    """Check a study, write it to its lab and hold it; yield its parts, and notices for the user."""
+def _opened(spec: StudySpec, lab: Path) -> Iterator[_Opened]:
+    """Check a study, write it to its lab and hold it."""
     check_reach(spec, lab)
     notifier = Notifier(spec)
     engine = engine_class(spec.engine.type)
@@ -196,31 +205,21 @@ def _opened(spec: StudySpec, lab: Path) -> Iterator[tuple[Plan, Store, Notifier,
     plan, cells, dataset = make_plan(spec, lab)
     folder = StudyFolder(lab, spec.name)
     check_same_study(spec, folder, plan.data)
-    before: dict[str, Any] = {}
     with _held(folder):
-        with suppress(DamagedFile):
-            before = folder.read(folder.plan_file)
         write_whole(folder.plan_file, json.dumps(plan.as_dict()).encode())
         write_whole(folder.code_file, json.dumps(code_versions()).encode())
         from sweeplab.lab.storage import choose_storage
         from sweeplab.sweep.trials.store import Store
 
         notices = [choose_storage(folder, is_shared=not engine.is_here), *orders_in_words(folder, spec)]
-        # Said once, until it changes; `show` or `plan` repeats it.
-        if before.get("reaches") != plan.reaches:
-            notices.append(plan.reach_in_words)
-        if before.get("mirror") != plan.mirror:
-            notices.append(plan.mirror)
-        shortage = _shortage(plan, engine)
-        if not any(shortage in warning for warning in before.get("warnings", [])):
-            notices.append(shortage)
+        notices += [plan.reach_in_words, plan.mirror, _shortage(plan, engine)]
         create = partial(Store.create, spec, cells, plan.data.sizes, folder.storage_url)
         store = Availability(spec.name).retry(create)
         write_baselines(folder, store.spaces, dataset)
         write_study(spec, folder, plan.data)  # from here on the lab has the complete study
         if spec.warm_start:
             add_warm_starts(store, read_warm_starts(spec, folder, store.spaces, plan.data), folder)
-        yield plan, store, notifier, [notice for notice in notices if notice]
+        yield _Opened(folder, plan, store, notifier, [notice for notice in notices if notice])
 
 
 def _shortage(plan: Plan, engine: WorkerEngine | type[WorkerEngine]) -> str:
@@ -239,8 +238,12 @@ def _open_tracking(trackers: Sequence[Mirror], spec: StudySpec, folder: StudyFol
 
 def _in_words(places: Sequence[WorkerPlace]) -> str:
     """Say which workers are where, and what keeps them from working."""
-    words = [f"worker {place.worker} ({place.process}), {place.why}" for place in places]
-    return "; ".join(text.removesuffix(", ") for text in words)
+    words = []
+    for place in places:
+        words.append(f"worker {place.worker} ({place.process})")
+        if place.why:
+            words[-1] += f", {place.why}"
+    return "; ".join(words)
 
 
 class _Supervisor:
@@ -248,20 +251,14 @@ class _Supervisor:
 
     def __init__(
         self,
-        folder: StudyFolder,
-        plan: Plan,
-        store: Store,
-        notifier: Notifier,
+        opened: _Opened,
         listen: Callable[[events.Event, StudyProgress], None],
         interrupts: Callable[[], int],
     ) -> None:
-        self.spec, self.folder, self.plan, self.store = store.spec, folder, plan, store
-        self.notifier, self.listen, self.interrupts, self.commands = (
-            notifier,
-            listen,
-            interrupts,
-            store.commands,
-        )
+        self.folder, self.plan, self.store, self.notifier, _ = opened
+        self.listen, self.interrupts = listen, interrupts
+        folder, plan, store = self.folder, self.plan, self.store
+        self.spec, self.commands = store.spec, store.commands
         availability = store.availability
         availability.limit = OUTAGE_SECONDS
         availability.say = lambda message: self._take_in(events.StudyNotice(message=message))
@@ -521,8 +518,8 @@ def _held(folder: StudyFolder) -> Iterator[None]:
                 raise
             if folder.path in made:
                 shutil.rmtree(folder.path)
-            has_server = service_file(folder.lab).exists()
-            if folder.lab in made and not has_server and not any((folder.lab / "studies").iterdir()):
+            studies = folder.path.parent
+            if folder.lab in made and not service_file(folder.lab).exists() and not any(studies.iterdir()):
                 shutil.rmtree(folder.lab)
             for path in made:
                 with suppress(OSError):
