@@ -15,7 +15,7 @@ from typing import Any
 
 from sweeplab.data.task import task_of
 from sweeplab.errors import BadInput, DamagedFile, Problem, nearest
-from sweeplab.formatting import counts, several_named
+from sweeplab.formatting import counts, several, several_named
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.lab.findings import find_limits
 from sweeplab.lab.identity import differences, read_orders
