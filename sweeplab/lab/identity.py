@@ -167,10 +167,10 @@ def differences(a: Any, b: Any, place: str = "") -> list[Difference]:
         return []
     if not isinstance(a, Mapping) or not isinstance(b, Mapping):
         return [Difference(place, a, b)]
-    found = []
+    changed = []
     for key in dict.fromkeys([*a, *b]):
-        found += differences(a.get(key), b.get(key), f"{place}.{key}".lstrip("."))
-    return found
+        changed += differences(a.get(key), b.get(key), f"{place}.{key}".lstrip("."))
+    return changed
 
 
 def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> None:
