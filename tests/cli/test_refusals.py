@@ -139,7 +139,7 @@ REFUSED = [
     ("laws fit runs.csv", "runs.csv: which column is the loss? name it with --columns loss=COLUMN; allowed: N, D, val"),
     ("laws fit runs.csv --columns params=n,tokens=D,loss=val", "runs.csv: no column 'n'; allowed: N, D, val"),
     ("laws fit runs.csv --columns parms=N", "--columns has no 'parms'"),
-    ("laws fit runs.csv --columns params=D,tokens=N*1e-9,loss=val", "are params and tokens swapped"),
+    ("laws fit runs.csv --columns params=D,tokens=N*1e-9,loss=val", "or params and tokens swapped"),
     (f"laws fit runs.csv {COLUMNS} --tuned eech", "did you mean 'each'?"),
     (f"laws fit runs.csv {COLUMNS} --flops -1", "--flops -1"),
     (f"laws fit runs.csv {COLUMNS} --where 'n > 1e6'", "has no column 'n'; allowed: line, N, D, val; did you mean 'N'"),
