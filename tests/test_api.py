@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import mlflow
@@ -103,6 +105,28 @@ def test_callbacks_hear_of_every_evaluation_and_what_they_raise_is_said(
     finite = [each for each in evaluations if math.isfinite(each.val_loss)]
     assert known.items() >= {((each.trial, each.iteration), each.val_loss) for each in finite}
     assert {(each.study, each.cell, each.seed) for each in evaluations} == {("tiny", "all", 0)}
+
+
+AGAIN = """
+import sys
+import sweeplab
+folder = sweeplab.open_study("tiny", sys.argv[1]).run(progress=False).folder
+print("mlflow" in sys.modules, sum(1 for run in folder.runs()))
+"""
+
+
+@pytest.mark.slow
+def test_a_complete_study_is_left_as_it_is_unless_tracking_lost_it(
+    result: StudyResult, tmp_path: Path
+) -> None:
+    lab = tmp_path / "lab"
+    shutil.copytree(result.folder.lab, lab)
+    for expected in ("False 2", "True 2", "False 2"):
+        command = [sys.executable, "-c", AGAIN, str(lab)]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        assert told[-1] == expected and (lab / "mlflow.db").exists()
+        if expected == "False 2":
+            (lab / "mlflow.db").unlink()
 
 
 @pytest.mark.slow
