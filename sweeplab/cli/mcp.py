@@ -180,7 +180,7 @@ TOOLS = {
     "enqueue": Tool(enqueue, ("name", "values"), reads_only=False),
     "predict": Tool(predict, ("source", "at", "count", "where")),
     "report": Tool(report, ("name", "page"), reads_only=False),
-    "laws": Tool(fit, ("source", "columns", "count", "where", "law", "flops", "at", "tuned")),
+    "laws": Tool(fit, ("source", "columns", "count", "where", "law", "flops", "tuned")),
 }
 
 
