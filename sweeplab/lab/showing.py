@@ -160,6 +160,7 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
         "warm_start": warm_start,
         "baselines": baselines,
         "reaches": plan.get("reaches", []),
+        "removed": _removed_choices(trials),
         "mirror": plan.get("mirror") or None,
         "workers": [worker.as_dict() for worker in folder.workers],
         "best": best and _best_run(best, ranked, only),
@@ -205,6 +206,18 @@ def trial_rows(ranked: StudyTrials, cell: str | None = None, sort: str | None = 
         what = f"--sort {sort}: the trials have no such column"
         raise BadInput(Problem(what, ", ".join(known), nearest(sort, known)))
     return sorted(rows, key=lambda row: (row.get(sort) is None, row.get(sort) or 0))
+
+
+def _removed_choices(trials: Sequence[Trial]) -> list[str]:
+    """Return the values of the trials, as `attention=linear`, that older versions could train and this one cannot."""
+    rows = {name: row.removed for name, row in TABLE.items() if row.removed}
+    removed = set()
+    for trial in trials:
+        for name, values in rows.items():
+            value = getattr(trial.start.values, name)
+            if value in values:
+                removed.add(f"{name}={value}")
+    return sorted(removed)
 
 
 def _cell_row(ranked: StudyTrials, cell: str, trials: list[Trial], unfinished: RunState) -> dict[str, Any]:

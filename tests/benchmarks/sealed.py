@@ -28,7 +28,7 @@ name: {name}
 data: {{corpus: python-source, tokenizer: byte}}
 fixed: {{{fixed}, block_size: 64, batch_size: 16, dropout: 0.0, eval_tokens: 65536, device: cpu}}
 grid: {{max_iters: {budgets}, n_embd: {widths}}}
-constraints: ["train_flops <= 7.7e11"]
+constraints: ["train_flops <= 1.5e12"]
 search:
   learning_rate: [3e-3, 6e-3, 1.2e-2]
   n_head: {{expr: "max(1, n_embd // 16)"}}
@@ -49,7 +49,7 @@ STUDIES = {
     "one-layer": ("n_layer: 1", 2),
     "llama": ("n_layer: 2, positions: rotary, activation: swiglu, norm: rmsnorm", 3),
 }
-BUDGETS, WIDTHS = [80, 250, 650, 1800], [8, 12, 16, 24, 32, 48, 64]
+BUDGETS, WIDTHS = [150, 500, 1250, 3500], [8, 12, 16, 24, 32, 48, 64]
 FITTED, WHOLE = (BUDGETS[:-1], WIDTHS[:-2]), (BUDGETS, WIDTHS)
 
 
@@ -69,10 +69,10 @@ def scored(name: str, folder: Path, law: str) -> list[dict[str, Any]]:
         sweeplab("run", fitted, *lab)
         sweeplab("laws", "predict", name, "--law", law, "--targets", whole, "--seal", *lab, *ledger)
     sweeplab("run", whole, *lab)
-    found: list[dict[str, Any]] = json.loads(sweeplab("laws", "verify", name, "--json", *lab, *ledger))[
-        "forecasts"
-    ]
-    assert all(each["state"] == "scored" for each in found), found
+    verified = json.loads(sweeplab("laws", "verify", name, "--json", *lab, *ledger))["forecasts"]
+    # Those of cells that had run before are late, and count no more.
+    found = [each for each in verified if each["state"] == "scored"]
+    assert len(found) + sum(each["state"] == "late" for each in verified) == len(verified), verified
     return found
 
 

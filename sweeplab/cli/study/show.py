@@ -163,6 +163,9 @@ def print_study(study: dict[str, Any]) -> None:
     baselines = showing.baselines_in_words(study["baselines"])
     for line in filter(None, [*baselines, reaches_in_words(study["reaches"]), study["mirror"], places]):
         say(line)
+    if study["removed"]:
+        removed = ", ".join(study["removed"])
+        say(f"removed from this version: {removed}; these runs are shown from their records", "yellow")
     for finding in study["findings"]:
         say(f"to change: {Finding(**finding).in_words()}", "yellow")
     print_failures(study)

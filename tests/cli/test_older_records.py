@@ -1,0 +1,25 @@
+"""Runs of an older version, with a choice that this one does not have, are shown, and say so."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize("kind", ["strided", "linear"])
+def test_runs_with_a_removed_choice_are_shown(lab: Path, cli, kind: str) -> None:
+    (study,) = (lab / "studies").iterdir()
+    before = json.loads(cli("study", "show", study.name, "--json").out)
+    for file in study.glob("runs/*/*/run.json"):
+        record = json.loads(file.read_text())
+        record["values"] |= {"attention": kind, "attention_stride": 16}
+        file.write_text(json.dumps(record))
+    grid = {"grid": {"attention": [kind, "full"]}}
+    file = study / "study.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | grid))
+    shown = cli("study", "show", study.name)
+    assert shown.code == 0 and f"attention={kind}" in shown.out + shown.err
+    after = json.loads(cli("study", "show", study.name, "--json").out)
+    assert (before["removed"], after["removed"]) == ([], [f"attention={kind}"])
+    assert after["best"]["value"] == before["best"]["value"]
+    assert cli("report", study.name, "--page", "sweep").code == 0
