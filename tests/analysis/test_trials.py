@@ -30,7 +30,7 @@ def test_a_long_name_hides_no_hyperparameter_of_the_grid() -> None:
     assert grid_of(runs, design) == list(LONG)
     sweep = sweep_of(runs, design)
     assert set(LONG) <= set(sweep.trials)
-    assert [each.name for each in sweep.grid] == ["n_layer", "n_embd"]
+    assert list(sweep.grid) == ["n_layer", "n_embd"]
     assert grid_of(runs) == ["n_layer", "n_embd"], "without a record, what differs between cells alone"
     assert set(searched_of(runs, design)) == set(SEARCH)
     whole = with_models(plant_sweep(4))

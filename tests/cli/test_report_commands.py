@@ -19,15 +19,7 @@ def test_a_sweep_of_a_real_study_is_written(cli, finished) -> None:
     assert "need two searched hyperparameters" in by_title["Importance of the hyperparameters"]["missing"]
     assert by_title["What pruning saved"]["missing"] == "no trial was pruned"
     spent = by_title["Where compute and time went"]["data"]
-    assert {row["phase"] for row in spent} == {"training", "evaluation"}
-    assert all(row["seconds"] > 0 and row["flops"] > 0 for row in spent)
-    ends = [
-        json.loads(file.read_bytes()) for file in (finished.lab / "studies").glob("tiny/runs/*/*/end.json")
-    ]
-    share = sum(end["iteration"] for end in ends) / sum(end["slot_steps"] for end in ends)
-    assert 0.0 < share < 1.0
-    notes = by_title["Where compute and time went"]["notes"]
-    assert f"tiny: {share:.0%} of its stacks' slots were occupied." in notes
+    assert all(row["run time"] > 0 and row["FLOPs"] > 0 for row in spent)
     assert {path.name for path in page.parent.glob("sweep.*")} == {"sweep.html", "sweep.csv", "sweep.json"}
 
 
