@@ -162,7 +162,7 @@ def steepest_in_words(check: CoordinateCheck) -> list[tuple[str, str]]:
     """Return for each parametrization the largest power of the width with which activations grow."""
     steepest = []
     for name in check.parametrizations:
-        power, layer = check.steepest(name)
+        layer, power = check.steepest(name)
         steepest.append((name, f"activations grow at most as width^{power:.2f}, after {layer}"))
     return steepest
 
