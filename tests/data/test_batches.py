@@ -96,3 +96,33 @@ def test_a_stream_goes_on_where_it_was_and_another_one_is_apart() -> None:
     np.testing.assert_array_equal(np.append(random.words(3), random.words(4)), RandomStream(7, 2).words(7))
     assert not set(RandomStream(7, 3).words(50)) & set(RandomStream(7, 2).words(50))
     assert not set(RandomStream(8, 2).words(50)) & set(RandomStream(7, 2).words(50))
+
+
+def test_seeds_are_decorrelated() -> None:
+    drawn = np.stack([starts(seed) for seed in range(10)]).astype(float)
+    correlation = np.corrcoef(drawn)[np.triu_indices(10, 1)]
+    assert abs(correlation).max() < 5 / np.sqrt(drawn.shape[1])
+    assert (drawn[:, :64].std(axis=0) > 0).all()
+
+
+def test_iterations_are_decorrelated() -> None:
+    drawn = starts(0, iterations=512).reshape(512, 64).astype(float)
+    correlation = np.corrcoef(drawn[:-1].ravel(), drawn[1:].ravel())[0, 1]
+    assert abs(correlation) < 5 / np.sqrt(drawn.size)
+
+
+@given(
+    n_rows=st.integers(1, 5), length=st.integers(1, 40), share=st.floats(0, 1), key=st.integers(0, 2**63 - 1)
+)
+def test_chooses_as_many_places_of_every_row_as_it_is_asked_for(
+    n_rows: int, length: int, share: float, key: int
+) -> None:
+    chosen = round(share * length)
+    places = RandomStream(key).choose(n_rows, length, chosen)
+    assert places.shape == (n_rows, length)
+    assert (places.sum(axis=1) == chosen).all()
+
+
+def test_every_place_is_as_likely_as_any_other() -> None:
+    counts = RandomStream(3).choose(20_000, 10, 3).sum(axis=0)
+    assert abs(counts - 6000).max() < 5 * np.sqrt(20_000 * 0.3 * 0.7)

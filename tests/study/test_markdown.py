@@ -1,5 +1,6 @@
 import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import example, given, settings
@@ -331,3 +332,19 @@ def test_of_any_table_a_sound_study_is_written_with_every_row(
         said = any(re.search(rf"\bline {at}\b", notice) for notice in notices)
         known = canonical(plain(name))
         assert is_heading or said or is_in_the_study(known, in_a_cell(value)), (name, value, searched)
+
+
+@given(st.text('<>/=!-&"tabledrh ncs|0', max_size=80), st.sampled_from(["md", "csv", "tsv"]))
+def test_any_text_is_a_table_or_none(text: str, suffix: str) -> None:
+    header = {"md": "<table><tr><th>Name<th>Value<tr><td>", "csv": "Name,Value\n", "tsv": "Name\tValue\n"}
+    if suffix == "md":
+        tables = parse_tables(header[suffix] + text)
+    else:
+        with TemporaryDirectory() as folder:
+            path = Path(folder, f"table.{suffix}")
+            path.write_text(header[suffix] + text)
+            try:
+                tables = read_tables(path)
+            except BadInput:
+                return
+    assert all(TABLE[name].check(value) == value for name, value in tables.values.items())

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
@@ -105,3 +105,38 @@ def test_what_is_written_is_read_back(file: Path, tmp_path: Path) -> None:
     written = read_study(file).as_written()
     (tmp_path / "again.yaml").write_text(study_file(written, ["A comment"]))
     assert read_study(tmp_path / "again.yaml").as_written() == written
+
+
+SEARCHABLE = [name for name, row in TABLE.items() if row.suggested is not None]
+
+
+@settings(max_examples=20)
+@given(data=st.data())
+def test_is_valid_whatever_is_given(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    n_head = data.draw(st.integers(1, 12))
+    values = data.draw(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "n_head": st.just(n_head),
+                "n_embd": st.integers(1, 16).map(lambda times: n_head * times),
+                "max_iters": st.integers(1, 200),
+                "learning_rate": st.floats(1e-9, 10, exclude_min=True),
+                "betas": st.tuples(*[st.floats(0, 1, exclude_max=True)] * 2),
+                "wandb_project": st.text(
+                    st.characters(codec="utf-8", exclude_characters="\0")
+                ),  # no file holds it
+                "grad_clip": st.none(),
+                "seed": st.integers(0, 99),
+            },
+        )
+    )
+    search = data.draw(st.lists(st.sampled_from(SEARCHABLE), unique=True, max_size=4))
+    minimal = data.draw(st.booleans())
+    spec = read(study_text("mine", minimal, search, values), tmp_path_factory.mktemp("study"))
+    assert set(search) <= set(spec.search)
+    for name, value in values.items():
+        if name == "seed":
+            assert list(spec.seeds) == [value]
+        elif name not in spec.search:
+            assert spec.fixed[name] == value

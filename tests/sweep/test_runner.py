@@ -3,12 +3,14 @@
 import errno
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from optuna.trial import TrialState
 from references.serial_loop import windows
-from tiny_study import expire_leases, losses
+from tiny_study import FIXED, expire_leases, losses
 
+from sweeplab.data.batches import limited
 from sweeplab.data.objectives import make_objective
 from sweeplab.errors import BadInput, StorageUnavailable
 from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialEnded
@@ -244,3 +246,33 @@ def test_a_run_folder_survives_a_torn_line(tiny, work) -> None:
     run.append([again, CurvePoint(iteration=30, val_loss=float("nan"), **known)])
     assert run.points() == [*before, CurvePoint(iteration=30, val_loss=None, **known)]
     assert json.loads(path.read_bytes().splitlines()[-1]) == {"iteration": 30, "val_loss": None} | known
+
+
+@pytest.mark.slow
+def test_a_run_learns_from_the_part_that_data_limit_leaves(tiny, opened, dataset) -> None:
+    found = []
+    part = replace(dataset, train=limited(dataset.train, 5_000))
+    for name, limit, data in (("limited", 5_000, dataset), ("part", None, part), ("all", None, dataset)):
+        folder, store = opened(tiny(name=name, values={"data_limit": limit}))
+        Loop(tiny(name=name, values={"data_limit": limit}), store, data, folder).run()
+        found.append(losses(folder))
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.slow
+def test_t5s_scale_of_the_logits_needs_its_initial_weights(tiny, work) -> None:
+    values = {
+        "family": "encoder_decoder", "objective": "span", "block_size": 64, "batch_size": 16, "max_iters": 200,
+        "n_embd": 64, "n_head": 4, "activation": "relu", "norm": "rmsnorm", "positions": "relative", "bias": False,
+        "learning_rate": 3e-3, "eval_interval": 200, "eval_tokens": 4096, "warmup_iters": 20,
+    }  # fmt: skip
+    fixed = {name: value for name, value in (FIXED | values).items() if name != "eval_iters"}
+    choices = (("t5", True), ("normal", True), ("normal", False))
+    changes = [{"init": init, "tie_scale": scales} for init, scales in choices]
+    spec = tiny(search={}, cells=changes, budget=Budget(trials_per_cell=1))
+    folder, _, _ = work(spec.model_copy(update={"fixed": fixed}))
+    starts = {run: run.read_start().values for run in folder.runs()}
+    found = {(each.init, each.tie_scale): run.read_end().best_val_loss for run, each in starts.items()}
+    of_t5, scaled, plain = (found[choice] for choice in choices)
+    assert of_t5 < scaled - 0.3
+    assert of_t5 < plain + 0.25, "it learns nearly as fast as without the scale"
