@@ -241,10 +241,9 @@ class Study(Results):
         class with its arguments. They are recorded by class and arguments, from which every worker makes its own; a
         seed among them is not used, because each trial has its own.
 
-        `listen` gets the workers' events and a `Tick` several times a second; without it a notebook shows a bar and a
-        table of the cells, and elsewhere a line is printed for each trial that ends; `progress=False` shows nothing.
-        `interrupts` returns how often the user has asked to stop. `on_end` gets the folder and the status once all
-        trials have ended, before the report is written.
+        `listen` gets the workers' events and a `Tick` several times a second; without it a line is printed for each
+        trial that ends, and nothing with `progress=False`. `interrupts` returns how often the user has asked to stop.
+        `on_end` gets the folder and the status once all trials have ended, before the report is written.
 
         Raises:
             BadInput: the study cannot start.
