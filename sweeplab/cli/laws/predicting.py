@@ -43,8 +43,8 @@ def predict(
 ) -> Answer:
     """Predict the loss of a size, and the best values to train it with.
 
-    The interval is that of a run: of the law, a run's noise, and the error of the law's form in the hold-out. A size in
-    terms of a study's grid has its searched values by their laws, and costs; --at may name such values, too.
+    The interval is that of a run: of the law, whose form may bend, and of a run's noise. A size in terms of a study's
+    grid has its searched values by their laws, and costs; --at may name such values, too.
 
     \b
     $ sweeplab laws predict small --at n_layer=2,n_embd=96 --write large.yaml
