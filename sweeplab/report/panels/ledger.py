@@ -20,7 +20,7 @@ _METHOD = {
     "Ledger": "Each line holds the sha256 of the line before, so changed or removed lines show. The first forecast of "
     "a run counts, if it was sealed before the run started. A seal proves nothing to others unless its sha256 was "
     "published before the run.",
-    "Interval": "90%: draws of the law, of the noise of a run, and of the error of the law's form in the hold-out.",
+    "Interval": "90%: draws of the law, whose form may bend, and of the noise of a run.",
 }
 
 
