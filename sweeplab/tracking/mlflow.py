@@ -517,7 +517,7 @@ def _in_a_line(summary: StudySummary) -> str:
     best, metric = summary.get("best_value"), summary.get("metric", "val_loss")
     parts = [summary.get("state", "interrupted")]
     if best is not None:
-        parts.insert(0, f"{metric} {_short(best)}")
+        parts.insert(0, f"{metric} {best:.4f}")
     if summary.get("counts"):
         parts.append(f"runs {_counted(summary)}")
     return ", ".join(parts)

@@ -165,7 +165,7 @@ def test_closing_writes_the_best(
     assert best.data.tags["sweeplab.trial"] == "1"
     assert run.data.tags["sweeplab.runs.pruned"] == "1"
     experiment = client.get_experiment(run.info.experiment_id)
-    described = "val_loss 3.8, complete, runs 1 complete, 1 pruned · written by sweeplab"
+    described = "val_loss 3.8000, complete, runs 1 complete, 1 pruned · written by sweeplab"
     assert experiment.tags["mlflow.note.content"] == described
     page = run.data.tags["mlflow.note.content"]
     run_link = f"#/experiments/{best.info.experiment_id}/runs/{best.info.run_id}"
