@@ -164,7 +164,7 @@ def test_the_charts_stand_beside_the_runs_on_the_first_screen(shown: Shown) -> N
 @pytest.mark.browser
 def test_the_bare_page_of_an_experiment_has_the_loss_and_a_link_to_the_runs_by_loss(shown: Shown) -> None:
     shown.page.open(shown.links["study"].partition("/runs/")[0] + "/runs?workflowType=machine_learning")
-    shown.page.wait_for(has("val_loss 1.5, complete", "runs by loss"))
+    shown.page.wait_for(has("val_loss 1.5000, complete", "runs by loss"))
     link = "[...document.querySelectorAll('a')].find((each) => each.innerText === 'runs by loss')"
     shown.page.read(f"{link}.removeAttribute('target'), {link}.click()")
     shown.page.wait_for(f"{TABLE}.length == 5 && {TABLE}[0]['metrics.`best_val_loss`'] == '1.5'")
