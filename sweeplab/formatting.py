@@ -77,8 +77,10 @@ def decimal(number: float) -> str:
 
 def yaml_text(value: Any) -> str:
     """Write a value as YAML on one line: 3e-4, true, null, [0.9, 0.95], {min: 1, max: 8}, cosine, "a text"."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key}: {yaml_text(each)}' for key, each in value.items())}}}"
     if isinstance(value, list | tuple):

@@ -105,7 +105,7 @@ class Hyperparameter:
                 raise wrong
             return tuple(self._number(each, wrong) for each in value)
         if self.kind in ("bool", "str"):
-            is_typed = isinstance(value, (str, bool)[self.kind == "bool"])
+            is_typed = isinstance(value, bool if self.kind == "bool" else str)
             if not is_typed or (self.choices and value not in (*self.choices, *self.removed)):
                 raise wrong
             return value

@@ -111,8 +111,9 @@ class PairCorpus(AnyCorpus):
                 f"{name} has {several(len(pairs), 'pair')} from {several(len(groups), 'source')}: too few for"
             )
             raise BadInput(Problem(f"{what} three splits", f"at least {several(len(shares), 'source')}"))
-        split_of, start = dict.fromkeys(groups, next(iter(shares))), 0
-        for split in [*shares][1:]:
+        first, *others = shares
+        split_of, start = dict.fromkeys(groups, first), 0
+        for split in others:
             count = max(1, len(groups) * shares[split] // 10)
             split_of |= dict.fromkeys(groups[start : start + count], split)
             start += count
