@@ -442,10 +442,8 @@ def report_data(lab: Path, names: Sequence[str]) -> ReportData:
         BadInput: there is no such study, or studies cannot be compared.
     """
     from sweeplab.analysis.studies import read_studies
-    from sweeplab.report.data import ReportData, RunPages
+    from sweeplab.report.data import ReportData
     from sweeplab.tracking.connection import SERVERS
-    from sweeplab.tracking.pages import PORT
-    from sweeplab.tracking.private import HOST
 
     studied = read_studies(lab, names)
     if len(names) > 1:
@@ -453,13 +451,9 @@ def report_data(lab: Path, names: Sequence[str]) -> ReportData:
     report = ReportData.of_study(studied.runs, lambda metric: studied.curves(lab, metric), studied, lab)
     pages = {}
     for name in names:
-        folder = StudyFolder(lab, name)
-        tracked = folder.read_tracked()
-        if tracked:
-            server, command = f"http://{HOST}:{PORT}", folder.command("ui", f"--port={PORT}")
-            if tracked.place.startswith(SERVERS):
-                server, command = tracked.place.rstrip("/"), ""
-            pages[name] = RunPages(f"{server}/#/experiments/{tracked.experiment_id}/runs/", command)
+        tracked = StudyFolder(lab, name).read_tracked()
+        if tracked and tracked.place.startswith(SERVERS):
+            pages[name] = f"{tracked.place.rstrip('/')}/#/experiments/{tracked.experiment_id}/runs/"
     return replace(report, mlflow=pages)
 
 

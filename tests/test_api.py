@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import subprocess
@@ -19,7 +18,6 @@ from workers_here import workers_here
 
 import sweeplab
 from sweeplab.api import StudyResult
-from sweeplab.data.dataset import prepare
 from sweeplab.errors import BadInput
 from sweeplab.lab.describing import publish
 from sweeplab.lab.events import (
@@ -197,25 +195,12 @@ def test_best_is_the_chosen_trial(result: StudyResult) -> None:
     assert isinstance(sweeplab.open_study("tiny", result.folder.lab), sweeplab.Study)
 
 
-def test_mlflow_has_the_studys_data_its_time_and_the_best_model_of_its_cell(result: StudyResult) -> None:
-    lab, best = result.folder.lab, result.best
-    client = connect(lab, tracking_uri(lab))
-    experiment = client.get_experiment_by_name("tiny").experiment_id
-    run = client.get_run(best.run_id)
+def test_mlflow_shows_the_time_that_a_study_was_run(result: StudyResult) -> None:
+    client = connect(result.folder.lab, tracking_uri(result.folder.lab))
+    run = client.get_run(result.best.run_id)
     parent = client.get_run(run.data.tags["mlflow.parentRunId"])
-    for each in (run, parent):
-        data = {one.tags[0].value: one.dataset for one in each.inputs.dataset_inputs}
-        assert {context: one.name for context, one in data.items()} == {
-            "train": "python-docs train", "validation": "python-docs val",
-        }  # fmt: skip
-        assert json.loads(data["train"].profile)["train_tokens"] > 200_000
-        assert data["train"].digest == prepare("python-docs", "char").token_digest[:16]
     elapsed = result.folder.elapsed_seconds
     assert parent.info.end_time - parent.info.start_time == pytest.approx(1000 * elapsed, abs=1)
-    (model,) = client.search_logged_models([experiment])
-    assert (model.name, model.status, model.source_run_id) == ("tiny-all", "READY", best.run_id)
-    assert [each.value for each in model.metrics] == [pytest.approx(best.loss)]
-    assert model.params == {"learning_rate": "0.003"}
 
 
 @pytest.mark.slow
@@ -279,13 +264,6 @@ def test_a_study_is_reported_plotted_extended_and_given_trials(result: StudyResu
         study.plot("learning_curve")
     assert study.enqueue(learning_rate=3e-3).trials and "(was 2)" in study.extend(trials_per_cell=1).what
     assert study.spec.budget.trials_per_cell == 1
-
-
-def test_looking_for_a_run_makes_no_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with pytest.raises(BadInput, match=r"no run 0*: sqlite:.* does not exist"):
-        sweeplab.load_run("0" * 32, lab=tmp_path / "lab")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

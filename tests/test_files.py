@@ -62,13 +62,6 @@ def test_a_file_is_written_whole_with_its_mode(lab: Path) -> None:
     assert file.read_bytes() == b"new parts" and names(lab) == {"a.txt"}
 
 
-def test_a_new_file_is_written_once(lab: Path) -> None:
-    assert write_new(lab / "a.txt", b"first") and not write_new(lab / "a.txt", b"second")
-    assert (lab / "a.txt").read_bytes() == b"first" and names(lab) == {"a.txt"}
-    with pytest.raises(OSError):
-        write_new(lab / "no" / "a.txt", b"")
-
-
 @pytest.mark.parametrize("write", [write_whole, write_new])
 def test_what_a_killed_process_left_is_removed_and_nothing_else(write, lab: Path) -> None:
     others = {f"b.{LEFT}", "a.txt.0123456789abcde.tmp", f"{LEFT}x"}

@@ -7,28 +7,16 @@ from hypothesis import strategies as st
 from sqlalchemy import URL, make_url
 
 from sweeplab.formatting import (
-    bytes_in_words,
     counts,
-    decimal,
-    duration,
     listed,
     rounded,
     sentence,
     several,
-    short,
     span,
     without_password,
     without_passwords,
     written,
 )
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [(812_000, "812k"), (1_400_000, "1.4M"), (2.5, "2.5"), (0, "0"), (2e-5, "2e-05"), (128, "128"), (3e12, "3T")],
-)  # fmt: skip
-def test_short(number: float, text: str) -> None:
-    assert short(number) == text
 
 
 @pytest.mark.parametrize(
@@ -53,14 +41,6 @@ def test_counts_and_lists() -> None:
     assert (listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])) == ("a", "a and b", "a, b and c")
     assert sentence("no minimum at 1e15 FLOPs.") == "No minimum at 1e15 FLOPs."
     assert sentence("n_layer is 1 in every run") == "n_layer is 1 in every run."
-
-
-def test_sizes_times_and_exact_numbers() -> None:
-    assert [bytes_in_words(each) for each in (12, 1.24e9, 134e6)] == ["12 bytes", "1.2 GB", "134 MB"]
-    assert [*map(duration, (0, 0.25, 45, 125, 600, 4020, 7205.2))] == (
-        ["0s", "0.25s", "45s", "2m05s", "10m", "1h07m", "2h05s"]
-    )
-    assert [decimal(each) for each in (0.25, 3e-4, 1e6, 0.0)] == ["0.25", "3e-4", "1e6", "0.0"]
 
 
 # What no other part of the addresses below has: so a piece of it that is left is found.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import graphlib
-import os
 import re
 import subprocess
 import sys
@@ -266,16 +265,3 @@ def test_no_file_is_too_long_to_read() -> None:
     files = [*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "tests").rglob("*.py")]
     long = {path.name: n for path in files if (n := len(path.read_text("utf-8").splitlines())) > LONGEST}
     assert not long
-
-
-@pytest.mark.slow
-def test_all_processes_collect_the_same_tests_in_the_same_order() -> None:
-    """Those of a run with several stop where one has other tests, such as with the time or a set in their names."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "-m", "not gpu"]
-    known = {**os.environ, "PYTEST_ADDOPTS": ""}
-    one, other = (
-        subprocess.run(command, cwd=PACKAGE.parent, env=known | {"PYTHONHASHSEED": seed}, capture_output=True)
-        for seed in ("1", "2")
-    )
-    collected = [[line for line in each.stdout.splitlines() if b"::" in line] for each in (one, other)]
-    assert collected[0] == collected[1] and len(collected[0]) > 1000

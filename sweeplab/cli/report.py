@@ -68,7 +68,6 @@ def ui(
     name: options.MaybeStudyName = None,
     port: Port = None,
     open_page: OpenPage = None,
-    dashboard: Annotated[Path | None, option("FILE", "An edited copy of dashboards/mlflow.yaml.")] = None,
     lab: options.Lab = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -89,7 +88,7 @@ def ui(
             # Under nohup it is meant to outlive the terminal.
             hangs_up = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
             _interrupted_by(stack, signal.SIGINT, signal.SIGTERM, *[signal.SIGHUP] * hangs_up)
-            shown = stack.enter_context(browse(lab, options.named_study(name, lab).name, port, dashboard))
+            shown = stack.enter_context(browse(lab, options.named_study(name, lab).name, port))
             server, page = shown.server, shown.links["charts"]
             if as_json:
                 pid = server and server.process.pid

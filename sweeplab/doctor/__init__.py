@@ -29,7 +29,6 @@ from sweeplab.lab.server import Server
 from sweeplab.lab.storage import count_trials
 from sweeplab.records.folders import NAMES, StudyFolder, is_name
 from sweeplab.study.spec import StudySpec
-from sweeplab.tracking.connection import files_elsewhere
 
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.sharing import Lease
@@ -45,11 +44,9 @@ def examine(lab: Path, folder: StudyFolder | None = None, spec: StudySpec | None
     """
     yield from machine.machine_checks()
     yield from machine.lab_checks(lab)
-    elsewhere = files_elsewhere(lab)
     if folder is None:
         yield from machine.slurm_check()
         yield machine.tracking_check(lab)
-        yield from machine.moved_check(lab, elsewhere)
         yield from _server_check(Server(lab))
         yield from (storage_check(StudyFolder(lab, name)) for name in study_names(lab))
         yield from _unstarted_checks(lab)
@@ -63,7 +60,6 @@ def examine(lab: Path, folder: StudyFolder | None = None, spec: StudySpec | None
             spec = opened.spec
     tracking = machine.tracking_check(lab, spec.track.uri if spec else None)
     yield tracking
-    yield from machine.moved_check(lab, elsewhere)
     yield from storage
     is_stored = all(check.verdict == "ok" for check in storage)
     if spec and spec.engine.type != "local":

@@ -24,7 +24,7 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.study.spec import Engine, StudySpec
 from sweeplab.sweep.engines.ray import CLOSES, connect, exposure, run_on_nodes, shortage
 from sweeplab.sweep.engines.slurm import SlurmEngine, SlurmFailure, ask, place_options
-from sweeplab.tracking.connection import SERVERS, database_file, files_elsewhere, tracking_uri
+from sweeplab.tracking.connection import SERVERS, database_file, tracking_uri
 from sweeplab.tracking.environment import device
 from sweeplab.tracking.experiment import count_studies
 from sweeplab.train.devices import CGROUP, cuda_count
@@ -141,18 +141,6 @@ def _file_system(place: Path) -> str:
     return next((mounts[each] for each in (resolved, *resolved.parents) if each in mounts), "")
 
 
-def moved_check(lab: Path, before: Sequence[str]) -> Iterator[Check]:
-    """Yield whether MLflow finds the files of a moved lab; `before` are the folders where it has looked so far."""
-    if not before:
-        return
-    was = f"the lab was moved or copied: MLflow looked for its files in {', '.join(before)}"
-    if files_elsewhere(lab):
-        cure = f"make {lab}/mlflow.db writable: the next command that opens it corrects this"
-        yield Check("moved", f"{lab}/artifacts", "warn", was, cure)
-    else:
-        yield Check("moved", f"{lab}/artifacts", "ok", f"{was}, and now uses this one")
-
-
 def tracking_check(lab: Path, uri: str | None = None) -> Check:
     """Check that tracking answers, and count its studies."""
     try:
@@ -187,7 +175,6 @@ class Needed(NamedTuple):
     cure: str
 
 
-# What is told where Ray's messages cannot be kept from standard output.
 # How long to wait for a free node to check from: a queue may have none for hours.
 WAIT_SECONDS = 30
 MOST_LOOKED_FROM = 8

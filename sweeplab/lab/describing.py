@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, TrackingUnavailable
@@ -13,10 +12,8 @@ from sweeplab.hyperparameters import AUTO
 from sweeplab.lab.identity import DIGEST_CHARACTERS
 from sweeplab.lab.listing import StudyTrials, Trial, find_metric, has_one_task, read_spec, tracking_uri_of
 from sweeplab.lab.moving import Done
-from sweeplab.lab.showing import how_to_use
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.notes import write_note
-from sweeplab.records.runs import RunFolder
 from sweeplab.study.file.template import study_file
 from sweeplab.study.plan import CPU_STACK_BELOW_PARAMS
 from sweeplab.study.problems import LENGTHS
@@ -28,9 +25,6 @@ if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
     from sweeplab.tracking.models import Published
     from sweeplab.tracking.tracker import Description, StudySummary
-
-
-_N_BEST = 20
 
 
 def describe(spec: StudySpec, folder: StudyFolder, plan: Plan) -> Description:
@@ -54,50 +48,19 @@ def describe(spec: StudySpec, folder: StudyFolder, plan: Plan) -> Description:
 
 
 def summarize(folder: StudyFolder, state: str) -> StudySummary:
-    """Return a study's state: its runs by state, and its best trials; no single best if its tasks differ."""
-    by_task = StudyTrials(folder).by_task()
-    best = best_value = best_run = None
-    if by_task and has_one_task(folder):
-        best = by_task[0][0]
-        best_value, best_run = best.value, best.start.key
-    share = math.ceil(_N_BEST / max(1, len(by_task)))
-    shown = [(trial.start, trial.value) for own in by_task for trial in own[:share]]
-    return {
+    """Return a study's state: its runs by state, and its best trial; no single best if its tasks differ."""
+    summary: StudySummary = {
         "state": state,
         "counts": folder.states(),
         "metric": find_metric(folder),
-        "best_value": best_value,
-        "best_run": best_run,
-        "best_trials": [
-            {"key": start.key, "value": value, "n_params": start.facts["n_params"], **start.sampled}
-            for start, value in shown
-        ],
         "elapsed_seconds": folder.elapsed_seconds,
-        "checkpoints": _best_checkpoints(by_task),
-        "commands": _how_to_go_on(folder, best, state),
     }
-
-
-def _best_checkpoints(by_task: Iterable[Sequence[Trial]]) -> dict[str, RunFolder]:
-    """Return by cell the run with the lowest loss, among the seeds of the cell's best trial with a checkpoint."""
-    best: dict[str, RunFolder] = {}
-    for trial in chain(*by_task):
-        losses = {}
-        for run in trial.runs:
-            if trial.cell not in best and run.checkpoint() and (end := run.read_end()):
-                losses[run] = end.best_val_loss or math.inf
-        if losses:
-            best[trial.cell] = min(losses, key=losses.__getitem__)
-    return best
-
-
-def _how_to_go_on(folder: StudyFolder, best: Trial | None, state: str) -> list[str]:
-    if state != "complete":
-        return [folder.command("run")]
-    commands = [folder.command("confirm")]
-    if best:
-        commands = [how_to_use(best)["generate"], folder.command("publish"), *commands]
-    return commands
+    by_task = StudyTrials(folder).by_task()
+    if by_task and has_one_task(folder):
+        best = by_task[0][0]
+        summary["best_value"], summary["best_run"] = best.value, best.start.key
+        summary["best_searched"] = best.start.sampled
+    return summary
 
 
 def publish(folder: StudyFolder, cell: str | None = None, name: str | None = None) -> Published:
@@ -110,12 +73,15 @@ def publish(folder: StudyFolder, cell: str | None = None, name: str | None = Non
     from sweeplab.tracking.models import publish_model
 
     best = StudyTrials(folder).find(cell)
-    checkpoints = _best_checkpoints([[best]])
-    if not checkpoints:
+    losses = {}
+    for run in best.runs:
+        if run.checkpoint() and (end := run.read_end()):
+            losses[run] = end.best_val_loss or math.inf
+    if not losses:
         keep = "track: {checkpoints: best} keeps one"
         raise BadInput(f"trial {best.number} in cell {best.cell} kept no checkpoint; {keep}")
-    uri = tracking_uri_of(folder)
-    return publish_model(folder.lab, folder.name, uri, checkpoints[best.cell], name or folder.name)
+    lowest = min(losses, key=losses.__getitem__)
+    return publish_model(folder.lab, folder.name, tracking_uri_of(folder), lowest, name or folder.name)
 
 
 def keep_note(
@@ -132,11 +98,8 @@ def keep_note(
         kept = f"the note of trial {trial[1]} in cell {trial[0]} is kept"
     try:
         tracker = open_tracker(folder.lab, folder.name, tracking_uri_of(folder))
-        if trial is None:
-            tracker.annotate_study(note.text)
-        else:
-            runs = [run for run in folder.runs() if (run.cell, run.trial) == trial]
-            tracker.annotate(runs, note.text, note.tags)
+        runs = trial and [run for run in folder.runs() if (run.cell, run.trial) == trial]
+        tracker.annotate(note.text, note.tags, runs)
     except (BadInput, TrackingUnavailable) as error:
         return Done(f"{kept}, but MLflow does not show it: {error}", [])
     return Done(kept, [])

@@ -6,7 +6,7 @@ from collections import ChainMap
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pandas import DataFrame, Series
 
@@ -85,13 +85,6 @@ def states_in_words(states: Series) -> str:
     return counts({state: numbers[state] for state in reversed(WORST_FIRST) if state in numbers})
 
 
-class RunPages(NamedTuple):
-    """The start of the address of a study's runs in MLflow, and the command that must run to serve it, if any."""
-
-    prefix: str
-    needs: str
-
-
 @dataclass(frozen=True)
 class ReportData:
     """The runs and curves of studies (a table's page has none), and the points that laws are fitted to.
@@ -106,7 +99,7 @@ class ReportData:
     table: Points | None = None
     studied: Studies | None = None
     lab: Path | None = None
-    mlflow: Mapping[str, RunPages] = field(default_factory=dict)
+    mlflow: Mapping[str, str] = field(default_factory=dict)
     _kept: dict[Hashable, Any] = field(default_factory=dict)
 
     @classmethod

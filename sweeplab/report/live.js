@@ -65,7 +65,7 @@ function details(run) {
   const runs_of = [...runs.values()].filter((each) => each.cell === run.cell && each.trial === run.trial);
   const trial = { ...run, study: latest.study, state: run.outcome, loss: run.value ?? run.loss, cell_values: text_of(cells[run.cell]), values: text_of(run.sampled),
     runs: runs_of.map((each) => { const points = curves.get(each.key) ?? []; return { ...each, curve: [points.map(([x]) => x), points.map(([, y]) => y)] }; }) };
-  open_trial(trial, { loss: latest.metric, several: false, servers: {}, commands: { [latest.study]: latest.commands }, note: () => noted(run) });
+  open_trial(trial, { loss: latest.metric, several: false, commands: { [latest.study]: latest.commands }, note: () => noted(run) });
 }
 const text_of = (known) => Object.fromEntries(Object.entries(known ?? {}).map(([name, value]) => [name, short(value)]));
 function noted(run) {

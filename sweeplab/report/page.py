@@ -95,7 +95,6 @@ def page_trials(report: ReportData) -> PageTrials:
     about = {
         "loss": report.loss_title.partition(" (")[0],
         "several": len(studies) > 1,
-        "servers": {study: pages.needs for study, pages in report.mlflow.items()},
         "commands": {study: _commands(report, study) for study in studies},
     }
     return PageTrials(entries, about, places)
@@ -117,7 +116,7 @@ def _run(
         "seed": place[2],
         "curve": [points["iteration"].astype(int).tolist(), points["value"].astype(float).round(5).tolist()],
         "checkpoint": checkpoint and str(checkpoint),
-        "mlflow": f"{pages.prefix}{run_id}" if pages and run_id else "",
+        "mlflow": f"{pages}{run_id}" if pages and run_id else "",
     }
 
 

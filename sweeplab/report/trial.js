@@ -18,7 +18,7 @@ function open_trial(trial, about) {
     said(`Seed ${run.seed}`, run.checkpoint ? element("code", run.checkpoint) : "no checkpoint was kept");
     if (run.mlflow) {
       const link = element("a", "in MLflow", { href: run.mlflow, target: "_blank", rel: "noopener" });
-      said("", link, about.servers[trial.study] ? ` while ${about.servers[trial.study]} runs` : "");
+      said("", link);
     }
   }
   const seed = trial.runs[0]?.seed ?? 0, is_kept = trial.runs.some((run) => run.checkpoint);

@@ -5,26 +5,23 @@ from __future__ import annotations
 import logging
 import os
 import re
-import sqlite3
-import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from sweeplab.errors import BadInput, TrackingUnavailable
-from sweeplab.files import database_url, make_folder, read_only_uri
+from sweeplab.files import database_url, make_folder
 from sweeplab.formatting import without_password, without_passwords
-from sweeplab.permissions import TRACKING, check_address, is_given, name_address, place_of
+from sweeplab.permissions import TRACKING, check_address, is_given, place_of
 from sweeplab.records.folders import check_inside
-from sweeplab.tracking.undocumented import create_database, folder_at, locations_elsewhere, point_files_at
+from sweeplab.tracking.undocumented import create_database, folder_at, point_files_at
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-_copies: set[str] = set()  # of read-only databases, which name what their originals name
 SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 SERVERS = ("http", "https", "databricks")
 _REASON = re.compile(
@@ -119,8 +116,7 @@ def check_location(lab: Path, uri: str, location: str) -> None:
     Raises:
         BadInput: it is elsewhere.
     """
-    is_own = is_given(TRACKING, uri) and uri not in _copies
-    if is_of_lab(lab, uri) or (database_file(uri) and not is_own):
+    if is_of_lab(lab, uri) or (database_file(uri) and not is_given(TRACKING, uri)):
         check_inside(lab, folder_at(location) if location.startswith("file:") else Path(f"/{location}"))
 
 
@@ -179,36 +175,9 @@ def point_files_here(lab: Path, uri: str) -> None:
         point_files_at(str(artifact_location(lab, uri)), lab / "mlflow.db")
 
 
-@contextmanager
-def writable(lab: Path, uri: str) -> Iterator[str]:
-    """Yield `uri`, or that of a copy if it is a read-only SQLite file, as MLflow's UI writes to its database."""
-    database = database_file(uri)
-    if database is None or all(os.access(place, os.W_OK) for place in (database, database.parent)):
-        yield uri
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / database.name
-        with (
-            closing(sqlite3.connect(read_only_uri(database), uri=True)) as source,
-            closing(sqlite3.connect(copy)) as target,
-        ):
-            source.backup(target)
-        if is_of_lab(lab, uri):
-            point_files_at(str(artifact_location(lab, uri)), copy)
-        name_address(database_url(copy))
-        _copies.add(database_url(copy))
-        yield database_url(copy)
-
-
 def is_of_lab(lab: Path, uri: str) -> bool:
     """Return whether tracking is the lab's own database."""
     return uri == database_url((lab / "mlflow.db").absolute())
-
-
-def files_elsewhere(lab: Path) -> list[str]:
-    """Return the folders outside of a lab where its own MLflow looks for files, as the lab was moved or copied."""
-    location = str(artifact_location(lab, database_url(lab / "mlflow.db")))
-    return [str(place) for place in locations_elsewhere(lab / "mlflow.db", location)]
 
 
 def _scheme(uri: str) -> str:

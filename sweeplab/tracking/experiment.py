@@ -37,9 +37,6 @@ KEY, STUDY = "sweeplab.key", "sweeplab.study"  # tags of all our runs: the run's
 # The tag of our experiments: it makes the UI open with runs and charts instead of traces.
 KIND = ("mlflow.experimentKind", "custom_model_development")
 NOTE = "mlflow.note.content"  # the documented tag of a description
-SHARED_VIEW = "mlflow.sharedViewState."
-WORKFLOW = "workflowType=machine_learning"  # of the UI's pages, as opposed to that for agents
-SIGNED = "written by sweeplab"  # ends our descriptions of experiments; another one is a person's, and stays
 METRICS_A_BATCH, PARAMS_A_BATCH = 1000, 100
 TAG_CHARACTERS = 5000
 
@@ -106,23 +103,6 @@ class Experiment:
                 if not self.find():  # otherwise another machine was faster
                     raise
         return self._id
-
-    def describe(self, text: str = "") -> None:
-        """Write the experiment's description, which stands above its runs and in the UI's list, unless a person did.
-
-        Without a `text` it keeps its own. It links to the views of the runs that `sweeplab ui` has published.
-        """
-        tags = self.client.get_experiment(self.find()).tags
-        old = tags.get(NOTE, "")
-        if old and not old.endswith(SIGNED):
-            return
-        page = f"#/experiments/{self._id}/runs?{WORKFLOW}&compareRunsMode=TABLE&viewStateShareKey="
-        keys = [
-            tag.removeprefix(SHARED_VIEW) for tag in sorted(tags) if tag.startswith(f"{SHARED_VIEW}sweeplab-")
-        ]
-        links = [f"[runs by loss]({page}{key})" for key in keys[:1]]
-        parts = [text or old.partition(" · ")[0], *links, SIGNED]
-        self.client.set_experiment_tag(self._id, NOTE, " · ".join(filter(None, parts)))
 
     def run(self, key: str) -> Run | None:
         """Return the run with a key: the study's name for its parent run, else study/cell/trial/seed."""

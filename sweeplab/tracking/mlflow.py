@@ -26,7 +26,6 @@ from sweeplab.records.folders import StudyFolder, TrackedStudy
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState
 from sweeplab.tracking.connection import is_of_lab, point_files_here, reaching
 from sweeplab.tracking.experiment import KEY, NOTE, STUDY, TAG_CHARACTERS, Experiment, quoted
-from sweeplab.tracking.models import log_best_models
 from sweeplab.tracking.tracker import (
     WAITING,
     Description,
@@ -40,7 +39,7 @@ from sweeplab.tracking.tracker import (
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import DatasetInput, Run, RunInfo
+    from mlflow.entities import Run, RunInfo
 
 
 ERROR_CHARACTERS = 250
@@ -50,13 +49,6 @@ SLOW_SECONDS, QUIET_SECONDS = 1.0, 30.0
 
 # Pruned and diverged runs are FINISHED too: MLflow's KILLED would show them as failures.
 STATUS_OF_STUDY = {"complete": "FINISHED", "failed": "FAILED"}
-# In charts complete runs have MLflow's own colors; these colors distinguish the others.
-COLOR_OF_STATE = {
-    RunState.PRUNED: "#b3b3b3",
-    RunState.STOPPED: "#2e7d32",
-    RunState.DIVERGED: "#e65100",
-    RunState.FAILED: "#c62828",
-}
 
 
 @dataclass
@@ -90,7 +82,6 @@ class MLflowTracker(Mirror):
         self._parent: Run | None = None
         self._description: Description = {}
         self._tags: dict[str, str] = {}
-        self._datasets: list[DatasetInput] = []
         self._shipping: dict[Path, _Shipping] = {}
         self._unended: dict[str, str] = {}  # the ids of runs by key that have not ended in MLflow
         self._ids: dict[str, str] = {}  # of the runs sent by this process, by key
@@ -128,21 +119,12 @@ class MLflowTracker(Mirror):
     def _describe(self, parent: Run, description: Description) -> None:
         run_id, known = parent.info.run_id, parent.data.params
         environment = description.get("environment", {})
-        params = _texts(description.get("params", {}))
-        self._tags = _environment_tags(environment)
-        if environment.get("data"):
-            self._datasets = _datasets(environment["data"])
-            self._client.log_inputs(run_id, self._datasets)
-        self._description = description
-        # Params cannot change, but a study's budget may: changed values go to tags.
-        new = {name: text for name, text in params.items() if known.get(name) != text}
-        changed = {f"sweeplab.now.{name}": text for name, text in new.items() if name in known}
-        tags = self._tags | changed | dict(description.get("tags", {}))
+        self._tags, self._description = _environment_tags(environment), description
         note = self._page({**description.get("summary", {}), "state": "running"})
-        tags |= {"sweeplab.state": "running", NOTE: note}
-        missing = {name: text for name, text in new.items() if name not in known}
-        self._experiment.log(run_id, [], missing, tags)
-        self._experiment.describe("running")
+        # Params cannot change in MLflow; the study file that is kept with the run has those of today.
+        params = _texts(description.get("params", {}))
+        missing = {name: text for name, text in params.items() if name not in known}
+        self._experiment.log(run_id, [], missing, self._tags | {"sweeplab.state": "running", NOTE: note})
         files = {
             "study.yaml": description.get("study"),
             "plan.json": description.get("plan"),
@@ -159,43 +141,45 @@ class MLflowTracker(Mirror):
         """Write state and best values to the parent run; a study that can be continued is SCHEDULED in MLflow."""
         parent = self._opened
         run_id = parent.info.run_id
-        state, counts = summary.get("state", "interrupted"), summary.get("counts", {})
+        state, counts = summary["state"], summary.get("counts", {})
         best, best_key = summary.get("best_value"), summary.get("best_run")
-        tags = {"sweeplab.state": state, "sweeplab.metric": summary.get("metric", "val_loss")} | {
-            f"sweeplab.runs.{name}": str(count) for name, count in counts.items()
-        }
-        # With the parent's start as the timestamp, closing twice in the same state writes the same point.
-        step = sum(counts.values())
-        points = [] if best is None else [[Measure("best_value", best, parent.info.start_time, step)]]
+        tags = {f"sweeplab.runs.{name}": str(count) for name, count in counts.items()}
+        tags |= {"sweeplab.state": state, "sweeplab.metric": summary.get("metric", "val_loss")}
+        points = []
+        if best is not None:
+            # With the parent's start as the timestamp, closing twice in the same state writes the same point.
+            points.append([Measure("best_value", best, parent.info.start_time, sum(counts.values()))])
         self._shipping.clear()
         with self._reaching():
             self._set_running_to_waiting(parent)
-            best_run = best_key and self._run_id(best_key)
-            if best_key and best_run:
+            if best_key and (best_run := self._run_id(best_key)):
                 tags |= {"sweeplab.best_key": best_key, "sweeplab.best_run": best_run}
             tags[NOTE] = self._page(summary)
             self._experiment.log(run_id, points, {}, tags)
-            self._experiment.describe(_in_a_line(summary))
-            log_best_models(self._experiment, summary.get("checkpoints", {}))
-            if state in STATUS_OF_STUDY:
-                # The duration shown is the time that it was run, not the time since its start.
-                ended, seconds = None, summary.get("elapsed_seconds")
-                if seconds is not None:
-                    ended = parent.info.start_time + round(1000 * seconds)
-                self._client.set_terminated(run_id, STATUS_OF_STUDY[state], ended)
-            else:
+            if state not in STATUS_OF_STUDY:
                 self._client.update_run(run_id, status=WAITING)
+                return
+            # The duration shown is the time that it was run, not the time since its start.
+            ended, seconds = None, summary.get("elapsed_seconds")
+            if seconds is not None:
+                ended = parent.info.start_time + round(1000 * seconds)
+            self._client.set_terminated(run_id, STATUS_OF_STUDY[state], ended)
 
     def _page(self, summary: StudySummary) -> str:
-        """Describe the study, with links to the runs of the best trials."""
-        runs = f"#/experiments/{self._experiment.find()}/runs"
-        keys = [trial["key"] for trial in summary.get("best_trials", ())[:1]]
-        links = {key: f"{runs}/{self._run_id(key)}" for key in keys if self._run_id(key)}
-        if summary.get("state") == "complete" and self._parent:
-            links["report"] = (
-                f"{runs}/{self._parent.info.run_id}/artifacts/report/{self._folder.main_page}.html"
+        """Describe a study in the UI by Markdown, the best trial first: MLflow shows only its first lines."""
+        parts = []
+        best, key = summary.get("best_value"), summary.get("best_run")
+        if best is not None and key:
+            searched = ", ".join(
+                f"{name} {value}" for name, value in summary.get("best_searched", {}).items()
             )
-        return _page(self._description, summary, links)
+            link = f"#/experiments/{self._experiment.find()}/runs/{self._run_id(key)}"
+            parts.append(
+                f"**Best {summary.get('metric', 'val_loss')} {best:.4f}**: [{key}]({link}) {searched}"
+            )
+        counts = ", ".join(f"{count} {state}" for state, count in summary.get("counts", {}).items())
+        parts += [f"**{summary['state']}** {counts}", self._description.get("note", "")]
+        return "\n\n".join(part.strip() for part in parts if part)
 
     def _run_id(self, key: str) -> str:
         """Look a run's id up by its key; an empty text if it was not sent."""
@@ -211,18 +195,16 @@ class MLflowTracker(Mirror):
         with self._reaching():
             self._experiment.log_artifacts(self._parent_id(), files, folder)
 
-    def annotate(self, folders: Iterable[RunFolder], text: str, tags: Sequence[str]) -> None:
-        """Show a note about a trial, and its tags, with those of its runs that were sent."""
-        shown = {NOTE: text, "sweeplab.tags": ", ".join(tags)}
+    def annotate(self, text: str, tags: Sequence[str], runs: Iterable[RunFolder] | None = None) -> None:
+        """Show a note and its tags with the study, or with those `runs` of a trial that were sent."""
         with self._reaching():
-            for folder in folders:
-                if folder.tracked_id:
-                    self._experiment.log(folder.tracked_id, tags=shown)
-
-    def annotate_study(self, text: str) -> None:
-        """Show a note about the study, with its parent run."""
-        with self._reaching():
-            self._experiment.log(self._parent_id(), tags={"sweeplab.note": text})
+            if runs is None:
+                self._experiment.log(self._parent_id(), tags={"sweeplab.note": text})
+                return
+            for run in runs:
+                if run.tracked_id:
+                    shown = {NOTE: text, "sweeplab.tags": ", ".join(tags)}
+                    self._experiment.log(run.tracked_id, tags=shown)
 
     def _parent_id(self) -> str:
         if self._parent:
@@ -336,20 +318,14 @@ class MLflowTracker(Mirror):
         if run:
             # MLflow refuses to change params, and an older version may have written them otherwise.
             params = {name: text for name, text in params.items() if name not in run.data.params}
-            if "mlflow.runColor" in run.data.tags:  # from an end that was removed
-                self._client.delete_tag(run.info.run_id, "mlflow.runColor")
         else:
             tags, name = self._run_tags(start, self._opened), run_name(start)
             run = self._client.create_run(self._experiment.find(), measures.started_ms, tags, name)
-        mark = f"{self._mark} {run.info.run_id}"
-        if folder.tracked != mark:
-            if self._datasets:
-                self._client.log_inputs(run.info.run_id, self._datasets)
-            write_whole(folder.tracked_file, mark.encode())
+        write_whole(folder.tracked_file, f"{self._mark} {run.info.run_id}".encode())
         self._ids[start.key] = run.info.run_id
-        known = (is_waiting, is_known, params, measures.facts())
-        self._shipping[path] = _Shipping(run.info, measures, *known)
-        return self._shipping[path]
+        shipping = _Shipping(run.info, measures, is_waiting, is_known, params, measures.facts())
+        self._shipping[path] = shipping
+        return shipping
 
     def _find(self, folder: RunFolder, start: RunStart) -> Run | None:
         """Find a run that MLflow has already, unless it was deleted there."""
@@ -399,16 +375,12 @@ class MLflowTracker(Mirror):
         tags["sweeplab.state"] = str(state)
         if end.grad_accum is not None:
             tags["sweeplab.grad_accum"] = str(end.grad_accum)
-        if state in COLOR_OF_STATE:
-            tags["mlflow.runColor"] = COLOR_OF_STATE[state]
         if error:
             self._experiment.log_text(run_id, error, "error.txt", shipping.info.artifact_uri)
-        checkpoint = measures.folder.checkpoint()
-        if checkpoint:
-            self._experiment.log_artifacts(run_id, checkpoint, "checkpoint", shipping.info.artifact_uri)
-        if measures.folder.logged_folder.is_dir():
-            files = measures.folder.logged_folder
-            self._experiment.log_artifacts(run_id, files, "logged", shipping.info.artifact_uri)
+        folders = {"checkpoint": measures.folder.checkpoint(), "logged": measures.folder.logged_folder}
+        for name, files in folders.items():
+            if files and files.is_dir():
+                self._experiment.log_artifacts(run_id, files, name, shipping.info.artifact_uri)
         ended_ms = measures.started_ms + round(end.wall_seconds * 1000)
         status = "FAILED" if state is RunState.FAILED else "FINISHED"
         points = [*points, measures.totals(end)]
@@ -449,7 +421,6 @@ class MLflowTracker(Mirror):
 
 
 PARAM_CHARACTERS = 6000  # MLflow silently truncates a longer one
-DIGEST_CHARACTERS = 16  # MLflow allows 36
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
@@ -470,77 +441,3 @@ def _environment_tags(environment: Mapping[str, Any]) -> dict[str, str]:
         "sweeplab.device": ", ".join(gpu["name"] for gpu in device.get("gpus", [])) or device.get("cpu"),
     }
     return {name: str(value) for name, value in tags.items() if value is not None}
-
-
-def _datasets(data: Mapping[str, Any]) -> list[DatasetInput]:
-    from mlflow.entities import Dataset, DatasetInput, InputTag
-
-    inputs = []
-    for split, context in (("train", "train"), ("val", "validation")):
-        names = (f"{split}_tokens", "tokenizer", "vocab_size", "text_digest")
-        source = json.dumps({"tags": {"corpus": data["corpus"], "tokenizer": data["tokenizer"]}})
-        profile = json.dumps({name: data[name] for name in names})
-        digest = data["token_digest"][:DIGEST_CHARACTERS]
-        dataset = Dataset(f"{data['corpus']} {split}", digest, "code", source, profile=profile)
-        inputs.append(DatasetInput(dataset, [InputTag("mlflow.data.context", context)]))
-    return inputs
-
-
-def _page(description: Description, summary: StudySummary, links: Mapping[str, str]) -> str:
-    """Describe a study in the UI by Markdown, results first: MLflow shows only its first lines.
-
-    `links` maps the key of the best trial to its run, and `report` to the study's report. The table of all runs is
-    MLflow's own.
-    """
-    counts = _counted(summary)
-    trials = summary.get("best_trials", ())[:1]
-    state = f"**{summary.get('state', 'interrupted')}**"
-    best, metric = summary.get("best_value"), summary.get("metric", "val_loss")
-    leads = []
-    if best is not None and trials:
-        leads.append(f"**Best {metric} {best:.4f}**: {_in_words(trials[0], links)}")
-    if "report" in links:
-        leads.append(f"[Report]({links['report']})")
-    commands = " · ".join(f"`{command}`" for command in summary.get("commands", ()))
-    if commands:
-        leads.append(f"Next commands: {commands}")
-    parts = ["  \n".join(leads), f"{state}: runs {counts}".removesuffix(": runs ")]
-    parts += [
-        description.get("note", ""),
-        "Artifacts: the study file, its plan, its environment, and its report.",
-    ]
-    return "\n\n".join(filter(None, parts))
-
-
-def _in_a_line(summary: StudySummary) -> str:
-    """Describe a study in one line, its loss first: MLflow's list of experiments shows only its first words."""
-    best, metric = summary.get("best_value"), summary.get("metric", "val_loss")
-    parts = [summary.get("state", "interrupted")]
-    if best is not None:
-        parts.insert(0, f"{metric} {best:.4f}")
-    if summary.get("counts"):
-        parts.append(f"runs {_counted(summary)}")
-    return ", ".join(parts)
-
-
-def _counted(summary: StudySummary) -> str:
-    return ", ".join(f"{count} {state}" for state, count in summary.get("counts", {}).items())
-
-
-def _in_words(trial: Mapping[str, Any], links: Mapping[str, str]) -> str:
-    searched = [name for name in trial if name not in ("key", "value", "n_params")]
-    return ", ".join([_linked(trial["key"], links), *(f"{name} {_short(trial[name])}" for name in searched)])
-
-
-def _linked(key: str, links: Mapping[str, str]) -> str:
-    if key in links:
-        return f"[{key}]({links[key]})"
-    return key
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if type(value) is int:
-        return f"{value:,}"
-    return str(value)

@@ -7,7 +7,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +17,7 @@ from sweeplab.data.batches import DataKind
 from sweeplab.data.objectives import objective_of
 from sweeplab.errors import BadInput
 from sweeplab.files import read_bytes
-from sweeplab.formatting import several, without_password
+from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.records.folders import StudyFolder, command_in
 from sweeplab.records.runs import MEASURED_ON, RunFolder
@@ -58,18 +57,6 @@ class Published:
     example: str
 
 
-def log_best_models(experiment: Experiment, checkpoints: Mapping[str, RunFolder]) -> None:
-    """Log the best model of each cell, unless a model of the same weights is logged already."""
-    if not checkpoints:
-        return
-    known = _logged(experiment)
-    for cell, run in checkpoints.items():
-        digest = _digest(run)
-        if (cell, digest) not in known:
-            with suppress(BadInput):  # a run that is not complete in tracking yet
-                _log(experiment, cell, run, digest)
-
-
 def publish_model(lab: Path, study: str, uri: str | None, run: RunFolder, name: str) -> Published:
     """Register a run's model as the newest version of a name, with the alias `best`, unless it already is.
 
@@ -79,38 +66,37 @@ def publish_model(lab: Path, study: str, uri: str | None, run: RunFolder, name: 
     """
     from mlflow.exceptions import MlflowException
 
-    experiment = Experiment(lab, study, uri)
-    client, cell, digest = experiment.client, run.read_start().cell, _digest(run)
+    experiment, start, checkpoint = Experiment(lab, study, uri), run.read_start(), run.checkpoint()
+    assert checkpoint
+    digest = str(json.loads(read_bytes(checkpoint / "model.json")).get("sha256", ""))
+    client, tags = experiment.client, {CELL: start.cell, WEIGHTS: digest}
     with reaching(experiment.uri):
         if not experiment.find():
-            raise BadInput(f"no study {study!r} in {without_password(experiment.uri)}")
-        model = _logged(experiment).get((cell, digest)) or _log(experiment, cell, run, digest)
+            raise BadInput(f"no study {study!r} in {experiment.place}")
         try:
             newest = client.get_model_version_by_alias(name, ALIAS)
         except MlflowException:  # no such model, or no version with the alias
             newest = None
         is_new = newest is None or newest.tags.get(WEIGHTS) != digest
         if is_new:
+            model = _logged(experiment, run, checkpoint, tags)
             described = _described(lab, study, run)
             if client.search_registered_models(f"name = '{name}'"):
                 client.update_registered_model(name, described)
             else:
                 client.create_registered_model(name, description=described)
             # A database's registry looks up a model's id in MLflow's global tracking, a server's in its own.
-            at_server = experiment.uri.startswith(SERVERS)
             source, model_id = model.artifact_location, None
-            if at_server:
+            if experiment.uri.startswith(SERVERS):
                 source, model_id = f"models:/{model.model_id}", model.model_id
-            tags = {CELL: cell, WEIGHTS: digest}
             newest = client.create_model_version(
                 name, source, model.source_run_id, tags, description=described, model_id=model_id
             )
             client.set_registered_model_alias(name, ALIAS, newest.version)
     assert newest
-    place = without_password(experiment.uri)
-    example = _EXAMPLES.get(objective_of(run.read_start().values).learns, '["The "]')
+    example = _EXAMPLES.get(objective_of(start.values).learns, '["The "]')
     uri = f"models:/{name}@{ALIAS}"
-    return Published(name, str(newest.version), uri, place, str(newest.run_id), is_new, example)
+    return Published(name, str(newest.version), uri, experiment.place, str(newest.run_id), is_new, example)
 
 
 def _described(lab: Path, study: str, run: RunFolder) -> str:
@@ -126,50 +112,30 @@ def _described(lab: Path, study: str, run: RunFolder) -> str:
     )
 
 
-def _digest(run: RunFolder) -> str:
-    checkpoint = run.checkpoint()
-    assert checkpoint
-    return str(json.loads(read_bytes(checkpoint / "model.json")).get("sha256", ""))
-
-
-def _logged(experiment: Experiment) -> dict[tuple[str, str], LoggedModel]:
-    """Read the logged models of an experiment by cell and digest of the weights."""
-    logged: dict[tuple[str, str], LoggedModel] = {}
-    token = None
-    while True:
-        models = experiment.client.search_logged_models([experiment.find()], page_token=token)
-        logged |= {(model.tags.get(CELL, ""), model.tags.get(WEIGHTS, "")): model for model in models}
-        token = models.token
-        if not token:
-            return logged
-
-
-def _log(experiment: Experiment, cell: str, run: RunFolder, digest: str) -> LoggedModel:
-    """Log a run's checkpoint as a model.
+def _logged(experiment: Experiment, run: RunFolder, checkpoint: Path, tags: dict[str, str]) -> LoggedModel:
+    """Log a run's checkpoint as a model of the run, unless a model of the same weights is logged already.
 
     Raises:
         BadInput: tracking has no such run.
     """
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 
-    client, start, end, checkpoint = experiment.client, run.read_start(), run.read_end(), run.checkpoint()
-    if not run.tracked_id or not end or not checkpoint:
-        raise BadInput(f"{experiment.place} has no complete run {start.key} of {experiment.study}")
+    client, start, end = experiment.client, run.read_start(), run.read_end()
     run_id = run.tracked_id
-    tags = {CELL: cell, WEIGHTS: digest}
+    if not run_id or not end:
+        raise BadInput(f"{experiment.place} has no complete run {start.key} of {experiment.study}")
+    same = f"source_run_id = '{run_id}' and tags.`{WEIGHTS}` = '{tags[WEIGHTS]}'"
+    if known := client.search_logged_models([experiment.find()], same):
+        return known[0]
     params = {name: str(start.values.as_dict()[name]) for name in start.sampled if name in TABLE}
-    params |= rounded(start)
-    name = _NOT_IN_NAMES.sub("-", f"{experiment.study}-{cell}")
+    name = _NOT_IN_NAMES.sub("-", f"{experiment.study}-{start.cell}")
     model = client.create_logged_model(
-        experiment.find(), name, run_id, tags, params, model_type=start.values.family
+        experiment.find(), name, run_id, tags, params | rounded(start), model_type=start.values.family
     )
     with tempfile.TemporaryDirectory() as folder:
         write_model(Path(folder), checkpoint, start.values, run_id, model.model_id)
         check_location(experiment.lab, experiment.uri, model.artifact_location)
         client.log_model_artifacts(model.model_id, folder)
-    value, at = end.best_val_loss, round((start.started + end.wall_seconds) * 1000)
-    if value is not None:
-        client.log_metric(run_id, "best_val_loss", value, at, end.iteration, model_id=model.model_id)
     client.log_outputs(run_id, [LoggedModelOutput(model.model_id, end.iteration)])
     return client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
 

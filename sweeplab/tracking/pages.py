@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,167 +25,104 @@ from urllib.error import URLError
 
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.formatting import duration
-from sweeplab.hyperparameters import TABLE
 from sweeplab.processes import end_with_parent, python, python_environment
 from sweeplab.tracking.connection import SETTINGS, artifact_location, reaching
-from sweeplab.tracking.experiment import SHARED_VIEW, WORKFLOW, Experiment
+from sweeplab.tracking.experiment import Experiment
 from sweeplab.tracking.private import Private, listen, private_address
-from sweeplab.tracking.tracker import BY_TOKENS, CURVES, LOG_SIZE, SIZE, TOTALS
+from sweeplab.tracking.tracker import BY_TOKENS, LOG_SIZE, SIZE
 
 # ------------------------------------------------------------------ a view of a study
 
-TAGS = ("state", "cell", "trial", "seed")
-NUMBERS = (*TOTALS, SIZE, LOG_SIZE)
-SEARCHED = "searched"
-X_AXES = {"train_tokens": "step", "iteration": "step", "time": "time-relative"}
-# MLflow adds charts of all other metrics to this section, which is shown folded.
-THE_REST = "Model metrics"
-# Tags (state, cell, searched values) come first, then the few metrics.
-COMPARED = ("Tags", "Model metrics", "Parameters")
-# On a screen of 1080 lines both kinds of row are visible.
-CARD_PIXELS = {1: 600, 2: 280}
-TAG_BYTES = 20_000
+LOSS = "best_val_loss"
+VIEW = "mlflow.sharedViewState.sweeplab"  # the tag of an experiment that has the view
+WORKFLOW = "workflowType=machine_learning"  # of the UI's pages, as opposed to that for agents
 
 
-# A view as a dashboard has it: columns, sort, and charts, which are lines, scatters, or a comparison of runs.
-View = Mapping[str, Any]
-
-
-def publish(
-    lab: Path,
-    uri: str,
-    study: str,
-    name: str,
-    view: View,
-    grid: Sequence[str],
-    searched: Sequence[str],
-    page: str,
-) -> dict[str, str]:
+def publish(lab: Path, uri: str, study: str, searched: Sequence[str], page: str) -> dict[str, str]:
     """Write the view to the study's experiment, and return links into MLflow's page, such as `http://host:port/`.
 
-    `name` distinguishes the views of one study. The links lead to the charts, to the table of runs, and to the study's
-    own page with its description and files.
+    The links lead to the charts, to the table of runs, and to the study's own page with its description and files.
 
     Raises:
-        BadInput: tracking has no such study, or the view does not fit into a tag.
+        BadInput: tracking has no such study.
         TrackingUnavailable: MLflow does not answer.
     """
-    there, key = Experiment(lab, study, uri), f"sweeplab-{re.sub(r'[^A-Za-z0-9]+', '-', name)}"
+    there = Experiment(lab, study, uri)
     with reaching(there.uri):
         experiment = there.find()
         parent = experiment and there.run(study)
         if not parent:
             raise BadInput(f"{there.place} has no study {study!r}: it has not been run yet")
         run_id = str(parent.info.run_id)
-        text = json.dumps(state(view, run_id, grid, searched))
-        if len(text.encode()) > TAG_BYTES:
-            raise BadInput(f"{name}: too many columns and charts; MLflow stores {TAG_BYTES:,} bytes")
-        there.client.set_experiment_tag(experiment, f"{SHARED_VIEW}{key}", text)
-        there.describe()
+        there.client.set_experiment_tag(experiment, VIEW, json.dumps(view(run_id, searched)))
     runs = f"{page}#/experiments/{experiment}/runs"
-    shared = f"{runs}?{WORKFLOW}&viewStateShareKey={key}&compareRunsMode="
+    shared = f"{runs}?{WORKFLOW}&viewStateShareKey={VIEW.rpartition('.')[2]}&compareRunsMode="
     return {"charts": f"{shared}CHART", "table": f"{shared}TABLE", "study": f"{runs}/{run_id}?{WORKFLOW}"}
 
 
-def state(view: View, parent: str, grid: Sequence[str], searched: Sequence[str]) -> dict[str, Any]:
-    """Return the view as MLflow's UI reads it: filtered to the runs under `parent`, which is expanded.
-
-    Charts over hyperparameters that the study varies neither in its grid nor in its search are left out.
-    """
-    varied = {*grid, *searched}
-    named = [name for column in view["columns"] for name in {SEARCHED: searched}.get(column, [column])]
-    columns = [_column(name) for name in dict.fromkeys(named)]
-    charts = [chart for chart in view.get("charts") or () if chart.get("x") not in TABLE.keys() - varied]
-    rows = _rows(charts)
-    drawn = [_chart(chart, f"chart-{i}-{j}", f"row-{i}") for i, row in enumerate(rows) for j, chart in row]
+def view(parent: str, searched: Sequence[str]) -> dict[str, Any]:
+    """Return the view as MLflow's UI reads it: the runs under `parent` by loss, searched values first, and charts."""
+    columns = [f"params.`{name}`" for name in dict.fromkeys(searched)]
+    columns += [f"metrics.`{LOSS}`", "tags.`sweeplab.state`", f"metrics.`{SIZE}`", "tags.`sweeplab.cell`"]
+    line = {
+        "type": "LINE",
+        "metricKey": BY_TOKENS,
+        "selectedMetricKeys": [BY_TOKENS],
+        "xAxisKey": "step",
+        "useGlobalXaxisKey": False,
+        "xAxisScaleType": "linear",
+        "scaleType": "linear",
+        "lineSmoothness": 0,
+        "useGlobalLineSmoothing": False,
+        "range": {},
+    }
+    scatter = {
+        "type": "SCATTER",
+        "runsCountToCompare": 100,
+        "xaxis": {"key": LOG_SIZE, "type": "METRIC"},
+        "yaxis": {"key": LOSS, "type": "METRIC"},
+    }
+    compared = {
+        "type": "DIFFERENCE",
+        "chartName": "Runs side by side, best first",
+        "compareGroups": ["Tags", "Model metrics", "Parameters"],
+        "showDifferencesOnly": True,
+        "showChangeFromBaseline": False,
+        "baselineColumnUuid": "",
+    }
+    charts = [("losses", line), ("losses", scatter), ("compared", compared)]
+    # MLflow adds charts of all other metrics to the last section, which is shown folded.
+    sections = (
+        ("losses", "Loss by tokens, and by size", 2, 280),
+        ("compared", "Runs side by side", 1, 600),
+        ("rest", "Model metrics", 3, 330),
+    )
+    made = {"deleted": False, "isGenerated": False}
     return {
         "searchFilter": f"tags.`mlflow.parentRunId` = '{parent}'",
-        "orderByKey": _column(view["sort"]["by"]),
-        "orderByAsc": not view["sort"].get("descending"),
+        "orderByKey": f"metrics.`{LOSS}`",
+        "orderByAsc": True,
         "selectedColumns": columns,
         "columnOrder": columns,
         "runsExpanded": {parent: True},
         "columnWidths": {column: 50 + 8 * len(column.split("`")[1]) for column in columns},
         "runsHiddenMode": "SHOW_ALL",
-        "compareRunCharts": drawn,
+        "compareRunCharts": [
+            made | {"uuid": chart["type"], "metricSectionId": section} | chart for section, chart in charts
+        ],
         "compareRunSections": [
-            *(_section(f"row-{i}", _title(row, i), len(row)) for i, row in enumerate(rows)),
-            _section("rest", THE_REST, 3, display=False),
+            made
+            | {"uuid": uuid, "name": name, "columns": columns_, "cardHeight": height}
+            | {"display": uuid != "rest", "isReordered": True}
+            for uuid, name, columns_, height in sections
         ],
         "isAccordionReordered": True,
         "hideEmptyCharts": False,
     }
 
 
-def _column(name: str) -> str:
-    if name in TAGS:
-        return f"tags.`sweeplab.{name}`"
-    if name in NUMBERS:
-        return f"metrics.`{name}`"
-    return f"params.`{name}`"
-
-
-def _rows(charts: Sequence[View]) -> list[list[tuple[int, View]]]:
-    """Arrange charts in rows: two consecutive charts of half width share one."""
-    rows: list[list[tuple[int, View]]] = []
-    for chart in charts:
-        if rows and len(rows[-1]) == 1 and rows[-1][0][1].get("width") == chart.get("width") == "half":
-            rows[-1].append((1, chart))
-        else:
-            rows.append([(0, chart)])
-    return rows
-
-
-def _title(row: Sequence[tuple[int, View]], number: int) -> str:
-    """Head a row: MLflow titles the charts themselves only by the names of their metrics."""
-    title = " · ".join(str(chart["title"]) for _, chart in row if chart.get("title"))
-    return title[:1].upper() + title[1:] or f"Row {number + 1}"
-
-
-def _section(uuid: str, name: str, columns: int, display: bool = True) -> dict[str, Any]:
-    return {
-        "uuid": uuid,
-        "name": name,
-        "display": display,
-        "columns": columns,
-        "cardHeight": CARD_PIXELS.get(columns, 330),
-        "isReordered": True,
-        "deleted": False,
-        "isGenerated": False,
-    }
-
-
-def _chart(chart: View, uuid: str, row: str) -> dict[str, Any]:
-    common = {"uuid": uuid, "metricSectionId": row, "deleted": False, "isGenerated": False}
-    if chart["chart"] == "line":
-        metric = CURVES[chart["metric"]]
-        if chart["x"] == "train_tokens":
-            metric = BY_TOKENS
-        scales = {axis: "log" if axis in chart.get("log", ()) else "linear" for axis in "xy"}
-        return common | {
-            "type": "LINE",
-            "metricKey": metric,
-            "selectedMetricKeys": [metric],
-            "xAxisKey": X_AXES[chart["x"]],
-            "useGlobalXaxisKey": False,
-            "xAxisScaleType": scales["x"],
-            "scaleType": scales["y"],
-            "lineSmoothness": 0,
-            "useGlobalLineSmoothing": False,
-            "range": {},
-        }
-    if chart["chart"] == "scatter":
-        names = (chart["x"], chart["y"])
-        x, y = ({"key": name, "type": "METRIC" if name in NUMBERS else "PARAM"} for name in names)
-        return common | {"type": "SCATTER", "runsCountToCompare": 100, "xaxis": x, "yaxis": y}
-    shown = {"showDifferencesOnly": True, "showChangeFromBaseline": False, "baselineColumnUuid": ""}
-    compared = {"chartName": str(chart.get("title", "")), "compareGroups": list(COMPARED)}
-    return common | {"type": "DIFFERENCE", **compared, **shown}
-
-
 # ------------------------------------------------------------------ a server of the pages
 
-PORT = 5000  # that of links in reports
 START_SECONDS, END_SECONDS = 120.0, 5.0
 POLL_SECONDS = 0.1
 # Jobs, pickles and the assistant's shell run foreign code, and none is needed to look at numbers. The assistant cannot

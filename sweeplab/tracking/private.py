@@ -25,19 +25,8 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 HOSTS = (HOST, "localhost")
-# Links in reports lack the secret. Its address, once opened, is kept where this port's pages alone can read it, and the
-# page that refuses leads there.
-_ENTRY = """<!DOCTYPE html><title>sweeplab</title><body><script>
-try { localStorage.setItem("sweeplab", `${location.pathname}/`) } finally {
-  location.replace(`${location.pathname}/${location.search}${location.hash}`) }
-</script>
-"""
 _REFUSED = """<!DOCTYPE html><title>sweeplab</title>
-<p>This page is for its owner alone, at the whole address that sweeplab ui or sweeplab dashboard prints.</p><script>
-const known = localStorage.getItem("sweeplab");
-if (/^\\/[\\w-]{32}\\/$/.test(known) && !location.pathname.startsWith(known))
-  location.replace(`${known}${location.search}${location.hash}`);
-</script>
+<p>This page is for its owner alone, at the whole address that sweeplab ui or sweeplab dashboard prints.
 """
 
 
@@ -83,7 +72,7 @@ class Private:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         from starlette.datastructures import Headers, MutableHeaders
-        from starlette.responses import HTMLResponse
+        from starlette.responses import HTMLResponse, RedirectResponse
 
         async def send_private(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -103,9 +92,8 @@ class Private:
         if is_worker or not is_owner or host not in self._hosts or origin not in (None, f"http://{host}"):
             app = HTMLResponse(_REFUSED, 403)
         elif not slash:
-            app = HTMLResponse(
-                _ENTRY, headers={"Clear-Site-Data": '"storage"'}
-            )  # of earlier servers at the port
+            # Earlier servers at the port may have left something in the browser.
+            app = RedirectResponse(f"/{self._secret}/", headers={"Clear-Site-Data": '"storage"'})
         inner = {name: value for name, value in scope.items() if name != "raw_path"}
         await app({**inner, "path": f"/{path}"}, receive, send_private)
 

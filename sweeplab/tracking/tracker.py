@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, Required, TypedDict
 
 from sweeplab.files import GrowingFile
-from sweeplab.formatting import decimal
 from sweeplab.hyperparameters import TABLE
 from sweeplab.records.runs import (
     MEASURES,
@@ -34,10 +32,6 @@ CURVES = {name: name for name in ("train_loss", "val_loss", *_MEASURED, "grad_no
     "learning_rate": "lr"
 }
 BY_TOKENS = "val_loss_by_tokens"  # the curve whose steps are tokens
-NAME_CHARACTERS = 48
-# Usual abbreviations of the hyperparameters that vary most.
-_SIZES = {"n_layer": "L", "n_embd": "d", "n_head": "h", "block_size": "T", "batch_size": "B"}
-_SHORT = {"learning_rate": "lr", "weight_decay": "wd", "max_iters": "iters", "warmup_iters": "warmup"}
 SIZE, LOG_SIZE = "n_params", "log10_n_params"  # MLflow's scatter charts have no logarithmic axes
 # MLflow's status of runs and studies that a killed process left, or that may continue later: a clock in the UI.
 WAITING = "SCHEDULED"
@@ -49,20 +43,16 @@ class StudySummary(TypedDict, total=False):
     """The state of a study, when it opens and when it closes; `best_run` is a run key, `counts` runs by state.
 
     `state` is "complete", "failed", or anything else for a study that can be continued. `best_value` is a value of the
-    objective's `metric`. `best_trials` are in order, the best first, each with the `key` of one of its runs, its
-    `value`, and other columns to show. `checkpoints` has, by cell, the run of the best trial that kept a checkpoint,
-    and `commands` are suggestions of what to do next.
+    objective's `metric`, and `best_searched` has the searched values of its trial.
     """
 
-    state: str
+    state: Required[str]
     metric: str
     best_value: float | None
     best_run: str | None
-    best_trials: Sequence[Mapping[str, Any]]
+    best_searched: Mapping[str, Any]
     counts: Mapping[str, int]
     elapsed_seconds: float
-    checkpoints: Mapping[str, RunFolder]
-    commands: Sequence[str]
 
 
 class Description(TypedDict, total=False):
@@ -75,7 +65,6 @@ class Description(TypedDict, total=False):
     plan: Mapping[str, Any]
     environment: Mapping[str, Any]
     params: Mapping[str, Any]
-    tags: Mapping[str, str]
     note: str
     summary: StudySummary
 
@@ -184,30 +173,11 @@ def rounded(start: RunStart) -> dict[str, str]:
 
 
 def run_name(start: RunStart) -> str:
-    """Return a short name that distinguishes a run: #1 L1 d128 lr 3.4e-3, and its seed if that is not 0."""
-    names = dict.fromkeys([*start.grid, *start.sampled])
-    parts = [f"#{start.trial}"]
-    for name in filter(TABLE.__contains__, names):
-        value = getattr(start.values, name)
-        text = _in_name(value)
-        if not isinstance(value, str):
-            text = _SIZES.get(name, f"{_SHORT.get(name, name)} ") + text
-        parts.append(text)
-    named = ""
-    for part in parts:
-        if len(named) + len(part) < NAME_CHARACTERS:
-            named = f"{named} {part}".lstrip()
+    """Return a name that distinguishes a run: its cell, its trial, and its seed if that is not 0."""
+    name = f"{start.cell} #{start.trial}"
     if start.seed:
-        return f"{named} seed {start.seed}"
-    return named
-
-
-def _in_name(value: Any) -> str:
-    if isinstance(value, tuple):
-        return "/".join(map(_in_name, value))
-    if isinstance(value, float):
-        return re.sub(r"^0\.(?!0$)", ".", decimal(float(f"{value:.2g}"))).removesuffix(".0")
-    return str(value)
+        return f"{name} seed {start.seed}"
+    return name
 
 
 def _ms(seconds: float) -> int:

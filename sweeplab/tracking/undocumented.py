@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Sequence
 from contextlib import closing, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from sweeplab.files import cache_folder, database_url, make_folder, read_only_uri, write_whole
+from sweeplab.files import cache_folder, database_url, make_folder, write_whole
 from sweeplab.processes import switched_off
 
 # The locations of studies' files, if not here.
@@ -39,20 +37,6 @@ WHERE {column} = :old OR substr({column}, 1, length(:old) + 1) = :old || '/'
 def folder_at(location: str) -> Path:
     """Return the folder that a file:// URI names."""
     return Path(unquote(urlsplit(location).path))
-
-
-def _asked(file: Path, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]] | None:
-    with suppress(sqlite3.Error), closing(sqlite3.connect(read_only_uri(file), uri=True)) as connection:
-        return connection.execute(query, values).fetchall()
-    return None
-
-
-def locations_elsewhere(database: Path, location: str) -> list[Path]:
-    """Return the folders other than `location` where a database says that files of studies are."""
-    if switched_off():
-        return []
-    places = [folder_at(old) for (old,) in _asked(database, _ELSEWHERE, [location]) or ()]
-    return [place for place in places if place.resolve() != folder_at(location).resolve()]
 
 
 def point_files_at(location: str, database: Path) -> None:

@@ -5,9 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
-
-from sweeplab.train.devices import cuda_count
 
 # The study that is right; each case below changes it. Its lines are counted from 1.
 STUDY = """\
@@ -120,21 +117,6 @@ def test_all_that_is_wrong_is_said_at_once(refused) -> None:
     assert places == {"tiny.yaml:2:28:", "tiny.yaml:7:14:", str(Path("tiny.yaml").absolute())}
 
 
-@pytest.mark.skipif(cuda_count() > 0, reason="there is a CUDA device")
-@pytest.mark.parametrize(
-    ("change", "place"),
-    [
-        (("n_layer: 1", "n_layer: 1, device: cuda"), "3:75"),
-        (("search:", "grid: {device: [cpu, cuda]}\nsearch:"), "4:22"),
-    ],
-)
-def test_no_cuda(change: tuple[str, str], place: str, refused) -> None:
-    (line,) = refused(STUDY.replace(*change))
-    assert line.startswith(
-        f"tiny.yaml:{place}: device is cuda, but there is no CUDA device here; allowed: cpu"
-    )
-
-
 @pytest.mark.parametrize("lab", ["a file", "a file/lab", "/proc/lab", "/dev/null"])
 def test_a_lab_that_cannot_be_written(lab: str, refused, files: Path, monkeypatch) -> None:
     (files / "a file").touch()
@@ -168,17 +150,6 @@ def test_a_file_of_holes_is_not_read(words: str, cli, folder: Path) -> None:
     said = cli(*words.split())
     assert (said.code, said.out) == (2, "")
     assert "HOLE" in said.err and said.err.count("\n") == 1
-
-
-def test_a_study_that_another_process_runs(cli, files: Path) -> None:
-    (files / "tiny.yaml").write_text(STUDY)
-    study = files / "lab" / "studies" / "tiny"
-    study.mkdir(parents=True)
-    with FileLock(study / "supervisor.lock"):
-        said = cli("study", "run", "tiny.yaml")
-    assert (said.code, said.out) == (2, "")
-    assert said.err.startswith("error: study tiny is being run by another process; ")
-    assert [path.name for path in study.iterdir()] == ["supervisor.lock"]
 
 
 def test_another_study_of_the_same_name(cli, finished) -> None:

@@ -83,37 +83,3 @@ def test_only_names_that_a_study_may_have_are_listed(shell: str, cli, lab: Path,
     assert "ran" not in cli("study", "run").err + cli("study", "list").out + cli("study", "show", "none").err
     (told,) = (each for each in json.loads(cli("doctor", "--json").out) if HOSTILE in each["found"])
     assert told["verdict"] == "warn"
-
-
-@pytest.mark.parametrize(
-    ("line", "texts"),
-    [
-        ("sh", {"show"}),
-        ("show sm", {"small", "small-again"}),
-        ("best small --cell n", {"n_embd=8", "n_embd=16"}),
-        ("show --cell n", {"n_embd=64"}),
-        ("plan mine.yaml --layers --cell n", {"n_layer=1", "n_layer=2"}),
-    ],
-)
-def test_values_are_completed(line: str, texts: set[str], lab: Path, offered) -> None:
-    study = lab / "studies" / "small"
-    parts = {"grid": {"n_embd": [8, 16]}, "search": {"learning_rate": {"min": 1e-4, "max": 1e-2}}}
-    for name, cells in (("small", ["n_embd=8", "n_embd=16"]), ("wide", ["n_embd=64"])):
-        plan = {"cells": [{"cell": cell} for cell in cells]}
-        (lab / "studies" / name / "plan.json").write_text(json.dumps(plan))
-    (study / "study.json").write_text(json.dumps(parts))
-    os.utime(lab / "studies" / "wide" / "study.json", (2**32, 2**32))
-    data = "data: {corpus: python-docs, tokenizer: char}"
-    (lab.parent / "mine.yaml").write_text(f"name: mine\n{data}\ngrid: {{n_layer: [1, 2]}}\n")
-    assert offered("bash", f"sweeplab {line}") == texts
-
-
-def test_the_lab_that_was_named_is_looked_into(folder: Path, lab: Path, offered) -> None:
-    (folder / "other" / "studies" / "smart").mkdir(parents=True)
-    (folder / "other" / "studies" / "smart" / "study.json").write_text("{}")
-    assert offered("bash", "sweeplab show --lab other sm") == {"smart"}
-
-
-def test_a_law_s_source_is_a_table_or_studies(lab: Path, offered) -> None:
-    assert offered("bash", "sweeplab laws fit sm") == {"small", "small-again", "smoke.csv"}
-    assert offered("bash", "sweeplab laws fit small,w") == {"small,wide"}

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from sweeplab.doctor import storage_check
-from sweeplab.errors import DamagedFile
 from sweeplab.records.folders import StudyFolder
 
 pytestmark = pytest.mark.timeout(300)  # a pipe is waited for without end
@@ -109,12 +108,3 @@ def test_the_study_file_that_it_was_run_from_is_damaged(damage: str, study: Stud
         said = cli("study", *words.split())
         assert (said.code, said.out) == (2, "") and said.err.count("\n") == 1, words
         assert said.err.startswith(f"error: {study.study_file}: "), words
-
-
-def test_a_description_that_says_something_else_is_damaged(study: StudyFolder) -> None:
-    study.data_file.write_text('{"corpus": "python-docs"}')
-    with pytest.raises(DamagedFile, match=r"data.json: it cannot be read \(unexpected content"):
-        _ = study.data
-    study.elapsed_file.write_text('{"second": 3}')
-    with pytest.raises(DamagedFile, match=r"elapsed.json: it cannot be read \(no 'seconds'\)"):
-        _ = study.elapsed_seconds

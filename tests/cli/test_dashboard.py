@@ -205,16 +205,6 @@ def test_a_study_that_runs_is_seen_and_steered(folder: Path, tmp_path: Path) -> 
         run.wait()
 
 
-@pytest.mark.browser
-def test_without_an_answer_nothing_can_be_pressed(finished, tmp_path: Path) -> None:
-    with chromium_page(tmp_path / "profile", 800, 900) as page:
-        with served("tiny", "--lab", finished.lab) as url:
-            page.open(url)
-            page.wait_for("document.readyState == 'complete' && at('phase').textContent == 'complete'")
-        page.wait_for("at('phase').textContent.startsWith('no answer')")
-        assert page.read("[...document.querySelectorAll('button')].every((each) => each.disabled)")
-
-
 @pytest.mark.slow
 def test_a_note_is_kept_and_shown_everywhere(finished, tmp_path: Path) -> None:
     study = StudyFolder(shutil.copytree(finished.lab, tmp_path / "lab"), "tiny")

@@ -33,13 +33,6 @@ def test_something_bad_and_its_cure(cli, lab: Path) -> None:
     assert [check["name"] for check in checks if check["verdict"] == "bad"] == ["runs"]
 
 
-def test_no_study(cli) -> None:
-    alone = cli("doctor", "--json")
-    assert alone.code == 0
-    names = [check["name"] for check in json.loads(alone.out)]
-    assert names == ["devices", "threads", "compiler", "libraries", "lab", "disk", "tracking"]
-
-
 def test_a_study_that_has_not_run_yet(cli, finished, folder: Path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(folder))  # without sbatch
     (folder / "jobs.yaml").write_text(

@@ -23,13 +23,6 @@ def test_learned_positions_have_nothing_longer(cli, finished) -> None:
     assert all("learned positions end at block_size" in each["why"] for each in found["left_out"])
 
 
-def test_a_person_reads_a_table(cli, finished) -> None:
-    said = cli("evaluate", "tiny", "--lab", finished.lab)
-    assert said.code == 0
-    for words in ("val_loss", "no loss at 4 times block_size: learned"):
-        assert words in said.out
-
-
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
 def test_a_run_of_longer_reach(cli, folder: Path) -> None:

@@ -1,14 +1,11 @@
 """A lab on a disk without a byte left: it can be read, and what would write says so, with what may be deleted."""
 
-import errno
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from sweeplab.files import full_disk
 
 READING = (
     "list",
@@ -71,21 +68,3 @@ def test_what_is_whole_is_read_and_nobody_is_told_to_move_it(cli, finished, disk
     filler.unlink()
     assert cli("extend", "tiny", "--trials-per-cell", "4", "--no-run", "--lab", str(lab)).code == 0
     assert cli("rm", "tiny", "--yes", "--lab", str(lab)).code == 0
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_the_disk_or_the_quota_is_named(number: int, tmp_path: Path) -> None:
-    try:
-        try:
-            raise OSError(number, "full", str(tmp_path / "file"))
-        except OSError as error:
-            raise RuntimeError("a library's words") from error
-    except RuntimeError as error:
-        message = full_disk(error, [tmp_path]) or ""
-    assert message.startswith(f"{tmp_path / 'file'}: ") and (
-        "may be deleted" in message or "free some" in message
-    )
-    assert ("your quota" in message) == (number == errno.EDQUOT)
-    of_two = full_disk(RuntimeError("database or disk is full"), [Path("/proc/lab"), tmp_path]) or ""
-    assert of_two.startswith(f"{tmp_path}: ")
-    assert full_disk(OSError(errno.EIO, "broken", "/file"), [tmp_path]) is None

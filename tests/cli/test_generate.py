@@ -5,13 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
-from trained import LETTERS, run_in
+from trained import run_in
 
-from sweeplab.data.tokenizers import IdsTokenizer
-from sweeplab.model.generation import Sampling
 from sweeplab.records.folders import StudyFolder
-from sweeplab.runs.generating import Writer, read_samples, spaced
-from sweeplab.tracking.loading import load_checkpoint
+from sweeplab.runs.generating import read_samples
 
 FAMILIES = {
     "text": {},
@@ -76,33 +73,6 @@ def test_beams_are_ranked_and_a_contrast_writes_other_text(runs, cli) -> None:
     assert cli(*alone).out != cli(*alone, "--contrast", "smaller").out
 
 
-def test_next_tokens_are_ranked(runs, cli) -> None:
-    (found,) = json.loads(cli("trace", "text", "--prompt", "the", "--top", "99", "--json").out)["next"]
-    chances = [each["probability"] for each in found]
-    assert len(chances) == LETTERS.vocab_size and sum(chances) == pytest.approx(1, abs=1e-5)
-    assert chances == sorted(chances, reverse=True)
-    greedy = json.loads(cli("generate", "text", "--prompt", "the", "--greedy", "--json").out)
-    assert greedy["tokens"][0] == found[0]["id"]
-    holes = json.loads(cli("trace", "masked", "--prompt", "a[MASK]b[MASK]", "--json").out)["next"]
-    assert [len(each) for each in holes] == [5, 5]
-    (marked,) = json.loads(cli("trace", "span", "--prompt", "ab", "--top", "99", "--json").out)["next"]
-    assert {"<eos>", "<sentinel_0>"} < {each["token"] for each in marked}
-
-
-def test_ids_stand_apart_from_the_prompt(runs, cli) -> None:
-    run_in(runs / "ids", tokenizer=IdsTokenizer(30))
-    run_in(runs / "span-ids", tokenizer=IdsTokenizer(30), **FAMILIES["span"])
-
-    def text(run: str, prompt: str) -> str:
-        return cli("generate", run, "--prompt", prompt, "--max-new-tokens", "4", "--greedy").out
-
-    assert re.fullmatch(r"5 6( [0-9]+){4}\n", text("ids", "5 6"))
-    assert re.fullmatch(r"5 6( [0-9]+){4}\n", text("ids", "5 6 "))
-    assert "".join(spaced(iter(["5", "", "6 ", "7", " 8"]), " ")) == "5 6 7 8"
-    filled = text("span-ids", "5[MASK]6").split()
-    assert filled[0] == "5" and filled[-1] == "6" and all(int(each) < 30 for each in filled)
-
-
 def test_a_run_that_came_with_special_tokens_ends_and_names_them_by_its_own(runs, cli) -> None:
     """Its end is a letter that it would write: there the text is over."""
     run_in(runs / "own", special={"pad": 0, "eos": 0})
@@ -116,19 +86,6 @@ def test_a_run_that_came_with_special_tokens_ends_and_names_them_by_its_own(runs
     assert said.code == 2 and said.err == (
         "error: the imported run has no token 'mask', which its objective needs\n"
     )
-
-
-def test_spans_are_written_into_their_holes(runs) -> None:
-    writer = Writer(load_checkpoint(runs / "span"), "a[MASK]b[MASK]c", Sampling(), 9)
-    first, second, third, *_, end = writer.prompt.markers
-
-    def written(*tokens: int) -> str:
-        return "".join(writer.words(tokens))
-
-    assert written(first, 24, second, 25, 26, end) == "axbyzc"
-    assert written(first, 24, second, 25, third, 26, end) == "axbyc", "a hole more than there are"
-    assert written(first, 24) == "axb[MASK]c"
-    assert written() == "ab[MASK]c"
 
 
 def test_a_study_keeps_what_its_best_run_writes(finished, cli) -> None:

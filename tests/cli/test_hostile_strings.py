@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import re
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from trained import run_in
 from typer.main import get_command
 
 from sweeplab.cli import app
-from sweeplab.cli.printing import open_streams, print_json
 from sweeplab.data.tokenizers import CharTokenizer
 from sweeplab.records.folders import StudyFolder
 
@@ -39,17 +37,6 @@ def commands(group: Any = None, before: tuple[str, ...] = ()) -> dict[tuple[str,
 
 def is_text(parameter: Any) -> bool:
     return parameter.type_descriptor.annotation in (str, Path)
-
-
-def write_points(file: Path, heading: str) -> None:
-    """Write a table of losses by a law and some noise, with one more column of hostile texts."""
-    draw = random.Random(0)
-    lines = [f'params,tokens,loss,"{heading}"']
-    for n in (1e6, 3e6, 1e7, 3e7, 1e8):
-        for d in (1e8, 3e8, 1e9, 3e9):
-            loss = (1.7 + 400 / n**0.34 + 410 / d**0.28) * draw.uniform(0.998, 1.002)
-            lines.append(f'{n:g},{d:g},{loss:.4f},"{TEXT}"')
-    file.write_text("\n".join(lines), newline="")
 
 
 def checked(said: Any) -> str:
@@ -112,14 +99,6 @@ def test_a_plugin_cannot_rewrite_the_question_about_it(cli, folder: Path) -> Non
     assert "evil.py" in line and r"\x1b[1A" in line and "--allow-plugins" in line
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["fit", "next"])
-def test_headings_and_cells_of_a_table(cli, folder: Path, command: str) -> None:
-    write_points(folder / "points.csv", heading := NAME.replace("\r", ""))
-    for more in ((), ("--where", f"group == '{TEXT}'"), ("--columns", f"loss={heading}")):
-        checked(cli("laws", command, "points.csv", *more))
-
-
 def test_files_of_a_lab(cli, lab: Path) -> None:
     study = StudyFolder(lab, "tiny")
     for file in [*study.path.rglob("*.json"), *study.path.rglob("*.jsonl"), *study.path.rglob("*.log")]:
@@ -154,11 +133,3 @@ def test_no_encoding_of_a_stream_lets_them_through(encoding: str) -> None:
     settings = {**os.environ, "PYTHONIOENCODING": encoding}
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, env=settings, check=True)
     assert b"\x1b" not in ended.stdout + ended.stderr and ended.stdout == b"a\\x1b]0;t\\x07b\n"
-
-
-def test_json_is_exact(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("stdout", "stderr"):
-        monkeypatch.setattr(sys, name, getattr(sys, name))
-    open_streams()
-    print_json({TEXT: [TEXT]})
-    assert json.loads(capsys.readouterr().out) == {TEXT: [TEXT]}

@@ -60,42 +60,6 @@ def test_a_wrong_form_is_said(cli, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("command", "numbers"),
-    [
-        ("fit", "parameters"),
-        ("next --flops 1e16", "runs"),
-    ],
-)
-def test_rows_are_chosen_by_an_expression(command: str, numbers: str, cli, folder: Path, good: Path) -> None:
-    frame = np.loadtxt(good, delimiter=",", skiprows=1)
-    kept = np.c_[frame, np.ones(30), np.tile([2, 4, 8, 16, 32], 6), np.full(30, 64)]
-    wrong = kept * [1, 1, 3, 2, 1, 1]
-    names = "N,D,val_loss,epochs,n_layer,n_embd"
-    np.savetxt("one.csv", kept, delimiter=",", header=names, comments="")
-    np.savetxt("both.csv", np.r_[wrong, kept], delimiter=",", header=names, comments="")
-    one = json.loads(cli("laws", *command.split(), "one.csv", "--json").out)
-    both = json.loads(cli("laws", *command.split(), "both.csv", "--where", "epochs == 1", "--json").out)
-    assert one[numbers] == both[numbers]
-    assert both.get("dropped", {"not where epochs == 1": 30}) == {"not where epochs == 1": 30}
-
-
-@pytest.mark.slow
-def test_a_page_is_written_beside_what_is_printed(cli, folder: Path) -> None:
-    table = write_table(folder / "runs.csv", np.geomspace(1e6, 1e8, 4), (5, 20, 80), seed=1)
-    page = table.with_name("law.html")
-    said = cli("laws", "fit", table, *COLUMNS, "--report", page)
-    assert (said.code, said.err) == (0, "")
-    assert said.out.splitlines()[-1] == str(page)
-    text = page.read_text(encoding="utf-8")
-    assert "tied: estimates and verdicts" not in text and "chinchilla: estimates and verdicts" in text
-    assert "runs.csv" in text and "Learning curves" not in text
-    as_json = json.loads(cli("laws", "fit", table, *COLUMNS, "--law", "tied", "--report", page, "--json").out)
-    assert as_json["report"] == str(page)
-    assert "tied: estimates and verdicts" in page.read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
 def test_tuned_hyperparameters_and_a_prediction(cli, folder: Path) -> None:
     table = folder / "runs.csv"
     planted(World(3, 3, searched=1, scatter=0.03), 0).frame.to_csv(table, index=False)

@@ -1,25 +1,11 @@
 """How every `laws` command counts, on a study that was really trained."""
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from sweeplab.analysis.studies import Studies, read_studies
-from sweeplab.cli.laws import read_source
 from sweeplab.errors import BadInput
 from sweeplab.laws.columns import Conventions
-
-
-def test_a_study_in_bits_a_byte(finished) -> None:
-    """Python's documentation has characters of several bytes, so a token may be a little more than one."""
-    nats, bits, final = (
-        read_source("tiny", None, count, finished.lab).points
-        for count in (None, "loss=bits-per-byte", "at=final")
-    )
-    per_token = nats.columns["loss"] / np.log(2) / bits.columns["loss"]
-    assert 1 <= per_token[0] < 1.05 and per_token[0] == pytest.approx(per_token[1])
-    assert final.conventions["loss"].endswith("last evaluation of a run")
-
 
 LOSSES = ("best_val_loss", "best_bits_per_byte", "best_whole_val_loss", "best_whole_bits_per_byte")
 
@@ -39,13 +25,6 @@ def two(finished, data: dict[str, str] | None = None, at: str = "best") -> Studi
         {"tiny": spec, "other": other},
         {"tiny": one.data["tiny"], "other": one.data["tiny"] | (data or {})},
     )
-
-
-def test_two_studies_as_one(finished) -> None:
-    points = two(finished).points()
-    assert points.n == 4 and [name.split("/")[0] for name in points.names] == ["tiny"] * 2 + ["other"] * 2
-    bits = two(finished).points(None, Conventions(loss="bits-per-byte"))
-    np.testing.assert_allclose(bits.columns["loss"] / points.columns["loss"], 1 / np.log(2), rtol=0.05)
 
 
 @pytest.mark.parametrize(

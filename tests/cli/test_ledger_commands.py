@@ -55,19 +55,6 @@ def test_a_table_is_forecast_grows_and_is_scored(cli, folder: Path, table: Path)
     assert cli("laws", "verify").out.startswith("1 of 1 scored forecast held"), "no file: it is recorded"
 
 
-def test_a_file_is_scored_by_the_rows_that_it_was_fitted_to(cli, folder: Path, table: Path) -> None:
-    lines = table.read_text().splitlines()
-    marked = folder / "marked.csv"
-    rows = [f"{line},{k % 3}" for k, line in enumerate(lines[1:])]
-    marked.write_text("\n".join(["N,D,val_loss,source", *rows]))
-    cli("laws", "predict", marked, "--where", "source < 2", *AT)
-    marked.write_text("\n".join(["N,D,val_loss,source", *rows[:-1], f"2e8,4e9,{TRUE},2"]))
-    assert verified(cli, "--against", marked)["state"] == "open"
-    marked.write_text("\n".join(["N,D,val_loss,source", *rows[:-1], f"2e8,4e9,{TRUE},0"]))
-    scored = verified(cli, "--against", marked)
-    assert scored["state"] == "scored", scored["why"]
-
-
 def test_bad_input_of_verify(cli, folder: Path, table: Path) -> None:
     seal = ("laws", "predict", "runs.csv", *COLUMNS, "--ledger", "other.jsonl")
     cli(*seal, *AT)

@@ -12,8 +12,7 @@ from rich.console import Console
 from terminal import Played, Screen, play
 
 from sweeplab.cli.study.view import View
-from sweeplab.lab.events import Event, RunEvaluated, Tick, TrialEnded, TrialRequeued
-from sweeplab.records.runs import RunState, TrialEnding
+from sweeplab.lab.events import Event, RunEvaluated, Tick
 from sweeplab.study.file.reading import read_study
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.progress import CellProgress, StudyProgress
@@ -84,23 +83,6 @@ def test_the_time_left_is_there_once_steps_are_timed_and_never_cut(columns: int,
     assert not re.search(r"\bleft\b", drawn(n_done, columns=columns, lines=30)), "before a step was timed"
     text = drawn(n_done, first, later, columns=columns, lines=30)
     assert re.search(r"^(about|under) [\dhms]+ left\b", text, re.MULTILINE), text
-
-
-def test_an_interrupt_says_what_is_written(drawn) -> None:
-    running = evaluated("n_layer=1,n_embd=8", 3, 50)
-    saved = TrialRequeued(cell="n_layer=1,n_embd=8", trial=3)
-    assert "snapshot is written at its next step" in " ".join(drawn(0, running, interrupts=1).split())
-    assert "the snapshots are written" in " ".join(drawn(0, running, saved, interrupts=1).split())
-    assert "without snapshots" in " ".join(drawn(0, running, interrupts=2).split())
-
-
-def test_ends_are_counted_and_the_lowest_is_named(drawn) -> None:
-    ending = TrialEnding(RunState.COMPLETE, 2.25)
-    ended = TrialEnded(cell="n_layer=1,n_embd=8", trial=0, ending=ending, ended=0.0)
-    pruned = replace(ended, trial=1, ending=TrialEnding(RunState.PRUNED, 2.0))
-    text = drawn(0, ended, pruned)
-    assert "lowest seen 2.2500 in n_layer=1,n_embd=8" in text, "a pruned trial is no best"
-    assert "1 complete, 1 pruned" in text and "2 of 160 trials" in text
 
 
 @pytest.mark.slow

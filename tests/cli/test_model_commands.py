@@ -53,21 +53,6 @@ def test_layers_for_programs_add_up(cli: Cli, preset: str) -> None:
         assert eval(part["formula"], {}, letters) == part["each"]
 
 
-def test_layers_of_a_study_are_those_of_its_cells(cli: Cli, folder: Path) -> None:
-    (folder / "tiny.yaml").write_text(STUDY)
-    cells = json.loads(cli("plan", "tiny.yaml", "--layers", "--json").out)["cells"]
-    assert [each["model"] for each in cells] == ["n_embd=8", "n_embd=16"]
-    one = cli("plan", "tiny.yaml", "--layers", "--cell", "n_embd=8")
-    assert f"n_embd=8: {cells[0]['total']:,} parameters" in one.out
-
-
-def test_layers_say_what_experts_a_token_meets(cli: Cli) -> None:
-    found = json.loads(
-        cli("plan", "gpt2", "--layers", "-o", "n_expert=8", "-o", "n_expert_active=2", "--json").out
-    )
-    assert 0 < found["active"] < found["total"]
-
-
 def test_trace_of_the_original_goes_through_encoder_and_decoder(cli: Cli) -> None:
     small = ["-o", "n_layer=1", "-o", "n_embd=16", "-o", "d_ff=32", "-o", "vocab_size=100"]
     asked = ["transformer-base", *small, "--token=42", "--position=3"]

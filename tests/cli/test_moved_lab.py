@@ -58,14 +58,6 @@ def test_pages_and_checkpoints_are_those_of_the_lab(lab: Path, cli) -> None:
     assert said.code == 0, said.out
 
 
-def test_the_doctor_says_that_it_was_moved_and_that_its_files_are_found(
-    lab: Path, original: Path, cli
-) -> None:
-    first, again = cli("doctor", "--lab", lab), cli("doctor", "--lab", lab)
-    assert f"MLflow looked for its files in {original}/artifacts, and now uses this one" in first.out
-    assert first.code == again.code == 0 and "moved" not in again.out
-
-
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
 @pytest.mark.parametrize("lab", ["copied", "moved"], indirect=True)

@@ -77,18 +77,3 @@ def test_without_a_name_it_looks_at_the_study_that_was_run_last_and_says_so(
     assert unnamed.err == "tiny (the latest study)\n" + named.err
     os.utime(studies / "another" / "elapsed.json")
     assert cli(*command).err.startswith("another (the latest study)\n")
-
-
-def test_the_version(cli) -> None:
-    assert cli("--version").out == f"sweeplab {sweeplab.__version__}\n"
-
-
-@pytest.mark.parametrize("command", ["run", "plan"])
-def test_without_a_study_it_says_which_there_are_and_how_to_begin(cli, folder: Path, command: str) -> None:
-    begin = "a new one: `sweeplab init NAME`, then `sweeplab run NAME`\n"
-    said = cli(command)
-    assert (said.code, said.err) == (2, f"error: no study is named; allowed: {begin}")
-    (folder / "studies").mkdir()
-    (folder / "studies/mine.yaml").write_text("name: mine\n")
-    assert cli(command).err == f"error: no study is named; allowed: studies/mine.yaml; {begin}"
-    assert [each.name for each in folder.iterdir()] == ["studies"], "nothing is written unasked"

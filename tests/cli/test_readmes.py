@@ -25,35 +25,25 @@ import io
 import re
 import shlex
 import shutil
-import subprocess
 import sys
-import tempfile
-import time
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, chdir, redirect_stdout
+from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
-from terminal import PROGRAM
 from typer.main import get_command
 from workers_here import workers_here
 
 import sweeplab
 from sweeplab.cli import app, main
 from sweeplab.data.corpora import CORPORA
-from sweeplab.hf.architectures import GPT2, LLAMA
-from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.lab.server import Server
-from sweeplab.model.shape import ModelShape
-from sweeplab.records.folders import StudyFolder
-from sweeplab.study.file.reading import read_plain, read_study
+from sweeplab.study.file.reading import read_plain
 from sweeplab.study.file.schema import study_schema
 from sweeplab.study.options import PRUNERS, SAMPLERS
-from sweeplab.study.space import cells
 from sweeplab.study.spec import ENGINE_KEYS, Engine, StudySpec
 
 REPOSITORY = Path(__file__).parents[2]
@@ -161,13 +151,6 @@ class Shared:
     folder: Path
     first: list[str]
     printed: str
-
-
-def typed(folder: Path, words: list[str]) -> str:
-    """Run a sweeplab command as a process, and return what it prints."""
-    process = subprocess.run([*PROGRAM, *words], cwd=folder, capture_output=True, text=True)
-    assert process.returncode == 0, f"{shlex.join(words)}: {process.stderr}"
-    return process.stdout
 
 
 def write_studies(folder: Path) -> None:
@@ -432,57 +415,3 @@ def test_every_panel_and_option_is_documented_and_there_is_no_other() -> None:
         takes = {*options_of(panel.name).model_fields} - {"title", "width"}
         assert told <= takes and takes - told <= shared, name
     assert known == {*PANELS}
-
-
-def test_small_can_be_exported_as_the_readme_says() -> None:
-    text = (REPOSITORY / "README.md").read_text("utf-8")
-    told = re.search(r"Llama can express it with `([^`]+)`", text)[1]
-    overrides = [word for word in shlex.split(told) if word != "-o"]
-    file = REPOSITORY / "studies/small.yaml"
-    for spec, classes in ((read_study(file), []), (read_study(file, overrides), [LLAMA])):
-        values = Hyperparameters(**spec.fixed | cells(spec, 103)[0][0].values, vocab_size=103)
-        shape = ModelShape.of(values)
-        assert [each for each in (GPT2, LLAMA) if not each.unmet(shape)] == classes
-
-
-@pytest.mark.filterwarnings("ignore")  # Ray's own
-@pytest.mark.parametrize(
-    "engine", [pytest.param("slurm", marks=pytest.mark.slurm), pytest.param("ray", marks=pytest.mark.ray)]
-)
-def test_the_block_for_a_cluster_runs_on_one(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a fresh home. `ray start` is a cluster of the test's own, with the lab and the partition there."""
-    import ray_cluster
-    import slurm_cluster
-
-    known = ray_cluster if engine == "ray" else slurm_cluster
-    if not known.IS_INSTALLED:
-        pytest.skip(f"{engine} is not installed")
-    pages = items((REPOSITORY / "README.md").read_text("utf-8"))
-    (block,) = (item for item in pages if item.kind == "sh" and "--engine slurm" in "\n".join(item.lines))
-    with tempfile.TemporaryDirectory(dir="/tmp") as name, ExitStack() as clusters:
-        (folder := Path(name)).chmod(0o755)  # another account may enter, as root's server does
-        write_studies(folder)
-        here = {"/shared/lab": f"{name}/lab", "partition=gpu": "partition=main"}
-        clusters.callback(lambda: Server(folder / "lab").stop())
-        if engine == "slurm":
-            clusters.enter_context(slurm_cluster.started(n_nodes=2))
-        (folder / "home").mkdir()
-        monkeypatch.setenv("HOME", f"{name}/home")
-        for words, _ in commands(block.lines):
-            for before, after in here.items():
-                words = [word.replace(before, after) for word in words]
-            if words[0] == "export":
-                monkeypatch.setenv(*words[1].split("=", 1))
-            elif words[0] == "ray" and engine == "ray":
-                if "start" in words:
-                    cluster = ray_cluster.alone(RAY_AUTH_TOKEN=None)
-                    monkeypatch.setenv("RAY_ADDRESS", clusters.enter_context(cluster))
-                else:
-                    subprocess.run([*ray_cluster.PROGRAM, *words[1:]], check=True, capture_output=True)
-            elif words[0] == "sweeplab" and ("storage" in words or ("ray" in words) == (engine == "ray")):
-                while "watch" in words and not [*StudyFolder(folder / "lab", "small").runs()]:
-                    time.sleep(0.5)  # the scheduler has not started the job yet
-                typed(folder, words[1:])
-        states = StudyFolder(folder / "lab", "small").states()
-        # Three trials of three sizes; with two seeds each, four at two layers.
-        assert states == {"complete": 24}

@@ -74,7 +74,6 @@ REFUSED = [
     ("report tiny --dashboard no.yaml", f"no.yaml: {NO_FILE} or directory"),
     ("diff tiny --page", "1 name; allowed: two; with --page two or more"),
     ("diff tiny tiny --page", "named twice"),
-    ("ui tiny --dashboard mine.yaml", "mine.yaml:1:11: columns cannot be 'stat'"),
     ("ui tiny --port 70000", "--port"),
     # The table, and files made from it.
     ("hyperparameters --category optimiser", "unknown category 'optimiser'; allowed: data, "),
@@ -177,7 +176,6 @@ def place(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "tiny.yaml").write_text(STUDY)
     (place / "fresh.yaml").write_text(STUDY.replace("tiny", "fresh"))
     (place / "short.txt").write_text("a short")
-    (place / "mine.yaml").write_text("columns: [stat]\nsort: {by: best_val_loss}\n")
     (place / "none.csv").write_text("N,D,val\n1e6,2e7,\n2e6,4e7,nan\n")
     for name in ("out", "pipe"):
         (place / name).mkdir()

@@ -6,7 +6,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from mlflow import MlflowClient
 
 
 def test_a_sweep_of_a_real_study_is_written(cli, finished) -> None:
@@ -37,15 +36,7 @@ def test_two_studies_are_compared(cli, finished, lab: Path) -> None:
     assert report["answers"][0].startswith("The best trial of longer has ")
     assert any("longer against tiny: " in answer for answer in report["answers"])
     trials = json.loads(re.search(r'<script[^>]*id="trials"[^>]*>(.*?)</script>', page.read_text(), re.S)[1])
-    links = {run["mlflow"] for trial in trials for run in trial["runs"]}
-    client = MlflowClient(f"sqlite:///{lab / 'mlflow.db'}")
-    known = {
-        f"http://127.0.0.1:5000/#/experiments/{there.experiment_id}/runs/{run.info.run_id}"
-        for there in client.search_experiments()
-        for run in client.search_runs([there.experiment_id])
-    }
     assert {each["study"] for each in trials} == {"tiny", "longer"}
-    assert len(links) == 8 and links < known
 
 
 @pytest.mark.browser

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from cli.conftest import STUDY
 
 from sweeplab.records.folders import StudyFolder
 
@@ -62,21 +61,3 @@ def test_a_study_starts_from_another_and_from_its_table(cli, finished, lab: Path
         "warm start: 2 trials of tiny, which the sampler knows and the budget does not count"
         in cli("study", "show", "next").out
     )
-
-
-@pytest.mark.slow
-def test_none_is_best_of_cells_that_find_unlike_things(cli, folder: Path) -> None:
-    text = STUDY.replace("grid: {n_embd: [8, 16]}", "grid: {family: [decoder, encoder]}")
-    (folder / "tiny.yaml").write_text(text.replace("n_layer: 1,", "n_layer: 1, n_embd: 8,"))
-    assert cli("study", "run", "tiny.yaml", "-o", "budget.trials_per_cell=1").code == 0
-    said = cli("study", "best", "tiny")
-    assert said.code == 2 and "no trial is best of all; name a cell; allowed: family=decoder, " in said.err
-    assert cli("study", "best", "tiny", "--cell", "family=encoder").code == 0
-    shown = json.loads(cli("study", "show", "tiny", "--json").out)
-    assert shown["best"] is None and len(shown["baselines"]) == 2
-    decoder, encoder = shown["cells"]
-    assert decoder["pseudo_perplexity"] is None and encoder["pseudo_perplexity"] > 1
-    assert decoder["bits_per_byte"] == pytest.approx(decoder["best_value"] / 0.6931472, rel=0.01)
-    assert cli("report", "tiny", "--page", "sweep").code == 0, "each choice is alone in its task"
-    said = cli("laws", "fit", "tiny")
-    assert said.code == 2 and "losses of different tasks cannot be compared: the next token" in said.err

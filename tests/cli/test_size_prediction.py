@@ -81,18 +81,6 @@ def test_values_and_loss_follow_their_laws(predict) -> None:
 
 
 @pytest.mark.slow
-def test_a_value_that_is_named_is_taken(predict) -> None:
-    predicted = predict("n_embd=192", "learning_rate=0.0009")
-    assert "learning_rate" not in predicted.values and predicted.spec.fixed["learning_rate"] == 0.0009
-    best, off = predict("n_embd=192"), 0.04 * np.log(0.0009 / best_rate(192)) ** 2
-    assert best.regret and best.loss and best.regret < 0.002
-    assert predicted.regret == pytest.approx(off, rel=0.35), "what the value costs"
-    assert predicted.loss and predicted.loss.regret == predicted.target.regret.mean == predicted.regret
-    held = loss_of(predicted.target.at | {"n_params": predicted.target.at["params"]}) * np.exp(off)
-    assert predicted.loss.low < held < predicted.loss.high and best.loss.loss < predicted.loss.loss
-
-
-@pytest.mark.slow
 def test_a_study_of_few_trials_gives_the_nearest_cell_s_values_and_a_file_that_runs(
     cli, finished, folder
 ) -> None:

@@ -87,15 +87,3 @@ def test_a_daily_command_imports_nothing_that_is_slow_and_not_needed(
     code += f"finally: print(*sorted({slow!r} & {{*sys.modules}}), file=sys.stderr)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr.strip()) == (0, ""), run.stdout
-
-
-@pytest.mark.slow
-def test_tracking_that_does_not_answer_ends_with_1(
-    cli, finished: Finished, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    assert cli("report", "tiny", "--lab", finished.lab).code == 0, "reports are made from records"
-    said = cli("study", "publish", "tiny", "--lab", finished.lab)
-    assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)
-    assert said.err.startswith("error: tracking does not answer: http://127.0.0.1:9")

@@ -52,32 +52,6 @@ def undo(cli, said: str) -> None:
             subprocess.run(command, shell=True, check=True, env=environment, capture_output=True)
 
 
-@pytest.mark.slow
-def test_what_was_said_last_is_in_force(cli, finished, lab: Path, folder: Path) -> None:
-    file, place = folder / "tiny.yaml", "budget.trials_per_cell"
-    written = finished.file.read_text()
-
-    def planned(text: str, *options: str) -> tuple[int, str]:
-        file.write_text(text)
-        words = ["plan", file, *options]
-        return json.loads(cli(*words, "--json").out)["budget"]["trials_per_cell"], cli(*words).out
-
-    assert planned(written)[0] == 2
-    assert cli("study", "extend", "tiny", "--trials-per-cell", "4", "--no-run").code == 0
-    (order,) = json.loads(cli("study", "show", "tiny", "--json").out)["orders"]
-    assert (order["place"], order["value"], order["file"], order["by"]) == (place, 4, 2, "extend")
-    said = f"{place} is 4, by extend on "
-    assert said in cli("study", "show", "tiny").out
-    for same in (written, f"{written}# a comment\n", written.replace("workers: 1", "workers: 2")):
-        trials, printed = planned(same)
-        assert trials == 4 and said in printed and "; the file says 2\n" in printed
-    for text, *options in ([written.replace("cell: 2", "cell: 3")], [written, "-o", f"{place}=3"]):
-        trials, printed = planned(text, *options)
-        assert trials == 3 and said not in printed
-    assert cli("study", "extend", "tiny", "--trials-per-cell", "2", "--no-run").code == 0
-    assert planned(written)[0] == 2 and not json.loads(cli("study", "show", "tiny", "--json").out)["orders"]
-
-
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
 def test_running_the_file_again_undoes_no_order(cli, finished, lab: Path, folder: Path) -> None:

@@ -353,14 +353,3 @@ def test_no_command_takes_a_name_for_a_program(finished, tmp_path: Path) -> None
     assert not list(tmp_path.rglob("ran"))
     assert said[f"run {file} --quiet --lab {lab}"] == (0, "")
     assert len([*StudyFolder(lab, "named").runs()]) == 4
-
-
-@pytest.mark.parametrize("name", ["-lab", "--lab", "\nlab", "lab\x1b[31m"])
-def test_a_lab_s_name_is_used_or_refused_in_one_line(name: str, cli, finished, folder: Path) -> None:
-    shutil.copytree(finished.lab, folder / name)
-    said = cli("study", "list", "--json", "--lab", name)
-    if name.isprintable():
-        assert said.code == 0 and json.loads(said.out)[0]["name"] == "tiny"
-    else:
-        assert said.code == 2 and "has control characters; allowed: a path on one line" in said.err
-        assert said.err.count("\n") == 1 and "\x1b" not in said.err

@@ -112,35 +112,6 @@ def test_the_best_in_a_few_lines_and_all_of_it_when_asked(cli, lab: Path) -> Non
     assert cli(*shlex.split(rerun)[1:]).code == 0 and cli(*shlex.split(run)[1:], "--dry-run").code == 0
 
 
-def test_a_trial_shows_its_curve_and_checkpoint_before_what_the_table_says(cli, finished) -> None:
-    show = ("show", "tiny", "--trial", "1", "--cell", "n_embd=8", "--lab", finished.lab)
-    printed = cli(*show).out
-    order = [
-        "val_loss over iterations",
-        "checkpoint: ",
-        "\nlearning_rate",
-        "\nn_embd",
-        "\nblock_size",
-        "more at",
-    ]
-    assert [printed.index(each) for each in order] == sorted(printed.index(each) for each in order)
-    assert "weight_decay" not in printed and "weight_decay" in cli(*show, "--all").out
-
-
-@pytest.mark.slow
-def test_words_of_the_command_line_are_grid_and_search(cli, finished) -> None:
-    words = ("--grid", "n_layer=1|2", "--search", "lr=1e-4 to 1e-2, log", "--search", "dropout", *SETTLED)
-    planned = json.loads(cli("plan", finished.file, *words, "--search", "activation=relu,gelu", "--json").out)
-    assert [cell["cell"] for cell in planned["cells"]] == [
-        f"n_embd={width},n_layer={depth}" for width in (8, 16) for depth in (1, 2)
-    ]
-    assert planned["outlook"]["ranges"] == {
-        "learning_rate": {"min": 1e-4, "max": 1e-2, "log": True},
-        "dropout": {"min": 0.0, "max": 0.4, "step": 0.05},
-        "activation": ["relu", "gelu"],
-    }
-
-
 def test_the_environment_says_where_the_lab_is(cli, finished, folder: Path, monkeypatch) -> None:
     assert cli("list").out == f"no studies in {folder / 'lab'}\n"
     monkeypatch.setenv("SWEEPLAB_LAB", str(finished.lab))
@@ -189,10 +160,3 @@ def test_plan_and_dry_run_say_the_same_and_write_nothing(cli, finished, folder: 
     assert "search learning_rate: {min: 3e-4, max: 1e-2, log: true}" in printed, "as the file writes it"
     assert "ends after 4 trials, 4 runs" in printed
     assert not list(folder.iterdir())
-
-
-def test_a_plan_without_earlier_runs_says_no_time(cli, finished, folder: Path) -> None:
-    said = cli(
-        "plan", finished.file, "--lab", folder / "new", "-o", "max_iters=400", "-o", "eval_interval=100"
-    )
-    assert said.code == 0 and "known once its first trials train" in said.out

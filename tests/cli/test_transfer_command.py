@@ -81,19 +81,6 @@ def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_o
     assert [forecast["state"] for forecast in forecasts] == ["scored", "scored"]
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("workers_here")
-def test_under_mup_the_smallest_cell_is_the_base(cli, file) -> None:
-    changes = [
-        f"-o{each}" for each in ("grid.n_embd=[8,16]", "budget.trials_per_cell=1", "parametrization=mup")
-    ]
-    words = ("tiny.yaml", "--name", "mup", "--ladder", "1", "--quiet", "--json", *changes)
-    (size,) = json.loads(cli("study", "transfer", *words).out)["sizes"]
-    assert (size["parametrization"], size["small"]) == ("mup", "mup-transfer")
-    assert size["sealed"] is None and size["why_not"]
-    assert load_study("mup-transfer", lab="lab").spec.fixed["mup_base_width"] == 8
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -107,20 +94,3 @@ def test_under_mup_the_smallest_cell_is_the_base(cli, file) -> None:
 def test_what_cannot_be_transferred_is_said_in_a_line(cli, change: str, message: str) -> None:
     said = cli("study", "transfer", "tiny.yaml", "-o", change, "--quiet")
     assert said.code == 2 and message in said.err and said.err.count("\n") == 1
-
-
-def test_the_size_that_is_asked_for_is_held_out(cli, file) -> None:
-    deep = ("tiny.yaml", "-o", "grid={n_embd: [8, 16, 32], d_ff: [16, 32]}")
-    study = load_study(file, overrides={"grid": {"n_embd": [8, 16, 32], "d_ff": [16, 32]}})
-    tuned: list[dict[str, list]] = []
-
-    def stopped(small) -> str:
-        tuned.append(small.spec.grid)
-        return "interrupted"
-
-    for hold_out in ("", "d_ff"):
-        with pytest.raises(Interrupted):
-            study.transfer(run=stopped, hold_out=hold_out)
-    assert tuned == [{"n_embd": [8, 16], "d_ff": [16, 32]}, {"n_embd": [8, 16, 32], "d_ff": [16]}]
-    said = cli("study", "transfer", *deep, "--hold-out", "d_f", "--quiet")
-    assert said.code == 2 and "has no size 'd_f' with two values" in said.err and "'d_ff'?" in said.err

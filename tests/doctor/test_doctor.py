@@ -12,17 +12,13 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
-from sweeplab import load_study, open_study
+from sweeplab import load_study
 from sweeplab.doctor import Check, examine
 from sweeplab.doctor.machine import (
-    cpu_quota,
-    device_check,
     disk_check,
     lab_checks,
-    thread_check,
     tracking_check,
 )  # fmt: skip
 from sweeplab.records.folders import StudyFolder
@@ -124,37 +120,6 @@ def test_a_worker_that_hangs(study: StudyFolder) -> None:
     assert wrong(study).found == "trials of workers that are gone: all #3"
 
 
-@pytest.mark.parametrize(
-    ("is_marked", "found"),
-    [
-        (True, "runs were sent but are not in MLflow: all #"),
-        (False, "runs have not been sent to MLflow yet: all #"),
-    ],
-)
-@pytest.mark.slow
-def test_a_run_that_mlflow_lacks(is_marked: bool, found: str, study: StudyFolder) -> None:
-    client, (first, *_) = mlflow_runs(study)
-    client.delete_run(first.info.run_id)
-    number = first.data.tags["sweeplab.trial"]
-    if not is_marked:
-        for name in ("shipped", "tracked"):
-            (study.run("all", int(number), 0).path / name).unlink()
-    check = wrong(study)
-    assert (check.name, check.verdict, check.found) == ("agreement", "warn", f"{found}{number} seed 0")
-    follow(check.cure)
-    assert of_the_study(study)[-1].found == "runs in MLflow: 3"
-
-
-@pytest.mark.slow
-def test_what_people_change_in_mlflow_changes_no_number(study: StudyFolder) -> None:
-    before = open_study("ill", study.lab).trials()
-    client, (first, *_) = mlflow_runs(study)
-    client.log_metric(first.info.run_id, "value", 9.5, step=10_000)
-    client.set_tag(first.info.run_id, "sweeplab.state", "pruned")
-    pd.testing.assert_frame_equal(open_study("ill", study.lab).trials(), before)
-    assert of_the_study(study)[-1].found == "runs in MLflow: 3"
-
-
 def cut_end(run: Path) -> None:
     (run / "end.json").write_text('{"state": "comp')
 
@@ -224,16 +189,6 @@ def test_a_description_that_is_torn_while_its_trial_runs(study: StudyFolder) -> 
     assert all(each.verdict == "ok" for each in of_the_study(study))
 
 
-@pytest.mark.slow
-def test_an_end_of_which_the_storage_was_not_told(study: StudyFolder) -> None:
-    execute(study, "UPDATE trials SET state = 'RUNNING' WHERE number = 0")
-    found = {check.name: check for check in of_the_study(study) if check.verdict != "ok"}
-    assert found.keys() == {"workers", "runs"}
-    assert found["runs"].found == "ended runs that were not reported to the storage: all/0-0"
-    follow(found["runs"].cure)
-    assert all(each.verdict == "ok" for each in of_the_study(study))
-
-
 @pytest.mark.parametrize(
     ("name", "said"), [("trials.db", "not a database"), ("study.json", "it cannot be read")]
 )
@@ -277,26 +232,6 @@ def test_a_tracking_server_that_is_down(tmp_path: Path, monkeypatch: pytest.Monk
     assert "secret" not in check.looked_at + check.found
     assert tracking_check(tmp_path, "ftp://x").verdict == "bad"
     assert tracking_check(tmp_path).found == "will be created by the first study that is run"
-
-
-def test_devices_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    found = {"gpus": [{"name": "H200"}], "cpu": "fast", "n_cores": 8}
-    assert device_check(found, 1).verdict == "ok"
-    blind = device_check(found, 0)
-    assert blind.verdict == "warn" and "torch sees 0 of the GPUs" in blind.found
-    assert [thread_check(*each).verdict for each in [(8, None, 4), (8, 8, 4), (8, 2, 4), (8, None, 40)]] == [
-        "ok", "ok", "warn", "warn",
-    ]  # fmt: skip
-
-
-def test_the_quota_of_a_container(tmp_path: Path) -> None:
-    file = tmp_path / "cpu.max"
-    assert cpu_quota(file) is None
-    file.write_text("max 100000\n")
-    assert cpu_quota(file) is None
-    file.write_text("150000 100000\n")
-    assert cpu_quota(file) == 1.5
 
 
 def test_the_lab_and_its_disk(tmp_path: Path) -> None:

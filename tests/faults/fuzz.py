@@ -163,14 +163,6 @@ panels:
   - {panel: residuals, against: [params, tokens]}
   - {panel: residuals, laws: [joint, kaplan]}
 """
-VIEW = """\
-columns: [state, cell, best_val_loss, n_params, searched]
-sort: {by: best_val_loss, descending: true}
-charts:
-  - {chart: line, title: Loss, metric: val_loss, x: train_tokens, width: half, log: [y]}
-  - {chart: scatter, x: n_params, y: best_val_loss}
-  - chart: compare
-"""
 
 
 class Kind(NamedTuple):
@@ -229,19 +221,13 @@ def _read_table(draw: Random, folder: Path) -> None:
 
 
 def _write_dashboard(draw: Random, folder: Path) -> None:
-    text = DASHBOARD if draw.random() < 0.6 else VIEW
-    _write_text("dashboard.yaml", text)(draw, folder)
+    _write_text("dashboard.yaml", DASHBOARD)(draw, folder)
 
 
 def _read_dashboard(draw: Random, folder: Path) -> None:
-    from sweeplab.report.browse import read_view
     from sweeplab.report.panels.base import read_dashboard
 
-    file = folder / "dashboard.yaml"
-    if "charts" in file.read_text("utf-8", "replace"):
-        read_view(file)
-    else:
-        read_dashboard(file)
+    read_dashboard(folder / "dashboard.yaml")
 
 
 def _write_import(draw: Random, folder: Path) -> None:

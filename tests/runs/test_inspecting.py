@@ -63,13 +63,6 @@ def test_an_encoder_decoder_has_cross_attention_to_what_it_read() -> None:
     assert cross.weights.shape == (2, len(cross.queries), 3) and 1 < len(cross.queries) <= 12
 
 
-def test_one_layer_and_one_head_may_be_asked_for() -> None:
-    (only,) = attention_maps(DECODER, "abc", layer=1, head=1)
-    np.testing.assert_array_equal(only.weights, attention_maps(DECODER, "abc")[1].weights[1:])
-    # Of an encoder with fewer layers there is nothing then.
-    assert {each.place for each in attention_maps(BOTH, "abc", layer=1)} == {"decoder", "cross"}
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

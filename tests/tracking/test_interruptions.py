@@ -206,11 +206,3 @@ def test_the_next_lab_takes_the_tables_that_the_first_one_left(
             "studies",
             "tracking.lock",
         }
-
-
-@pytest.mark.slow
-def test_a_lab_is_made_where_there_can_be_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "cache").touch()
-    monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path / "cache"))
-    client = connect(tmp_path / "lab", tracking_uri(tmp_path / "lab"))
-    assert [each.name for each in client.search_experiments()] == ["Default"]

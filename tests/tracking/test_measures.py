@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunStart, RunState, TrialEnding
-from sweeplab.tracking.tracker import NAME_CHARACTERS, RunMeasures, run_name
+from sweeplab.tracking.tracker import RunMeasures
 
 START = RunStart(
     key="a/b=1/2/3",
@@ -126,27 +125,11 @@ def test_a_language_model_s_run_has_a_dozen_numbers(tmp_path: Path) -> None:
 
 def test_lines_that_are_no_points(tmp_path: Path) -> None:
     good = json.dumps(line(3, 0))
-    bad = ["", "null", "[1]", '{"iteration": 1}', "\x00\x00", '"text"']
+    bad = ["", "null", "[1]", '{"iteration": 1}', "\x00\x00", '"text"', "[" * 100_000, good[:20]]
+    wrong = ({"iteration": None}, {"iteration": True}, {"iteration": 20.5}, {"iteration": -1})
+    wrong += ({"train_tokens": 10**30}, {"wall_seconds": "soon"}, {"val_loss": "low"}, {"val_loss": [4.0]})
+    bad += [json.dumps(line(4, 0) | each) for each in wrong]
     (tmp_path / "points.jsonl").write_text("\n".join([*bad, good, ""]))
     (point,) = measures_of(tmp_path).new_points()
     assert [each.step for each in point] == [3]
     assert [point.iteration for point in RunFolder(tmp_path).points()] == [3]
-
-
-def test_a_runs_name_has_what_varies_and_is_short():
-    values = Hyperparameters(n_layer=1, n_embd=128, learning_rate=3.4123e-3, weight_decay=0.0512, bias=False)
-    sampled = {"learning_rate": 3.4e-3, "weight_decay": 0.05, "activation": "gelu", "betas": [0.9, 0.99]}
-    run = replace(START, grid=["n_layer", "n_embd"], values=values, seed=0)
-    assert run_name(replace(run, sampled={"learning_rate": 3.4e-3})) == "#2 L1 d128 lr 3.4e-3"
-    assert (
-        run_name(replace(run, sampled=sampled, seed=1))
-        == "#2 L1 d128 lr 3.4e-3 wd .051 gelu betas .9/.95 seed 1"
-    )
-    assert run_name(
-        replace(
-            run, values=Hyperparameters(dropout=0.0, grad_clip=10.0), sampled={"dropout": 0, "grad_clip": 1}
-        )
-    ) == ("#2 L3 d192 dropout 0 grad_clip 10")
-    assert run_name(replace(run, grid=[], sampled={"bias": False, "of a plugin": 1})) == "#2 bias False"
-    many = dict.fromkeys(values.as_dict(), 0)
-    assert len(run_name(replace(run, sampled=many))) <= NAME_CHARACTERS

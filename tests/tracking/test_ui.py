@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import math
+import socket
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,27 +18,12 @@ import pytest
 from chromium import Page, chromium_page
 
 from sweeplab.errors import BadInput, TrackingUnavailable
-from sweeplab.formatting import decimal
-from sweeplab.tracking.connection import tracking_uri
+from sweeplab.permissions import name_address
+from sweeplab.tracking.connection import connect, tracking_uri
+from sweeplab.tracking.experiment import count_studies
 from sweeplab.tracking.mlflow import MLflowTracker
-from sweeplab.tracking.pages import SAFE, publish, serve
-from sweeplab.tracking.private import listen
+from sweeplab.tracking.pages import SAFE, publish, serve, view
 
-COLUMNS = ("searched", "best_val_loss", "state", "n_params", "cell")
-CHARTS = (
-    {
-        "chart": "line",
-        "title": "loss over tokens",
-        "x": "train_tokens",
-        "metric": "val_loss",
-        "width": "half",
-    },
-    {
-        **{"chart": "scatter", "title": "against parameters", "width": "half"},
-        **{"x": "log10_n_params", "y": "best_val_loss"},
-    },
-    {"chart": "compare", "title": "Side by side"},
-)
 # State, cell, learning rate, best loss, parameters: not in the order of the losses.
 RUNS = [
     ("complete", "n_embd=8", 0.001, 2.5, 800),
@@ -104,9 +90,8 @@ def ship(lab: Path, runs: Path, writer: Any) -> None:
 def shown(lab: Path, writer: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     ship(lab, tmp_path_factory.mktemp("runs"), writer)
     uri = tracking_uri(lab)
-    view = {"columns": COLUMNS, "sort": {"by": "best_val_loss"}, "charts": CHARTS}
     with serve(lab, uri) as server:
-        links = publish(lab, uri, "shown", "mlflow", view, ["n_embd"], ["learning_rate"], server.url)
+        links = publish(lab, uri, "shown", ["learning_rate"], server.url)
         server.wait_until_ready()
         with chromium_page(tmp_path_factory.mktemp("profile"), 1920, 1200) as page:
             yield Shown(server.url, links, page)
@@ -136,10 +121,7 @@ def test_the_table_shows_the_runs_by_loss_with_what_was_searched(shown: Shown) -
 def test_the_charts_stand_beside_the_runs_on_the_first_screen(shown: Shown) -> None:
     shown.page.open(shown.links["charts"])
     shown.page.wait_for(f"{PLOTS}.length == 2 && {PLOTS}.every((plot) => plot.traces.length)")
-    names = [
-        f"#{index} {RUNS[index][1].replace('n_embd=', 'd')} lr {decimal(RUNS[index][2]).removeprefix(chr(48))}"
-        for index in ORDER
-    ]
+    names = [f"{RUNS[index][1]} #{index}" for index in ORDER]
     assert shown.page.read(NAMES) == names
     lines, points = shown.page.read(PLOTS)
     assert points["axes"] == ["log10_n_params", "best_val_loss"]
@@ -149,31 +131,18 @@ def test_the_charts_stand_beside_the_runs_on_the_first_screen(shown: Shown) -> N
     ]
     drawn = {int(each["name"].split("#")[1].split()[0]): each for each in lines["traces"]}
     assert drawn.keys() == set(range(len(RUNS))) and len(lines["traces"]) == len(RUNS)
-    colors = {}
-    for number, (state, _, _, loss, _) in enumerate(RUNS):
+    for number, (_, _, _, loss, _) in enumerate(RUNS):
         assert drawn[number]["x"] == [0, 640, 1280, 1920], "tokens"
         assert drawn[number]["y"] == pytest.approx([loss + 1 - i / 30 for i in (0, 10, 20, 30)])
-        colors.setdefault(drawn[number]["color"], set()).add(state)
-    told_apart = {color: colors[color] for color in ("#b3b3b3", "#2e7d32", "#e65100")}
-    assert told_apart == {"#b3b3b3": {"pruned"}, "#2e7d32": {"stopped"}, "#e65100": {"diverged"}}
     # Below, side by side: everything that runs differ in.
     compared = ("sweeplab.state", "sweeplab.cell", "learning_rate", "best_val_loss", "n_params")
-    shown.page.wait_for(has("Loss over tokens · against parameters", "Compare by", *compared))
-
-
-@pytest.mark.browser
-def test_the_bare_page_of_an_experiment_has_the_loss_and_a_link_to_the_runs_by_loss(shown: Shown) -> None:
-    shown.page.open(shown.links["study"].partition("/runs/")[0] + "/runs?workflowType=machine_learning")
-    shown.page.wait_for(has("val_loss 1.5000, complete", "runs by loss"))
-    link = "[...document.querySelectorAll('a')].find((each) => each.innerText === 'runs by loss')"
-    shown.page.read(f"{link}.removeAttribute('target'), {link}.click()")
-    shown.page.wait_for(f"{TABLE}.length == 5 && {TABLE}[0]['metrics.`best_val_loss`'] == '1.5'")
+    shown.page.wait_for(has("Loss by tokens, and by size", "Compare by", *compared))
 
 
 @pytest.mark.browser
 def test_the_study_s_page_has_its_description_and_files(shown: Shown) -> None:
     shown.page.open(shown.links["study"])
-    shown.page.wait_for(has("Two cells.", "best_value", "#4 d16 lr 3e-3"))
+    shown.page.wait_for(has("Two cells.", "best_value", "n_embd=16 #4"))
     shown.page.open(f"{shown.links['study'].partition('?')[0]}/artifacts")
     shown.page.wait_for(has("plan.json", "study.yaml"))
 
@@ -249,12 +218,34 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert "database" in str(ended.value)
 
 
-def test_a_port_is_one_that_nobody_knows_in_advance_or_the_wanted_one() -> None:
-    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    with listen(None) as listening:
-        port = listening.getsockname()[1]
-        assert first <= port <= last
-        with pytest.raises(BadInput, match=f"port {port} is in use; without --port a free one is found"):
-            listen(port)
-    with listen(port) as listening:
-        assert listening.getsockname()[1] == port
+def test_the_view_has_the_searched_values_first_and_replaces_an_earlier_one(lab: Path) -> None:
+    name = "the baker's view"
+    parent = MLflowTracker(lab, name).open({})
+    uri = tracking_uri(lab)
+    for searched in (["learning_rate", "betas"], ["betas", "learning_rate", "betas"]):
+        links = publish(lab, uri, name, searched, "http://x:1/")
+        experiment = connect(lab, uri).get_experiment_by_name(name)
+        written = json.loads(experiment.tags["mlflow.sharedViewState.sweeplab"])
+        assert written == view(parent, searched)
+        first = [f"params.`{each}`" for each in searched[:2]]
+        assert written["selectedColumns"][:3] == [*first, "metrics.`best_val_loss`"]
+        assert (written["orderByKey"], written["orderByAsc"]) == ("metrics.`best_val_loss`", True)
+    start = f"http://x:1/#/experiments/{experiment.experiment_id}/runs"
+    assert links["table"] == (
+        f"{start}?workflowType=machine_learning&viewStateShareKey=sweeplab&compareRunsMode=TABLE"
+    )
+    assert links["study"] == f"{start}/{parent}?workflowType=machine_learning"
+    with pytest.raises(BadInput, match="has no study 'narrow': it has not been run yet"):
+        publish(lab, uri, "narrow", [], "http://x:1/")
+
+
+def test_a_tracking_server_that_does_not_answer(lab: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        uri = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        name_address(uri)
+        with pytest.raises(TrackingUnavailable, match=uri):
+            publish(lab, uri, "any", [], "http://x:1/")
+        with pytest.raises(TrackingUnavailable) as down:
+            count_studies(lab, uri)
+        assert str(down.value) == f"{uri}: no answer (Connection refused)"

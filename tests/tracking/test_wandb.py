@@ -100,10 +100,10 @@ def test_a_run_is_shown_with_all_its_numbers_when_it_has_ended(
     assert not list(records(study)), "a run under way is not sent yet"
     writer.end(folder, "pruned")
     mirror.ship(folder)
-    mirror.close({})
+    mirror.close({"state": "complete"})
     runs, history, summary = shown(study)
     assert {(run.project, run.run_group, run.job_type, run.display_name, *run.tags) for run in runs} == {
-        ("nightly", "planets", "n_layer=1", "#7 L3 seed 3", "pruned")
+        ("nightly", "planets", "n_layer=1", "n_layer=1 #7 seed 3", "pruned")
     }
     config = {item.key: json.loads(item.value_json) for item in runs[0].config.update}
     assert {
@@ -150,18 +150,6 @@ def test_a_plan_says_what_is_sent_where(study: Path, monkeypatch: pytest.MonkeyP
     assert mirror(wandb_project="nightly") == "mirror: Weights & Biases, project nightly"
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     assert mirror(wandb_project="nightly").endswith("nightly, but wandb is not installed: nothing is sent")
-
-
-def test_only_a_study_that_fixes_a_project_is_mirrored(study: Path) -> None:
-    assert open_mirrors({}, study) == open_mirrors({"wandb_project": None}, study) == []
-
-
-def test_a_package_that_is_not_installed_mirrors_nothing(
-    study: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert len(open_mirrors({"wandb_project": "nightly"}, study)) == 1
-    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
-    assert open_mirrors({"wandb_project": "nightly"}, study) == []
 
 
 def test_runs_are_sent_to_the_login_s_address_at_the_user_s_word_alone(
