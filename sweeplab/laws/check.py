@@ -4,8 +4,7 @@ The test adds the departures of a bent form to the law: a bend in each column, a
 the form is right, the residuals follow them no more than noise does: the F test of nested linear models, after the
 law's own gradient, and the noise that grows, falls or is shared, are taken out. What rows of a size share is taken out
 only as far as the rows show it, since a bend in N looks the same. The power is that of the noncentral F for a departure
-that makes the forecast at ten times the compute 5% wrong. The same test tells whether residuals follow a column of the
-table that the law does not use.
+that makes the forecast at ten times the compute 5% wrong.
 
 In the hold-out laws are fitted to the rows below a cut, and forecast those above.
 
@@ -34,56 +33,6 @@ _SEEN = 0.5  # the power under which a departure cannot be seen
 SHARE_ABOVE, SHARE_BELOW = 0.2, 0.5  # of the rows
 SPARE = 2  # more rows below a cut than the law has parameters
 BETTER = 0.6  # the share of a law's hold-out error under which another form's is named
-
-
-@dataclass(frozen=True)
-class Added:
-    """What the residuals of a fit say of added columns: the chance of such a pattern by noise, and the largest."""
-
-    chance: float
-    strongest: int
-    effect: float
-    powers: tuple[float, ...]
-
-
-def added_columns(points: Points, fitted: Fit, added: Array, beyond: Array | None = None) -> Added | None:
-    """Return the test of `added` [n, k]; `beyond` [p + k] are the derivatives of a forecast by all parameters.
-
-    `effect` is what the strongest column does to the log loss from its least to its largest value. None if there are
-    too few rows, or the law contains the columns.
-    """
-    from scipy.special import fdtrc, fdtri, ncfdtr
-
-    slopes = fitted.gradient(fitted.rows)[0]
-    whole = _whitened(points, fitted, np.column_stack([fitted.residuals, slopes, added]))
-    p = slopes.shape[1]
-    residual, gradient, columns = whole[:, 0], whole[:, 1 : p + 1], whole[:, p + 1 :]
-    basis = np.linalg.qr(gradient)[0]
-    left = columns - basis @ (basis.T @ columns)
-    lengths = np.linalg.norm(left, axis=0)
-    seen = lengths > 1e-6 * np.linalg.norm(columns, axis=0)  # else the law contains the column
-    inner = np.linalg.qr(left[:, seen])[0]
-    residual = residual - basis @ (basis.T @ residual)
-    k, freedom = inner.shape[1], len(residual) - p - inner.shape[1]
-    total = float(residual @ residual)
-    if not k or freedom < 1 or total <= 0:
-        return None
-    inside = float(((residual @ inner) ** 2).sum())
-    variance = max((total - inside) / freedom, 1e-300)
-    chance = float(fdtrc(k, freedom, inside / k / variance))
-    along = np.zeros(len(lengths))
-    along[seen] = residual @ left[:, seen] / lengths[seen]
-    strongest = int(np.abs(along).argmax())
-    effect = along[strongest] / lengths[strongest] * np.ptp(added[:, strongest])
-    powers = np.zeros(len(lengths))
-    if beyond is not None:
-        absorbed = np.linalg.lstsq(gradient, columns, rcond=None)[0]
-        change = np.abs(beyond[p:] - beyond[:p] @ absorbed)
-        needed = np.where(change > 0, _WRONG / np.maximum(change, 1e-300) * lengths, 0.0) ** 2
-        powers = 1 - ncfdtr(
-            k, freedom, np.minimum(needed / variance, 1e4), fdtri(k, freedom, 1 - FALSE_ALARM)
-        )
-    return Added(chance, strongest, float(effect), tuple(map(float, powers)))
 
 
 def _whitened(points: Points, fitted: Fit, columns: Array) -> Array:
@@ -126,19 +75,38 @@ class Misfit:
 
 def misfit(points: Points, fitted: Fit) -> Misfit:
     """Test the form of a law."""
+    from scipy.special import fdtrc, fdtri, ncfdtr
+
     law = fitted.law
-    target = {name: np.array([size]) for name, size in _target(points, fitted).items()}
-    names, columns = [*law.departures_of], fitted.gradient(fitted.rows)[1]
-    seen = added_columns(points, fitted, columns, np.concatenate(fitted.gradient(target), axis=1)[0])
-    if seen is None:
+    slopes, added = fitted.gradient(fitted.rows)
+    whole = _whitened(points, fitted, np.column_stack([fitted.residuals, slopes, added]))
+    p = slopes.shape[1]
+    residual, gradient, columns = whole[:, 0], whole[:, 1 : p + 1], whole[:, p + 1 :]
+    basis = np.linalg.qr(gradient)[0]
+    left = columns - basis @ (basis.T @ columns)
+    residual = residual - basis @ (basis.T @ residual)
+    lengths = np.linalg.norm(left, axis=0)
+    k, freedom, total = len(lengths), points.n - p - len(lengths), float(residual @ residual)
+    is_seen = lengths > 1e-6 * np.linalg.norm(columns, axis=0)  # else the law contains the departure
+    if not is_seen.all() or freedom < 1 or total <= 0:
         return Misfit(law.name, UNSEEN, None, "", {})
+    inside = float(((residual @ np.linalg.qr(left)[0]) ** 2).sum())
+    variance = max((total - inside) / freedom, 1e-300)
+    chance = float(fdtrc(k, freedom, inside / k / variance))
+    strongest = [*law.departures_of][int(np.abs(residual @ left / lengths).argmax())]
+    # What a departure of unit size does to the forecast, beside what the refitted law takes up of it.
+    target = {name: np.array([size]) for name, size in _target(points, fitted).items()}
+    by_law, by_departure = fitted.gradient(target)
+    change = np.abs((by_departure - by_law @ np.linalg.lstsq(gradient, columns, rcond=None)[0])[0])
+    noncentral = np.minimum((_WRONG / np.maximum(change, 1e-9) * lengths) ** 2 / variance, 1e4)
+    powers = 1 - ncfdtr(k, freedom, noncentral, fdtri(k, freedom, 1 - FALSE_ALARM))
     status = NOT_SEEN
-    if seen.chance < FALSE_ALARM:
+    if chance < FALSE_ALARM:
         status = FLAGGED
-    elif max(seen.powers) < _SEEN:
+    elif powers.max() < _SEEN:
         status = UNSEEN
-    powers = dict(zip(names, seen.powers, strict=True))
-    return Misfit(law.name, status, seen.chance, names[seen.strongest], powers)
+    by_name = dict(zip(law.departures_of, map(float, powers), strict=True))
+    return Misfit(law.name, status, chance, strongest, by_name)
 
 
 def _target(points: Points, fitted: Fit) -> dict[str, float]:

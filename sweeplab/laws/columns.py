@@ -3,7 +3,7 @@
 The unit of a count is the first of these that is given:
   COLUMN*1e9   a factor from the user, also COLUMN*1: 1 confirms the numbers, so that no check asks
   the cell's   1.3B is 1.3e9 in any column
-  the name's   a unit as the last word: params_M, "tokens (B)", D_tokens_billions, flops_E, PF_days
+  the name's   a unit as the last word: params_M, "tokens (B)", D_tokens_billions, PFLOPs, PF_days
 
 Exponents depend on what counts as N, C and the loss: each choice (`Conventions`) is recorded with the points.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,20 +57,6 @@ class Conventions:
         return str(getattr(self, name)) or next(iter(CHOICES[name]))
 
 
-def parse_conventions(text: str) -> Conventions:
-    """Return the conventions of "params=non-embedding,flops=6nd,…".
-
-    Raises:
-        BadInput: an unknown convention or choice, or a convention named twice.
-    """
-    chosen = _named_pairs("--count", text, CHOICES)
-    for name, choice in chosen.items():
-        choices = CHOICES[name]
-        if choice not in choices:
-            raise BadInput(Problem(f"--count {name}={choice}", ", ".join(choices), nearest(choice, choices)))
-    return Conventions(**chosen)
-
-
 ROLES = {
     "params": "parameters of the model",
     "tokens": "tokens trained on",
@@ -81,7 +67,6 @@ ROLES = {
 }
 SHAPE = ("n_layer", "n_embd")
 COUNTS = ("params", "tokens", "flops")
-FROM_FLOPS = "C/6N"  # in place of a column of tokens
 # Other names of a role's column, the most certain first; single letters are capitals: d is a width and l a depth.
 OTHER_NAMES = {
     "params": "N n_params num_params n_parameters num_parameters parameters model_params total_params model_size",
@@ -91,8 +76,6 @@ OTHER_NAMES = {
     "n_layer": "n_layers num_layers num_hidden_layers layers depth",
     "n_embd": "d_model n_embed embed_dim hidden_size model_width width",
 }
-# A column of tokens per parameter, which gives the tokens where nothing else does.
-_PER_PARAM = re.compile(r"d/n|(tokens|d)_(per|over)_(param|parameter|n)s?|tokens_?/_?(param|parameter|n)s?")
 # Columns with how often a run read its text.
 _PASSES = ("epochs", "n_epochs", "num_epochs", "passes")
 # Names of results of a run, which are not settings of it.
@@ -100,24 +83,17 @@ _MEASURED = re.compile(
     "loss|ppl|perplexity|acc|accuracy|bpb|bits|error|err|scores?|nll|entropy|reward|time|seconds|hours|days|date|id|index|"
     "unnamed"
 )
-
 LETTERS = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18, "Z": 1e21}
-_LETTERS_OF_NAMES = LETTERS | {"m": 1e6, "b": 1e9}  # other small letters mean other things
-_LARGE = ("P", "E", "Z")  # of FLOPs only: N_E and D_P are no units
 _WORDS = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
 _PREFIXES = {"kilo": 1e3, "mega": 1e6, "giga": 1e9, "tera": 1e12, "peta": 1e15, "exa": 1e18, "zetta": 1e21}
-_PREFIXES |= {letter.lower(): size for letter, size in LETTERS.items()}
-# The last word of a name, after a space, a sign or a bracket; or a letter right behind the role's own name.
-_LAST_WORD = re.compile(r"(?P<stem>.*[^\s_.(\[-])[\s_.(\[-]+(?P<unit>[A-Za-z]+|1e\d+)[)\]]?\s*")
-_LAST_LETTER = re.compile(rf"(?P<stem>(?i:params|parameters|tokens|flops))(?P<unit>[{''.join(LETTERS)}])")
+# The last word of a name, after a space, a sign or a bracket. P, E and Z are of FLOPs alone: N_E is no unit.
+_UNIT = re.compile(r"(?P<stem>.*[^\s_.(\[-])[\s_.(\[-]+(?P<unit>[A-Za-z]+|1e\d+)[)\]]?\s*")
+_UNITS = {"m": 1e6, "b": 1e9} | {letter: size for letter, size in LETTERS.items() if letter not in "PEZ"}
 _PF_DAYS = re.compile(r"(?P<stem>.*?)[\s_(\[-]*(pf|petaflops?)([\s_/-]*s)?[\s_-]*days?[)\]]?", re.IGNORECASE)
 _FLOPS = re.compile(r"(?:(?P<stem>.*?)[\s_.(\[-]+)?(?P<unit>[a-z]+?)flops?[)\]]?", re.IGNORECASE)
-
-
 _CELL = re.compile(
-    rf"([-+]?(?:\d{{1,3}}(?:,\d{{3}})+|[\d_]*)(?:\.\d*)?(?:[eE][-+]?\d+)?)(?:\s*([{''.join(LETTERS)}]))?"
+    rf"([-+]?(?:\d{{1,3}}(?:,\d{{3}})+|\d*)(?:\.\d*)?(?:[eE][-+]?\d+)?)(?:\s*([{''.join(LETTERS)}]))?"
 )
-_GROUPED = re.compile(r"[-+]?\d{1,3}(_\d{3})+(\.\d+)?")
 _LONGEST_SHOWN = 60  # characters of a cell
 # A cell without a number, and a run that gave none, as people write it.
 _NOTHING = (
@@ -157,6 +133,20 @@ def _named_pairs(option: str, text: str, known: Collection[str]) -> dict[str, st
     return chosen
 
 
+def parse_conventions(text: str) -> Conventions:
+    """Return the conventions of "params=non-embedding,flops=6nd,…".
+
+    Raises:
+        BadInput: an unknown convention or choice, or a convention named twice.
+    """
+    chosen = _named_pairs("--count", text, CHOICES)
+    for name, choice in chosen.items():
+        choices = CHOICES[name]
+        if choice not in choices:
+            raise BadInput(Problem(f"--count {name}={choice}", ", ".join(choices), nearest(choice, choices)))
+    return Conventions(**chosen)
+
+
 def parse_columns(text: str) -> dict[str, str]:
     """Return {"params": "N", …} of "params=N,tokens=D*1e9,…"; a factor may follow the column's name.
 
@@ -187,10 +177,25 @@ def guessed_columns(known: Sequence[str], taken: Collection[str] = ()) -> dict[s
             if other in called:
                 columns[role] = called[other]
                 break
-    for name in free:
-        if _is_per_param(name):
-            columns.setdefault("tokens", name)
     return columns
+
+
+def role_columns(
+    known: Sequence[str], asked: Mapping[str, str], source: str, taken: Collection[str] = ()
+) -> tuple[dict[str, str], set[str]]:
+    """Return the column of each role: the one asked for, of its own name, or of another; and the roles of the last.
+
+    Raises:
+        BadInput: no column is the loss.
+    """
+    free = [name for name in known if name not in taken]
+    columns = own_columns(free) | dict(asked)
+    used = {named_column(name, known)[0] for name in columns.values()}
+    guessed = {role: name for role, name in guessed_columns(free, used).items() if role not in columns}
+    if "loss" not in columns | guessed:
+        what = f"{source}: which column is the loss? name it with --columns loss=COLUMN"
+        raise BadInput(Problem(what, ", ".join(known), nearest("loss", known)))
+    return columns | guessed, {*guessed}
 
 
 def count_columns(frame: pd.DataFrame, named: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -211,10 +216,6 @@ def _called(name: str) -> str:
     return words if len(words) == 1 else words.lower()
 
 
-def _is_per_param(name: str) -> bool:
-    return bool(_PER_PARAM.fullmatch(re.sub(r"[\s.\-]+", "_", name.strip().lower())))
-
-
 def is_measured(name: str) -> bool:
     """Return whether a column, by its name, was measured on a run or only labels runs."""
     words = re.split(r"[^a-z]+", name.lower())
@@ -222,7 +223,7 @@ def is_measured(name: str) -> bool:
 
 
 def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -> dict[str, Column]:
-    """Return the numbers of each role.
+    """Return the numbers of each role; tokens that no column has are C/6N where it has both.
 
     Raises:
         BadInput: every column that is missing, has two roles, or has a cell that is not a positive number.
@@ -231,8 +232,6 @@ def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -
     problems: list[Problem] = []
     read: dict[str, Column] = {}
     for role, asked in columns.items():
-        if asked == FROM_FLOPS and asked not in known:
-            continue
         name, factor, wrong = named_column(asked, known)
         others = [other for other in read if read[other].name == name]
         if wrong:
@@ -250,23 +249,11 @@ def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -
         if fault:
             problems.append(Problem(f"{source}: column {name!r} ({role}): {fault}"))
         read[role] = Column(name, words, values * (factor or 1.0), factor)
-    tokens, params, flops = read.get("tokens"), read.get("params"), read.get("flops")
-    if tokens and _is_per_param(tokens.name):
-        if params:
-            words = f"{tokens.words} times params"
-            read["tokens"] = replace(tokens, words=words, values=tokens.values * params.values)
-        else:
-            problems.append(Problem(f"{source}: column {tokens.name!r} (tokens per parameter) needs params"))
-    if "tokens" in columns and not tokens and columns["tokens"] == FROM_FLOPS:
-        if params and flops:
-            values = flops.values / (6 * params.values)
-            read["tokens"] = Column(FROM_FLOPS, FROM_FLOPS, values, 1.0)
-        else:
-            problems.append(
-                Problem(f"{source}: tokens={FROM_FLOPS} needs params and flops", ", ".join(known))
-            )
     if problems:
         raise BadInput(*problems)
+    if "tokens" not in columns and {"params", "flops"} <= read.keys():
+        values = read["flops"].values / (6 * read["params"].values)
+        read["tokens"] = Column("C/6N", "C/6N", values, 1.0)
     return read
 
 
@@ -283,7 +270,7 @@ def named_column(asked: str, known: Sequence[str]) -> tuple[str, float | None, s
 
 def as_number(text: str) -> float:
     """Return the number that a text is; NaN if it is none."""
-    if "_" in text and not _GROUPED.fullmatch(text.strip()):  # such as 1_0e-4, a number for Python alone
+    if "_" in text:  # 1_0e-4 is a number for Python alone
         return np.nan
     try:
         return float(text)
@@ -300,20 +287,20 @@ def _unit(name: str, role: str) -> tuple[str, float]:
         days, flops = _PF_DAYS.fullmatch(name), _FLOPS.fullmatch(name)
         if days:
             return days["stem"] or role, 1e15 * 86_400
-        if flops and flops["unit"].lower() in _PREFIXES:
-            return flops["stem"] or role, _PREFIXES[flops["unit"].lower()]
         if flops:
-            return name, 1.0
-    match = _LAST_LETTER.fullmatch(name) or _LAST_WORD.fullmatch(name)
-    if not match or (match["unit"] in _LARGE and role != "flops"):
+            unit = flops["unit"]
+            size = _PREFIXES.get(unit.lower()) or LETTERS.get(unit.upper())
+            return (flops["stem"] or role, size) if size else (name, 1.0)
+    match = _UNIT.fullmatch(name)
+    if not match:
         return name, 1.0
     unit = match["unit"]
+    size = _UNITS.get(unit) or _WORDS.get(unit.lower().removesuffix("s"))
+    if role == "flops":
+        size = size or LETTERS.get(unit)
     if unit[0] == "1":
-        return match["stem"], float(unit)
-    size = _LETTERS_OF_NAMES.get(unit) or _WORDS.get(unit.lower().removesuffix("s"))
-    if not size:
-        return name, 1.0
-    return match["stem"], size
+        size = float(unit)
+    return (match["stem"], size) if size else (name, 1.0)
 
 
 def says_unit(asked: str) -> bool:
@@ -394,25 +381,22 @@ def check_plausible(columns: Mapping[str, Column], keep: NDArray[np.bool_], sour
             )
     questions = []
     for role, values in asked.items():
-        if columns[role].factor:
-            continue
-        low, high = float(values.min()), float(values.max())
-        if role == "loss":
-            high = low
         least, most = PLAUSIBLE[role]
+        low = high = float(values.min())
+        if role != "loss":
+            high = float(values.max())
+        if columns[role].factor or least <= low <= high <= most:
+            continue
         number, what = low, "no run has so little: is it in another unit?"
         if high > most:
             number, what = high, "no run has so much: is it in another unit, a perplexity, or in percent?"
-        if low < least or high > most:
-            name = columns[role].name
-            words = f"{number:.4g}; {what} If this is right, write {role}={name}*1 in --columns"
-            questions.append(f"{source}: column {name!r} ({role}): {words}")
+        name = columns[role].name
+        questions.append(
+            f"{source}: column {name!r} ({role}): {number:.4g}; {what} "
+            f"If this is right, write {role}={name}*1 in --columns"
+        )
     if questions:
         raise BadInput(*questions)
-
-
-def _word(name: str) -> str:
-    return re.sub(r"\W+", "_", name)
 
 
 def rows_where(frame: pd.DataFrame, where: str, source: str) -> pd.DataFrame:
@@ -432,7 +416,8 @@ def rows_where(frame: pd.DataFrame, where: str, source: str) -> pd.DataFrame:
     except ValueError as error:
         raise BadInput(Problem(f"--where: {error}", ALLOWED)) from error
     word = str(frame.index.name or "row")
-    columns = {word: frame.index.to_series()} | {_word(str(name)): frame[name] for name in frame}
+    columns = {word: frame.index.to_series()}
+    columns |= {re.sub(r"\W+", "_", str(name)): frame[name] for name in frame}
     unknown = sorted(expression.names - columns.keys())
     if unknown:
         what = f"--where: {source} has no column {unknown[0]!r}"

@@ -1,7 +1,7 @@
 """What speaks against the numbers of a fit, and what they would be if it were so.
 
 A doubt makes every number weak at best, and weak means wide: the interval holds the fits with and without what is
-doubted. Residuals that are large, or follow a column that the law does not use, have no other fit, but doubt all.
+doubted. Residuals that are large have no other fit, but doubt all.
 
 A point's loss lies above the one that its best tuning would reach, by the tuning excess. If that grows with size, as
 where one learning rate serves all sizes, every exponent is wrong, and nothing in a table of N, D and loss shows it.
@@ -21,9 +21,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sweeplab.formatting import listed, several, several_named, short
-from sweeplab.laws.check import FLAGGED, Misfit, added_columns
+from sweeplab.laws.check import FLAGGED, Misfit
 from sweeplab.laws.columns import SHAPE
-from sweeplab.laws.comparing import FALSE_ALARM
 from sweeplab.laws.core import LEVEL, Array
 from sweeplab.laws.fitting import Fit
 from sweeplab.laws.points import (
@@ -45,7 +44,6 @@ EMBEDDINGS = 0.5
 FAR = 6.0  # robust sigmas of a row
 LARGE = 0.03  # of the loss: tuned runs of one recipe on one text are within 1 or 2% of their law
 _DRIFT = 0.005  # of the loss between two points: a larger one is to be ruled out by the trials
-_TRIFLE = 0.001  # of the loss: patterns that move no number
 _N_EXCESSES = 4  # draws of the tuning excess to which a law is fitted
 _SIZES = ("params", "tokens", "flops")
 
@@ -73,7 +71,7 @@ class Tuning:
         if self.record and how == EACH:
             drift = float(np.quantile(np.ptp(self._drifts(self.record), axis=1), LEVEL))
             if drift > _DRIFT:
-                doubts.append(Doubt("drift", {"drift": drift, "tells": self.record.cure}))
+                doubts.append(Doubt("drift", {"drift": drift}))
         for code, (share, needs, otherwise) in OTHERWISE[how].items():
             if points.varied >= needs and points.varied:
                 doubts.append(Doubt(code, {"how": how, "share": share}, (otherwise(points, share),)))
@@ -123,9 +121,7 @@ def tuning_of(points: Points) -> Tuning:
             why = f"{several(points.n, 'point')} with too few trials to tell their tuning excess"
             points = replace(points, tuned=UNKNOWN, tuned_why=why)
         return Tuning(points, points, None)
-    tuned = _less(points, record.above.mean(0))
-    others = {name: points.extra_columns[name] for name in points.extra_columns if name not in record.columns}
-    return Tuning(points, replace(tuned, extra_columns=others), record)
+    return Tuning(points, _less(points, record.above.mean(0)), record)
 
 
 def _less(points: Points, excess: Array) -> Points:
@@ -211,7 +207,7 @@ def doubts_of(points: Points, fitted: Fit, form: Misfit) -> list[Doubt]:
         doubts.append(Doubt("large", {"sigma": fitted.sigma, "usual": LARGE, "columns": columns}))
     if fitted.medians["E"] > float(points.columns["loss"].min()):
         doubts.append(Doubt("above", {}))
-    return [*doubts, *_followed(points, fitted)]
+    return doubts
 
 
 def _outliers(points: Points, fitted: Fit) -> list[Doubt]:
@@ -230,25 +226,6 @@ def _outliers(points: Points, fitted: Fit) -> list[Doubt]:
     ]
     facts = {"sigmas": FAR, "rows": several_named(words), "names": names}
     return [Doubt("outliers", facts, (points.only(np.setdiff1d(np.arange(points.n), far)),))]
-
-
-def _followed(points: Points, fitted: Fit) -> list[Doubt]:
-    """Doubt all where residuals follow a column that may be a cause: the shape, another column of the file."""
-    tested = {}
-    for name, column in (points.shape | points.extra_columns).items():
-        if name in fitted.law.columns or not np.isfinite(column).all():
-            continue
-        scale = np.log(column) if (column > 0).all() else column
-        if np.ptp(scale) > 1e-9 * max(1.0, float(np.abs(scale).max())):
-            seen = added_columns(points, fitted, (scale - scale.mean())[:, None])
-            if seen:
-                tested[name] = seen
-    doubts, many = [], several(len(tested), "column")
-    for name, seen in tested.items():
-        if seen.chance * len(tested) < FALSE_ALARM and abs(seen.effect) > _TRIFLE:
-            facts = {"column": name, "swing": seen.effect, "chance": seen.chance, "tested": many}
-            doubts.append(Doubt("column", facts))
-    return doubts
 
 
 def along_family(points: Points) -> Points:

@@ -152,7 +152,9 @@ def _check(points: Points, law: Law) -> None:
         problems.append(f"{few}; it needs {n_params + 1} or more")
     for name in law.columns:
         if name not in points.columns:
-            problems.append(points.lacks(law.name, name))
+            problems.append(
+                f"{law.name} needs {name!r}, which the table lacks; name its column with --columns"
+            )
         elif points.n and np.ptp(np.log(points.columns[name])) < 1e-9:
             problems.append(f"all rows have {name} {points.columns[name][0]:.4g}; {law.name} needs several")
     if points.n and np.ptp(np.log(points.columns["loss"])) < 1e-12:

@@ -28,12 +28,11 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import several
 from sweeplab.laws.assessment import NOT_IDENTIFIED, Verdict, judge
 from sweeplab.laws.core import Array, RowErrors, fit_line, interval
-from sweeplab.laws.forms import D_OPT, N_OPT
+from sweeplab.laws.forms import D_OPT, FEWEST_VALUES, N_OPT
 from sweeplab.laws.points import DECADES, Points
 from sweeplab.laws.sentences import Reason
 
 SIZES = 4  # of a budget: a parabola and one more
-FEWEST = 3  # minima: any two lie on a line
 _NEAR = math.log(8.0)  # rows within this factor of the lowest one's size: a cubic goes no further
 _NOWHERE = 60.0  # log N of a minimum that is none
 _DRAWN = 60  # points of a curve
@@ -58,11 +57,11 @@ def isoflop(points: Points, budget: float | None = None, doubt: Reason | None = 
     """
     for name in ("params", "flops"):
         if name not in points.columns:
-            raise BadInput(points.lacks("the compute-optimal size", name))
+            raise BadInput(f"the compute-optimal size needs {name!r}; name its column with --columns")
     groups = _budgets(points)
-    if len(groups) < FEWEST:
+    if len(groups) < FEWEST_VALUES:
         few = f"{several(len(groups), 'budget')} with {SIZES} sizes or more at equal FLOPs"
-        raise BadInput(f"{few}; {FEWEST} are needed")
+        raise BadInput(f"{few}; {FEWEST_VALUES} are needed")
     at = math.log(budget or float(points.columns["flops"].max()))
     log_c = np.array([float(np.log(points.columns["flops"][rows]).mean()) for rows in groups])
     minima, curves = _fitted(points, groups, log_c)
@@ -79,12 +78,12 @@ def isoflop(points: Points, budget: float | None = None, doubt: Reason | None = 
     )
     known = [middle for middle, each in zip(log_c, budgets, strict=True) if not each["code"]]
     lacking, numbers = None, {}
-    if len(known) >= FEWEST and np.ptp(known) / math.log(10) < DECADES["flops"]:
+    if len(known) >= FEWEST_VALUES and np.ptp(known) / math.log(10) < DECADES["flops"]:
         facts = {"column": "flops of the minima", "needed": DECADES["flops"]}
         lacking = Reason("decades", facts | {"decades": float(np.ptp(known)) / math.log(10)})
     for name, kind, draws, meaning in quantities:
-        if len(known) < FEWEST:
-            facts = {"count": len(known), "budgets": several(len(budgets), "budget"), "needed": FEWEST}
+        if len(known) < FEWEST_VALUES:
+            facts = {"count": len(known), "budgets": several(len(budgets), "budget"), "needed": FEWEST_VALUES}
             none = Verdict(NOT_IDENTIFIED, "few minima", facts)
             numbers[name] = none.entry((None, None, None), meaning)
             continue

@@ -24,7 +24,6 @@ from sweeplab.laws.columns import (
     CHOICES,
     COUNTS,
     FEWEST_PER_PARAM,
-    FROM_FLOPS,
     MOST_PER_PARAM,
     SHAPE,
     Array,
@@ -32,11 +31,9 @@ from sweeplab.laws.columns import (
     Conventions,
     check_plausible,
     coerced,
-    guessed_columns,
     is_measured,
-    named_column,
-    own_columns,
     read_columns,
+    role_columns,
     rows_where,
     says_unit,
     tells_passes,
@@ -56,7 +53,7 @@ SAID = "as --tuned says"
 _MANY = 2  # rows per point, on average: then it is no accident
 _SEED = re.compile(r"(.*[^a-z])?(seed|seeds|replicate|repeat|repetition)([^a-z].*)?", re.IGNORECASE)
 _RUN = re.compile(r"(.*[^a-z])?run([ _-]?(id|name))?", re.IGNORECASE)
-_BY_ROW = ("columns", "weights", "names", "shape", "extra_columns", "tried", "passes")
+_BY_ROW = ("columns", "weights", "names", "shape", "tried", "passes")
 _ONCE = 1.02  # passes over a text that count as one
 _FEWEST_NEW = 5  # rows of new text, to leave the others out
 _DEPTHS = ("n_encoder_layer", "n_decoder_layer")
@@ -74,14 +71,11 @@ class TuningRecord:
     """What the trials of all cells say about the tuning of points.
 
     `draws` [S, n] are of the excess: how far the best value tried lies above the best there is, in log loss. `luck`
-    [S, n] is how far a point's loss lies below that of the best value tried because it is the lowest of several. `cure`
-    says which trials would make the excess smaller. What the values of the `columns` cost, the excess contains.
+    [S, n] is how far a point's loss lies below that of the best value tried because it is the lowest of several.
     """
 
     draws: Array
     luck: Array
-    cure: str
-    columns: tuple[str, ...] = ()
 
     @property
     def above(self) -> Array:
@@ -94,8 +88,7 @@ class Points:
     """The rows that a law is fitted to, with columns by role; `weights` is 1 or the number of seeds averaged.
 
     `dropped` counts the rows left out, by reason; `conventions` describes each column. `names` name the row of the file
-    or the trial of each point. `shape` has n_layer and n_embd if the table has them, `extra_columns` the other numeric
-    columns of a file, NaN where missing.
+    or the trial of each point. `shape` has n_layer and n_embd if the table has them, NaN where missing.
     `seed_spread` is the standard deviation of one seed's log loss, None if no point has a second seed: no law
     can leave residuals smaller than seed_spread / sqrt(weight). `tried` are the trials from which each point is the
     best, and `is_searched` says whether these were drawn from a search; both are unknown for a table. `passes` is how
@@ -112,7 +105,6 @@ class Points:
     conventions: dict[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     shape: dict[str, Array] = field(default_factory=dict)
-    extra_columns: dict[str, Array] = field(default_factory=dict)
     seed_spread: float | None = None
     tried: tuple[CellTrials, ...] = ()
     is_searched: bool = False
@@ -139,7 +131,7 @@ class Points:
     def flops_per_param_token(self) -> float:
         """Return C / (N D), the mean over rows, by which a budget is divided; 6 if C is taken as 6ND."""
         if self.conventions.get("flops", "6ND") == "6ND":
-            return float(np.exp(np.log(6.0)))
+            return 6.0
         k = self.columns["flops"] / self.columns["params"] / self.columns["tokens"]
         return float(np.exp(np.log(k).mean()))
 
@@ -163,10 +155,6 @@ class Points:
             return self
         why = f"that read their text more than once (column {self.passes_by}; Muennighoff et al. 2023)"
         return self.only(~again).left_out(why, int(again.sum()))
-
-    def lacks(self, reader: str, role: str) -> str:
-        """Return that `reader` needs a missing role."""
-        return f"{reader} needs {role!r}, which the table lacks; name its column with --columns"
 
     def tuned_as(self, how: str | None) -> Points:
         """Return the points tuned as a person says by one of TUNED; as they are if nothing is said.
@@ -219,15 +207,43 @@ def points_of_frame(
         BadInput: a column that is missing or has a cell that is not a positive number; implausible numbers, such as N
             and D swapped or rows in two units; no usable row; rows at one point of which no column says why.
     """
-    n_rows, frame = len(frame), rows_where(frame, where, source)
-    asked, known, chosen = dict(columns or {}), [str(name) for name in frame], conventions or Conventions()
-    wanted = {role: name for role, name in own_columns(known).items() if role not in asked} | asked
-    taken = {named_column(name, known)[0] for name in wanted.values()}
-    guessed = {role: name for role, name in guessed_columns(known, taken).items() if role not in wanted}
-    wanted |= guessed
-    if "loss" not in wanted:
-        what = f"{source}: which column is the loss? name it with --columns loss=COLUMN"
-        raise BadInput(Problem(what, ", ".join(known), nearest("loss", known)))
+    known, chosen = [str(name) for name in frame], conventions or Conventions()
+    kept = rows_where(frame, where, source)
+    wanted, guessed = _wanted(known, columns or {}, chosen, source)
+    points, keep, read = _usable(kept, wanted, source)
+    check_plausible(read, keep, source)
+    used, meanings = kept[keep], dict(points.conventions)
+    for role in guessed & meanings.keys():
+        meanings[role] += ", by its name"
+    for role in ("params", "loss"):
+        if getattr(chosen, role):
+            meanings[role] += f", {CHOICES[role][getattr(chosen, role)]} as --count says"
+    roles = {*(column.name for column in read.values()), *(wanted.get(role, role) for role in points.shape)}
+    others = [
+        name for name in known if name not in roles and not is_measured(name) and not tells_passes(name)
+    ]
+    points = replace(points, conventions=meanings).left_out(f"not where {where}", len(frame) - len(kept))
+    passes = next(filter(tells_passes, known), None)
+    if passes:
+        points = replace(points, passes=coerced(used[passes]), passes_by=passes)
+    run = next((name for name in others if _RUN.fullmatch(name)), None)
+    if run and chosen.rows != ALL:
+        last = _last_of_runs(points, used[run])
+        why = f"checkpoints of a run that went on (column {run}; --count rows=all counts each)"
+        points, used = points.only(last).left_out(why, int((~last).sum())), used[last]
+    points, rows, searched = _combined(points, used, others, chosen.rows, source)
+    settings = [name for name in others if name not in searched and not _SEED.fullmatch(name)]
+    undeclared: tuple[str, ...] = ()
+    if not {*known} >= STUDY_KEYS:
+        undeclared = _undeclared(points, wanted, chosen)
+    return replace(points, pooled=nominal(used[settings].iloc[rows]), undeclared=undeclared)
+
+
+def _wanted(
+    known: Sequence[str], asked: Mapping[str, str], chosen: Conventions, source: str
+) -> tuple[dict[str, str], set[str]]:
+    """The column of each role of a file, as it is counted, and the roles that another name says."""
+    wanted, guessed = role_columns(known, asked, source)
     if chosen.at:
         raise BadInput(
             f"{source}: --count at={chosen.at} needs a study's runs; --columns loss=COLUMN names a loss"
@@ -236,38 +252,7 @@ def points_of_frame(
         raise BadInput(f"{source}: --count flops=counted needs a column; --columns flops=COLUMN names it")
     if chosen.flops == "6nd":
         wanted.pop("flops", None)
-    if {"params", "flops"} <= wanted.keys():  # a law of N alone would take what tokens do for noise
-        wanted.setdefault("tokens", FROM_FLOPS)
-    points, keep, read = _usable(frame, wanted, source)
-    check_plausible(read, keep, source)
-    used = frame[keep]
-    meanings = {
-        role: f"{words}, by its name" for role, words in points.conventions.items() if role in guessed
-    }
-    for role in ("params", "loss"):
-        if getattr(chosen, role):
-            counted = CHOICES[role][getattr(chosen, role)]
-            meanings[role] = f"{points.conventions[role]}, {counted} as --count says"
-    roles = [*(column.name for column in read.values()), *(wanted.get(role, role) for role in points.shape)]
-    others = [
-        name for name in known if name not in roles and not is_measured(name) and not tells_passes(name)
-    ]
-    by = next(filter(tells_passes, known), "")
-    points = replace(
-        points.left_out(f"not where {where}", n_rows - len(frame)),
-        conventions=points.conventions | meanings,
-        extra_columns=_extra_columns(used, others),
-        passes=coerced(used[by]) if by else None,
-        passes_by=by,
-    )
-    if chosen.rows != ALL and (by := next(filter(_RUN.fullmatch, others), "")):
-        last = _last_of_runs(points, used[by])
-        why = f"checkpoints of a run that went on (column {by}; --count rows=all counts each)"
-        points, used = points.only(last).left_out(why, int((~last).sum())), used[last]
-    points, rows, searched = _combined(points, used, others, chosen.rows, source)
-    settings = [name for name in others if name not in searched and not _SEED.fullmatch(name)]
-    undeclared = () if {*known} >= STUDY_KEYS else _undeclared(points, wanted, chosen)
-    return replace(points, pooled=nominal(used[settings].iloc[rows]), undeclared=undeclared)
+    return wanted, guessed
 
 
 def points_of(
@@ -345,55 +330,67 @@ def _combined(
     if points.passes is not None:
         keys.append(points.passes.round(6))
     point = numbered([*keys, *points.shape.values()])
-    n, n_points, everything = points.n, int(point.max()) + 1, np.arange(points.n)
-    if how == ALL or len(counts) < 2 or n == n_points:
+    n_points, everything = int(point.max()) + 1, np.arange(points.n)
+    if how == ALL or len(counts) < 2 or points.n == n_points:
         return points, everything, ()
-    together = np.bincount(point)[point] > 1
-    n_values = frame.loc[together, others].groupby(point[together]).nunique()
-    varying = [name for name in others if (n_values[name] > 1).any()]
-    seeds = [name for name in varying if _SEED.fullmatch(name)]
-    known = {*TABLE, "lr", "wd", "bs"}
-    searched = [
-        name
-        for name in varying
-        if name not in seeds and (name in known or 2 * frame[name].nunique() <= len(frame))
-    ]
-    where = f"{several(n, 'row')} at {several(n_points, 'point')} of {' and '.join(counts[:2])}"
+    varying, seeds, searched = _differing(frame, others, point)
+    where = f"{several(points.n, 'row')} at {several(n_points, 'point')} of {' and '.join(counts[:2])}"
     if not how and not searched and not seeds:
-        if n < _MANY * n_points:
+        if points.n < _MANY * n_points:
             return points, everything, ()
         raise BadInput(
             f"{source}: {where}, and no column says why: --count rows=best takes the best of each (a search), "
             "rows=mean their mean (seeds), rows=all every row"
         )
     is_best = how == BEST or (bool(searched) and how != MEAN)
-    words, run, away = "the mean of the rows at each point", point, "averaged with another row of its point"
-    if is_best:
-        words, run, away = "the best at each point", everything, "not the best of its point"
-        if seeds:
-            run = numbered([point, *(frame[name].to_numpy() for name in searched)])
-    if differ := (searched if is_best else varying):
+    words, away, differ, run = "the best at each point", "not the best of its point", searched, everything
+    if not is_best:
+        words, away = "the mean of the rows at each point", "averaged with another row of its point"
+        differ, run = varying, point
+    elif seeds:
+        run = numbered([point, *(frame[name].to_numpy() for name in searched)])
+    if differ:
         words += f", which differ in {several_named(differ)}"
-    weights = np.bincount(run).astype(float)
-    loss = np.bincount(run, points.columns["loss"]) / weights
-    first = np.unique(run, return_index=True)[1]
-    order = np.lexsort((loss, point[first]))
-    chosen = order[np.unique(point[first][order], return_index=True)[1]]
-    chosen = chosen[np.argsort(first[chosen])]
-    kept = points.only(first[chosen])
-    beside = np.isin(run, chosen) & (weights[run] > 1)
-    away_from_mean, spread = np.log(points.columns["loss"] / loss[run])[beside], None
-    if beside.any():
-        spread = math.sqrt(float(away_from_mean @ away_from_mean) / float((weights[chosen] - 1).sum()))
-    combined = replace(
-        kept.with_column("loss", loss[chosen]).left_out(away, points.n - kept.n),
-        seed_spread=spread,
-        weights=weights[chosen],
-        conventions=points.conventions | {"rows": f"{words} ({where}); --count rows=all takes every row"},
+    import pandas as pd
+
+    loss = points.columns["loss"]
+    rows = pd.DataFrame({"run": run, "point": point, "loss": loss, "row": everything})
+    by_run = rows.groupby("run", sort=False)
+    runs = by_run.agg(
+        point=("point", "first"), loss=("loss", "mean"), n=("row", "size"), row=("row", "first")
     )
+    runs = runs.loc[runs.groupby("point")["loss"].idxmin()].sort_values("row")
+    first, weights = runs["row"].to_numpy(np.intp), runs["n"].to_numpy(float)
+    kept = (
+        points.only(first)
+        .with_column("loss", runs["loss"].to_numpy(float))
+        .left_out(away, points.n - len(first))
+    )
+    spread, means = None, rows["run"].map(runs["loss"]).to_numpy(float)
+    if weights.max() > 1:
+        away_from_mean = np.log(loss / means)[np.isfinite(means)]
+        spread = math.sqrt(float(away_from_mean @ away_from_mean) / float((weights - 1).sum()))
+    conventions = points.conventions | {"rows": f"{words} ({where}); --count rows=all takes every row"}
+    kept = replace(kept, seed_spread=spread, weights=weights, conventions=conventions)
     if is_best:
-        combined = replace(combined, tuned=EACH, tuned_why="the best of several rows a point")
-    return combined, first[chosen], varying
+        kept = replace(kept, tuned=EACH, tuned_why="the best of several rows a point")
+    return kept, first, varying
+
+
+def _differing(
+    frame: pd.DataFrame, others: Sequence[str], point: NDArray[np.intp]
+) -> tuple[list[str], list[str], list[str]]:
+    """The columns that differ within points; of these the seeds, and those that were searched."""
+    together = np.bincount(point)[point] > 1
+    n_values = frame.loc[together, list(others)].groupby(point[together]).nunique()
+    varying = [name for name in others if (n_values[name] > 1).any()]
+    seeds = [name for name in varying if _SEED.fullmatch(name)]
+    searched = []
+    for name in varying:
+        is_setting = name in TABLE or name in ("lr", "wd", "bs") or 2 * frame[name].nunique() <= len(frame)
+        if name not in seeds and is_setting:
+            searched.append(name)
+    return varying, seeds, searched
 
 
 def _shape(frame: pd.DataFrame, columns: Mapping[str, str]) -> dict[str, Array]:
@@ -408,16 +405,6 @@ def _shape(frame: pd.DataFrame, columns: Mapping[str, str]) -> dict[str, Array]:
                 column = np.where(frame["family"].eq("encoder_decoder"), both, column)
             shape[role] = np.where(column > 0, column, np.nan)
     return shape
-
-
-def _extra_columns(frame: pd.DataFrame, names: Sequence[str]) -> dict[str, Array]:
-    columns = {}
-    for name in names:
-        column = coerced(frame[name])
-        column = np.where(np.isfinite(column), column, np.nan)
-        if len(np.unique(column[np.isfinite(column)])) > 1:
-            columns[name] = column
-    return columns
 
 
 def design(points: Points, columns: Sequence[str]) -> dict[str, float]:

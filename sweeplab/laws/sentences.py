@@ -33,12 +33,11 @@ TEMPLATES = {
     "params": "it is not known whether params count the embeddings, which may be {share:.0%} of the smallest size; "
     "--count params=non-embedding or params=total says it",
     "tokens": "tokens may be in another unit; --columns tokens={column}*1 says that they are not",
-    "drift": "the tuning excess may drift with size, by up to {drift:.2%} of the loss; {tells}",
+    "drift": "the tuning excess may drift with size, by up to {drift:.2%} of the loss; more trials in every cell, "
+    "or a wider range where the best value lies at an end, make it smaller",
     "form": "the form does not fit (chance {chance:.1%}, {direction}): the interval holds the fit of the form as it "
     "is, and that of one with bends",
     "outliers": "beyond {sigmas:g} sigma of the law: {rows}; the interval holds the fits with and without them",
-    "column": "the residuals correlate with {column}, which the law does not use: {swing:+.1%} of the loss from its "
-    "low end to its high end (chance {chance:.2g}, {tested} tested)",
     "large": "residuals of {sigma:.1%}: runs of one recipe rarely leave over {usual:.0%}, so more than {columns} "
     "affects the loss, or the form is wrong",
     "repeats": "{count} of {rows} rows read their text more than once (column {column}), which the law does not "

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from laws.planted_tuning import BATCH, RATE, Planted, World, dense, excess, planted, published_like
 
 from sweeplab.errors import BadInput
 from sweeplab.laws.core import interval
 from sweeplab.laws.hyperparameters.assessment import (
-    NO,
-    YES,
     HyperparameterLaws,
     assess_hyperparameters,
     predict_values,
@@ -41,7 +37,6 @@ def test_planted_exponents_lie_in_their_intervals_and_are_identified() -> None:
             assert number["verdict"] == "identified"
             # A 99.9% interval, about twice as wide as the 90% interval: the test is of one table.
             assert abs(number["value"] - true) < number["high"] - number["low"]
-            assert number["drifts"] or true == 0
 
 
 @pytest.mark.slow
@@ -120,32 +115,7 @@ def test_best_rates_of_real_runs_move_with_the_width_and_not_with_the_depth() ->
         searched = laws.searched["learning_rate"]
         width, depth = searched.numbers["exponent of n_embd"], searched.numbers["exponent of n_layer"]
         assert laws.surface.sizes == ("n_embd", "n_layer")
-        assert width["high"] < 0 and width["drifts"] and not depth["drifts"]
-        assert searched.constant[0]["verdict"] == NO
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("log2_optima", "verdict"),
-    [
-        ((-8.7, -9.6, -10.7, -11.3), NO),
-        ((-9.0, -9.02, -8.99, -9.0), YES),
-        ((-9.0, -9.4, -8.8, -9.1), "may transfer or not"),
-    ],
-)
-def test_one_rate_for_all_widths_is_an_equivalence(log2_optima: tuple[float, ...], verdict: str) -> None:
-    random = np.random.default_rng(0)
-    rows = []
-    for width, best in zip((96, 192, 384, 768), log2_optima, strict=True):
-        for log2_rate in np.arange(-14, -5, 0.5):
-            excess = 0.015 * (math.log(2) * (log2_rate - best)) ** 2 / 2
-            rows.append((width, 1e9, 2**log2_rate, math.exp(1.2 + excess + 0.0005 * random.normal())))
-    frame = pd.DataFrame(rows, columns=["width", "D", "lr", "loss"])
-    searched = assess_hyperparameters(runs_of_frame(frame, "table")).searched["learning_rate"]
-    (constant,) = searched.constant
-    assert constant["over"] == "n_embd" and constant["verdict"] == verdict
-    # Four cells are too few for a number.
-    assert all(number["verdict"] == "not identified" for number in searched.numbers.values())
+        assert width["high"] < 0 and depth["low"] <= 0 <= depth["high"]
 
 
 def test_a_bend_of_the_law_is_seen_and_leaves_no_number_identified() -> None:
@@ -204,7 +174,7 @@ def test_the_levels_of_cells_are_their_lowest_losses() -> None:
 
 def test_names_and_noise_of_tables() -> None:
     table = planted(World(2, 2, searched=1), 0).frame
-    renamed = table.rename(columns={"lr": "peak", "loss": "smooth loss"})
+    renamed = table.rename(columns={"lr": "peak"})
     renamed["D"] *= np.random.default_rng(0).uniform(0.99, 1.01, len(table))  # batches do not divide tokens
     roles, named = parse_searched("learning_rate=peak,params=N")
     runs = runs_of_frame(renamed, "table", roles, named)

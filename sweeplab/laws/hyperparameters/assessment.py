@@ -1,7 +1,7 @@
 """The laws of searched hyperparameters: their numbers with verdicts, and the best values of sizes that were not tuned.
 
 Every number is a quantile of the draws of `surface.py`: the best value of a cell, the exponents, the best value of
-another size, what a value costs there, and what one value for all sizes costs.
+another size, and what a value costs there.
 """
 
 from __future__ import annotations
@@ -18,19 +18,15 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed, several, several_named, short
 from sweeplab.laws.assessment import Verdict, judge
 from sweeplab.laws.core import LEVEL, Array, interval
+from sweeplab.laws.forms import FEWEST_VALUES
 from sweeplab.laws.hyperparameters.runs import SIZES, SearchedRuns
 from sweeplab.laws.hyperparameters.surface import Surface, fit_surface
 from sweeplab.laws.points import DECADES, SPREAD, Points, path_of
 from sweeplab.laws.sentences import Reason, sentence
 
 FEWEST_CELLS = 6  # with an optimum between their values
-BAND = TRANSFERS = (
-    0.001  # excess of log loss: that of the ends of a band, and of one value that does for all sizes
-)
-SURE = 0.95
-YES, NO, UNTOLD = "transfers", "does not transfer", "may transfer or not"
+BAND = 0.001  # excess of log loss at the ends of a band
 _BENT = 0.5  # the chance of a bend above which numbers are weak: without one, it is a third
-_DISTINCT = 3  # values of a size
 _EDGES = {-1: "at or below the smallest value", 1: "at or above the largest value", 0: ""}
 
 
@@ -69,8 +65,8 @@ class Searched:
             others = [other for other in surface.sizes if other != size]
             if others:
                 meaning += f", {listed(others)} held"
-            entry = self.verdict("exponent", value, low, high).entry((value, low, high), meaning)
-            entries[f"exponent of {size}"] = entry | {"drifts": not low <= 0 <= high}
+            verdict = self.verdict("exponent", value, low, high)
+            entries[f"exponent of {size}"] = verdict.entry((value, low, high), meaning)
         largest = _cell_logs(surface, int(surface.runs.logs.sum(axis=1).argmax()))
         law = surface.optimum(largest, scatters=False)[:, self.j]
         entries["at the largest cell"] = self.best_at(law, f"the best {self.name} there, on the law")
@@ -92,39 +88,9 @@ class Searched:
         value, low, high = (math.exp(end) for end in interval(self.surface.optima[:, c, self.j], LEVEL))
         return {"value": value, "low": low, "high": high, "edge": _EDGES[int(self.side[c])]}
 
-    @property
-    def constant(self) -> list[dict[str, Any]]:
-        """Return whether the best value of the smallest model does for the largest: an equivalence test.
-
-        It does if, with 95% confidence, keeping it costs less than 0.1% of the loss; and it does not if it costs more
-        with 95% confidence. No difference seen is not enough.
-        """
-        surface, results = self.surface, []
-        models = [name for name in surface.sizes if name != "tokens"]
-        trained = [name for name in surface.sizes if name == "tokens"]
-        for names in (models, trained):
-            if not names:
-                continue
-            order = np.sum([surface.runs.log_of(name) for name in names], axis=0)
-            small, large = (_cell_logs(surface, int(c)) for c in (order.argmin(), order.argmax()))
-            small = large | {name: small[name] for name in names}
-            moved = surface.optimum(large, scatters=False) - surface.optimum(small, scatters=False)
-            cost = surface.bend[:, self.j, self.j] * moved[:, self.j] ** 2 / 2
-            is_small = float((cost < TRANSFERS).mean())
-            verdict = UNTOLD
-            if is_small >= SURE:
-                verdict = YES
-            elif is_small <= 1 - SURE:
-                verdict = NO
-            middle, low, high = interval(cost, LEVEL)
-            over = " and ".join(names)
-            results.append({"over": over, "cost": middle, "low": low, "high": high, "verdict": verdict})
-        return results
-
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        laws = {"law": list(self.surface.sizes), "numbers": self.numbers}
-        return laws | {"constant": self.constant, "flags": self.flags}
+        return {"law": list(self.surface.sizes), "numbers": self.numbers, "flags": self.flags}
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +176,7 @@ def _lacking(surface: Surface, inside: NDArray[np.bool_]) -> Reason | None:
         decades, count = float(np.ptp(column)) / math.log(10), len(np.unique(column.round(2)))
         if decades < DECADES[name]:
             return Reason("decades", {"column": name, "decades": decades, "needed": DECADES[name]})
-        if count < _DISTINCT:
+        if count < FEWEST_VALUES:
             return Reason("few values", {"column": name, "count": count})
     if surface.sizes[:2] == ("params", "tokens"):
         centered = logs - logs.mean(axis=0)

@@ -20,11 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput
-from sweeplab.formatting import short
 from sweeplab.laws.core import Array
 from sweeplab.laws.hyperparameters.runs import SearchedRuns, runs_of_frame
 from sweeplab.laws.points import EACH, Points, TuningRecord, points_of_frame
-from sweeplab.laws.surrogate import DEPARTURE, Columns, condition, fit_scales
+from sweeplab.laws.surrogate import DEPARTURE, MOST_ROWS, Columns, condition, fit_scales
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,8 +40,7 @@ _LEAST_TRIALS = 3  # of a cell that are kept, however far
 _SHOWN = 6  # the best trials of a cell, one of which is the best
 _MARGIN = 0.5  # of half the range tried, beyond either end
 _ALONG, _DRAWN = 17, 24  # values of a cell's grid, if one or several are searched
-_MOST_CELLS, _MOST_ROWS = 60, 600  # the joint draw over all grids takes the cube of their values
-_EDGE = 0.25  # how likely a best value lies beyond the values tried, before a wider range is the cure
+_MOST_CELLS = 60  # the joint draw over all grids takes the cube of their values
 
 
 @dataclass(frozen=True)
@@ -50,25 +48,12 @@ class Excess:
     """Draws of the excess of log loss of each cell, [S, C].
 
     `level` [C] is the expected log loss of the best value tried, and `n_trials` [C] the number of values that compete
-    for it. `beyond` [J, 2] is how likely the best value of any cell lies below or above all values tried, and `tried`
-    [J, 2] the lowest and highest of them.
+    for it.
     """
 
     draws: Array
-    beyond: Array
-    tried: Array
     level: Array
     n_trials: Array
-
-    def cure(self, runs: SearchedRuns) -> str:
-        """Return what would make the excess smaller."""
-        if self.beyond.max(initial=0.0) < _EDGE:
-            return "run more trials in every cell"
-        j, side = np.unravel_index(int(self.beyond.argmax()), self.beyond.shape)
-        where = "below"
-        if side == 1:
-            where = "above"
-        return f"search {runs.names[j]} {where} {short(float(self.tried[j, side]))} too, at every size"
 
 
 def searched_points(
@@ -109,7 +94,7 @@ def record_of(read: Callable[[], SearchedRuns]) -> Callable[[Points], TuningReco
         if points.is_lowest:
             levels = np.where(is_own, excess.level[cells], np.nan)
             luck = _luck(np.log(points.columns["loss"]), levels, excess.n_trials[cells])
-        return TuningRecord(excess.draws[:, cells], luck, excess.cure(runs), runs.columns)
+        return TuningRecord(excess.draws[:, cells], luck)
 
     return record
 
@@ -164,7 +149,7 @@ def excess_of(runs: SearchedRuns) -> Excess | None:
     near = y < trials.lowest[cell] + _NEAR
     for of_cell in by_cell:
         near[of_cell[:_LEAST_TRIALS]] = True
-    kept = np.flatnonzero(near)[-_MOST_ROWS:]
+    kept = np.flatnonzero(near)[-MOST_ROWS:]
     n_searched, n_sizes = x.shape[1], sizes.shape[1]
     is_searched = np.repeat([True, False], [n_searched, n_sizes])
     columns = Columns(is_searched, np.ones(n_searched + n_sizes, np.bool_))
@@ -182,14 +167,9 @@ def excess_of(runs: SearchedRuns) -> Excess | None:
     root = directions * np.sqrt(np.maximum(spread, 0.0))
     drawn = predicted.mean + np.random.default_rng(0).standard_normal((N_DRAWS, len(values))) @ root.T
     losses = drawn.reshape(N_DRAWS, runs.n_cells, per_cell)
-    best = losses.argmin(2)
-    at = values.reshape(runs.n_cells, per_cell, n_searched)[np.arange(runs.n_cells), best]
-    beyond = np.stack([(at < low - 1e-9).mean(0), (at > high + 1e-9).mean(0)], 2).max(0)
     lowest_tried = losses[:, :, :most].min(2)
     return Excess(
         draws=lowest_tried - losses.min(2),
-        beyond=beyond,
-        tried=np.exp(np.stack([low, high], 1)),
         level=lowest_tried.mean(0),
         n_trials=np.bincount(cell[y < trials.lowest[cell] + _NEAR], minlength=runs.n_cells).astype(float),
     )

@@ -19,12 +19,12 @@ from sweeplab.formatting import listed, rounded, several
 from sweeplab.hyperparameters import TABLE
 from sweeplab.laws.columns import (
     ROLES,
-    guessed_columns,
-    named_column,
-    own_columns,
+    SHAPE,
+    coerced,
     pairs_of,
     parse_columns,
     read_columns,
+    role_columns,
     rows_where,
 )
 from sweeplab.laws.core import Array
@@ -42,12 +42,8 @@ OTHER_NAMES = {
     "weight_decay": "wd lambda decay",
 }
 SIZES = ("params", "tokens", "n_embd", "n_layer")
-SHAPE = ("n_embd", "n_layer")
-_SHORT = {"N": "params", "D": "tokens"}
-_SAME_SIZE = {
-    "params": 0.01,
-    "tokens": 0.05,
-}  # of log sizes in one cell: a batch size need not divide the tokens
+# Of log sizes in one cell: a batch size need not divide the tokens.
+_SAME_SIZE = {"params": 0.01, "tokens": 0.05}
 _NOT_SEARCHED = {"seed", "max_iters", "data_limit", *SHAPE}
 _MOST_SEARCHED = 3
 _FOLLOWS = 0.999  # the correlation within cells of a value that is computed from another
@@ -59,8 +55,7 @@ class SearchedRuns:
     """Runs with logs: searched values `x` [n, J], losses `y` [n], and the sizes of cells `logs` [C, k].
 
     `cell` [n] is each run's. `said` describes the columns, `dropped` counts rows that are left out, and `notes` says
-    what was not searched. `columns` are those of the table that have the searched values. Where rows are means over
-    seeds, `seeds` [n] counts these.
+    what was not searched. Where rows are means over seeds, `seeds` [n] counts these.
     """
 
     names: tuple[str, ...]
@@ -72,7 +67,6 @@ class SearchedRuns:
     said: Mapping[str, str]
     dropped: Mapping[str, int]
     notes: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
     seeds: Array | None = None
 
     @property
@@ -81,10 +75,10 @@ class SearchedRuns:
         return len(self.logs)
 
     def cell_name(self, c: int) -> str:
-        """Return a cell's name by its sizes."""
-        shown = [name for name in (*SHAPE, "params", "tokens") if name in self.sizes]
+        """Return a cell's name by its sizes; width and depth are said in place of params."""
+        shown = [name for name in (*reversed(SHAPE), "params", "tokens") if name in self.sizes]
         if set(SHAPE) <= set(shown):
-            shown = [name for name in shown if name != "params"]
+            shown.remove("params")
         return ",".join(f"{name}={rounded(math.exp(float(self.log_of(name)[c])))}" for name in shown)
 
     def over(self, names: Sequence[str]) -> SearchedRuns:
@@ -156,25 +150,23 @@ class SearchedRuns:
 
 
 def parse_searched(text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Split "params=N,loss=L,learning_rate=lr" into the columns of roles, and those of searched values and shapes.
+    """Split "params=N,loss=L,learning_rate=lr" into the columns of roles, and those of searched values.
 
     Raises:
         BadInput: a name that is neither a role nor a hyperparameter, or is named twice.
     """
-    roles, searched, problems = [], dict[str, str](), []
+    roles, searched = [], dict[str, str]()
     for pair, name, column in pairs_of(text):
         if name in ROLES or not column:
             roles.append(pair)
         elif name not in TABLE:
             allowed = (*ROLES, *OTHER_NAMES)
             like = nearest(name, {*allowed, *TABLE})
-            problems.append(Problem(f"--columns has no {name!r}", ", ".join(allowed), like))
+            raise BadInput(Problem(f"--columns has no {name!r}", ", ".join(allowed), like))
         elif name in searched:
-            problems.append(Problem(f"--columns names {name!r} twice"))
+            raise BadInput(f"--columns names {name!r} twice")
         else:
             searched[name] = column
-    if problems:
-        raise BadInput(*problems)
     if not roles:
         return {}, searched
     return parse_columns(",".join(roles)), searched
@@ -188,7 +180,7 @@ def parse_at(text: str) -> dict[str, float]:
     """
     target = {}
     for pair, written, number in pairs_of(text):
-        name = _SHORT.get(written, written)
+        name = {"N": "params", "D": "tokens"}.get(written, written)
         if name not in SIZES and name != "flops" and name not in TABLE:
             allowed = ", ".join((*SIZES, "flops", "N", "D", "a searched hyperparameter"))
             raise BadInput(Problem(f"--at has no {name!r}", allowed, nearest(name, (*SIZES, *TABLE))))
@@ -216,17 +208,18 @@ def runs_of_frame(
     Raises:
         BadInput: no such column, no loss, no size, nothing searched, or a cell that is not a number.
     """
-    if where:
-        frame = rows_where(frame, where, source)
+    frame = rows_where(frame, where, source)
     known = [str(name) for name in frame]
-    roles, chosen = _columns(known, dict(columns or {}), dict(named or {}), source)
+    chosen = dict(named or {})
+    for column in chosen.values():
+        if column not in known:
+            like = nearest(column, known)
+            raise BadInput(Problem(f"{source}: no column {column!r}", ", ".join(known), like))
+    roles, _ = role_columns(known, columns or {}, source, taken=chosen.values())
     read = read_columns(frame, roles, source)
-    words = {role: column.words for role, column in read.items()}
     values = {role: column.values for role, column in read.items()}
-    if "tokens" not in values and {"flops", "params"} <= values.keys():
-        values["tokens"] = values["flops"] / (6 * values["params"])
-        words["tokens"] = "flops / (6 params)"
-    for name, column in chosen.items():
+    words = {role: column.words for role, column in read.items()}
+    for name, column in _hyperparameters(known, [column.name for column in read.values()], chosen).items():
         values[name] = _numbers(frame, column, name, source)
         words[name] = f"column {column}"
     sizes = [name for name in SIZES if name in values]
@@ -234,8 +227,9 @@ def runs_of_frame(
         what = f"{source}: no column is a size; name params, tokens, n_embd or n_layer with --columns"
         raise BadInput(Problem(what, ", ".join(known)))
     is_run = np.isfinite(np.stack([values[name] for name in ("loss", *sizes)])).all(0)
-    names = [name for name in (*OTHER_NAMES, *chosen) if name in chosen and name not in _NOT_SEARCHED]
-    names = [name for name in dict.fromkeys(names) if only is None or name in only]
+    names = [name for name in values if name not in (*ROLES, *_NOT_SEARCHED)]
+    if only is not None:
+        names = [name for name in names if name in only]
     _, cell = _cells([np.log(values[name][is_run]) for name in sizes], sizes)
     searched, notes = _searched({name: values[name][is_run] for name in names}, cell)
     if not searched:
@@ -259,59 +253,36 @@ def runs_of_frame(
         said={name: words[name] for name in (*sizes, "loss", *searched)},
         dropped={why: count for why, count in dropped.items() if count},
         notes=notes,
-        columns=tuple(chosen[name] for name in searched),
     )
 
 
-def _columns(
-    known: Sequence[str], asked: dict[str, str], named: dict[str, str], source: str
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the columns of roles, and those of hyperparameters: named ones, those of that name, those of another."""
-    taken = {named_column(column, known)[0] for column in (*asked.values(), *named.values())}
-    roles = own_columns([name for name in known if name not in taken]) | asked
-    taken |= {named_column(column, known)[0] for column in roles.values()}
-    roles = guessed_columns([name for name in known if name not in taken], taken) | roles
-    roles.pop("group", None)
-    taken |= {named_column(column, known)[0] for column in roles.values()}
-    if "loss" not in roles:
-        losses = [name for name in known if "loss" in name.lower() and name not in taken]
-        if len(losses) != 1:
-            what = f"{source}: which column is the loss? name it with --columns loss=COLUMN"
-            raise BadInput(Problem(what, ", ".join(losses or known), nearest("loss", known)))
-        roles["loss"] = losses[0]
-        taken.add(losses[0])
-    for column in named.values():
-        if column not in known:
-            raise BadInput(
-                Problem(f"{source}: no column {column!r}", ", ".join(known), nearest(column, known))
-            )
-    chosen = {name: named.get(name, name) for name in TABLE if name in named or name in {*known} - taken}
+def _hyperparameters(known: Sequence[str], taken: Sequence[str], named: Mapping[str, str]) -> dict[str, str]:
+    """The columns of hyperparameters, those of OTHER_NAMES first: named ones, those of that name, or of another."""
+    columns = {name: name for name in known if name in TABLE and name not in taken} | dict(named)
     for name, others in OTHER_NAMES.items():
-        free = [column for column in known if column not in taken and column not in chosen.values()]
-        match = [column for column in free if column.lower() in others.split()]
-        if match:
-            chosen.setdefault(name, match[0])
-    return roles, chosen
+        for column in known:
+            is_free = column not in taken and column not in columns.values()
+            if is_free and column.lower() in others.split():
+                columns.setdefault(name, column)
+    first = [name for name in OTHER_NAMES if name in columns]
+    return {name: columns[name] for name in dict.fromkeys([*first, *columns])}
 
 
 def _numbers(frame: pd.DataFrame, column: str, name: str, source: str) -> Array:
-    """Return a column's numbers; NaN for what is no number, unless some are: then the others are refused."""
-    import pandas as pd
-
-    texts = frame[column]
-    if pd.api.types.is_bool_dtype(texts):
-        return np.full(len(frame), np.nan)
-    values = np.asarray(pd.to_numeric(texts, errors="coerce").to_numpy(float, na_value=np.nan), np.float64)
-    bad = texts[np.isnan(values) & texts.notna().to_numpy()]
-    if len(bad) and np.isfinite(values).any() and (name in SHAPE or len(bad) < len(texts) / 2):
-        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-        cell = f"{str(bad.iloc[0])[:60]!r} in {frame.index.name or 'row'} {bad.index[0]}{more}"
+    """A column's numbers; NaN for what is no number, unless most are: then the others are refused."""
+    cells = frame[column]
+    values = coerced(cells)
+    if cells.dtype == bool:
+        values = np.full(len(cells), np.nan)
+    bad = cells[np.isnan(values) & cells.notna().to_numpy()]
+    if len(bad) and len(bad) < len(cells) / 2:
+        cell = f"{str(bad.iloc[0])[:60]!r} in {frame.index.name or 'row'} {bad.index[0]}"
         raise BadInput(f"{source}: column {column!r} ({name}): {cell} is not a number")
     return values
 
 
 def _searched(values: Mapping[str, Array], cell: Index) -> tuple[list[str], tuple[str, ...]]:
-    """Return the names of the values that vary within cells, each by itself, and what is said of others."""
+    """The names of the values that vary within cells, each by itself, and what is said of others."""
     searched, notes, away = list[str](), list[str](), dict[str, Array]()
     for name, numbers in values.items():
         is_positive = np.isfinite(numbers) & (numbers > 0)
@@ -323,25 +294,20 @@ def _searched(values: Mapping[str, Array], cell: Index) -> tuple[list[str], tupl
         n_varied = len(np.unique(cell[np.abs(centered) > 1e-6]))
         if n_varied < max(1, 0.3 * (cell.max() + 1)) or np.abs(centered).max() < _LEAST_STEP:
             continue
-        follows = [other for other in searched if abs(_correlation(centered, away[other])) > _FOLLOWS]
+        centered /= np.linalg.norm(centered)
+        follows = [other for other in searched if abs(centered @ away[other]) > _FOLLOWS]
         if follows:
             notes.append(f"{name} follows {follows[0]} in every cell, and is not fitted apart from it")
         elif len(searched) == _MOST_SEARCHED:
-            notes.append(
-                f"{name} was searched too; {_MOST_SEARCHED} are fitted at once, and --columns names which"
-            )
+            notes.append(f"{name} was searched too; --columns names which {_MOST_SEARCHED} are fitted")
         else:
             searched.append(name)
             away[name] = centered
     return searched, tuple(notes)
 
 
-def _correlation(one: Array, other: Array) -> float:
-    return float(one @ other) / math.sqrt(float(one @ one) * float(other @ other))
-
-
 def _cells(logs: Sequence[Array], sizes: Sequence[str]) -> tuple[Array, Index]:
-    """Return the mean log sizes of each cell, [C, k], and the cell of each run, [n]; tokens differ within a model."""
+    """The mean log sizes of each cell, [C, k], and the cell of each run, [n]; tokens differ within a model."""
     cell = np.zeros(len(logs[0]), np.intp)
     for name, column in sorted(zip(sizes, logs, strict=True), key=lambda each: each[0] == "tokens"):
         split, label, start, model = np.empty_like(cell), -1, math.nan, -1

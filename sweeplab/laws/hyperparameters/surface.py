@@ -27,8 +27,10 @@ from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import several
+from sweeplab.laws.columns import SHAPE
 from sweeplab.laws.core import Array
-from sweeplab.laws.hyperparameters.runs import SHAPE, SearchedRuns
+from sweeplab.laws.hyperparameters.runs import SearchedRuns
+from sweeplab.laws.points import ON_PATH
 
 Rows = NDArray[np.bool_]
 
@@ -44,7 +46,6 @@ _ROUNDS, _FARTHEST = 10, 0.5  # of moving the law, and by how much at once in lo
 _LEAST_BEND = 1e-5
 _FEWEST_FREE = 6  # rows more than levels and terms
 _APART = 0.7  # correlation of log width and log depth: below, the law is in both
-ON_PATH = 0.1  # sd of a log size about a line in those before it: below, it says nothing new
 _RIDGE = 1e-9
 _MOST_CELLS = 300  # the fit takes the cube of their number
 
@@ -138,6 +139,7 @@ def law_sizes(runs: SearchedRuns) -> tuple[str, ...]:
         terms = np.column_stack([np.ones(runs.n_cells), *map(runs.log_of, kept)])
         wanted = runs.log_of(name)
         left = wanted - terms @ np.linalg.lstsq(terms, wanted, rcond=None)[0]
+        # A size on a line through those before it says nothing new.
         if not kept or left.std() >= ON_PATH:
             kept.append(name)
     return tuple(kept or runs.sizes[:1])

@@ -53,8 +53,6 @@ class BestValuesPanel(Panel, name="best_values", heading="Best value against siz
             searched = laws.searched[name]
             for quantity, entry in searched.numbers.items():
                 notes.append(f"{name}, {quantity}: {_in_words(entry)}.")
-            for constant in searched.constant:
-                notes.append(f"One {name} for every {constant['over']} {constant['verdict']}.")
         return cls(
             title=f"Best {' and '.join(names)} against size".replace("_", " "),
             data=concat([_table(laws, name, size) for name in names], ignore_index=True),
