@@ -54,16 +54,7 @@ def make_study(
     Raises:
         BadInput: lists every problem in the values.
     """
-    from functools import partial
-
-    from sweeplab.api import Study
-    from sweeplab.records.folders import lab_folder
-    from sweeplab.runs import find_checkpoint
-    from sweeplab.study.file.reading import read_plain
-
-    folder = lab_folder(lab)
-    find_run = partial(find_checkpoint, lab=folder)
-    return Study(read_plain({"name": name} | parts, (), allow_plugins, find_run), folder)
+    return load_study({"name": name} | parts, lab=lab, allow_plugins=allow_plugins)
 
 
 def load_study(

@@ -42,7 +42,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, asdict, dataclass, fields, replace
-from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -60,8 +59,6 @@ from sweeplab.hyperparameters import (
 )
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     from sweeplab.data.objectives.base import Objective
     from sweeplab.data.tokenizers import Tokenizer
 
@@ -394,30 +391,17 @@ def _file_of(part: Any) -> Path:
 
 
 # ------------------------------------------------------------------ the code of plugins
-# A file, or an installed package with an entry point. The permission to execute it is for the digest of the code,
-# wherever it lies: changed code has none, and what is executed are the bytes with this digest.
+# The permission to execute a file is for the digest of its code, wherever it lies: changed code has none, and what is
+# executed are the bytes with this digest.
 
-GROUP = "sweeplab.plugins"
 _KIND = "plugin"
 # The parts registered by the code that this process has executed, by its place and digest.
 _imported: dict[tuple[str, str], list[tuple[str, str, Any]]] = {}
 
 
-def installed() -> Mapping[str, EntryPoint]:
-    """Return the plugins of installed packages by the names of their entry points."""
-    from importlib.metadata import entry_points  # slow to import
-
-    return {point.name: point for point in entry_points(group=GROUP)}
-
-
-def is_package(place: str) -> bool:
-    """Return whether a study names an entry point, not a file."""
-    return not place.endswith(".py") and Path(place).name == place
-
-
 @dataclass(frozen=True)
 class Code:
-    """The code of a plugin: a file, or the name of an entry point; its content and the digest of that."""
+    """The code of a plugin: its file, its content and the digest of that."""
 
     place: str
     content: bytes
@@ -425,23 +409,13 @@ class Code:
 
     @classmethod
     def at(cls, place: str) -> Code:
-        """Return the code at a place, without executing any of it.
+        """Return the code of a file, without executing any of it.
 
         Raises:
-            OSError: there is no such file, or no such package is installed.
+            OSError: there is no such file.
         """
-        if not is_package(place):
-            content = read_bytes(Path(place))
-            return cls(place, content, hashlib.sha256(content).hexdigest())
-        point = installed().get(place)
-        if point is None:
-            raise FileNotFoundError(
-                2, f"no installed package has an entry point of this name in {GROUP}", place
-            )
-        digest = hashlib.sha256()
-        for file in _sources(point.module.partition(".")[0]):
-            digest.update(str(file).encode() + b"\0" + read_bytes(file))
-        return cls(place, b"", digest.hexdigest())
+        content = read_bytes(Path(place))
+        return cls(place, content, hashlib.sha256(content).hexdigest())
 
     @property
     def is_allowed(self) -> bool:
@@ -472,30 +446,18 @@ class Code:
                 add(*part)
             return _imported[key]
         before = len(added)
-        try:
-            self._execute()
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            raise BadInput(said(error, Path(self.place))) from error
-        _imported[key] = added[before:]
-        return _imported[key]
-
-    def _execute(self) -> None:
-        if is_package(self.place):
-            point = installed()[self.place]
-            if point.module in sys.modules:  # imported before its parts were asked for
-                importlib.reload(sys.modules[point.module])
-            point.load()
-            return
         module = ModuleType(f"sweeplab_plugin_{self.digest[:12]}")
         module.__file__ = self.place
         sys.modules[module.__name__] = module  # inspect, pickle and dataclasses look there
         try:
             exec(compile(self.content, self.place, "exec"), module.__dict__)
-        except BaseException:
+        except BaseException as error:
             del sys.modules[module.__name__]
-            raise
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            raise BadInput(said(error, Path(self.place))) from error
+        _imported[key] = added[before:]
+        return _imported[key]
 
 
 def import_allowed(place: str, digest: str) -> bool:
@@ -514,13 +476,3 @@ def import_allowed(place: str, digest: str) -> bool:
         return False
     code.parts()
     return True
-
-
-def _sources(package: str) -> list[Path]:
-    module = PathFinder.find_spec(package)  # which imports nothing
-    if module is None or module.origin is None:
-        return []
-    origin = Path(module.origin)
-    if origin.name == "__init__.py":
-        return sorted(origin.parent.rglob("*.py"))
-    return [origin]

@@ -230,19 +230,18 @@ def trace(
         steps = [each._asdict() for each in trace_token(shape, weights, token, at, n_values=values)]
         answer |= {"token": token, "position": at}
     else:
-        from sweeplab.runs.inspecting import attention_maps, likely_tokens, traced_prompt
+        from sweeplab.runs.generating import Writer, chosen
+        from sweeplab.runs.inspecting import attention_maps, traced_prompt
 
         steps = traced_prompt(opened, prompt, position, values)
-        answer |= {"prompt": prompt, "next": likely_tokens(opened, prompt, position, top)}
+        writer = Writer(opened, prompt, *chosen(opened.values, {}))
+        answer |= {"prompt": prompt, "next": writer.ranked(top)}
         if page:
             from sweeplab.report.models import write_attention
 
             maps = attention_maps(opened, prompt, layer)
             write_attention(opened.run_id, prompt, maps, page)
-            drawn = [
-                {**vars(layer_map), "heads": list(layer_map.heads), "weights": layer_map.weights.tolist()}
-                for layer_map in maps
-            ]
+            drawn = [{**vars(layer_map), "weights": layer_map.weights.tolist()} for layer_map in maps]
             answer |= {"page": str(page), "attention": drawn}
     if layer is not None:
         steps = [each for each in steps if f"blocks.{layer}." in each["name"]]

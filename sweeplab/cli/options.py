@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,23 +31,6 @@ def study_files(ctx: typer.Context, incomplete: str) -> list[str]:
 def is_literal(word: str) -> bool:
     """Return whether a shell and a command take a word from a file or folder as it is written."""
     return shlex.quote(word) == word and not word.startswith("-")
-
-
-def cells(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the cells of the named study, or of the latest one, whose names start with `incomplete`."""
-    # While an option lacks its value, the arguments before it are not parsed yet.
-    lab, named = ctx.params.get("lab"), next(iter(ctx.args), None)
-    keys: list[str] = []
-    with suppress(BadInput, OSError, KeyError, TypeError):  # a damaged plan: `doctor` names it
-        if named is None or named in study_names(lab_folder(lab)):
-            folder = latest_study(lab) if named is None else find_study(lab, named)
-            keys = [cell["cell"] for cell in folder.read(folder.plan_file)["cells"]]
-        else:
-            from sweeplab.study.file.reading import read_study
-            from sweeplab.study.space import cells_named
-
-            keys = [cell.key for cell in cells_named(read_study(file_of(named)), None, None)]
-    return [key for key in keys if key.startswith(incomplete) and is_literal(key)]
 
 
 def option(metavar: str, help: str, *names: str, **settings: Any) -> Any:
@@ -82,10 +64,9 @@ StudyOrTrial = Annotated[
 ]
 NewName = Annotated[str, argument("NEW", "The new name.")]
 Name = Annotated[str | None, option("NAME", "Name of the study, instead of the file's.")]
-_CELL = {"autocompletion": cells}
-OneCell = Annotated[str | None, option("CELL", "Only this cell.", **_CELL)]
+OneCell = Annotated[str | None, option("CELL", "Only this cell.")]
 ShownCell = Annotated[
-    str | None, option("CELL", "Only this cell; of several trials, the one in it.", "--cell", **_CELL)
+    str | None, option("CELL", "Only this cell; of several trials, the one in it.", "--cell")
 ]
 Run = Annotated[
     str,

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from sweeplab.formatting import json_ready, on_one_line, several, visible
 
@@ -131,8 +131,6 @@ def write_line(text: str) -> None:
 # What a command found, and how to show it: a text, or a function that prints it. A command that returns one has --json.
 Answer = tuple[Any, str | Callable[[Any], None]]
 WIDE = 240
-# A column of text may be wrapped down to this width.
-TEXT_WIDTH = 20
 
 
 def print_answer(answer: Answer, as_json: bool) -> None:
@@ -219,8 +217,7 @@ def print_rows(
 ) -> None:
     """Print rows as a table with all keys, or with `keys`; every column is right-aligned except those of `text`.
 
-    Columns that hold only zeros and dashes are left out. On a narrow terminal headings are wrapped; if that is not
-    enough, the table is printed in parts, each with the first column. Nothing is cut.
+    Columns that hold only zeros and dashes are left out. On a narrow terminal cells are folded; nothing is cut.
     """
     from rich.table import Column, Table
 
@@ -228,43 +225,14 @@ def print_rows(
     shown = [key for key in known if any(row.get(key) not in (0, None) for row in rows)]
     if not shown:
         return
-    screen = console()
-    titles = {key: key.replace("_", " ") for key in shown}
-    cells = {key: [cell_text(row.get(key)) for row in rows] for key in shown}
-    widths = {key: max(map(len, [titles[key], *cells[key]])) for key in shown}
-    parts, is_narrow = [widths], _width(widths) > screen.width
-    if is_narrow:
-        for key in shown:
-            widths[key] = max(map(len, [*titles[key].split(), *cells[key]]))
-            if key in text and key != shown[0]:  # it is folded
-                widths[key] = min(widths[key], max(TEXT_WIDTH, len(titles[key])))
-        parts = _parts(widths, screen.width)
-    for part in parts:
-        columns = []
-        for key in part:
-            column = Column(titles[key], overflow="fold", justify="left" if key in text else "right")
-            if is_narrow and (key == shown[0] or key not in text):
-                column.width = part[key]
-            columns.append(column)
-        table = Table(*columns, box=None, header_style="bold", pad_edge=False)
-        for row in zip(*(cells[key] for key in part), strict=True):
-            table.add_row(*row)
-        screen.print(table)
-
-
-def _parts(widths: Mapping[str, int], room: int) -> list[dict[str, int]]:
-    """Split columns of these widths over tables that fit, each with the first column."""
-    first, *others = widths
-    parts = [{first: min(widths[first], room // 2)}]
-    for key in others:
-        if len(parts[-1]) > 1 and _width(parts[-1]) + 2 + widths[key] > room:
-            parts.append({first: parts[0][first]})
-        parts[-1][key] = widths[key]
-    return parts
-
-
-def _width(columns: Mapping[str, int]) -> int:
-    return sum(columns.values()) + 2 * (len(columns) - 1)
+    columns = []
+    for key in shown:
+        justify: Literal["left", "right"] = "left" if key in text else "right"
+        columns.append(Column(key.replace("_", " "), overflow="fold", justify=justify))
+    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
+    for row in rows:
+        table.add_row(*(cell_text(row.get(key)) for key in shown))
+    console().print(table)
 
 
 def cell_text(value: Any) -> str:

@@ -27,7 +27,7 @@ from sweeplab.sweep.engines.slurm import SlurmEngine, SlurmFailure, ask, place_o
 from sweeplab.tracking.connection import SERVERS, database_file, tracking_uri
 from sweeplab.tracking.environment import device
 from sweeplab.tracking.experiment import count_studies
-from sweeplab.train.devices import CGROUP, cuda_count
+from sweeplab.train.devices import cuda_count
 from sweeplab.train.private import why_no_kernel, why_no_programs
 from sweeplab.train.program import COMPILER_CURE, compiler
 
@@ -37,10 +37,9 @@ REMOTE = {"nfs", "nfs4", "cifs", "smbfs", "smb3", "afs", "9p", "lustre", "gluste
 
 
 def machine_checks() -> Iterator[Check]:
-    """Yield the checks of devices, load, compiler and libraries."""
+    """Yield the checks of devices, compiler and libraries."""
     machine = device()
     yield device_check(machine, cuda_count())
-    yield thread_check(machine["n_cores"], cpu_quota(), os.getloadavg()[0])
     # Without a compiler every study trains except those with compile: true.
     compiled = ("compiler", "C++ compiler, for compiled steps on a CPU")
     if path := compiler():
@@ -58,28 +57,6 @@ def device_check(machine: Mapping[str, Any], n_cuda: int) -> Check:
         words += f"; torch sees {n_cuda} of the GPUs"
         return Check("devices", "GPUs", "warn", words, "install a build of torch for this driver's CUDA")
     return Check("devices", "GPUs and processor", "ok", words)
-
-
-def cpu_quota(path: Path = CGROUP / "cpu.max") -> float | None:
-    """Return how many cores' time a container may use, or None if there is no limit."""
-    try:
-        quota, period = path.read_text().split()
-        return int(quota) / int(period)
-    except (OSError, ValueError):  # no container, or "max"
-        return None
-
-
-def thread_check(n_cores: int, quota: float | None, load: float) -> Check:
-    """Compare the cores that workers use with the container's limit and the load."""
-    words = f"{several(n_cores, 'core')}, load {load:.1f}"
-    if quota is not None and quota < n_cores - 0.5:
-        words += f", limited to {quota:g} by the container"
-        cure = f"set engine: {{workers: {max(1, int(quota))}}}, or raise the container's limit"
-    elif load > 1.5 * n_cores:
-        cure = "wait for the other programs, or use fewer workers"
-    else:
-        return Check("threads", "cores, quota, load", "ok", words)
-    return Check("threads", "cores, quota, load", "warn", words, cure)
 
 
 def _libraries_check() -> Check:
@@ -122,15 +99,11 @@ def lab_checks(lab: Path) -> Iterator[Check]:
 
 def disk_check(lab: Path, free: int) -> Check:
     """Check the free space of a lab's disk."""
-    place = str(existing(lab))
-    text = f"{free / 2**30:.1f} GiB free"
+    place, text = str(existing(lab)), f"{free / 2**30:.1f} GiB free"
     if free >= WARN_BYTES:
         return Check("disk", place, "ok", text)
-    cure = f"{to_delete(lab)}; track: {{checkpoints: none}} needs less"
-    verdict: Verdict = "warn"
-    if free < BAD_BYTES:
-        verdict = "bad"
-    return Check("disk", place, verdict, text, cure)
+    verdict: Verdict = "bad" if free < BAD_BYTES else "warn"
+    return Check("disk", place, verdict, text, f"{to_delete(lab)}; track: {{checkpoints: none}} needs less")
 
 
 def _file_system(place: Path) -> str:

@@ -44,7 +44,7 @@ class AttentionPanel(Panel):
     layer: AttentionMap
 
     def _draw(self, figure: Figure) -> None:
-        heads = self.layer.heads
+        heads = range(len(self.layer.weights))
         rows, columns = math.ceil(len(heads) / _COLUMNS), min(len(heads), _COLUMNS)
         titles = [f"head {head}" for head in heads]
         figure.set_subplots(rows, columns, shared_yaxes=True, horizontal_spacing=0.02, subplot_titles=titles)
@@ -71,7 +71,7 @@ class AttentionPanel(Panel):
 
 def _weights(layer: AttentionMap) -> DataFrame:
     head, query, key = np.nonzero(layer.weights)
-    data = {"head": np.array(layer.heads)[head]}
+    data = {"head": head}
     data |= {"query": query, "query token": np.array(layer.queries)[query]}
     data |= {"key": key, "key token": np.array(layer.keys)[key]}
     return DataFrame({**data, "weight": layer.weights[head, query, key]})
@@ -86,11 +86,11 @@ def write_attention(run: str, prompt: str, maps: Sequence[AttentionMap], file: P
     n_weights = sum(each.weights.size for each in maps)
     if n_weights > MOST_WEIGHTS:
         what = f"a page of {several(n_weights, 'attention weight')}"
-        raise BadInput(Problem(what, f"at most {MOST_WEIGHTS:,}: --layer, --head or a shorter prompt"))
+        raise BadInput(Problem(what, f"at most {MOST_WEIGHTS:,}: --layer or a shorter prompt"))
     entries = {"Prompt": prompt, "Tokens": " ".join(maps[0].keys)}
     if maps[-1].place == "cross":
         entries["Target"] = " ".join(maps[-1].queries)
-    entries["Shown"] = f"{several(len(maps), 'map')} of {several(len(maps[0].heads), 'head')}"
+    entries["Shown"] = f"{several(len(maps), 'map')} of {several(len(maps[0].weights), 'head')}"
     panels = [AttentionPanel(title=each.title, data=_weights(each), layer=each) for each in maps]
     write_single_page(file, "attention", Summary(run, entries), panels)
 

@@ -27,7 +27,6 @@ from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.lab.listing import StudyTrials
 from sweeplab.model.accounting import n_params
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import MEASURED_ON
 
 if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset
@@ -234,26 +233,10 @@ def laid_out(run: LoadedRun, text: str, encoded: Sequence[Ids] | None = None) ->
 
 
 def _encoded(tokenizer: Tokenizer, text: str) -> list[Ids]:
-    encoded, place = list[Ids](), 0
-    for piece in text.split(HOLE):
-        try:
-            encoded.append(tokenizer.encode(piece).tolist())
-        except ValueError as error:
-            unknown = next((at for at, letter in enumerate(piece) if not _knows(tokenizer, letter)), None)
-            if unknown is None:
-                raise BadInput(f"in the prompt, {error}") from None
-            what = f"the prompt's character {piece[unknown]!r} at {place + unknown}"
-            raise BadInput(f"{what} is unknown to the {tokenizer.name} tokenizer") from None
-        place += len(piece) + len(HOLE)
-    return encoded
-
-
-def _knows(tokenizer: Tokenizer, character: str) -> bool:
     try:
-        tokenizer.encode(character)
-    except ValueError:
-        return False
-    return True
+        return [tokenizer.encode(piece).tolist() for piece in text.split(HOLE)]
+    except ValueError as error:
+        raise BadInput(f"in the prompt, {error}") from None
 
 
 def reader(run: LoadedRun, prompt: Prompt) -> Reader:
@@ -318,8 +301,6 @@ def _keep(folder: StudyFolder, dataset: Dataset) -> None:
     if not samples or samples == list(written.values()):
         return
     make_folder(folder.sample)
-    text = "\n\n".join(map(_as_text, samples))
-    write_whole(folder.sample / "samples.txt", text.encode("utf-8", "replace"))
     write_whole(folder.sample / "samples.json", json.dumps({"samples": samples}).encode())
 
 
@@ -334,10 +315,3 @@ def _written(checkpoint: Path, name: str, dataset: Dataset) -> dict[str, Any]:
     generated = "".join(writer.words(writer.tokens()))
     sample = {"run": name, "val_loss": run.facts["val_loss"], "prompt": text, "text": generated}
     return {**sample, **{setting: getattr(sampling, setting) for setting in DRAWN_BY}, "seed": SEED}
-
-
-def _as_text(sample: dict[str, Any]) -> str:
-    loss = f"val_loss {sample['val_loss']} {MEASURED_ON['val_loss']}"
-    how = ", ".join([loss, *(f"{name} {sample[name]}" for name in (*DRAWN_BY, "seed"))])
-    prompt = f"Prompt, from the beginning of the validation split:\n\n{sample['prompt']}"
-    return f"{sample['run']}: {how}\n\n{prompt}\n\nText:\n\n{sample['text']}\n"

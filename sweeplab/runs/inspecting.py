@@ -17,12 +17,11 @@ from sweeplab.data.prompts import check_room
 from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import find_study, read_spec, study_names
 from sweeplab.runs import open_run
-from sweeplab.runs.generating import Writer, chosen, fills_holes, named
+from sweeplab.runs.generating import Writer, fills_holes, named
 from sweeplab.study.inputs import recorded_dataset, start_weights
 
 if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset, Scored
-    from sweeplab.model.tracing import TracedStep
     from sweeplab.study.spec import StudySpec
     from sweeplab.tracking.loading import LoadedRun
 
@@ -40,7 +39,6 @@ class AttentionMap:
 
     place: str
     layer: int
-    heads: Sequence[int]
     queries: Sequence[str]
     keys: Sequence[str]
     weights: Any
@@ -69,39 +67,32 @@ def read_prompt(run: LoadedRun, text: str) -> Batch:
     return Batch(inputs, inputs, None if prompt.source is None else np.array([prompt.source]))
 
 
-def attention_maps(
-    run: LoadedRun, text: str, layer: int | None = None, head: int | None = None
-) -> list[AttentionMap]:
-    """Return the attention of each layer, or of one layer or head, over a prompt.
+def attention_maps(run: LoadedRun, text: str, layer: int | None = None) -> list[AttentionMap]:
+    """Return the attention of each layer, or of one layer, over a prompt.
 
     For a run that maps a source to a target, the prompt is followed by the target that it generates greedily.
 
     Raises:
-        BadInput: the run cannot read the prompt, or has no such layer or head.
+        BadInput: the run cannot read the prompt, or has no such layer.
     """
     from sweeplab.model.tracing import attention_weights
 
     shape = run.model.shape
-    _check("head", head, shape.n_head)
     _check("layer", layer, max(map(shape.layers, shape.of_family.sides)))
     batch = read_prompt(run, text)
     weights = attention_weights(shape, run.model.weights, batch)
     words = {"": _words(run, batch.inputs[0].tolist()), "encoder.": list[str]()}
     if batch.source is not None:
         words["encoder."] = _words(run, batch.source[0].tolist())
-    heads = [*range(shape.n_head)] if head is None else [head]
     maps = []
     for side in shape.of_family.sides:
         queries = words[side.prefix]
         for index in range(shape.layers(side)) if layer is None else [layer]:
             name = f"{side.prefix}blocks.{index}"
-            for part, where, keys in (
-                ("attention", side.name, queries),
-                ("cross", "cross", words["encoder."]),
-            ):
+            parts = (("attention", side.name, queries), ("cross", "cross", words["encoder."]))
+            for part, where, keys in parts:
                 if f"{name}.{part}" in weights:
-                    of_heads = weights[f"{name}.{part}"][heads]
-                    maps.append(AttentionMap(where, index, heads, queries, keys, of_heads))
+                    maps.append(AttentionMap(where, index, queries, keys, weights[f"{name}.{part}"]))
     return maps
 
 
@@ -111,32 +102,14 @@ def traced_prompt(run: LoadedRun, text: str, position: int | None, n_values: int
     Raises:
         BadInput: the run cannot read the prompt, or the prompt has no such position.
     """
-    return [step._asdict() | {"values": step.values[:n_values]} for step in _steps(run, text, position)]
-
-
-def likely_tokens(run: LoadedRun, text: str, position: int | None, most: int) -> list[Rows]:
-    """Return the most probable tokens after a prompt, in each of its holes, or after one of its positions.
-
-    Raises:
-        BadInput: the run cannot read the prompt, or the prompt has no such position.
-    """
-    if position is None:
-        return Writer(run, text, *chosen(run.values, {})).ranked(most)
-    shares = np.array(_steps(run, text, position)[-1].values)
-    best = np.argsort(-shares, kind="stable")[:most].tolist()
-    return [
-        [{"token": named(run, token), "id": token, "probability": float(shares[token])} for token in best]
-    ]
-
-
-def _steps(run: LoadedRun, text: str, position: int | None) -> Sequence[TracedStep]:
     from sweeplab.model.tracing import trace_batch
 
     batch = read_prompt(run, text)
     n_tokens = batch.inputs.shape[1]
     _check("position", position, n_tokens)
     at = n_tokens - 1 if position is None else position
-    return trace_batch(run.model.shape, run.model.weights, batch, at, run.model.shape.vocab_size)
+    steps = trace_batch(run.model.shape, run.model.weights, batch, at, run.model.shape.vocab_size)
+    return [step._asdict() | {"values": step.values[:n_values]} for step in steps]
 
 
 def _check(what: str, number: int | None, count: int) -> None:

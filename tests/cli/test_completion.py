@@ -72,14 +72,10 @@ def test_only_names_that_a_study_may_have_are_listed(shell: str, cli, lab: Path,
         folder.mkdir(exist_ok=True)
         for name in ("smaller", f"smart{HOSTILE}", "sm;ran", "sm ran"):
             (folder / f"{name}.yaml").write_text("")
-    plan = {"cells": [{"cell": f"n_embd=8{HOSTILE}"}, {"cell": "n_embd=16"}]}
-    (lab / "studies" / "wide" / "plan.json").write_text(json.dumps(plan))
     for command in ("show", "run", "plan"):
         found = offered(shell, f"sweeplab study {command} sm")
         assert "small-again" in found and not {each for each in found if "ran" in each}, found
     assert {"smaller", "smaller.yaml"} <= offered(shell, "sweeplab run sm")
-    cells = offered(shell, "sweeplab show wide --cell ")
-    assert "n_embd=16" in cells and not {each for each in cells if "ran" in each}
     assert "ran" not in cli("study", "run").err + cli("study", "list").out + cli("study", "show", "none").err
     (told,) = (each for each in json.loads(cli("doctor", "--json").out) if HOSTILE in each["found"])
     assert told["verdict"] == "warn"

@@ -117,7 +117,7 @@ REFUSED = [
     ("predict tiny t", "no token is before it"),
     ("predict tiny", "there is no text; allowed: RUN TEXT…, or --file FILE"),
     ("generate masked --prompt a[MASK] --beams 2", "--beams needs a decoder"),
-    ("generate mine --prompt abÉd", "the prompt's character 'É' at 2 is unknown to the char tokenizer"),
+    ("generate mine --prompt abÉd", "in the prompt, character 'É' at 2 is not among the 27"),
     ("generate mine --prompt a --top-p 2", "--top-p is 2.0; allowed: a number from above 0 to 1"),
     ("generate mine --prompt a --temperature -1", "--temperature is -1.0; allowed: a number, at least 0"),
     ("generate mine --prompt a --max-new-tokens 100000000000", "allowed: a whole number from 1 to 1,048,576"),

@@ -67,7 +67,6 @@ def test_an_encoder_decoder_has_cross_attention_to_what_it_read() -> None:
     ("arguments", "words"),
     [
         (("abc", 2), "there is no layer 2; allowed: 0 to 1"),
-        (("abc", None, 5), "there is no head 5; allowed: 0 to 1"),
         (("abz",), "character 'z' at 2"),
         (("a" * 13,), "13 tokens; allowed: 1 to 12 tokens"),
     ],
@@ -92,7 +91,7 @@ def test_the_page_has_a_field_a_head_and_its_numbers(tmp_path: Path) -> None:
 
 def test_a_page_of_too_many_weights_is_refused(tmp_path: Path) -> None:
     words = ["a"] * 400
-    large = AttentionMap("decoder", 0, [0, 1], words, words, np.ones((2, 400, 400)))
+    large = AttentionMap("decoder", 0, words, words, np.ones((2, 400, 400)))
     with pytest.raises(BadInput, match="a page of 320,000 attention weights; allowed: at most 200,000"):
         write_attention("mine", "a", [large], tmp_path / "page.html")
     assert not list(tmp_path.iterdir())

@@ -249,35 +249,3 @@ def test_a_permission_is_given_once_to_this_code(file: Path) -> None:
         read_study(file)
     read_study(file, allow_plugins=True)
     read_study(file)
-
-
-PACKAGE = {
-    "my_package/__init__.py": "from pathlib import Path\nPath(__file__).with_name('it ran').touch()\n",
-    "my_package/parts.py": "from sweeplab.plugins import activation\nactivation('cubed')(lambda x: x**3)\n",
-    "my_package-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n",
-    "my_package-1.0.dist-info/entry_points.txt": "[sweeplab.plugins]\nmine = my_package.parts\n",
-}
-
-
-def test_an_installed_package_is_a_plugin(file: Path, tmp_path: Path, monkeypatch) -> None:
-    for name, text in PACKAGE.items():
-        (tmp_path / "site" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "site" / name).write_text(text)
-    monkeypatch.syspath_prepend(tmp_path / "site")
-    ran = tmp_path / "site/my_package/it ran"
-    file.write_text(
-        "name: own\nplugins: [mine]\ndata: {corpus: python-docs, tokenizer: char}\nfixed: {activation: cubed}\n"
-    )
-    with pytest.raises(BadInput, match="the plugin mine is code that would run here"):
-        read_study(file)
-    assert not ran.exists()
-    (plugin,) = read_study(file, allow_plugins=True).plugins
-    assert plugin.file == "mine" and plugin.provides == {"activation": ["cubed"]} and ran.exists()
-    assert read_study(file).plugins == [plugin]
-    (tmp_path / "site/my_package/parts.py").write_text(PACKAGE["my_package/parts.py"] + "# changed\n")
-    with pytest.raises(BadInput, match="and has changed since you allowed it"):
-        read_study(file)
-    with pytest.raises(BadInput, match=r"no plugin .min.: no installed package .*did you mean 'mine'"):
-        read_study(file, ["plugins=[min]"], allow_plugins=True)
-    for name in [name for name in sys.modules if name.startswith("my_package")]:
-        del sys.modules[name]

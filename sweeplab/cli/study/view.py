@@ -34,7 +34,7 @@ from sweeplab.cli.printing import (
 )
 from sweeplab.cli.study.show import print_confirmed, print_failures
 from sweeplab.errors import EXIT_FAILED, EXIT_INTERRUPTED
-from sweeplab.formatting import counts, duration, measured, on_one_line, out_of, several, visible
+from sweeplab.formatting import counts, duration, measured, on_one_line, out_of, several
 from sweeplab.lab import events
 from sweeplab.lab.listing import StudyState, loss_unit_of, study_state
 from sweeplab.lab.showing import places_in_words, show_study
@@ -91,16 +91,10 @@ class View:
         if self._notice:
             yield _line(self._notice, "yellow")
         if self._interrupts():
-            yield Text(visible(self._stopping()), style="yellow")
+            yield Text(STOPPING[min(self._interrupts(), len(STOPPING)) - 1], style="yellow")
         elif self._doing():
             self._spinner.update(text=Text(on_one_line(self._doing())))
             yield self._spinner
-
-    def _stopping(self) -> str:
-        interrupts = self._interrupts()
-        if interrupts == 1 and self._progress is not None and not self._progress.live:
-            return "the snapshots are written; sending the last results to tracking"
-        return STOPPING[min(interrupts, len(STOPPING)) - 1]
 
     def _doing(self) -> str:
         if self._progress is None:

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from sweeplab import plugins
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import is_address
-from sweeplab.plugins import Code, import_allowed, installed, is_package
+from sweeplab.plugins import Code, import_allowed
 from sweeplab.study.file.overrides import lay_all_over, move_shares, rename
 from sweeplab.study.file.parse import parse
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, SourceMap, beside, shown
@@ -204,9 +204,7 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
         plugin = Plugin.model_validate(entry)
     except ValidationError:
         return entry
-    place = plugin.file
-    if not is_package(place):
-        place = str(beside(problems.source.file, place))
+    place = str(beside(problems.source.file, plugin.file))
     # Of a study that was run: names suffice to look at it.
     if not allowed and "provides" in plugin.model_fields_set:
         plugins.add_names(plugin.provides, plugin.rows)
@@ -217,9 +215,7 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
         if not allowed:
             problems.add(path, _not_allowed(plugin.file), HOW)
             return entry
-        near = nearest(
-            Path(place).name, [*installed(), *(file.name for file in Path(place).parent.glob("*.py"))]
-        )
+        near = nearest(Path(place).name, [file.name for file in Path(place).parent.glob("*.py")])
         problems.add(path, f"no plugin {shown(place)}: {error.strerror}", "", near)
         return entry
     if plugin.sha256 not in ("", code.digest):
