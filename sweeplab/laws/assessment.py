@@ -122,33 +122,39 @@ def judge(
     return Verdict(IDENTIFIED, "narrow", facts)
 
 
-def gate(quantity: Quantity, points: Points, law: Law, optimum_ratio: float | None = None) -> Reason | None:
-    """Return what the design lacks for a quantity; None if it lacks nothing.
-
-    `optimum_ratio` is the log of the best tokens per parameter.
-    """
-    seen = design(points, law.columns)
-    for name in quantity.needs:
+def design_lacks(points: Points, columns: Sequence[str], needs: Sequence[str]) -> Reason | None:
+    """Return what rows lack to tell what the columns do, of which a number depends on those in `needs`."""
+    seen = design(points, columns)
+    for name in needs:
         decades, without = seen[f"decades of {name}"], seen[f"decades of {name} but for one row"]
-        distinct = int(seen[f"distinct {name}"])
-        facts = {"column": name, "decades": decades, "needed": DECADES[name], "count": distinct}
+        facts = {"column": name, "decades": decades, "needed": DECADES[name]}
         if decades < DECADES[name]:
             return Reason("decades", facts)
         if without < STANDS * DECADES[name]:
             return Reason("one row", facts | {"decades": without})
+        distinct = int(seen[f"distinct {name}"])
         if distinct < FEWEST_VALUES:
-            return Reason("few values", facts)
+            return Reason("few values", {"column": name, "count": distinct})
     for name, line, what in _LINES:
         if seen.get(name, math.inf) < SPREAD:
             return Reason("ray", {"line": line, "what": what, "spread": seen[name], "needed": SPREAD})
     if seen.get("sd across the line but for one row", math.inf) < STANDS * SPREAD:
         return Reason("ray but one", {})
-    if optimum_ratio is not None:
+    return None
+
+
+def gate(quantity: Quantity, points: Points, law: Law, optimum_ratio: float | None = None) -> Reason | None:
+    """Return what the design lacks for a quantity; None if it lacks nothing.
+
+    `optimum_ratio` is the log of the best tokens per parameter.
+    """
+    reason = design_lacks(points, law.columns, quantity.needs)
+    if reason is None and optimum_ratio is not None:
         ratios = np.log(points.columns["tokens"] / points.columns["params"])
         if float(np.abs(ratios - optimum_ratio).min()) > math.log(NEAR):
             # By what factor would give the number away.
             return Reason("far from optimum", {"factor": NEAR})
-    return None
+    return reason
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed, several, several_named, short
-from sweeplab.laws.assessment import Verdict, judge
+from sweeplab.laws.assessment import Verdict, design_lacks, judge
 from sweeplab.laws.core import LEVEL, Array, interval
-from sweeplab.laws.forms import FEWEST_VALUES
 from sweeplab.laws.hyperparameters.runs import SIZES, SearchedRuns
 from sweeplab.laws.hyperparameters.surface import Surface, fit_surface
-from sweeplab.laws.points import DECADES, SPREAD, Points, path_of
+from sweeplab.laws.points import Points, path_of
 from sweeplab.laws.sentences import Reason, sentence
 
 FEWEST_CELLS = 6  # with an optimum between their values
@@ -169,22 +168,11 @@ def _sides(surface: Surface, j: int) -> Array:
 
 def _lacking(surface: Surface, inside: NDArray[np.bool_]) -> Reason | None:
     """Return what the design lacks for a law in the surface's sizes, of cells with an optimum between their values."""
-    logs = np.column_stack([surface.runs.log_of(name) for name in surface.sizes])[inside]
-    if len(logs) < FEWEST_CELLS:
-        return Reason("few cells", {"cells": several(len(logs), "cell"), "needed": FEWEST_CELLS})
-    for column, name in zip(logs.T, surface.sizes, strict=True):
-        decades, count = float(np.ptp(column)) / math.log(10), len(np.unique(column.round(2)))
-        if decades < DECADES[name]:
-            return Reason("decades", {"column": name, "decades": decades, "needed": DECADES[name]})
-        if count < FEWEST_VALUES:
-            return Reason("few values", {"column": name, "count": count})
-    if surface.sizes[:2] == ("params", "tokens"):
-        centered = logs - logs.mean(axis=0)
-        across = math.sqrt(2 * max(float(np.linalg.eigvalsh(centered.T @ centered / len(logs))[0]), 0.0))
-        if across < SPREAD:
-            facts = {"line": "line of log tokens against log params", "what": "their sd across it"}
-            return Reason("ray", facts | {"spread": across, "needed": SPREAD})
-    return None
+    count = int(inside.sum())
+    if count < FEWEST_CELLS:
+        return Reason("few cells", {"cells": several(count, "cell"), "needed": FEWEST_CELLS})
+    sizes = {name: np.exp(surface.runs.log_of(name)[inside]) for name in surface.sizes}
+    return design_lacks(Points(sizes, np.ones(count)), surface.sizes, surface.sizes)
 
 
 def _cell_logs(surface: Surface, c: int) -> dict[str, float]:
