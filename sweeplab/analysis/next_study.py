@@ -1,13 +1,12 @@
-"""A study's next runs: its cells and larger ones as candidates, and a study file that trains the chosen ones."""
+"""A study's next runs: its cells and larger ones as candidates, and the study that grows by the chosen ones."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,19 +29,10 @@ STEPS_UP = 3  # beyond the study's largest value of an axis, as far apart as its
 _DRAWS = 8  # of a cell's space, to see whether its size rests on what is searched
 
 
-def study_candidates(
-    lab: Path | None, names: Sequence[str], counting: Counting, points: Points
-) -> tuple[StudySpec, Candidates]:
-    """Return the study of all that could be run next, and its cells; the first of the names says how runs are made.
-
-    Where the points are of one depth, so are the cells.
-    """
-    from sweeplab.lab.listing import find_study, study_names
-
-    folders = [find_study(lab, name) for name in names]
+def study_candidates(folder: StudyFolder, counting: Counting, points: Points) -> Candidates:
+    """Return the cells of a study, those between them and larger ones; of the points' depth where they have one."""
     depths = sorted({round(depth) for depth in points.shape.get("n_layer", ()) if depth == depth})
-    spec = candidate_study(folders, study_names(folders[0].lab), depths)
-    return spec, cell_candidates(spec, folders[0].data.sizes, counting)
+    return cell_candidates(candidate_study(folder, depths), folder.data.sizes, counting)
 
 
 def grow_by_law(folder: StudyFolder) -> Done:
@@ -60,7 +50,7 @@ def grow_by_law(folder: StudyFolder) -> Done:
 
     points = read_studies(folder.lab, [folder.name]).points()
     assessed = assess(points, law_for(points, AUTO))
-    _, candidates = study_candidates(folder.lab, [folder.name], Counting(), assessed.points)
+    candidates = study_candidates(folder, Counting(), assessed.points)
     budget, quantity = spent(assessed.points) / 2, find_quantity(assessed, None)
     chosen = next_runs(assessed, quantity, candidates.like(assessed.points, budget), budget).as_dict()
     half = chosen["half_width"]
@@ -69,14 +59,10 @@ def grow_by_law(folder: StudyFolder) -> Done:
     return grow(folder, runs, f"{chosen['quantity']} {sign}{half['then']:.2g}")
 
 
-def candidate_study(
-    folders: Sequence[StudyFolder], taken: Sequence[str] = (), depths: Sequence[int] = ()
-) -> StudySpec:
-    """Return the first study with a new name and the grid of candidates.
+def candidate_study(folder: StudyFolder, depths: Sequence[int] = ()) -> StudySpec:
+    """Return a study with the grid of candidates, and as many seeds as every cell of it has.
 
-    The grid has its own sizes and lengths with values between and above; of `depths` only one, it has that one. There
-    are as many seeds as every cell of the study has, all unused so far: a cell that was trained before gives new
-    information.
+    The grid has the study's own sizes and lengths with values between and above; of `depths` only one, it has that one.
 
     Raises:
         BadInput: there is nothing to vary, or there are too many cells.
@@ -85,8 +71,7 @@ def candidate_study(
     from sweeplab.study.file.reading import read_study
     from sweeplab.study.spec import DEFAULT_TRIALS_PER_CELL, ConditionalSeed
 
-    specs = [read_spec(folder) for folder in folders]
-    spec = specs[0]
+    spec = read_spec(folder)
     grid = {name: _extended(spec.grid[name]) for name in AXES if name in spec.grid}
     if len(depths) == 1 and "n_layer" in grid:
         grid["n_layer"] = list(depths)
@@ -94,17 +79,12 @@ def candidate_study(
         raise BadInput(f"the grid of {spec.name} has no size to vary")
     count = math.prod(len(values) for values in (spec.grid | grid).values())
     if count > MOST:
-        many = f"{several(count, 'cell')} are too many"
-        raise BadInput(f"{many}: at most {MOST:,}")
-    used = [seed for one in specs for seed in one.seed_numbers]
+        raise BadInput(f"{several(count, 'cell')} are too many: at most {MOST:,}")
     each_cell = sum(not isinstance(each, ConditionalSeed) for each in spec.seeds)
-    seeds = list(range(max(used) + 1, max(used) + 1 + each_cell))
     trials = spec.budget.trials_per_cell or (DEFAULT_TRIALS_PER_CELL if spec.search else 1)
     overrides = [f"grid.{name}={json.dumps(values)}" for name, values in grid.items()]
-    overrides += [f"seeds={json.dumps(seeds)}", f"budget={json.dumps({'trials_per_cell': trials})}"]
-    numbered = (f"{spec.name}-next{number}" for number in ("", *range(2, 1000)))
-    free = next(each for each in numbered if each not in taken)
-    return read_study(folders[0].canonical_file, overrides, free)
+    overrides += [f"seeds={[*range(each_cell)]}", f"budget={json.dumps({'trials_per_cell': trials})}"]
+    return read_study(folder.canonical_file, overrides)
 
 
 def cell_candidates(spec: StudySpec, sizes: Sizes, counting: Counting) -> Candidates:
@@ -133,31 +113,6 @@ def cell_candidates(spec: StudySpec, sizes: Sizes, counting: Counting) -> Candid
     runs = len(spec.seeds) * (spec.budget.trials_per_cell or 1)
     cost = runs * np.array([float(row["train_flops"]) for row in rows])
     return Candidates(columns, cost, tuple(kept), weight=len(spec.seeds))
-
-
-def next_study_text(
-    spec: StudySpec, chosen: Sequence[Mapping[str, Any]], times: Sequence[int], why: str
-) -> str:
-    """Return the study file of some cells of a study; a cell chosen several times gets as many seeds.
-
-    `why` is its first line.
-    """
-    from sweeplab.study.file.template import study_file
-
-    written = spec.as_written() | {"grid": {}}
-    written["cells"] = [{name: _plain(value) for name, value in cell.items()} for cell in chosen]
-    seeds = list(written["seeds"])
-    for cell, count in zip(chosen, times, strict=True):
-        is_cell = " and ".join(f"{name} == {value!r}" for name, value in cell.items())
-        for _ in range((count - 1) * len(spec.seeds)):
-            seeds.append({"seed": spec.first_seed + len(seeds), "when": is_cell})
-    return study_file(written | {"seeds": seeds}, [why])
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return list(value)
-    return value
 
 
 def _extended(values: Iterable[int]) -> list[int]:

@@ -1,17 +1,12 @@
-"""The study file of the next runs has the chosen cells, no others, and each as often as it was chosen."""
+"""The candidates of a study's next runs: its own cells and larger ones, counted as its points are."""
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
 
-from sweeplab.analysis.next_study import (
-    candidate_study,
-    cell_candidates,
-    next_study_text,
-)
+from sweeplab.analysis.next_study import candidate_study, cell_candidates
 from sweeplab.analysis.studies import Counting
 from sweeplab.errors import BadInput
 from sweeplab.lab.identity import write_study
@@ -19,7 +14,6 @@ from sweeplab.laws.columns import Conventions
 from sweeplab.laws.next_runs import Candidates
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.reading import read_study
-from sweeplab.study.space import Space, cells
 from sweeplab.study.spec import Engine
 from sweeplab.sweep.planning import make_plan
 
@@ -56,19 +50,18 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, int]:
 
 @pytest.fixture(scope="module")
 def candidates(small) -> Candidates:
-    return cell_candidates(candidate_study([small[0]]), small[1], Counting())
+    return cell_candidates(candidate_study(small[0]), small[1], Counting())
 
 
 @pytest.mark.slow
 def test_the_candidates_are_the_studys_own_cells_and_some_between_and_above(small, candidates) -> None:
-    spec = candidate_study([small[0]])
-    assert spec.name == "small-next" and spec.seeds == [5]
+    spec = candidate_study(small[0])
+    assert len(spec.seeds) == 1
     assert spec.grid["activation"] == ["gelu", "relu"]
     assert spec.grid["n_embd"] == [16, 32, 64, 128, 256]
     assert spec.grid["max_iters"] == [20, 40, 80, 160, 320, 1280, 5120, 20480]
-    assert candidate_study([small[0]], ["small-next"]).name == "small-next2"
     found = candidates
-    assert found.n == 2 * 5 * 8 and max(found.columns["params"]) <= 2e6
+    assert len(found.cost) == 2 * 5 * 8 and max(found.columns["params"]) <= 2e6
     alone = spec.model_copy(update={"engine": Engine(stack=1)})  # no stack is timed, which takes many seconds
     plan = make_plan(alone, small[0].lab)[0]
     assert [dict(cell) for cell in found.cells] == [each.values for each in plan.cells]
@@ -79,7 +72,7 @@ def test_the_candidates_are_the_studys_own_cells_and_some_between_and_above(smal
 
 
 def test_counted_as_the_points_are(small, candidates) -> None:
-    spec, total = candidate_study([small[0]]), candidates
+    spec, total = candidate_study(small[0]), candidates
     own = cell_candidates(spec, small[1], Counting(Conventions(params="non-embedding")))
     columns = {"params": "n_params_non_embedding", "tokens": "train_tokens*2"}
     named = cell_candidates(spec, small[1], Counting(columns=columns))
@@ -91,49 +84,8 @@ def test_counted_as_the_points_are(small, candidates) -> None:
         cell_candidates(spec, small[1], Counting(columns={"params": "n_parms"}))
 
 
-def test_the_file_has_exactly_the_chosen_cells(small, candidates, tmp_path: Path) -> None:
-    folder, vocab_size = small
-    spec, draw = candidate_study([folder]), random.Random(0)
-    chosen = draw.sample(candidates.cells, draw.choice([1, 4, 25, 70]))
-    times = [draw.choice([1, 1, 1, 2, 3]) for _ in chosen]
-    file = tmp_path / "next.yaml"
-    file.write_text(next_study_text(spec, chosen, times, "why"))
-    read = read_study(file)
-    left = cells(read, vocab_size)[0]
-    key = lambda cell: tuple(cell.items())  # noqa: E731
-    seeds = {key(cell.values): len(Space(read, cell, vocab_size).seeds) for cell in left}
-    assert seeds == {key(dict(cell)): count for cell, count in zip(chosen, times, strict=True)}
-
-
-def test_the_file_can_be_planned_and_is_otherwise_the_same_study(small, candidates, tmp_path: Path) -> None:
-    (folder, _), found = small, candidates
-    spec = candidate_study([folder])
-    at, times = [0, 7, 30, 31], [1, 2, 1, 1]
-    file = tmp_path / "next.yaml"
-    file.write_text(next_study_text(spec, [found.cells[k] for k in at], times, "Chosen to tell beta"))
-    assert file.read_text().startswith("# Chosen to tell beta\nname: small-next\n")
-    read, own = read_study(file), read_study(folder.canonical_file)
-    plan = make_plan(read, folder.lab)[0]
-    assert [each.values for each in plan.cells] == [dict(found.cells[k]) for k in at]
-    assert [each.seeds for each in plan.cells] == [[5], [5, 6], [5], [5]]
-    assert plan.train_flops == pytest.approx(sum(found.cost[k] * n for k, n in zip(at, times, strict=True)))
-    assert (read.data, read.fixed, read.search, read.objective) == (
-        own.data,
-        own.fixed,
-        own.search,
-        own.objective,
-    )
-    assert (read.budget, read.sampler, read.pruner, read.track) == (
-        own.budget,
-        own.sampler,
-        own.pruner,
-        own.track,
-    )
-    assert read.constraints == own.constraints
-
-
 def test_a_grid_without_sizes_is_refused(tmp_path: Path) -> None:
     text = STUDY.replace("n_embd: [16, 32], max_iters: [20, 80, 320]", "tie_weights: [true, false]")
     folder, _ = folder_of(text.replace("name: small", "name: flat"), tmp_path)
     with pytest.raises(BadInput, match="the grid of flat has no size to vary"):
-        candidate_study([folder])
+        candidate_study(folder)

@@ -1,12 +1,10 @@
-"""`sweeplab laws next`: what it prints, what it gives to programs, and the study file that it writes."""
+"""`sweeplab laws next`: what it prints, and what it gives to programs."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-from sweeplab.study.file.reading import read_study
 
 STUDY = """\
 name: tiny
@@ -50,19 +48,9 @@ def test_a_table(cli, pilot: Path) -> None:
 
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
-def test_a_study_and_the_one_that_follows_it(cli, folder: Path) -> None:
+def test_a_study(cli, folder: Path) -> None:
     (folder / "tiny.yaml").write_text(STUDY)
     assert cli("study", "run", "tiny.yaml").code == 0
-    said = cli("laws", "next", "tiny", "--flops", "1e9", "--output", "next.yaml", "--json")
-    found = json.loads(said.out)
-    planned = json.loads(cli("study", "plan", "next.yaml", "--json").out)
-    assert [run["cell"] for run in found["runs"]] == [cell["values"] for cell in planned["cells"]]
-    assert planned["train_flops"] == pytest.approx(found["spent_flops"]) and planned["train_flops"] <= 1e9
-    assert cli("study", "run", "next.yaml").code == 0
-    both = json.loads(cli("laws", "fit", "tiny,tiny-next", "--json").out)
-    assert both["n_points"] == 8 + len(found["runs"])
-    again = cli("laws", "next", "tiny,tiny-next", "--flops", "1e9", "--output", "more.yaml", "--json")
-    assert json.loads(again.out)["n_runs"]
-    first, more = read_study(folder / "next.yaml"), read_study(folder / "more.yaml")
-    assert (first.name, more.name) == ("tiny-next", "tiny-next2")
-    assert more.first_seed == first.first_seed + len(first.seeds)
+    found = json.loads(cli("laws", "next", "tiny", "--flops", "1e9", "--json").out)
+    assert found["n_runs"] and found["spent_flops"] <= 1e9
+    assert all({*run["cell"]} == {"n_embd", "max_iters"} for run in found["runs"])

@@ -153,7 +153,6 @@ REFUSED = [
     (f"laws fit few.csv {COLUMNS}", "4 rows for the 5 parameters of chinchilla"),
     (f"laws next runs.csv {COLUMNS} --flops 4", "4 FLOPs are too few for any candidate"),
     (f"laws next runs.csv {COLUMNS} --flops 1e18 --quantity bta", "did you mean 'beta'?"),
-    (f"laws next runs.csv {COLUMNS} --flops 1e18 --output next.yaml", "a table's runs belong to no study"),
     (f"laws predict runs.csv {COLUMNS}", "which size? give --at NAME=VALUE,… or --targets FILE"),
     (f"laws predict runs.csv {COLUMNS} --at params=-1", "--at 'params=-1'; allowed: "),
     (f"laws predict runs.csv {COLUMNS} --at params=2e8", "params 2e+08: chinchilla needs tokens too"),

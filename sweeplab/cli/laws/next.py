@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 from sweeplab.cli.laws import Columns, Count, Source, Tuned, Where, names_in, read_source, say_some
 from sweeplab.cli.options import Lab, option
 from sweeplab.cli.printing import Answer, cell_text, print_rows, say
-from sweeplab.errors import BadInput
 from sweeplab.formatting import several
 
 
@@ -23,7 +21,6 @@ def next_runs(
             "QUANTITY", "A number of `laws fit` to learn.  [default: N_opt exponent, else that of the law]"
         ),
     ] = None,
-    output: Annotated[Path | None, option("FILE", "Write the chosen runs as a study file.")] = None,
     columns: Columns = None,
     count: Count = None,
     where: Where = None,
@@ -32,39 +29,29 @@ def next_runs(
 ) -> Answer:
     """Choose the runs that tell most about a number.
 
-    The promise is the median half width of a few refits with imagined losses of these runs.
+    The promise is the median half width of a few refits with imagined losses of these runs. `extend STUDY --next` makes
+    those of a study with half of the FLOPs spent.
 
     \b
     $ sweeplab laws next runs.csv --flops 1e18 --quantity beta
-    $ sweeplab laws next scaling --output next.yaml
+    $ sweeplab laws next small
     """
-    from sweeplab.analysis.next_study import next_study_text, study_candidates
-    from sweeplab.files import write_whole
+    from sweeplab.analysis.next_study import study_candidates
+    from sweeplab.lab.listing import find_study
     from sweeplab.laws.assessment import assess, law_for
     from sweeplab.laws.next_runs import find_quantity, of_points, spent
     from sweeplab.laws.next_runs import next_runs as choose
 
     read = read_source(source, columns, count, lab, where, tuned)
-    if output and not read.studies:
-        raise BadInput("--output writes a study file, but a table's runs belong to no study")
     assessed = assess(read.points, law_for(read.points))
     asked = find_quantity(assessed, quantity)
     budget = spent(assessed.points) / 2 if flops is None else flops
     if read.studies:
-        spec, cells = study_candidates(lab, names_in(source), read.counting, assessed.points)
-        candidates = cells.like(assessed.points, budget)
+        folder = find_study(lab, names_in(source)[0])
+        candidates = study_candidates(folder, read.counting, assessed.points).like(assessed.points, budget)
     else:
         candidates = of_points(assessed.points, budget)
     chosen = choose(assessed, asked, candidates, budget).as_dict() | {"warnings": list(assessed.warnings)}
-    if output:
-        why = f"Chosen by `laws next` to learn {chosen['quantity']}; next: sweeplab laws fit {source},{spec.name}"
-        cells_run = [run["cell"] for run in chosen["runs"]]
-        text = next_study_text(spec, cells_run, [run["times"] for run in chosen["runs"]], why)
-        try:
-            write_whole(output, text.encode())
-        except OSError as error:
-            raise BadInput(f"{output}: cannot be written: {error.strerror or error}") from error
-        chosen["study_file"] = str(output)
     return chosen, _print_runs
 
 
@@ -81,5 +68,3 @@ def _print_runs(chosen: dict[str, Any]) -> None:
         rows.append({"cell": cell or None, **sizes, "times": run["times"]})
     print_rows(rows, text=("cell",))
     say_some([f"warning: {words}" for words in chosen["warnings"]], "yellow")
-    if "study_file" in chosen:
-        say(f"next: sweeplab run {chosen['study_file']}")
