@@ -11,8 +11,7 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from textwrap import shorten
@@ -51,27 +50,21 @@ class Order:
 def _order_text(place: str, value: Any) -> str:
     if value is None:
         return "nothing"
-    return duration(value) if place == "budget.time" else yaml_text(value)
+    if place == "budget.time" and isinstance(value, float):
+        return duration(value)
+    return yaml_text(value)
 
 
 def read_orders(folder: StudyFolder) -> list[Order]:
     """Return the orders about a study."""
-    if not folder.ordered_file.exists():
-        return []
-    return [Order(**order) for order in folder.read(folder.ordered_file)["orders"]]
+    return [Order(**order) for order in folder.read_if_written(folder.ordered_file).get("orders", ())]
 
 
 def orders_in_words(folder: StudyFolder, spec: StudySpec) -> list[str]:
     """Say which earlier orders are in force in a study that is about to run."""
-    study, words = spec.as_written(), []
-    for order in read_orders(folder):
-        if (
-            order.at < spec.read
-            and order.value != order.file
-            and _value_at(study, order.place) == order.value
-        ):
-            words.append(order.in_words())
-    return words
+    study = spec.as_written()
+    orders = [order for order in read_orders(folder) if order.value != order.file]
+    return [order.in_words() for order in orders if _value_at(study, order.place) == order.value]
 
 
 def standing(folder: StudyFolder, spec: StudySpec) -> list[str]:
@@ -80,24 +73,24 @@ def standing(folder: StudyFolder, spec: StudySpec) -> list[str]:
     if spec.source == folder.canonical_file or not orders:
         return []
     document = _document(spec.text)
-    kept = [order for order in orders if _file_value(document, order.place) == order.file]
+    kept = [order for order in orders if _value_at(document, order.place) == order.file]
     return [f"{order.place}={yaml_text(order.value)}" for order in kept]
 
 
-def write_orders(folder: StudyFolder, spec: StudySpec, by: Mapping[str, str]) -> None:
-    """Record the orders that hold for a study whose values are now `spec`: earlier ones, and those at the places `by`.
+def write_orders(folder: StudyFolder, spec: StudySpec, places: Iterable[str] = ()) -> None:
+    """Record the orders that hold for a study whose values are now `spec`: earlier ones, and those at the `places`.
 
     An order is dropped if the file that the study was last run from has another value at its place than it had then.
     """
-    document = _document(folder.read_study().removeprefix("\ufeff"))
+    document = _document(folder.read_study())
     orders = {}
     for order in read_orders(folder):
-        if order.file == _file_value(document, order.place):
+        if order.file == _value_at(document, order.place):
             orders[order.place] = order
     study = spec.as_written()
-    for place, command in by.items():
-        value = _value_at(study, place)
-        orders[place] = Order(place, command, spec.read, _file_value(document, place), value)
+    for place in places:
+        in_file = _value_at(document, place)
+        orders[place] = Order(place, "extend", spec.read, in_file, _value_at(study, place))
     if orders or folder.ordered_file.exists():
         lasting = {"orders": [asdict(order) for order in orders.values()]}
         write_whole(folder.ordered_file, json.dumps(lasting, indent=1).encode())
@@ -116,26 +109,8 @@ def _document(text: str) -> dict[str, Any]:
     from sweeplab.study.file.parse import parse
     from sweeplab.study.problems import Problems, SourceMap
 
-    document = parse(text, Problems(SourceMap()))
-    if isinstance(document, dict):
-        return document
-    return {}
-
-
-def _file_value(document: Mapping[str, Any], place: str) -> Any:
-    """Read what a file says at a place, with the defaults of the sections of plain values."""
-    from pydantic import BaseModel, ValidationError
-
-    from sweeplab.study.spec import Budget, Engine, Track
-
-    part = place.partition(".")[0]
-    models: dict[str, type[BaseModel]] = {"budget": Budget, "engine": Engine, "track": Track}
-    model = models.get(part)
-    if model:
-        with suppress(ValidationError):
-            section = model.model_validate(document.get(part) or {}).model_dump(mode="json")
-            return _value_at({part: section}, place)
-    return _value_at(document, place)
+    document = parse(text.removeprefix("\ufeff"), Problems(SourceMap()))
+    return document if isinstance(document, dict) else {}
 
 
 # The values of keys that a study file may leave out.
@@ -236,7 +211,7 @@ def write_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> 
     understood = json.dumps(spec.as_written(), indent=1)
     if spec.source != folder.canonical_file:
         write_whole(folder.study_file, (spec.text if spec.source else understood).encode())
-    write_orders(folder, spec, {})
+    write_orders(folder, spec)
     write_whole(folder.data_file, json.dumps(data.as_dict(), indent=1).encode())
     write_whole(folder.canonical_file, understood.encode())
 

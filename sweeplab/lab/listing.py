@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 # What follows the name of a study in those of the studies that confirm its best trials.
-CONFIRMING = ("race", "race2", "confirm")
+CONFIRMING = ("race", "confirm")
 
 
 class StudyState(StrEnum):
@@ -124,14 +124,12 @@ def _room(folder: StudyFolder, counted: Mapping[str, int]) -> tuple[bool, bool]:
 
 
 def cell_limits(folder: StudyFolder) -> dict[str, int | None]:
-    """Return how many trials the budget gives each cell, at most its points and repetitions; None without a limit."""
-    budget, cells = read_budget(folder), folder.read(folder.plan_file)["cells"]
-    repeats, per_cell = budget.get("repeats", 0), budget["trials_per_cell"]
-    points = {cell["cell"]: cell["n_points"] and cell["n_points"] + repeats for cell in cells}
-    return {
-        cell: min((each for each in (per_cell, most) if each is not None), default=None)
-        for cell, most in points.items()
-    }
+    """Return how many trials the budget gives each cell, at most its points; None without a limit."""
+    per_cell, limits = read_budget(folder)["trials_per_cell"], dict[str, int | None]()
+    for cell in folder.read(folder.plan_file)["cells"]:
+        known = [most for most in (per_cell, cell["n_points"]) if most is not None]
+        limits[cell["cell"]] = min(known, default=None)
+    return limits
 
 
 def study_names(lab: Path) -> list[str]:

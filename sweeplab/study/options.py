@@ -33,8 +33,6 @@ from sweeplab.study.values import Section
 PROMOTE = "promote"
 # The sampler of all cells together.
 JOINT = "joint"
-# Our own option of samplers: the most trials of a cell that train at once after those that are spread evenly.
-BATCH = "batch"
 
 # The largest value of an option; an early-stopping rate is lower, because it is an exponent.
 LARGEST = 10**9
@@ -92,8 +90,6 @@ class AlgorithmRow:
             fields[name] = kind, Field(default, validation_alias=alias)
         if self.halves:
             fields[PROMOTE] = bool, False
-        if self.optuna.endswith("Sampler"):
-            fields[BATCH] = Annotated[int, Field(ge=1, le=LARGEST)] | None, None
         return pydantic.create_model(f"{self.optuna}Options", __base__=Section, **fields)
 
 
@@ -214,8 +210,7 @@ def build(algorithm: Algorithm, **unasked: Any) -> Any:
 
     row = (SAMPLERS if isinstance(algorithm, Sampler) else PRUNERS)[algorithm.type]
     arguments = {**unasked, **row.defaults, **algorithm.options}
-    for name in (PROMOTE, BATCH):
-        arguments.pop(name, None)
+    arguments.pop(PROMOTE, None)
     for name, value in arguments.items():
         if isinstance(value, Pruner):
             arguments[name] = build(value)

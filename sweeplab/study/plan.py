@@ -136,14 +136,13 @@ class CellPlan:
     rungs: list[int]
     epochs: float | None = None
     compile: bool = False
-    repeats: int = 0
     run_seconds: float = 0.0
 
     def n_trials(self, per_cell: int) -> int:
-        """Return the number of trials of the cell under a budget: at most its points and repetitions."""
+        """Return the number of trials of the cell under a budget: at most its points."""
         if self.n_points is None:
             return per_cell
-        return min(per_cell, self.n_points + self.repeats)
+        return min(per_cell, self.n_points)
 
 
 @dataclass(frozen=True)
@@ -382,7 +381,6 @@ def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
         rungs=rungs(settled_pruner(spec.pruner, every, last), every, last),
         epochs=_only(epochs),
         compile=settled.compile,
-        repeats=spec.budget.repeats,
     )
 
 
@@ -399,12 +397,10 @@ def warnings(spec: StudySpec, cells: Sequence[Samples]) -> Iterator[str]:
         return any(len({getattr(run, name) for run in cell.valid}) > 1 for cell in cells)
 
     counts = [cell.space.n_points for cell in cells if cell.space.n_points is not None]
-    asked, repeats = spec.budget.trials_per_cell, spec.budget.repeats
-    if repeats and asked is None:
-        yield "budget.repeats has no effect without trials_per_cell: no trial is known to be the last"
-    if counts and (asked is None or min(counts) + repeats < asked):
+    asked = spec.budget.trials_per_cell
+    if counts and (asked is None or min(counts) < asked):
         fewest = several(min(counts), "point")
-        yield f"a cell has only {fewest}, and none is trained twice: repeats and more seeds measure the noise"
+        yield f"a cell has only {fewest}, and none is trained twice: more seeds measure the noise"
     if promotes(spec.pruner) and spec.budget.time is None and spec.budget.flops is None:
         yield "the pruner never promotes: it does so while time or FLOPs are left, and the budget limits neither"
     runs = [run for cell in cells for run in cell.valid]

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TRIALS_PER_CELL = 10
 # Upper limits of what a study may ask for.
-MOST_TRIALS, MOST_SEEDS, MOST_REPEATS = 10**12, 1000, 100
+MOST_TRIALS, MOST_SEEDS = 10**12, 1000
 # Every draw is checked against all constraints: more of them take minutes before the first trial.
 MOST_CELLS, MOST_CONSTRAINTS = 1000, 100
 PRESETS = files("sweeplab") / "presets"
@@ -207,12 +207,6 @@ class Budget(Section):
     )
     time: Seconds | None = key(None, "Wall time: seconds, or such as 30m, 2h, 1h30m")
     flops: Positive | None = key(None, "Floating-point operations of all training")
-    repeats: int = key(
-        0,
-        "Of trials_per_cell, the last ones, which train the best values again on other seeds",
-        ge=0,
-        le=MOST_REPEATS,
-    )
 
     @model_validator(mode="before")
     @classmethod
@@ -304,7 +298,7 @@ class Confirm(Section):
     """The confirmation of a complete study: its best trials are trained again with fresh seeds."""
 
     top: int = key(3, "How many of each cell's best configurations are trained again", ge=1, le=MOST_SEEDS)
-    seeds: int = key(5, "Most fresh seeds of each, and as many again for the winner", ge=2, le=MOST_SEEDS)
+    seeds: int = key(5, "Fresh seeds of each, and as many again for the winner", ge=2, le=MOST_SEEDS)
 
 
 def _text_of(written: Any) -> str:

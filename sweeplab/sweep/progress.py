@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -25,8 +25,6 @@ from sweeplab.study.plan import CellPlan, Plan
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.sharing import ControlState
 
-# From the start to the first claimed trial, on a quiet machine: workers import torch and load the data.
-START_SECONDS = 4.0
 # How long a cell takes beside others, before it is timed: FLOPs per second on a CPU and on a GPU, and what a step takes
 # beside its FLOPs. In small models it is most of the time: of one that trains 150 times the FLOPs of another, steps
 # took 3.4 times as long.
@@ -52,13 +50,14 @@ def time_in_words(seconds: float | None) -> str:
 
 @dataclass
 class _Trial:
-    """A trial that has not ended: its share of a run so far, and when its last event came.
+    """A trial that has not ended: its share of a run so far, and from which share and time on it is timed.
 
-    `at` is None where that was before the study was last started, or the trial was saved since.
+    `since` is None where that was before the study was last started, or the trial was saved since.
     """
 
     share: float = 0.0
-    at: float | None = None
+    timed: float = 0.0
+    since: float | None = None
     is_live: bool = False
 
 
@@ -81,56 +80,48 @@ class Remaining:
     since: float
     _trials: dict[tuple[str, int], _Trial] = field(default_factory=dict)
     _timed: dict[str, _Timed] = field(default_factory=lambda: defaultdict(_Timed))
-    _ended: dict[str, list[float]] = field(
-        default_factory=lambda: defaultdict(list)
-    )  # shares of ended trials
-    _has_begun: bool = False
-
-    def replay(self, events: Iterable[Event], now: float) -> None:
-        """Take in the past events of a study's folder, each trial's at the time when it began or ended."""
-        began: dict[tuple[str, int], float] = {}
-        for event in events:
-            if isinstance(event, TrialClaimed):
-                began[event.place] = event.started
-            if isinstance(event, TrialEvent):
-                self.take_in(event, min(now, began.get(event.place, now)))
+    _shares: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # of ended trials
 
     def clear_live(self) -> None:
         """Record that all trials that trained were saved."""
         for trial in self._trials.values():
-            trial.is_live, trial.at = False, None
+            trial.is_live, trial.since = False, None
 
-    def take_in(self, event: Event, now: float) -> None:
-        """Learn from an event of a worker, or of the study's folder."""
+    def take_in(self, event: Event, now: float | None = None) -> None:
+        """Learn from an event of a study's folder; `now` is its time, None for an evaluation of the past."""
         if not isinstance(event, TrialEvent) or event.cell not in self._cells:
             return
         trial = self._trials.setdefault(event.place, _Trial())
-        if isinstance(event, TrialClaimed | RunEvaluated):
+        if isinstance(event, TrialClaimed):
             trial.is_live = True
-            self._has_begun |= now >= self.since
-            length = self._cells[event.cell].max_iters
-            if isinstance(event, RunEvaluated) and length:
-                self._advance(event.cell, trial, min(1.0, event.iteration / length), now)
-            if now >= self.since and trial.at is None:
-                trial.at = now
+            if event.started >= self.since:
+                trial.since = event.started
+        elif isinstance(event, RunEvaluated):
+            trial.is_live = True
+            length = self._cells[event.cell].max_iters or math.inf
+            trial.share = max(trial.share, min(1.0, event.iteration / length))
+            if now is not None:
+                self._time(event.cell, trial, now)
         elif isinstance(event, TrialEnded):
             del self._trials[event.place]
             if event.ending.outcome is RunState.COMPLETE:
-                self._advance(event.cell, trial, 1.0, now)
+                trial.share = 1.0
+            self._time(event.cell, trial, event.ended)
             if event.ending.outcome.counts_towards_budget:  # else another one is trained in its place
-                self._ended[event.cell].append(trial.share)
+                self._shares[event.cell].append(trial.share)
         else:  # saved or lost
-            trial.is_live, trial.at = False, None
+            trial.is_live, trial.since = False, None
 
-    def _advance(self, cell: str, trial: _Trial, share: float, now: float) -> None:
-        """Take in that a trial has trained a share of its run; what precedes its first evaluation does not count."""
-        grown = share - trial.share
-        if grown > 0 and trial.at is not None:
-            self._timed[cell].seconds += max(0.0, now - trial.at)
+    def _time(self, cell: str, trial: _Trial, now: float) -> None:
+        """Take in that a trial has come to its share; what precedes its first evaluation does not count."""
+        grown = trial.share - trial.timed
+        if trial.since is not None and trial.share and not grown:  # another seed's evaluation
+            return
+        if trial.since is not None:
             self._timed[cell].shares += grown
-        if grown > 0 or share == 0:
-            trial.share = share
-            trial.at = now if now >= self.since else None
+            if grown:
+                self._timed[cell].seconds += max(0.0, now - trial.since)
+        trial.timed, trial.since = trial.share, now
 
     def left(self, now: float, counted: Mapping[str, int], elapsed: float = 0.0) -> float | None:
         """Return how long the rest takes, given each cell's ended trials and the seconds of the time budget used up.
@@ -141,62 +132,61 @@ class Remaining:
         most = math.inf if budget.time is None else max(0.0, budget.time - elapsed)
         if budget.trials_per_cell is None and budget.flops is None:
             return most
-        live = [key for key, trial in self._trials.items() if trial.is_live]
-        waiting = self._waiting(counted)
-        if not (waiting or live):
+        n_waiting = self._n_waiting(counted)
+        if not any(n_waiting.values()) and not any(trial.is_live for trial in self._trials.values()):
             return 0.0
         wholes = self._whole_seconds()
         if wholes is None:
             return None
-        rest: list[
-            tuple[float, float]
-        ] = []  # the share of the workers that each trial takes, and its seconds
-        for place in live:
-            cell, trial = self._cells[place[0]], self._trials[place]
-            passed = 0.0 if trial.at is None else max(0.0, now - trial.at)
-            seconds = self._to_train(cell, trial.share) * wholes[cell.cell] - passed
-            rest.append((1 / self._slots(cell), max(0.0, seconds)))
-        for cell, share in waiting:
-            rest.append((1 / self._slots(cell), self._to_train(cell, share) * wholes[cell.cell]))
+        rest = list[tuple[float, float]]()  # the share of the workers that each trial takes, and its seconds
+        last = self.plan.cells[-1], 0.0
+        n_saved = dict.fromkeys(n_waiting, 0)
+        for (name, _), trial in self._trials.items():
+            cell = self._cells[name]
+            seconds = self._to_train(cell, trial.share) * wholes[name]
+            if trial.is_live:
+                passed = 0.0 if trial.since is None else max(0.0, now - trial.since)
+                rest.append((1 / self._slots(cell), max(0.0, seconds - passed)))
+                last = cell, trial.share
+            elif n_saved[name] < n_waiting[name]:  # a saved trial continues before new ones begin
+                n_saved[name] += 1
+                rest.append((1 / self._slots(cell), seconds))
+        for name, n_trials in n_waiting.items():
+            cell = self._cells[name]
+            whole = 1 / self._slots(cell), self._to_train(cell) * wholes[name]
+            rest += [whole] * (n_trials - n_saved[name])
+            if n_trials:
+                last = cell, 0.0
         # Of the last trials some train longer than the mean, while the others' slots stay empty.
-        last = waiting[-1] if waiting else (self._cells[live[-1][0]], self._trials[live[-1]].share)
         cell, share = last
-        n_last = min(len(rest), round(self._slots(cell)))
-        longer = self._by_halving(cell, share, n_last) - self._by_halving(cell, share)
-        tail = longer * wholes[cell.cell] / 2
-        start = 0.0
-        if not self._has_begun:
-            start = max(0.0, START_SECONDS - max(0.0, now - self.since))
-        return min(most, start + _laid_out(rest) + tail)
+        longest = _by_halving(cell, share, self._per_cell, round(self._slots(cell)))
+        tail = (longest - _by_halving(cell, share, self._per_cell)) * wholes[cell.cell] / 2
+        return min(most, _laid_out(rest) + tail)
+
+    @property
+    def _per_cell(self) -> int:
+        return self.plan.budget.trials_per_cell or MANY_TRIALS
 
     @property
     def _cells(self) -> dict[str, CellPlan]:
         return {cell.cell: cell for cell in self.plan.cells}
 
-    def _waiting(self, counted: Mapping[str, int]) -> list[tuple[CellPlan, float]]:
-        """Return the cell of each trial that is still to train, and its share of a run so far."""
+    def _n_waiting(self, counted: Mapping[str, int]) -> dict[str, int]:
+        """Return how many trials of each cell are still to train, without those that train now."""
         per_cell, cells = self.plan.budget.trials_per_cell, self.plan.cells
         if per_cell is None:
             assert self.plan.budget.flops is not None
-            shares = {cell.cell: sum(self._ended[cell.cell]) for cell in cells}
+            shares = {cell.cell: sum(self._shares[cell.cell]) for cell in cells}
             for (name, _), trial in self._trials.items():
                 shares[name] += trial.share
             used = sum(shares[cell.cell] * cell.train_flops * len(cell.seeds) for cell in cells)
             of_round = sum(self._to_train(cell) * cell.train_flops * len(cell.seeds) for cell in cells)
             n_rounds = math.ceil(max(0.0, self.plan.budget.flops - used) / of_round)
-            return [(cell, 0.0) for cell in cells] * n_rounds
-        n_live = Counter(name for (name, _), trial in self._trials.items() if trial.is_live)
-        waiting = []
-        for cell in cells:
-            n_left = cell.n_trials(per_cell) - counted.get(cell.cell, 0) - n_live[cell.cell]
-            saved = [
-                trial.share
-                for (name, _), trial in self._trials.items()
-                if name == cell.cell and not trial.is_live
-            ]
-            shares_left = saved + [0.0] * max(0, n_left - len(saved))
-            waiting += [(cell, share) for share in shares_left[: max(0, n_left)]]
-        return waiting
+            return {cell.cell: n_rounds for cell in cells}
+        waiting = {cell.cell: cell.n_trials(per_cell) - counted.get(cell.cell, 0) for cell in cells}
+        for (name, _), trial in self._trials.items():
+            waiting[name] -= trial.is_live
+        return {name: max(0, n_trials) for name, n_trials in waiting.items()}
 
     def _slots(self, cell: CellPlan) -> float:
         """Return how many trials of a cell train at once."""
@@ -231,28 +221,28 @@ class Remaining:
     def _to_train(self, cell: CellPlan, share: float = 0.0) -> float:
         """Return how much of a run a trial at a share of it still trains, in the mean."""
         by_rule = trained = EXPECTED_TRIALS
-        for name, shares in self._ended.items():
-            by_rule += len(shares) * self._by_halving(self._cells[name], 0.0)
+        for name, shares in self._shares.items():
+            by_rule += len(shares) * _by_halving(self._cells[name], 0.0, self._per_cell)
             trained += sum(shares)
-        return min(1 - share, self._by_halving(cell, share) * trained / by_rule)
+        return min(1 - share, _by_halving(cell, share, self._per_cell) * trained / by_rule)
 
-    def _by_halving(self, cell: CellPlan, share: float, n_longest: int = 1) -> float:
-        """Return how much of a run the longest of some trials at a share of it still trains by the rule of halving.
 
-        At a rung, one of n trials passes if it is among the best n / factor of those that came before it, or the best.
-        """
-        n_trials = self.plan.budget.trials_per_cell or MANY_TRIALS
-        factor = cell.rungs[1] / cell.rungs[0] if len(cell.rungs) > 1 else USUAL_FACTOR
-        survive, kept, at = 1.0, 0.0, share
-        for rung in cell.rungs if cell.max_iters else ():
-            n_passed = sum(max(1, number // factor) / number for number in range(1, n_trials + 1))
-            place = rung / (cell.max_iters or 1)
-            if place > at:
-                kept += (1 - (1 - survive) ** n_longest) * (place - at)
-                survive *= n_passed / n_trials
-                at = place
-            n_trials = math.ceil(n_passed)
-        return kept + (1 - (1 - survive) ** n_longest) * (1 - at)
+def _by_halving(cell: CellPlan, share: float, n_trials: int, n_longest: int = 1) -> float:
+    """Return how much of a run the longest of some trials at a share of it still trains by the rule of halving.
+
+    At a rung, one of n trials passes if it is among the best n / factor of those that came before it, or the best.
+    """
+    factor = cell.rungs[1] / cell.rungs[0] if len(cell.rungs) > 1 else USUAL_FACTOR
+    survive, kept, at = 1.0, 0.0, share
+    for rung in cell.rungs if cell.max_iters else ():
+        n_passed = sum(max(1, number // factor) / number for number in range(1, n_trials + 1))
+        place = rung / (cell.max_iters or 1)
+        if place > at:
+            kept += (1 - (1 - survive) ** n_longest) * (place - at)
+            survive *= n_passed / n_trials
+            at = place
+        n_trials = math.ceil(n_passed)
+    return kept + (1 - (1 - survive) ** n_longest) * (1 - at)
 
 
 def _laid_out(trials: Iterable[tuple[float, float]]) -> float:
@@ -334,7 +324,8 @@ class StudyProgress:
     def begin(self, plan: Plan, since: float, past: Iterable[Event]) -> None:
         """Take over the plan with which the study was last started, at `since` (a time as in events), and its past."""
         self.plan, self.remaining = plan, Remaining(plan, since)
-        self.remaining.replay(past, time.time())
+        for event in past:
+            self.remaining.take_in(event)
         for cell in plan.cells:
             self.cells.setdefault(cell.cell, CellProgress())
 

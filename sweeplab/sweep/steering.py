@@ -11,7 +11,6 @@ import math
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -19,7 +18,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from sweeplab.errors import BadInput, Problem, conflict, nearest
+from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import make_folder, opened, read_bytes, write_whole
 from sweeplab.formatting import duration, several, written
 from sweeplab.hyperparameters import TABLE, canonical
@@ -152,8 +151,7 @@ def resume(folder: StudyFolder, failed: bool = False) -> Done | None:
     done = Done(f"{folder.name} continues", [folder.command(f"{commands.state.phase}")])
     if failed:
         retried = _retry(folder)
-        what = f"{done.what}, and tries {several(len(retried.trials), 'failed trial')} again"
-        done = replace(done, what=what, undo=[*done.undo, *retried.undo], trials=retried.trials)
+        done = Done(f"{done.what}; {retried.what}", [*done.undo, *retried.undo], retried.trials)
     commands.set_phase("run")
     return done
 
@@ -170,25 +168,25 @@ def extend(
     """
     options = {"trials_per_cell": trials_per_cell, "time": time}
     limits = {name: text for name, text in options.items() if text is not None}
-    if widen is None and not limits:
-        allowed = "--trials-per-cell N, --time such as 2h, --widen HYPERPARAMETER, --next"
-        raise BadInput(Problem("nothing to extend by", allowed))
     if widen is None:
+        if not limits:
+            allowed = "--trials-per-cell N, --time such as 2h, --widen HYPERPARAMETER, --next"
+            raise BadInput(Problem("nothing to extend by", allowed))
         return _extend_budget(folder, limits)
     what = _widen(folder, widen)
     per_cell = read_spec(folder).budget.trials_per_cell
     if not limits and per_cell is not None:
         limits = {"trials_per_cell": per_cell + math.ceil(per_cell * MORE)}
-    if limits:
-        extended = _extend_budget(folder, limits)
-        return replace(extended, what=f"{what}; {extended.what}")
-    return Done(f"{what}; {_when(folder, open_store(folder))}", [])
+    if not limits:
+        return Done(f"{what}; {_when(folder, open_store(folder))}", [])
+    extended = _extend_budget(folder, limits)
+    return Done(f"{what}; {extended.what}", extended.undo)
 
 
 def _rewrite(folder: StudyFolder, changes: Mapping[str, Any]) -> StudySpec:
     """Write other values into a study at some places, as ordered by `extend`; return the study."""
     spec = read_study(folder.canonical_file, [f"{place}={value}" for place, value in changes.items()])
-    write_orders(folder, spec, dict.fromkeys(changes, "extend"))
+    write_orders(folder, spec, changes)
     write_whole(folder.canonical_file, json.dumps(spec.as_written(), indent=1).encode())
     return spec
 
@@ -200,8 +198,7 @@ def _extend_budget(folder: StudyFolder, limits: Mapping[str, int | str]) -> Done
         before = read_spec(folder).budget.model_dump()
         overrides = [f"{place}={text}" for place, text in changes.items()]
         check_grid_sampler(read_study(folder.canonical_file, overrides), store.spaces)
-        spec = _rewrite(folder, changes)
-        after = spec.budget.model_dump()
+        after = _rewrite(folder, changes).budget.model_dump()
         store.commands.add_in(connection, "budget", after)
     store.poll_commands()
     words, back = list[str](), list[str]()
@@ -209,7 +206,7 @@ def _extend_budget(folder: StudyFolder, limits: Mapping[str, int | str]) -> Done
         words.append(f"{name} {_said(after[name])} (was {_said(before[name])})")
         back += [f"--{name.replace('_', '-')}", _said(before[name])]
     what, undo = f"{folder.name} has {', '.join(words)}", [folder.command("extend", *back)]
-    if spec.budget.trials_per_cell is not None:
+    if after["trials_per_cell"] is not None:
         to_go = sum(max(0, int(store.limit(each.cell)) - each.counted) for each in store.counts())
         what += f": {several(to_go, 'trial')} to go"
         if not to_go and not folder.is_run:
@@ -236,7 +233,14 @@ def grow(folder: StudyFolder, chosen: Sequence[tuple[Mapping[str, Any], int]], w
             if cell is None:
                 new.append(dict(values))
             elif cell.key in best:
-                added += [_repeat(store, cell, best[cell.key].number) for _ in range(times)]
+                number = best[cell.key].number
+                params = next(trial.params for trial in store.trials(cell) if trial.number == number)
+                for _ in range(times):
+                    known = [
+                        each.params or each.system_attrs.get("fixed_params") for each in store.trials(cell)
+                    ]
+                    offset = SEEDS_APART * known.count(params)
+                    added.append(_enqueue(store, cell, params, {SEED_OFFSET: offset}))
         if new:
             cells = json.dumps([*(dict(cell.values) for cell in store.cells), *new])
             _rewrite(folder, {"grid": "{}", "cells": cells})
@@ -248,16 +252,7 @@ def grow(folder: StudyFolder, chosen: Sequence[tuple[Mapping[str, Any], int]], w
         parts.append(f"{several(len(new), 'more size')} ({some_of(named)})")
     if added:
         parts.append(f"the best of {several(len({cell for cell, _ in added}), 'size')} again on other seeds")
-    what = f"{folder.name} has {' and '.join(parts)}, {why}"
-    return Done(what, [_of_trial(folder, cell, number).command("stop") for cell, number in added], added)
-
-
-def _repeat(store: Store, cell: Cell, number: int) -> tuple[str, int]:
-    """Enqueue a trial again on seeds that no trial with its values has."""
-    trials = store.trials(cell)
-    params = next(trial.params for trial in trials if trial.number == number)
-    same = [trial for trial in trials if trial.params == params or trial.user_attrs.get("again_of") == number]
-    return _enqueue(store, cell, params, {SEED_OFFSET: SEEDS_APART * len(same), "again_of": number})
+    return Done(f"{folder.name} has {' and '.join(parts)}, {why}", _withdrawals(folder, added), added)
 
 
 def _widen(folder: StudyFolder, name: str) -> str:
@@ -277,13 +272,12 @@ def _widen(folder: StudyFolder, name: str) -> str:
                 ends[end] = limit.numbers[f"{end} to take"]
     if not ends:
         raise BadInput(f"--widen: no best {name} lies at an end of its range, {was}")
-    ends = {end: value for end, value in ends.items() if value != entry[end]}
-    if not ends:
+    new = {**entry, **ends}
+    if new == entry:
         raise BadInput(f"--widen: {name} has its widest range already, {was}")
     with open_store(folder).storage.transaction():
         _rewrite(folder, {f"search.{name}.{end}": value for end, value in ends.items()})
     n_ended = sum(1 for trial in trials.all if trial.ending and trial.ending.outcome.counts_towards_budget)
-    new = {**entry, **ends}
     return (
         f"{folder.name} searches {name} from {written(new['min'])} to {written(new['max'])} (was {was}); its "
         f"{several(n_ended, 'trial')} stay and count towards trials_per_cell"
@@ -314,13 +308,10 @@ def _said(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def enqueue(
-    folder: StudyFolder, words: Sequence[str], cell: str | None = None, dry_run: bool = False
-) -> Done:
+def enqueue(folder: StudyFolder, words: Sequence[str], cell: str | None = None) -> Done:
     """Enqueue trials with given values (`name=value`), to be tried next: one in every cell that has these values.
 
-    The sampler chooses the searched hyperparameters that are not given. A `cell` narrows it to that one; with `dry_run`
-    nothing is enqueued.
+    The sampler chooses the searched hyperparameters that are not given. A `cell` narrows it to that one.
 
     Raises:
         BadInput: a name is neither searched nor in the grid, there is no such cell, or a value is not allowed.
@@ -337,13 +328,10 @@ def enqueue(
             points.append((space.cell, _point(space, searched)))
     if not points:
         raise BadInput(f"no cell of study {folder.name} has {', '.join(words)}: its constraints exclude it")
-    if dry_run:
-        cells = some_of([of.key for of, _ in points])
-        return Done(f"{several(len(points), 'trial')} would be enqueued: one in each of {cells}", [])
     with store.storage.transaction():
         added = [_enqueue(store, of, point, {"enqueued": values}) for of, point in points]
     store.commands.add("enqueue", {"trials": added, "values": values})
-    return _asked(folder, store, f"enqueued: {_listed(added)}", added)
+    return _asked(folder, store, "enqueued", added, added)
 
 
 def _retry(folder: StudyFolder) -> Done:
@@ -352,13 +340,15 @@ def _retry(folder: StudyFolder) -> Done:
         failed = [(cell, trial) for cell in store.cells for trial in store.tally(cell).failed()]
         added = []
         for cell, trial in failed:
-            offset = {name: value for name, value in trial.user_attrs.items() if name == SEED_OFFSET}
-            added.append(_enqueue(store, cell, trial.params, {"retries": trial.number, **offset}))
+            attributes = {"retries": trial.number}
+            if SEED_OFFSET in trial.user_attrs:
+                attributes[SEED_OFFSET] = trial.user_attrs[SEED_OFFSET]
+            added.append(_enqueue(store, cell, trial.params, attributes))
     if not added:
         raise BadInput(f"study {folder.name} has no failed trial that is not already being retried")
     store.commands.add("retry", {"trials": added})
     places = [(cell.key, trial.number) for cell, trial in failed]
-    return _asked(folder, store, f"tried again: {_listed(places)}", added)
+    return _asked(folder, store, "tried again", places, added)
 
 
 def prune_trial(folder: StudyFolder, cell: str, number: int) -> None:
@@ -379,24 +369,21 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
             trial_id = store.trial_id(of, number)
             store.storage.set_trial_user_attr(trial_id, "withdrawn", True)
             store.storage.set_trial_state_values(trial_id, TrialState.FAIL)
-    key, values, place = of.key, of.values, {"cell": of.key, "trial": number}
+    place, name = {"cell": of.key, "trial": number}, f"trial {number} in cell {of.key}"
     if trial.state == TrialState.WAITING:
         store.commands.add("withdraw", place)
-        what = f"trial {number} in cell {key} is withdrawn: it had not started"
         again = folder.command("resume", "--failed")
         if "enqueued" in trial.user_attrs:
-            again = _again(folder, trial.user_attrs["enqueued"] | values)
-        return Done(what, [again], [(key, number)])
+            values = trial.user_attrs["enqueued"] | of.values
+            again = folder.command("enqueue", *(f"{key}={json.dumps(each)}" for key, each in values.items()))
+        return Done(f"{name} is withdrawn: it had not started", [again], [(of.key, number)])
     if trial.state != TrialState.RUNNING:
-        how = trial.user_attrs.get("outcome", trial.state.name.lower())
-        raise BadInput(f"trial {number} in cell {key} has ended: {how}")
+        raise BadInput(f"{name} has ended: {trial.user_attrs.get('outcome', trial.state.name.lower())}")
     store.commands.add("stop trial", place)
-    what = f"trial {number} in cell {key} ends as stopped at its next evaluation, with its best value so far"
+    what = f"{name} ends as stopped at its next evaluation, with its best value so far"
     if not is_running(folder, store.commands):
         what += f"; {_when(folder, store)}"
-    sampled = next((run.read_start().sampled for run in folder.runs_of(key, number) if run.has_started), {})
-    again = _again(folder, {**sampled, **values})
-    return Done(f"{what}; this cannot be undone, but {again} tries its values again", [], [(key, number)])
+    return Done(what, [], [(of.key, number)])
 
 
 def resume_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Done:
@@ -415,7 +402,7 @@ def resume_trial(folder: StudyFolder, number: int, cell: str | None = None) -> D
     for run in folder.runs_of(key, number):  # if this process dies first, the trial's next worker does this
         run.take_back_end(trial.last_step or 0)
     what = f"trial {number} in cell {key}, pruned at iteration {trial.last_step or 0}, continues to its end"
-    stop = _of_trial(folder, key, number).command("stop")
+    (stop,) = _withdrawals(folder, [(key, number)])
     return Done(f"{what}; {_when(folder, store)}; {stop} stops it earlier", [], [(key, number)])
 
 
@@ -444,8 +431,7 @@ def _read(words: Sequence[str], spec: StudySpec) -> dict[str, Any]:
             value = TABLE[name].check(value)
         except (ValueError, OverflowError):
             raise BadInput(Problem(f"{name} is {shown(value)}", TABLE[name].allowed)) from None
-        if values.setdefault(name, value) != value:
-            raise BadInput(conflict(*(each for each in words if canonical(each.partition("=")[0]) == name)))
+        values[name] = value
         if name in apart and value not in apart[name]:
             allowed = " | ".join(map(shown, apart[name]))
             raise BadInput(Problem(f"{name} is {shown(value)}, which no cell of the study has", allowed))
@@ -474,20 +460,19 @@ def _enqueue(
     return cell.key, max(trial.number for trial in study.get_trials(deepcopy=False))
 
 
-def _asked(folder: StudyFolder, store: Store, what: str, added: list[tuple[str, int]]) -> Done:
-    withdrawals = [_of_trial(folder, cell, number).command("stop") for cell, number in added]
-    undo = [" && ".join(withdrawals)]
-    return Done(f"{several(len(added), 'trial')} {what}; {_when(folder, store)}", undo, added)
+def _asked(
+    folder: StudyFolder,
+    store: Store,
+    how: str,
+    named: Sequence[tuple[str, int]],
+    added: list[tuple[str, int]],
+) -> Done:
+    trials = some_of([f"trial {number} in cell {cell}" for cell, number in named])
+    what = f"{several(len(added), 'trial')} {how}: {trials}; {_when(folder, store)}"
+    return Done(what, [" && ".join(_withdrawals(folder, added))], added)
 
 
-def _of_trial(folder: StudyFolder, cell: str, number: int) -> StudyFolder:
-    """Return what makes the commands about a trial."""
-    return StudyFolder(folder.lab, f"{folder.name}/{cell}/{number}")
-
-
-def _listed(trials: Sequence[tuple[str, int]]) -> str:
-    return some_of([f"trial {number} in cell {cell}" for cell, number in trials])
-
-
-def _again(folder: StudyFolder, values: Mapping[str, Any]) -> str:
-    return folder.command("enqueue", *(f"{name}={json.dumps(value)}" for name, value in values.items()))
+def _withdrawals(folder: StudyFolder, trials: Sequence[tuple[str, int]]) -> list[str]:
+    """Return the commands that stop or withdraw trials."""
+    names = [f"{folder.name}/{cell}/{number}" for cell, number in trials]
+    return [StudyFolder(folder.lab, name).command("stop") for name in names]

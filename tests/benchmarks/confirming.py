@@ -1,7 +1,7 @@
 """Measure what a confirmation promises, on simulated searches: false differences, and how often its intervals hold.
 
 Run: python tests/benchmarks/confirming.py [studies]. A study has 6 cells with 10 trials each, valued with one seed; the
-best 3 race on up to 5 fresh seeds, and the winner is scored with 5 more. A false alarm is a study of identical cells
+best 3 race on 5 fresh seeds, and the winner is scored with 5 more. A false alarm is a study of identical cells
 and trials in which any two cells are called different. The 90% intervals are those of a winner's test loss and of its
 difference from the reference's, where trials differ by twice what a seed does. The last column is how far the loss that
 the search found lies below the truth. Noise is equal, or up to four times as large in some cells.

@@ -6,7 +6,7 @@ warm-up). A trial gets the loss of one of the seeds, drawn without replacement. 
 models from the second trial on) search each cell alone and choose the lowest loss seen; `joint` searches all cells
 together and chooses the surrogate's minimum. The columns are an anytime curve. A second table chooses among the
 trials of a joint search whose last one is the surrogate's minimum: by the lowest value seen, by the expected one
-(`study/choice.py`), that with the last trial as a repetition of the choice on another seed (`budget: {repeats: 1}`),
+(`study/choice.py`), that with the last trial as a repetition of the choice on another seed,
 and that where all trials of a cell but its last one are asked at once. The excess is the mean loss of the seeds at
 the chosen learning rate above that at the cell's best one; the table has the mean over cells and repeats, its
 standard error, and the mean of the worst cell.

@@ -6,18 +6,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from sqlalchemy.exc import OperationalError
-from tiny_study import expire_leases
 
 from sweeplab.errors import StorageUnavailable
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.options import Pruner
-from sweeplab.study.spec import Budget
-from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.trials.sharing import LEASE_SECONDS, Report
 
 pytestmark = pytest.mark.faults
@@ -84,30 +80,6 @@ def test_an_ending_of_which_the_answer_was_lost_is_told_once(tiny, opened, monke
     monkeypatch.setattr(type(store.storage), "_write", lose_the_answer)
     store.finish(claim, "complete", 1.0, {"wall_seconds": 1.5})
     assert [trial.value for trial in store.trials(store.cells[0])] == [1.0]
-
-
-def test_a_worker_that_lost_its_database_for_good_has_saved_its_runs(
-    tiny, opened, dataset, briefly_busy, monkeypatch
-) -> None:
-    spec = tiny(budget=Budget(trials_per_cell=2))
-    folder, store = opened(spec)
-    locks: list[Locked] = []
-
-    def lose(event: object) -> None:
-        if type(event).__name__ == "RunEvaluated" and not locks:
-            locks.append(Locked(folder))
-
-    with pytest.raises(StorageUnavailable):
-        Loop(spec, store, dataset, folder, lose).run()
-    locks[0].free()
-    assert [run.read_end() for run in folder.runs()] == [None, None]
-    assert all(list(run.path.glob("state*")) for run in folder.runs())
-    _, again = opened(spec)
-    monkeypatch.setattr(again.leases, "owner", store.leases.owner)
-    expire_leases(store)
-    Loop(spec, again, dataset, folder).run()
-    assert Counter(trial.state.name for trial in again.trials(again.cells[0])) == {"COMPLETE": 2}
-    assert all(run.read_end().state == "complete" for run in folder.runs())
 
 
 STUDY = """\

@@ -95,16 +95,6 @@ def test_a_process_that_was_started_to_ignore_a_signal_ignores_it() -> None:
     assert [int(each) for each in done.stdout.split()] == [signal.SIGTERM, signal.SIGUSR1]
 
 
-def test_a_signal_to_one_worker_replaces_it_and_loses_no_step(folder: StudyFolder) -> None:
-    with start(folder) as study:
-        wait_for_points(folder, study)
-        workers_of(study)[0].send_signal(signal.SIGHUP)
-        assert study.wait() == 0, (folder.lab.parent / "said.txt").read_text()
-    assert [run.read_end().state for run in folder.runs()] == ["complete"] * 4
-    for run in folder.runs():
-        assert len(run.points_file.read_bytes().splitlines()) == len(run.points())
-
-
 @pytest.mark.parametrize("is_locked", [False, True])
 def test_who_is_waited_for_is_said_of_a_worker_that_a_signal_has_stopped(
     is_locked: bool, folder: StudyFolder

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from sweeplab.lab.events import EventStream, RunEvaluated, TrialClaimed, TrialEnded
-from sweeplab.lab.storage import count_trials
 from sweeplab.study.spec import Budget, Engine
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan
@@ -29,16 +28,6 @@ def test_a_trial_of_two_seeds_is_seen_to_end_and_runs_no_more(opened, dataset, t
     for event in heard:
         progress.take_in(event)
     assert not progress.live and progress.counted == 2
-
-
-def test_the_storage_tallies_what_the_folders_say(opened, dataset, tiny) -> None:
-    spec = tiny(budget=Budget(trials_per_cell=3), seeds=[0, 1])
-    folder, store = opened(spec)
-    Loop(spec, store, dataset, folder).run()
-    store.study(store.cells[0]).enqueue_trial({"learning_rate": 1e-3})
-    ((cell, tally),) = count_trials(folder).items()
-    assert (cell, tally.states) == ("all", {"complete": 3, "enqueued": 1})
-    assert tally.best == store.counts()[0].best
 
 
 def test_a_run_that_goes_on_before_its_reopening_is_seen_lacks_no_point(opened, dataset, tiny) -> None:

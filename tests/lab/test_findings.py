@@ -159,21 +159,6 @@ def test_no_flat_curve_still_falls_and_every_clear_fall_does(n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "curve",
-    [
-        [(0, 5.0)],
-        [(0, 5.0), (500, 3.0), (1000, 2.0)],
-        [(at, 2 + 3 * math.exp(-at / 100)) for at in range(0, 1001, 50)],
-        [(at, 2 + 1e-6 * (1000 - at)) for at in range(0, 1001, 50)],
-        [(at, 2 + at / 1000) for at in range(0, 1001, 50)],
-    ],
-    ids=["one point", "too few", "levelled", "too little", "rising"],
-)
-def test_what_has_levelled_or_cannot_be_told_is_not_still_falling(curve: list[tuple[float, float]]) -> None:
-    assert fall_at_end(curve) is None
-
-
-@pytest.mark.parametrize(
     ("name", "entry", "end", "to"),
     [
         ("learning_rate", {"min": 1e-4, "max": 1e-2, "log": True}, "max", 0.1),

@@ -1,6 +1,5 @@
 """Commands: read by every process in one order, obeyed within an evaluation, and nothing lost by any of them."""
 
-import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -74,15 +73,6 @@ def test_commands_given_at_once_all_count_and_closing_comes_after_none(opened, t
     assert sorted(command.value for command in commands) == list(range(40))
     assert not store.commands.set_phase("closing", after=39), "a command came that was not read"
     assert store.commands.set_phase("closing", after=40)
-
-
-def test_reading_waits_for_no_writer(opened, tiny) -> None:
-    folder, store = opened(tiny())
-    writer = sqlite3.connect(folder.storage_url.removeprefix("sqlite:///"), isolation_level=None)
-    writer.execute("BEGIN IMMEDIATE")
-    assert store.commands.read() == []
-    writer.execute("ROLLBACK")
-    writer.close()
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from sweeplab.study.options import Pruner
 from sweeplab.study.search import Choices, Range
 from sweeplab.study.spec import Budget, Engine, Track
 from sweeplab.sweep.loop import Loop
-from sweeplab.sweep.steering import resume_trial, stop_trial
+from sweeplab.sweep.steering import resume_trial
 from sweeplab.sweep.trials.sharing import Report
 from sweeplab.sweep.trials.store import Store
 from sweeplab.train.stack import Stack
@@ -130,20 +130,6 @@ def test_a_worker_that_died_while_it_took_a_promoted_trial_up_lost_nothing(tiny,
     found = [folder.run("all", number, seed).read_end() for seed in (0, 1)]
     assert [end and (end.state, end.iteration) for end in found] == [("complete", 40)] * 2
     assert after.trials(after.cells[0])[number].state == TrialState.COMPLETE
-
-
-def test_what_was_stopped_before_is_not_stopped_when_it_is_promoted(tiny, work) -> None:
-    spec = tiny(values=VALUES, search=SEARCH, pruner=THRESHOLD)
-    folder, store = work(spec)
-    number = pruned(store)[0]
-    resume_trial(folder, number)
-    stop_trial(folder, number)
-    store.poll_commands()
-    assert ("all", number) in store.commands.state.stopped
-    with store.storage.transaction() as connection:
-        store.commands.add_in(connection, "reopen", {"cell": "all", "trial": number, "trial_id": 0})
-    store.poll_commands()
-    assert not store.commands.state.stopped
 
 
 def test_the_best_of_the_pruned_trials_keep_their_snapshots(tiny, work) -> None:

@@ -14,7 +14,7 @@ from sweeplab.records.runs import RunState, TrialEnding
 from sweeplab.study.plan import Plan
 from sweeplab.study.spec import Budget, Engine
 from sweeplab.sweep.planning import make_plan
-from sweeplab.sweep.progress import START_SECONDS, Remaining, time_in_words
+from sweeplab.sweep.progress import Remaining
 
 N_EVALUATIONS, RUNGS, FACTOR = 10, (2, 8), 4
 PER_CELL, STACK = 24, 4
@@ -112,11 +112,3 @@ def test_from_the_half_of_the_first_trial_on_the_truth_is_within_a_factor(
     # With a pruner luck decides how many of the last, largest trials train on.
     assert len(near) >= (0.8 if prunes else 0.98) * len(ratios)
     assert 0.85 < median(ratios) < 1.15
-
-
-def test_a_start_goes_on_with_the_clock_and_words_are_short(planned: Plan) -> None:
-    begun = [Remaining(planned, 0.0).left(float(at), {}) for at in (0, 2, 10, 60)]
-    assert [left - begun[-1] for left in begun] == pytest.approx([START_SECONDS, START_SECONDS - 2, 0.0, 0.0])
-    for seconds in (0.4, 7, 95, 388, 3599, 4 * 3600.0, 1e6):
-        assert len(time_in_words(seconds)) <= 13
-    assert time_in_words(None) == ""

@@ -1,6 +1,5 @@
 """The worker's loop on a real store: trials end as they should, and a killed one goes on to the same bits."""
 
-import errno
 import json
 from collections import Counter
 from dataclasses import replace
@@ -8,19 +7,18 @@ from dataclasses import replace
 import pytest
 from optuna.trial import TrialState
 from references.serial_loop import windows
-from tiny_study import FIXED, expire_leases, losses
+from tiny_study import losses
 
 from sweeplab.data.batches import limited
 from sweeplab.data.objectives import make_objective
-from sweeplab.errors import BadInput, StorageUnavailable
-from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialEnded
+from sweeplab.errors import BadInput
+from sweeplab.lab.events import RunEvaluated, TrialEnded
 from sweeplab.records.runs import CurvePoint, RunEnd, RunState, TrialEnding
 from sweeplab.runs import open_run
-from sweeplab.study.options import Pruner, Sampler
+from sweeplab.study.options import Pruner
 from sweeplab.study.search import Choices, Range
 from sweeplab.study.spec import Budget, Engine, ObjectiveSpec, Track
 from sweeplab.sweep.loop import Loop
-from sweeplab.train import checkpoint
 from sweeplab.train.run import METRICS
 from sweeplab.train.stack import Stack
 
@@ -36,15 +34,6 @@ def loss_of(loaded, dataset) -> float:
     objective = make_objective(dataset.val, loaded.values)
     batches = [windows(each) for each in objective.evaluation(loaded.values.evaluated_tokens)]
     return sum(loaded.model.loss(batch) for batch in batches) / len(batches)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kept", ["last", "none"])
-def test_which_checkpoint_is_kept(kept, tiny, work) -> None:
-    folder, _, _ = work(tiny(budget=Budget(trials_per_cell=1), track=Track(checkpoints=kept)))
-    (run,) = folder.runs()
-    assert (run.path / "last" / "model.json").exists() == (kept == "last")
-    assert not (run.path / "best").exists()
 
 
 def test_a_series_of_checkpoints_has_the_losses_of_the_curve(tiny, work, dataset) -> None:
@@ -68,16 +57,6 @@ def test_the_same_study_gives_the_same_losses_again_in_any_stack(tiny, work) -> 
     specs = [tiny(name=name, engine=Engine(stack=stack), search=search) for name, stack in studies]
     one, three, again = (losses(work(spec)[0]) for spec in specs)
     assert one == three == again
-
-
-@pytest.mark.slow
-def test_a_sampler_that_models_trials_has_some_to_model_in_a_stack_as_wide_as_the_cell(tiny, work) -> None:
-    spec = tiny(sampler=Sampler(type="tpe"), engine=Engine(stack=8), budget=Budget(trials_per_cell=8))
-    _, store, events = work(spec)
-    given = ["fixed_params" in trial.system_attrs for trial in store.trials(store.cells[0])]
-    assert given == [True] * 2 + [False] * 6
-    kinds = [type(event) for event in events if isinstance(event, TrialClaimed | TrialEnded)]
-    assert kinds == [TrialClaimed] * 2 + [TrialEnded] * 2 + [TrialClaimed] * 6 + [TrialEnded] * 6
 
 
 def test_a_trial_is_valued_and_pruned_on_the_mean_of_its_seeds(tiny, work) -> None:
@@ -202,23 +181,6 @@ def test_with_a_damaged_snapshot_it_goes_on_from_the_one_before_to_the_same_loss
     assert not list(run.path.glob("state*"))
 
 
-def test_a_full_disk_ends_the_worker_and_leaves_its_trial_to_the_next(
-    tiny, work, opened, monkeypatch
-) -> None:
-    spec = tiny(budget=Budget(trials_per_cell=1))
-
-    def write(target, content):
-        raise OSError(errno.ENOSPC, "No space left on device", str(target))
-
-    with monkeypatch.context() as patch, pytest.raises(StorageUnavailable, match="No space left"):
-        patch.setattr(checkpoint, "write_whole", write)
-        work(spec)
-    expire_leases(opened(spec)[1])  # its process would be gone
-    folder, store, _ = work(spec)
-    assert [outcome.state for outcome in outcomes(folder).values()] == ["complete"]
-    assert len(store.trials(store.cells[0])) == 1
-
-
 @pytest.mark.parametrize(("n_died", "outcome"), [(9, "complete"), (10, "failed")])
 def test_a_trial_that_kills_ten_workers_is_given_up(n_died, outcome, tiny, opened, dataset) -> None:
     spec = tiny(budget=Budget(trials_per_cell=1))
@@ -257,22 +219,3 @@ def test_a_run_learns_from_the_part_that_data_limit_leaves(tiny, opened, dataset
         Loop(tiny(name=name, values={"data_limit": limit}), store, data, folder).run()
         found.append(losses(folder))
     assert found[0] == found[1] != found[2]
-
-
-@pytest.mark.slow
-def test_t5s_scale_of_the_logits_needs_its_initial_weights(tiny, work) -> None:
-    values = {
-        "family": "encoder_decoder", "objective": "span", "block_size": 64, "batch_size": 16, "max_iters": 200,
-        "n_embd": 64, "n_head": 4, "activation": "relu", "norm": "rmsnorm", "positions": "relative", "bias": False,
-        "learning_rate": 3e-3, "eval_interval": 200, "eval_tokens": 4096, "warmup_iters": 20,
-    }  # fmt: skip
-    fixed = {name: value for name, value in (FIXED | values).items() if name != "eval_iters"}
-    choices = (("t5", True), ("normal", True), ("normal", False))
-    changes = [{"init": init, "tie_scale": scales} for init, scales in choices]
-    spec = tiny(search={}, cells=changes, budget=Budget(trials_per_cell=1))
-    folder, _, _ = work(spec.model_copy(update={"fixed": fixed}))
-    starts = {run: run.read_start().values for run in folder.runs()}
-    found = {(each.init, each.tie_scale): run.read_end().best_val_loss for run, each in starts.items()}
-    of_t5, scaled, plain = (found[choice] for choice in choices)
-    assert of_t5 < scaled - 0.3
-    assert of_t5 < plain + 0.25, "it learns nearly as fast as without the scale"

@@ -111,27 +111,6 @@ def test_the_same_trials_and_losses_to_the_bit_as_on_local_workers(run, tmp_path
     assert not ran.exists(), ran.read_text()
 
 
-def test_a_detached_study_is_seen_and_stopped(run, cluster: Cluster, tmp_path: Path) -> None:
-    longer = ("-o", "max_iters=20000", "-o", "patience=null", "-o", "engine.workers=1")
-    said = run("study", "run", "jobs.yaml", "--detach", *longer)
-    assert "job " in said and "watch jobs" in said
-    folder = StudyFolder(tmp_path / "lab", "jobs")
-    wait(lambda: any(run.points() for run in folder.runs()))
-    (worker,) = json.loads(run("study", "show", "jobs", "--json"))["workers"]
-    assert worker["state"] == "running" and worker["node"] in cluster.nodes
-    assert f"running on {worker['node']}, {worker['process']}" in run("watch", "jobs", "--log")
-    assert f"1 running on {worker['node']}" in run("study", "show", "jobs")
-    run("study", "stop", "jobs")
-    wait(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)
-    assert all([*run.path.glob("state-*.safetensors")] for run in folder.runs())
-    by_page = "import sys, sweeplab.report.live as live; print(live.give(live.find_study(None, 'jobs'), 'resume', {}))"
-    resumed = subprocess.run([sys.executable, "-c", by_page], cwd=tmp_path, capture_output=True, text=True)
-    assert "jobs is run by job " in resumed.stdout, resumed.stderr
-    wait(lambda: any(each.state == "running" for each in folder.workers))
-    run("study", "stop", "jobs")
-    wait(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)
-
-
 def test_a_detached_study_finds_the_storage_that_its_command_started(
     run, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

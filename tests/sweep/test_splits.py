@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 
 from sweeplab.data.baselines import find_baseline
-from sweeplab.data.objectives import MOST_WHOLE, make_objective, wholly
-from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.listing import StudyTrials
 from sweeplab.runs.inspecting import scored
 from sweeplab.study.options import Pruner
@@ -101,17 +99,3 @@ def test_the_chosen_trial_is_evaluated_on_the_whole_split_when_all_have_ended(
         again = scored(LoadedRun("run", loaded.model, loaded.tokenizer, values, {}), dataset)
         assert said == pytest.approx((again["val_loss"], again["bits_per_byte"]), rel=1e-6)
     assert evaluated and len(evaluated) < 3
-
-
-def test_a_very_large_split_is_scored_on_a_bounded_part_of_it() -> None:
-    values = Hyperparameters(
-        objective="next_token", block_size=64, vocab_size=8, eval_iters=2, eval_full=False
-    )
-    large = (np.arange(2 * MOST_WHOLE) % 7).astype(np.uint16)
-    small = large[: MOST_WHOLE // 2]
-    for split, expected in ((large, MOST_WHOLE), (small, len(small) - 1)):
-        batches = make_objective(split, values).evaluation(wholly(values).evaluated_tokens)
-        assert sum(batch.n_targets for batch in batches) == expected
-    asked = values.replace(eval_tokens=2 * MOST_WHOLE)
-    assert wholly(asked) == asked, "who evaluates on more than that is scored on as much"
-    assert wholly(values.replace(eval_full=True)).evaluated_tokens is None

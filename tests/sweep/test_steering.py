@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from optuna.trial import TrialState
 from tiny_study import finish_all
 
 from sweeplab.errors import BadInput
@@ -99,19 +98,6 @@ def test_a_trial_that_has_not_begun_is_withdrawn_and_leaves_nothing(tiny, kept) 
         stop_trial(folder, 1)
 
 
-def test_left_to_the_sampler_is_drawn_until_the_constraints_are_met(tiny, kept) -> None:
-    search = {"learning_rate": Range(3e-4, 1e-2, log=True), "weight_decay": Range(0.0, 1.0)}
-    spec = tiny(search=search, constraints=["weight_decay > 0.8"])
-    folder, store = kept(spec)
-    enqueue(folder, ["learning_rate=1e-3"])
-    claim = store.claim()
-    assert claim.sampled["learning_rate"] == 1e-3 and claim.sampled["weight_decay"] > 0.8
-    assert claim.asked and not store.claim().asked
-    assert TrialState.WAITING not in {trial.state for trial in store.trials(store.cells[0])}
-    with pytest.raises(BadInput, match="no trial of cell all with these values meets 'weight_decay"):
-        enqueue(folder, ["weight_decay=0.5"])
-
-
 def test_failed_trials_are_tried_again_with_the_same_values_and_count_once(tiny, kept) -> None:
     folder, store = kept(tiny(budget=Budget(trials_per_cell=2)))
     failed = store.claim()
@@ -127,15 +113,6 @@ def test_failed_trials_are_tried_again_with_the_same_values_and_count_once(tiny,
     assert (store.counts()[0].counted, store.counts()[0].failed) == (2, 0)
 
 
-def test_a_worker_that_gave_a_cell_up_takes_it_up_again_when_it_is_retried(tiny, kept) -> None:
-    folder, store = kept(tiny(budget=Budget(trials_per_cell=1)))
-    assert len(finish_all(store, outcome="failed")) == 3
-    resume(folder, failed=True)
-    again = store.claim()
-    assert again.asked == {"retries": 0}
-    store.finish(again, "complete", 1.0, {})
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
@@ -144,7 +121,6 @@ def test_a_worker_that_gave_a_cell_up_takes_it_up_again_when_it_is_retried(tiny,
         ("learning_rate", "'learning_rate' lacks a value; allowed: name=value"),
         ("learning_rate=x", 'learning_rate is "x"; allowed: a number above 0'),
         ("learning_rate=0.5", "learning_rate is 0.5; allowed: 0.0003 to 0.01"),
-        ("learning_rate=1e-3 lr=2e-3", "learning_rate=1e-3 and lr=2e-3 exclude each other; allowed: one of them"),
         ("n_embd=32", "n_embd is 32, which no cell of the study has; allowed: 16 | 24"),
         ("betas=[0.9,0.98]", "betas is [0.9, 0.98]; allowed: [0.9, 0.95] | [0.9, 0.99]"),
         ("warmup_iters=3", "'warmup_iters' is neither in the grid nor searched in this study; allowed: {all}"),

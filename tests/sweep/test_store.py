@@ -1,6 +1,5 @@
 """Claims, leases and endings: no trial is held twice or lost, whatever dies between two calls."""
 
-import json
 import subprocess
 import sys
 from collections import Counter
@@ -18,18 +17,6 @@ from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.search import Choices, Divisors, Range
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.trials.sharing import Lease, LeaseLost, Owner, Report
-
-
-def test_claims_until_the_budget_is_used(tiny, opened) -> None:
-    _, store = opened(tiny())
-    assert not store.awaits_results
-    claims = [store.claim() for _ in range(5)]
-    assert [claim and claim.number for claim in claims] == [0, 1, 2, 3, None]
-    assert len({claim.sampled["learning_rate"] for claim in claims if claim}) == 4
-    for claim in claims[:4]:
-        store.finish(claim, "complete", 3.0, {})
-    assert store.claim() is None
-    assert store.counts()[0].counted == 4
 
 
 @pytest.mark.parametrize(
@@ -66,16 +53,6 @@ def test_a_sampler_prefers_every_pruned_trial_to_one_that_diverged(tiny, opened)
     assert study.get_trials()[1].constraints == {"diverged": 1.0}
 
 
-def test_what_is_not_finite_is_never_reported(tiny, opened) -> None:
-    _, store = opened(tiny())
-    claim = store.claim()
-    for iteration, value in enumerate([3.0, float("nan"), float("inf"), float("-inf")]):
-        store.report_many([Report(claim, iteration, value)])
-    store.finish(claim, "diverged", None, {})
-    assert store.trials(store.cells[0])[0].intermediate_values == {0: 3.0}
-    assert store.trials(store.cells[0])[0].value == 3.0
-
-
 def test_a_trial_given_back_goes_to_the_next_claim_as_it_was(tiny, opened) -> None:
     _, one = opened(tiny())
     _, two = opened(tiny())
@@ -87,14 +64,6 @@ def test_a_trial_given_back_goes_to_the_next_claim_as_it_was(tiny, opened) -> No
         one.finish(first, "complete", 1.0, {})
     two.finish(again, "complete", 2.0, {})
     assert two.trials(two.cells[0])[0].value == 2.0
-
-
-def test_a_lease_that_is_renewed_is_still_held(tiny, opened) -> None:
-    _, store = opened(tiny())
-    claims = [store.claim(), store.claim()]
-    assert store.renew() == {claim.trial_id for claim in claims}
-    store.requeue([claims[0]])
-    assert store.renew() == {claims[1].trial_id}
 
 
 # A process of its own with a store; `argv` has the address, the size of the vocabulary and what else it is given.
@@ -130,18 +99,6 @@ if where in ("telling", "told"):
     store.finish(claim, "complete", 1.0, {})
 die()
 """
-WORK = """
-numbers = []
-with renewing(store.renew):  # on a busy machine the others take longer to begin than a lease lasts
-    while claim := store.claim():
-        if not numbers:
-            print("ready", flush=True)
-            sys.stdin.readline()
-        if not store.report_many([Report(claim, 0, 4.0)]).lost:  # while it waited the others may have kept its lease
-            store.finish(claim, "complete", 3.0, {})
-            numbers.append(claim.number)
-print(json.dumps(numbers))
-"""
 
 
 def child(code: str, url: str, tiny, dataset, *words: str, trials: int = 4) -> list[str]:
@@ -160,22 +117,6 @@ def test_a_worker_killed_anywhere_loses_and_doubles_nothing(where, tiny, opened,
     assert numbers == ([1, 2, 3] if where == "told" else [0, 1, 2, 3])
     states = Counter(trial.state.name for trial in store.study(store.cells[0]).get_trials())
     assert states == {"COMPLETE": 4}
-
-
-@pytest.mark.slow
-def test_four_processes_share_sixty_trials_each_exactly_once(tiny, opened, dataset) -> None:
-    folder, _ = opened(tiny(budget=Budget(trials_per_cell=60)))
-    command = child(WORK, folder.storage_url, tiny, dataset, trials=60)
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    workers = [subprocess.Popen(command, **pipes) for _ in range(4)]
-    for worker in workers:
-        assert worker.stdout.readline() == "ready\n"
-    for worker in workers:  # go on together, each with a trial: one alone is done before another has begun
-        worker.stdin.write("go\n")
-        worker.stdin.flush()
-    shares = [json.loads(worker.communicate()[0]) for worker in workers]
-    assert sorted(number for share in shares for number in share) == list(range(60))
-    assert all(shares)
 
 
 def test_the_same_study_draws_the_same_trials(tiny, tmp_path, dataset) -> None:
@@ -223,14 +164,6 @@ def test_the_first_trial_of_each_cell_is_where_the_study_says(tiny, opened) -> N
             assert len({claim.sampled["dropout"] for claim in claims}) == 4
 
 
-def test_samples_that_break_a_constraint_are_drawn_again_and_never_count(tiny, opened) -> None:
-    _, store = opened(tiny(constraints=["learning_rate > 3e-3"]))
-    claims = [store.claim() for _ in range(4)]
-    assert all(claim.sampled["learning_rate"] > 3e-3 for claim in claims)
-    assert store.claim() is None
-    assert len(store.study(store.cells[0]).get_trials()) > 4
-
-
 def test_a_cell_without_valid_samples_is_set_aside_and_said(tiny, opened) -> None:
     constraints = ["learning_rate > 1 or n_embd > 16"]
     _, store = opened(tiny(grid={"n_embd": [16, 32]}, constraints=constraints))
@@ -250,37 +183,6 @@ def test_no_point_is_trained_twice(tiny, opened) -> None:
     points = [tuple(sorted(claim.sampled.items())) for claim in claims]
     assert len(points) == len(set(points)) == 2 * (3 + 4), "1, 2 and 4 divide 4, 1, 2, 3 and 6 divide 6"
     assert not store.awaits_results
-
-
-def test_a_cell_ends_when_all_its_points_have(tiny, opened) -> None:
-    _, store = opened(tiny(search={"n_layer": Choices((1, 2, 3))}, budget=Budget(time=60.0)))
-    found = [claim.sampled["n_layer"] for _ in range(3) if (claim := store.claim())]
-    assert sorted(found) == [1, 2, 3] and store.claim() is None
-    assert store.take_notices() == []
-
-
-def test_a_batch_of_one_waits_for_the_trials_spread_evenly_and_then_for_each(tiny, opened) -> None:
-    spec = tiny(sampler=Sampler(type="tpe", options={"batch": 1}), budget=Budget(trials_per_cell=8))
-    _, one = opened(spec)
-    _, two = opened(spec)
-
-    def attributes(claim):
-        return one.storage.get_trial_system_attrs(claim.trial_id)
-
-    first, second = one.claim(), two.claim()
-    assert two.claim() is None and two.awaits_results and two.has_room()
-    one.finish(first, "complete", 3.0, {})
-    assert two.claim() is None and two.awaits_results
-    two.finish(second, "failed", None, {})
-    third = two.claim()
-    assert "fixed_params" in attributes(third), "another one in place of what failed"
-    two.finish(third, "pruned", 3.5, {})
-    for value in range(6):
-        later = two.claim()
-        assert one.claim() is None and one.awaits_results == (value < 5), "another one runs"
-        assert "fixed_params" not in attributes(later)
-        two.finish(later, "complete", 3.0 + value, {})
-    assert two.claim() is None and not two.awaits_results
 
 
 def test_trials_are_asked_while_others_run_but_the_last_of_a_joint_search(tiny, opened) -> None:
@@ -315,15 +217,6 @@ def test_the_longest_cells_come_first_unless_time_is_short(time, first, tiny, op
     spec = tiny(grid={"n_embd": [8, 16]}, budget=Budget(trials_per_cell=2, time=time))
     _, store = opened(spec)
     assert store.claim().cell.key == first
-
-
-def test_an_interrupted_trial_is_taken_up_though_the_flops_are_planned(tiny, opened) -> None:
-    _, one = opened(tiny(budget=Budget(flops=1.0)))
-    claim = one.claim()
-    one.requeue([claim])
-    _, two = opened(tiny(budget=Budget(flops=1.0)))
-    assert two.claim().number == claim.number
-    assert two.claim() is None
 
 
 @pytest.mark.slow
@@ -399,16 +292,6 @@ def test_reports_that_the_database_did_not_take_are_sent_with_the_next_ones(
     monkeypatch.undo()
     store.report_many([Report(claim, 10, 3.0)])
     assert store.trials(store.cells[0])[0].intermediate_values == {0: 4.0, 10: 3.0}
-
-
-def test_a_studys_attributes_are_its_own_before_they_are_written(tiny, opened) -> None:
-    _, store = opened(tiny(grid={"n_embd": [16, 32]}))
-    ids = [store.study_id(cell) for cell in store.cells]
-    with store.storage.transaction():
-        for each in ids:
-            store.storage.set_study_system_attr(each, "of", each)
-        assert [store.storage.get_study_system_attrs(each) for each in ids] == [{"of": each} for each in ids]
-    assert [store.storage.get_study_system_attrs(each) for each in ids] == [{"of": each} for each in ids]
 
 
 # ------------------------------------------------------------------ promotion

@@ -176,14 +176,6 @@ def test_conditions_divisors_and_derived_values_are_followed(tiny, warm, table) 
     assert source.refused == ["line 4: n_head lies outside of 1 | 2 | 4"]
 
 
-def test_of_an_exported_table_each_trial_once(tiny, warm, table) -> None:
-    lines = ("a,all,0,0,complete,2.0,1e-3", "a,all,0,1,complete,2.0,1e-3", "a,all,1,0,diverged,,9e-3")
-    rows = table("study,cell,trial,seed,state,value,learning_rate", *lines)
-    _, store, _ = warm(tiny(seeds=[0, 1], warm_start=[rows]))
-    found = [(trial.state, trial.value) for trial in known(store)]
-    assert found == [(TrialState.COMPLETE, 2.0), (TrialState.PRUNED, None)]
-
-
 @pytest.mark.parametrize(
     ("source", "said"),
     [
@@ -217,11 +209,3 @@ def test_studies_that_cannot_be_compared(tiny, opened, tmp_path, dataset) -> Non
     final = tiny(warm_start=["other"], objective={"at": "final"})
     with pytest.raises(BadInput, match="values trials by val_loss, best, this study by val_loss, final"):
         make_plan(final, folder.lab)
-
-
-def test_what_was_taken_in_may_be_gone_afterwards(tiny, warm, table, tmp_path) -> None:
-    rows = table("learning_rate,val_loss", "1e-3,2")
-    spec = tiny(warm_start=[rows])
-    folder, _, _ = warm(spec)
-    (tmp_path / "results.csv").unlink()
-    assert make_plan(spec, folder.lab)[0].warm_start == []

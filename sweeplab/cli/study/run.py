@@ -86,7 +86,7 @@ def start_detached(
 def confirm(
     name: options.StudyName,
     top: Annotated[int | None, option("K", "Configurations per cell that race.  [default: 3]", min=1)] = None,
-    seeds: Annotated[int | None, option("N", "Most fresh seeds of each.  [default: 5]", min=2)] = None,
+    seeds: Annotated[int | None, option("N", "Fresh seeds of each.  [default: 5]", min=2)] = None,
     allow_plugins: options.AllowPlugins = False,
     quiet: options.Quiet = False,
     lab: options.Lab = None,
@@ -94,10 +94,9 @@ def confirm(
 ) -> None:
     """Confirm the best trials with fresh seeds, on the test split.
 
-    The best trials of each cell race: each is trained with two fresh seeds, then with more while its rank is
-    undecided. The winner of each cell is trained again with other fresh seeds, and scored on the test split,
-    which nothing else reads. Ctrl-C saves the runs; the same command continues them. With `confirm` in
-    the study file, `run` ends with this.
+    The best trials of each cell race on fresh seeds. The winner of each cell is trained again with other fresh
+    seeds, and scored on the test split, which nothing else reads. Ctrl-C saves the runs; the same command
+    continues them. With `confirm` in the study file, `run` ends with this.
 
     \b
     $ sweeplab confirm small

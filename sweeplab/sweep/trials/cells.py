@@ -34,10 +34,9 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweeplab.data.generators import generator_key
-from sweeplab.lab.storage import PROMOTED, REPEATS, SEED_OFFSET, VOID
+from sweeplab.lab.storage import PROMOTED, REPEATS, VOID
 from sweeplab.records.runs import RunState
 from sweeplab.study.algorithms import make_sampler, settled_sampler
-from sweeplab.study.choice import Tried, rank
 from sweeplab.study.joint import JointModel
 from sweeplab.study.options import JOINT, Sampler
 from sweeplab.study.sampler import JointSampler
@@ -288,14 +287,11 @@ class Asker:
         self._sampler = settled_sampler(spec)
         self._joint = JointModel(spaces, tally, spec.first_seed) if self._sampler.type == JOINT else None
 
-    def ask(
-        self, study: optuna.Study, cell: Cell, n_startup: int, n_left: float, n_repeats: int
-    ) -> optuna.Trial | None:
+    def ask(self, study: optuna.Study, cell: Cell, n_startup: int, is_last: bool) -> optuna.Trial | None:
         """Start the next trial of a cell: an enqueued one, else a new one; None if no new point is found.
 
         The first `n_startup` points are spread evenly, but the very first is the study's `first_trial`, else that of
-        the nearest finished cell. Of the `n_left` trials of the cell the last `n_repeats` train its best values again;
-        a joint search takes the point of lowest expected loss before them.
+        the nearest finished cell. The last trial of a joint search takes the point of lowest expected loss.
         """
         space, tally = self._spaces[cell.index], self._tally(cell.index)
         number = len(tally.trials.trials)
@@ -305,8 +301,6 @@ class Asker:
             trial_id = tally.trials.ids[waiting.number]
             self._storage.set_trial_state_values(trial_id, TrialState.RUNNING)
             return optuna.Trial(study, trial_id)
-        if n_left <= n_repeats and (template := self._repetition(cell)):
-            return optuna.Trial(study, self._created(study, template))
         point = template = None
         if tally.repeats(MOST_REPEATS):
             point = self._new_point(space, tally)
@@ -318,44 +312,17 @@ class Asker:
             or (number == 0 and self._spec.first_trial)
         ):
             point = self._startup_point(space, number)
-        self.seed_sampler(study, cell, number, n_startup, n_left == n_repeats + 1)
+        self.seed_sampler(study, cell, number, n_startup, is_last)
         if point:
             template = create_trial(state=TrialState.RUNNING, system_attrs={"fixed_params": point})
-        return optuna.Trial(study, self._created(study, template))
+        study_id = self._storage.get_study_id_from_name(study.study_name)
+        return optuna.Trial(study, self._storage.create_new_trial(study_id, template))
 
     def _has_results(self, tally: CellTally) -> bool:
         """Return whether the sampler has trials to model: a joint search two of any cells."""
         if self._joint is None:
             return tally.modelled > 0
         return sum(self._tally(index).modelled for index in range(len(self._spaces))) > 1
-
-    def _created(self, study: optuna.Study, template: FrozenTrial | None) -> int:
-        return self._storage.create_new_trial(
-            self._storage.get_study_id_from_name(study.study_name), template
-        )
-
-    def _repetition(self, cell: Cell) -> FrozenTrial | None:
-        """Return a trial with the best values of a cell, on other seeds; None before any of its trials has a value."""
-        ended = {
-            (space.cell.key, trial.number): (space, trial)
-            for space in self._spaces
-            for trial in self._tally(space.cell.index).ended()
-            if trial.state == TrialState.COMPLETE and is_own(trial)
-        }
-        tried = []
-        for place, (space, trial) in ended.items():
-            value, offset = trial.values[0], trial.user_attrs.get(SEED_OFFSET, 0)
-            searched = {name: space.parameters[name].decoded(each) for name, each in trial.params.items()}
-            tried.append(Tried.of(place, value, space.cell.values, searched, {offset: value}))
-        choice = rank(tried).choice(cell.key) if tried else None
-        if choice is None:
-            return None
-        params, tally = ended[choice.place][1].params, self._tally(cell.index)
-        same = [trial for trial in (*tally.ended(), *tally.running()) if trial.params == params]
-        offset = {SEED_OFFSET: SEEDS_APART * sum(map(is_own, same))}
-        return create_trial(
-            state=TrialState.RUNNING, user_attrs=offset, system_attrs={"fixed_params": params}
-        )
 
     def seed_sampler(
         self, study: optuna.Study, cell: Cell, number: int, n_startup: int, is_last: bool = False

@@ -24,7 +24,7 @@ from sweeplab.lab.storage import PROMOTED, REPEATS, SEED_OFFSET
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.algorithms import n_startup_trials, promotes, settled_pruner, settled_sampler
-from sweeplab.study.options import BATCH, JOINT, build
+from sweeplab.study.options import JOINT, build
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Cell, cells, nearest_cells, spaces_of
 from sweeplab.study.spec import StudySpec
@@ -96,8 +96,7 @@ class Store:
         self._exhausted: set[int] = set()  # cells in which no new point was found
         self._failed_before: dict[int, int] = {}  # failed trials of each cell when this worker first saw it
         self._notices: list[str] = []
-        sampler = settled_sampler(spec)
-        self._is_joint, self._batch = sampler.type == JOINT, sampler.options.get(BATCH) or math.inf
+        self._is_joint = settled_sampler(spec).type == JOINT
         self._flops_of: dict[int, float] = {}  # of a trial, by cell
         self._asked: set[str] = set()  # cells in which enqueued trials may still wait
 
@@ -314,7 +313,7 @@ class Store:
 
     def _room(self, cell: Cell) -> _Room | None:
         """Return how a cell may have another trial; None if it may not."""
-        counts, n_startup, modelled = self._count(cell), self._n_startup, self.tally(cell).modelled
+        counts = self._count(cell)
         if cell.index in self._exhausted:
             return None
         # Where trials_per_cell ends a cell, cells fill one after the other, else all of them alike.
@@ -330,13 +329,8 @@ class Store:
         n_left = self.limit(cell) - counts.counted - counts.running
         if n_left <= 0 or counts.failed - failed_before >= MOST_FAILURES:
             return None
-        at_once = max(self._batch, n_startup - modelled)
-        # A repetition follows from all other trials, and so does the last trial of a joint search.
-        n_after_all = self.budget.repeats
-        if self._is_joint:
-            n_after_all += 1
-        is_last = counts.running > 0 and n_left <= n_after_all
-        return replace(room, is_open=counts.running < at_once and not is_last)
+        # The last trial of a joint search follows from all others.
+        return replace(room, is_open=not (self._is_joint and counts.running and n_left <= 1))
 
     def _flops(self, cell: Cell) -> float:
         if cell.index not in self._flops_of:
@@ -351,9 +345,9 @@ class Store:
         return left / self.n_workers
 
     def limit(self, cell: Cell) -> float:
-        """Return how many trials a cell may have: the budget's, but at most its points and repetitions."""
+        """Return how many trials a cell may have: the budget's, but at most its points."""
         n_points = self.spaces[cell.index].n_points or math.inf
-        return min(self.budget.trials_per_cell or math.inf, n_points + self.budget.repeats)
+        return min(self.budget.trials_per_cell or math.inf, n_points)
 
     @property
     def _n_startup(self) -> int:
@@ -379,7 +373,7 @@ class Store:
             with warnings.catch_warnings(action="ignore"):
                 counts = self._count(cell)
                 n_left = self.limit(cell) - counts.counted - counts.running
-                trial = self.asker.ask(study, cell, self._n_startup, n_left, self.budget.repeats)
+                trial = self.asker.ask(study, cell, self._n_startup, is_last=n_left == 1)
             if trial is None:
                 return None
             claim = self._claimed(cell, trial)
