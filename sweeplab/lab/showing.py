@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -36,12 +35,9 @@ from sweeplab.records.folders import StudyFolder, WorkerPlace, named_cell
 from sweeplab.records.notes import read_notes
 from sweeplab.records.runs import (
     MEASURES,
-    CurvePoint,
-    RunEnd,
     RunFolder,
     RunStart,
     RunState,
-    TrialEnding,
     read_gradients,
     run_key,
 )
@@ -57,17 +53,18 @@ def study_row(folder: StudyFolder, job: str = "") -> dict[str, Any]:
     """
     cells = count_trials(folder).values()
     states = sum((each.states for each in cells), Counter[str]())
-    best = goal = planned = None
+    best = goal = planned = age = None
     state = StudyState.INTERRUPTED
     with suppress(DamagedFile):  # `show` and `doctor` say what is wrong
-        planned, state = _n_planned(folder), StudyState.QUEUED if job else study_state(folder)
+        if read_budget(folder)["trials_per_cell"] is not None:
+            planned = sum(limit or 0 for limit in cell_limits(folder).values())
+        state = StudyState.QUEUED if job else study_state(folder)
         metric = find_metric(folder)
         goal = f"{'highest' if metric.startswith('-') else 'lowest'} {metric.removeprefix('-')}"
         by_task = StudyTrials(folder).by_task()
         if len(by_task) == 1:
             best = by_task[0][0].value
     last = max((each.last for each in cells), default="") or None
-    age = None
     if last:
         age = max(0.0, (datetime.now() - datetime.fromisoformat(last)).total_seconds())
     return {
@@ -83,13 +80,6 @@ def study_row(folder: StudyFolder, job: str = "") -> dict[str, Any]:
         "best_value": best,
         "folder": str(folder.path),
     }
-
-
-def _n_planned(folder: StudyFolder) -> int | None:
-    """Return how many trials a study's current budget asks for; None if it sets no number."""
-    if read_budget(folder)["trials_per_cell"] is None:
-        return None
-    return sum(limit or 0 for limit in cell_limits(folder).values())
 
 
 def places_in_words(places: Sequence[WorkerPlace]) -> str:
@@ -124,37 +114,50 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
     """
     # Read without a check, as it was checked when it was run: the rules of samplers import Optuna.
     plan = folder.read(folder.plan_file)
-    ranked, unfinished = StudyTrials(folder), folder.unfinished
-    trials = ranked.all
+    ranked, counts, baselines = StudyTrials(folder), count_trials(folder), folder.baselines
+    trials, limits = ranked.all, cell_limits(folder)
     by_cell: dict[str, list[Trial]] = {cell["cell"]: [] for cell in plan["cells"]}
     for trial in trials:
         by_cell.setdefault(trial.cell, []).append(trial)
-    counts, baselines = count_trials(folder), folder.baselines
     if only is not None:
         only = named_cell(folder.name, by_cell, only)
-        by_cell, trials = {only: by_cell[only]}, by_cell[only]
+        trials = by_cell[only]
+        by_cell = {only: trials}
         baselines = {cell: baseline for cell, baseline in baselines.items() if cell == only}
     # By cell, how many trials came from each source; no other number counts them.
     warm_start = folder.read_if_written(folder.warm_start_file)
-    best = None
-    if has_one_task(folder):
-        best = next((of_task[0] for of_task in ranked.by_task(only)), None)
-    per_cell = read_budget(folder)["trials_per_cell"]
-    limits = cell_limits(folder)
+    cells = []
+    for cell, members in by_cell.items():
+        row = _cell_row(ranked, cell, members)
+        row["enqueued"] = counts.get(cell, TrialCounts()).states["enqueued"]
+        row["n_trials"] = limits.get(cell)
+        row["known"] = sum(warm_start.get(cell, {}).values())
+        row["baseline"] = baselines.get(cell, {}).get("loss")
+        cells.append(row)
+    best, of_task, choice = None, ranked.by_task(only), ranked.choice(only)
+    if of_task and has_one_task(folder):
+        chosen = of_task[0][0]
+        best = {
+            "key": chosen.start.key,
+            "value": chosen.value,
+            "sampled": chosen.start.sampled,
+            "folder": str(chosen.runs[0].path),
+            "choice": choice and choice.as_dict(),
+            "choice_in_words": choice and choice.in_words(folder.command("confirm")),
+        }
+    failures = []
+    for trial in trials:
+        for seed, state in trial.ending.states.items() if trial.ending else ():
+            if trial.ending and state is RunState.FAILED:
+                last_line = (trial.ending.error or "").strip().rpartition("\n")[2]
+                failures.append({"key": run_key(trial.cell, trial.number, seed), "error": last_line})
     return {
         "name": folder.name,
         "state": StudyState.QUEUED if job else study_state(folder),
         "job": job or None,
         "metric": plan["metric"],
-        "trials_per_cell": per_cell,
-        "cells": [
-            _cell_row(ranked, cell, members, unfinished)
-            | {"enqueued": counts.get(cell, TrialCounts()).states["enqueued"]}
-            | {"n_trials": limits.get(cell)}
-            | {"known": sum(warm_start.get(cell, {}).values())}
-            | {"baseline": baselines.get(cell, {}).get("loss")}
-            for cell, members in by_cell.items()
-        ],
+        "trials_per_cell": read_budget(folder)["trials_per_cell"],
+        "cells": cells,
         "orders": [asdict(order) for order in read_orders(folder) if order.value != order.file],
         "notes": {place: note.text for place, note in read_notes(folder).items() if note.text},
         "warm_start": warm_start,
@@ -163,16 +166,9 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
         "removed": _removed_choices(trials),
         "mirror": plan.get("mirror") or None,
         "workers": [worker.as_dict() for worker in folder.workers],
-        "best": best and _best_run(best, ranked, only),
+        "best": best,
         "findings": [finding.as_dict() for finding in find_limits(ranked, only)],
-        "failures": [
-            # Of a traceback the last line.
-            {"key": run_key(*place, seed), "error": (ending.error or "").strip().rpartition("\n")[2]}
-            for place, ending in (((trial.cell, trial.number), trial.ending) for trial in trials)
-            if ending
-            for seed, state in ending.states.items()
-            if state is RunState.FAILED
-        ],
+        "failures": failures,
     }
 
 
@@ -220,8 +216,8 @@ def _removed_choices(trials: Sequence[Trial]) -> list[str]:
     return sorted(removed)
 
 
-def _cell_row(ranked: StudyTrials, cell: str, trials: list[Trial], unfinished: RunState) -> dict[str, Any]:
-    by_task, choice = ranked.by_task(cell), ranked.choice(cell)
+def _cell_row(ranked: StudyTrials, cell: str, trials: list[Trial]) -> dict[str, Any]:
+    by_task, choice, unfinished = ranked.by_task(cell), ranked.choice(cell), ranked.folder.unfinished
     best, measured = None, dict.fromkeys(MEASURES)
     if len(by_task) == 1:
         best = by_task[0][0]
@@ -244,18 +240,6 @@ def _mean_over_seeds(trial: Trial, name: str) -> float | None:
     ends = [end.as_json() for end in trial.ends]
     values = [end[name] for end in ends if end.get(name) is not None]
     return float(fmean(values)) if values else None
-
-
-def _best_run(trial: Trial, ranked: StudyTrials, cell: str | None) -> dict[str, Any]:
-    choice = ranked.choice(cell)
-    return {
-        "key": trial.start.key,
-        "value": trial.value,
-        "sampled": trial.start.sampled,
-        "folder": str(trial.runs[0].path),
-        "choice": choice and choice.as_dict(),
-        "choice_in_words": choice and choice.in_words(ranked.folder.command("confirm")),
-    }
 
 
 def how_to_use(trial: Trial, cell: str | None = None, number: int | None = None) -> dict[str, str]:
@@ -362,33 +346,27 @@ def _origin(name: str, value: Any, study: Mapping[str, Any], start: RunStart) ->
 
 
 def _run(run: RunFolder, unfinished: RunState) -> dict[str, Any]:
-    start, points, checkpoint = run.read_start(), run.points(), run.checkpoint()
-    last = [CurvePoint(iteration=0, wall_seconds=0.0, train_tokens=0), *points][-1]
-    open_end = RunEnd(state=unfinished, ended=time.time(), value=None, ending=TrialEnding(unfinished, None))
-    end = run.read_end() or open_end
+    start, points, end, checkpoint = run.read_start(), run.points(), run.read_end(), run.checkpoint()
     evaluations = [point.eval_seconds for point in points if point.eval_seconds is not None]
-    seconds = {"training": None, "evaluation": None, "total": last.wall_seconds}
-    if evaluations:
-        evaluation = sum(evaluations)
-        seconds |= {"training": last.wall_seconds - evaluation, "evaluation": evaluation}
+    total, evaluation = (points[-1].wall_seconds if points else 0.0), sum(evaluations)
+    gradients = read_gradients(run)
     row = {
         "key": start.key,
         "seed": start.seed,
-        "state": end.state,
-        "stop_reason": end.stop_reason,
-        "iteration": last.iteration,
-        "best_val_loss": end.best_val_loss,
-        "whole_val_loss": end.whole_val_loss,
+        "state": end.state if end else unfinished,
+        "stop_reason": end and end.stop_reason,
+        "iteration": points[-1].iteration if points else 0,
+        "best_val_loss": end and end.best_val_loss,
+        "whole_val_loss": end and end.whole_val_loss,
         "curve": [
             {name: getattr(point, name) for name in ("iteration", "train_loss", "val_loss", "learning_rate")}
             for point in points
         ],
         "checkpoint": checkpoint and str(checkpoint),
         "series": run.series(),
-        "seconds": {"waiting": max(0.0, end.ended - start.started - last.wall_seconds), **seconds},
+        "seconds": {"training": total - evaluation, "evaluation": evaluation, "total": total},
         "folder": str(run.path),
     }
-    gradients = read_gradients(run)
     if gradients:
         row["gradient_flow"] = [asdict(point) for point in gradients]
     return row
@@ -405,16 +383,28 @@ def differ(a: StudyFolder, b: StudyFolder) -> dict[str, Any]:
     """
     ours, theirs = (each.read(each.data_file) for each in (a, b))
     one, other = (each.read(each.canonical_file) | {"name": None} for each in (a, b))
-    code = (a.read(a.code_file), b.read(b.code_file))
-    parts = {"file": (one, other), "data": (ours, theirs), "code": code}
+    parts = {"file": (one, other), "data": (ours, theirs), "code": (a.read(a.code_file), b.read(b.code_file))}
     measure = "value" if ours["token_digest"] == theirs["token_digest"] else "best_bits_per_byte"
+    of_a, of_b = (StudyTrials(study).best_of_cells() for study in (a, b))
+    results = list[dict[str, Any]]()
+    for cell in dict.fromkeys([*of_a, *of_b]):
+        pair = [best[cell] for best in (of_a, of_b) if cell in best]
+        row: dict[str, Any] = {"place": cell, "a": None, "b": None, "change": None}
+        if cell in of_a:
+            row["a"] = _mean_over_seeds(of_a[cell], measure)
+        if cell in of_b:
+            row["b"] = _mean_over_seeds(of_b[cell], measure)
+        is_one_task = len({task_of(trial.start.values) for trial in pair}) == 1
+        if row["a"] and row["b"] and is_one_task and ours["text_digest"] == theirs["text_digest"]:
+            row["change"] = row["b"] - row["a"]
+        results.append(row)
     return {
         "a": a.name,
         "b": b.name,
         **{part: [change._asdict() for change in differences(*both)] for part, both in parts.items()},
         "measure": measure,
         "precision": {study.name: study.dtype for study in (a, b) if a.dtype != b.dtype},
-        "results": _results(a, b, measure, is_one_text=ours["text_digest"] == theirs["text_digest"]),
+        "results": results,
     }
 
 
@@ -424,18 +414,4 @@ def differ_in_trials(a: Trial, b: Trial) -> list[dict[str, Any]]:
     rows = [row for row in rows if row["a"] != row["b"]]
     rows.append({"name": "state", "a": str(a.state), "b": str(b.state)})
     rows.append({"name": "value", "a": a.value, "b": b.value})
-    return rows
-
-
-def _results(a: StudyFolder, b: StudyFolder, measure: str, is_one_text: bool) -> list[dict[str, Any]]:
-    ours, theirs = (StudyTrials(study).best_of_cells() for study in (a, b))
-    rows = []
-    for cell in dict.fromkeys([*ours, *theirs]):
-        one, other = ours.get(cell), theirs.get(cell)
-        first = _mean_over_seeds(one, measure) if one else None
-        second = _mean_over_seeds(other, measure) if other else None
-        change = None
-        if one and other and is_one_text and task_of(one.start.values) == task_of(other.start.values):
-            change = None if first is None or second is None else second - first
-        rows.append({"place": cell, "a": first, "b": second, "change": change})
     return rows

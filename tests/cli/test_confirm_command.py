@@ -39,4 +39,4 @@ def test_a_study_file_asks_for_it_and_the_command_adds_nothing(cli, folder: Path
     assert all(each["n_raced"] == 2 and each["test"]["low"] < each["test"]["high"] for each in cells)
     assert [each["apart"] is None for each in cells].count(True) == 1
     other = cli("study", "confirm", "short", "--lab", folder / "lab", "--seeds", "3")
-    assert other.code == 2 and "study rm short.confirm" in other.err
+    assert other.code == 2 and "sweeplab rm short.confirm" in other.err

@@ -1,7 +1,5 @@
 """What limited the best trials: said where it was planted, and not said of flat noise or of what cannot change."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -10,16 +8,14 @@ import numpy as np
 import pytest
 
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.lab.findings import Finding, fall_at_end, find_limits, trend, widened
+from sweeplab.lab.findings import find_limits, trend, widened
 from sweeplab.lab.listing import StudyTrials
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import CurvePoint, RunEnd, RunStart, RunState, TrialEnding
+from sweeplab.records.runs import RunEnd, RunStart, RunState, TrialEnding
 
 LOW, HIGH = 1e-3, 1e-1
 RATES = [LOW * (HIGH / LOW) ** (at / 7) for at in range(8)]
-FLAT = [(at, 2.0 + 0.01 * (-1) ** (at // 100)) for at in range(0, 1001, 100)]
 RANGE = {"learning_rate": {"min": LOW, "max": HIGH, "log": True}}
-
 DROPOUT = {"dropout": {"min": 0.0, "max": 0.5}}
 HEADS = {"n_head": {"divides": "n_embd", "min": 2, "max": 8}}
 
@@ -33,53 +29,23 @@ def valley(rate: float) -> float:
     return 2 + (math.log10(rate) + 2) ** 2
 
 
-def plant(
-    lab: Path,
-    losses,
-    cells=("all",),
-    search=RANGE,
-    sampled=RATES,
-    curve=FLAT,
-    baseline=9.0,
-    states=(),
-    **fixed,
-):
-    """Write a study's records: in each cell a trial for each sampled value, with a loss and a curve that ends there."""
+def plant(lab: Path, losses, cells=("all",), search=RANGE, sampled=RATES, baseline=9.0, states=()):
+    """Write a study's records, in each cell a trial for each sampled value; return what is found."""
     folder = StudyFolder(lab, "planted")
     folder.path.mkdir(parents=True, exist_ok=True)
-    study = {"search": search, "fixed": fixed, "grid": {}, "objective": {"metric": "val_loss", "at": "best"}}
+    study = {"search": search, "fixed": {}, "grid": {}, "objective": {"metric": "val_loss", "at": "best"}}
     folder.canonical_file.write_text(json.dumps(study))
     folder.baselines_file.write_text(json.dumps({cell: {"loss": baseline} for cell in cells}))
-    (name,) = search
-    values = Hyperparameters(**{"max_iters": 1000, "eval_interval": 100} | fixed)
+    (name,), values = search, Hyperparameters(max_iters=1000)
     for cell in cells:
         for number, value in enumerate(sampled):
             state = RunState(states[number] if number < len(states) else "complete")
             loss, run = float(losses(value)), folder.run(cell, number, 0)
-            key = f"{cell}/{number}/0"
-            run.write_start(
-                RunStart(
-                    key=key,
-                    cell=cell,
-                    trial=number,
-                    seed=0,
-                    values=values,
-                    sampled={name: value},
-                    started=0.0,
-                )
-            )
-            scale = loss / curve[-1][1]
-            run.append(
-                CurvePoint(iteration=at, wall_seconds=0.0, train_tokens=at, val_loss=y * scale)
-                for at, y in curve
-            )
+            place = {"key": f"{cell}/{number}/0", "cell": cell, "trial": number, "seed": 0}
+            run.write_start(RunStart(**place, values=values, sampled={name: value}, started=0.0))
             ending = TrialEnding(state, loss, {0: state})
             run.write_end(RunEnd(state=state, value=loss, best_val_loss=loss, ending=ending))
     return find_limits(StudyTrials(folder))
-
-
-def kinds(found: list[Finding]) -> list[str]:
-    return [finding.kind for finding in found]
 
 
 @pytest.mark.parametrize("cells", [("all",), ("n_layer=1", "n_layer=2")], ids=["one cell", "two cells"])
@@ -125,37 +91,9 @@ def test_a_loss_above_that_of_n_grams_in_every_cell_is_said_and_in_some_cells_is
     (finding,) = plant(tmp_path, valley, ("small", "large"), baseline=1.5)
     assert finding.kind == "above n-grams" and finding.numbers["n_grams"] == 1.5
     assert "raise max_iters" in finding.in_words()
-    assert plant(tmp_path / "better", valley, ("small", "large"), baseline=2.5) == []
     folder = StudyFolder(tmp_path, "planted")
     folder.baselines_file.write_text(json.dumps({"small": {"loss": 1.5}, "large": {"loss": 9.0}}))
     assert find_limits(StudyTrials(folder)) == []
-
-
-def falling(
-    n: int, power: float, noise: float = 0.0, floor: float = 0.0, seed: int = 0
-) -> list[tuple[float, float]]:
-    random = np.random.default_rng(seed)
-    return [
-        (at, floor + at**-power + noise * random.standard_normal())
-        for at in range(1000 // n, 1001, 1000 // n)
-    ]
-
-
-def test_a_loss_that_still_falls_is_said(tmp_path: Path) -> None:
-    (finding,) = plant(tmp_path, valley, curve=falling(20, 0.3))
-    assert finding.kind == "still falling" and finding.change == "raise max_iters (1,000)"
-    assert finding.numbers["fall"] == pytest.approx(1 - 0.75**0.3, rel=0.15)
-    (also,) = plant(tmp_path / "patient", valley, curve=falling(20, 0.3), states=("stopped",) * 3, patience=3)
-    assert also.kind == "still falling", "in the cell whose best trial came to its end"
-
-
-@pytest.mark.parametrize("n", [5, 20, 200])
-def test_no_flat_curve_still_falls_and_every_clear_fall_does(n: int) -> None:
-    noisy = [falling(n, 0.0, 0.01, 2.0, seed) for seed in range(100)]
-    assert sum(fall_at_end(curve) is not None for curve in noisy) <= 2, "one in fifty"
-    if n > 5:
-        clear = [falling(n, 0.3, 3e-4, 0.0, seed) for seed in range(50)]
-        assert all(fall_at_end(curve) for curve in clear)
 
 
 @pytest.mark.parametrize(

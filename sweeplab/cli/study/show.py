@@ -282,10 +282,9 @@ def best(
 
     It is chosen by the value that a surrogate of all trials expects, as the lowest of many values is low by luck; of
     few trials the lowest counts. It prints both values, the searched hyperparameters, the checkpoint, commands that
-    use it, which trials cannot be distinguished from it, and what limited it: the end of a range, a budget too short,
-    n-grams that are better. With --yaml or --output it
-    writes a study file of this one trial, in which everything a run depends on is fixed: on a CPU
-    it reproduces the loss bit for bit.
+    use it, which trials cannot be distinguished from it, and what limited it: the end of a range, or n-grams that are
+    better. With --yaml or --output it writes a study file of this one trial, in which everything a run depends on is
+    fixed: on a CPU it reproduces the loss bit for bit.
 
     \b
     $ sweeplab best small
