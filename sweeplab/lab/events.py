@@ -7,7 +7,6 @@ import logging
 import math
 import os
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,10 +97,6 @@ class TrialRequeued(TrialEvent):
     """The trial's runs were saved, so that another worker can claim it."""
 
 
-class TrialLost(TrialEvent):
-    """Another worker holds the trial now."""
-
-
 class Notices:
     """What workers have to say to the study's owner from now on: each writes a file in the folder `notices`."""
 
@@ -143,7 +138,7 @@ class EventStream:
     def __init__(self, folder: StudyFolder, hear: OnLook = lambda run, points, end: None) -> None:
         self._runs, self._hear = folder.path / "runs", hear
         self._seen: dict[Path, int] = {}  # a cell's folder and when something was last added to it
-        self._known: dict[Path, dict[str, CurveReader]] = defaultdict(dict)  # by the names in a cell's folder
+        self._known: dict[Path, CurveReader] = {}  # by the run's folder
         self._live: list[CurveReader] = []
         self._ended: set[tuple[str, int]] = set()
         self._taken_back: dict[Path, float] = {}  # end times of resumed runs, until the ends are removed
@@ -153,55 +148,53 @@ class EventStream:
 
         With `anew`, and if all of its runs have ended, only the storage's record of the trial is written again.
         """
-        curves = [curve for curve in self._known[self._runs / cell].values() if curve.folder.trial == trial]
+        curves = [
+            curve
+            for curve in self._known.values()
+            if (curve.folder.cell, curve.folder.trial) == (cell, trial)
+        ]
         if anew and curves and all(curve.folder.end_file.exists() for curve in curves):
             return False
         self._ended.discard((cell, trial))
         for curve in curves:
-            if curve in self._live:
-                continue
-            end = curve.folder.read_end()
-            if end:
-                self._taken_back[curve.folder.path] = end.ended
-            self._live.append(curve)
+            if curve not in self._live:
+                end = curve.folder.read_end()
+                if end:
+                    self._taken_back[curve.folder.path] = end.ended
+                self._live.append(curve)
         return True
 
     def past(self) -> Iterator[TrialEvent]:
         """Yield all that has happened so far."""
-        yield from self._news(latest_only=True)
-        yield from self._news(latest_only=True)  # the first pass finds runs, the second one their ends
+        yield from self.new(latest_only=True)
+        yield from self.new(latest_only=True)  # the first pass finds runs, the second one their ends
 
-    def new(self) -> Iterator[TrialEvent]:
-        """Yield what has happened since the last time."""
-        return self._news()
-
-    def _news(self, latest_only: bool = False) -> Iterator[TrialEvent]:
-        """Yield what is new, with all evaluations of each run or with its latest only."""
-        n_known = len(self._live)
+    def new(self, latest_only: bool = False) -> Iterator[TrialEvent]:
+        """Yield what has happened since the last time, with all evaluations of each run or with its latest only."""
+        known = [*self._live]
         yield from self._started()
-        for number, curve in enumerate([*self._live]):
+        for curve in [*self._live]:
             run = curve.folder
             cell, trial = place = run.cell, run.trial
             end = None
-            if number < n_known:
+            if curve in known:
                 end = run.read_end()  # first: no point is written after it
             if end and self._taken_back.get(run.path) == end.ended:
                 end = None
             points = curve.new_points()
             self._hear(run, points, end)
-            evaluated = [point for point in points if point.eval_seconds is not None]
-            if place in self._ended:
-                evaluated = []
+            evaluated = [
+                point for point in points if point.eval_seconds is not None and place not in self._ended
+            ]
             if latest_only:
                 evaluated = evaluated[-1:]
             for point in evaluated:
-                loss = math.nan if point.val_loss is None else point.val_loss
                 yield RunEvaluated(
                     cell=cell,
                     trial=trial,
                     seed=run.seed,
                     iteration=point.iteration,
-                    val_loss=loss,
+                    val_loss=math.nan if point.val_loss is None else point.val_loss,
                     measures=point.measures,
                 )
             if end is None:
@@ -217,13 +210,13 @@ class EventStream:
             changed = cell.stat().st_mtime_ns
             if self._seen.get(cell) == changed:
                 continue
-            names = {each.name for each in os.scandir(cell)} - self._known[cell].keys()
-            folders = [RunFolder(cell / name) for name in sorted(names)]
-            whole = [folder for folder in folders if folder.has_started]
-            if whole == folders:  # else a run's folder is just being made
-                self._seen[cell] = changed
-            for folder in whole:
-                self._known[cell][folder.path.name] = curve = CurveReader(folder)
+            self._seen[cell] = changed
+            for path in sorted({cell / each.name for each in os.scandir(cell)} - self._known.keys()):
+                folder = RunFolder(path)
+                if not folder.has_started:  # it is just being made
+                    del self._seen[cell]
+                    break
+                self._known[path] = curve = CurveReader(folder)
                 self._live.append(curve)
                 yield TrialClaimed(cell=folder.cell, trial=folder.trial, started=folder.started)
 
@@ -331,30 +324,34 @@ class Callbacks:
     @property
     def errors(self) -> list[str]:
         """Return what each function raised first, and how often it raised."""
-        return [
-            f"{name} raised {what}, {several(times, 'time')} in all"
-            for name, (what, times) in self._raised.items()
-        ]
+        raised = self._raised.items()
+        return [f"{name} raised {what}, {several(times, 'time')} in all" for name, (what, times) in raised]
 
     def hear(self, event: Event) -> None:
         """Call the function for an event, if there is one."""
-        if isinstance(event, RunEvaluated) and self._on_evaluation:
-            what = event.cell, event.trial, event.seed, event.iteration, event.val_loss, event.measures
-            runs = [self._folder.run(*event.place, event.seed)]
-            evaluation = Evaluation(self._folder.name, *what, runs=runs, ask_to_prune=self._prune)
-            self._call("on_evaluation", self._on_evaluation, evaluation)
-        elif isinstance(event, TrialEnded) and self._on_trial_end:
-            how = event.ending
-            runs = [*self._folder.runs_of(*event.place)]
-            study = self._folder.name
-            end = TrialEnd(study, *event.place, how.outcome, how.value, how.states, how.error, runs=runs)
-            self._call("on_trial_end", self._on_trial_end, end)
-
-    def _call(self, name: str, function: Callable[[Any], object], record: Any) -> None:
+        study = self._folder.name
         try:
-            function(record)
+            if isinstance(event, RunEvaluated) and self._on_evaluation:
+                name = "on_evaluation"
+                self._on_evaluation(
+                    Evaluation(
+                        study,
+                        *event.place,
+                        event.seed,
+                        event.iteration,
+                        event.val_loss,
+                        event.measures,
+                        runs=[self._folder.run(*event.place, event.seed)],
+                        ask_to_prune=self._prune,
+                    )
+                )
+            elif isinstance(event, TrialEnded) and self._on_trial_end:
+                name, how, runs = "on_trial_end", event.ending, [*self._folder.runs_of(*event.place)]
+                self._on_trial_end(
+                    TrialEnd(study, *event.place, how.outcome, how.value, how.states, how.error, runs=runs)
+                )
         except Exception as error:
-            what, times = self._raised.get(name, (f"{type(error).__name__}: {error}", 0))
-            self._raised[name] = what, times + 1
+            first, times = self._raised.get(name, (f"{type(error).__name__}: {error}", 0))
+            self._raised[name] = first, times + 1
             if not times:  # later ones are only counted
-                _log.error("%s raised %s; the study goes on", name, what, exc_info=error)
+                _log.error("%s raised %s; the study goes on", name, first, exc_info=error)

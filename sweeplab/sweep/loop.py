@@ -275,7 +275,6 @@ class Loop:
         verdicts = self.store.report_many(reports)
         trials = {trial.claim.trial_id: trial for trial in self._held.each_trial()}
         for trial_id in verdicts.lost:
-            self._emit(events.TrialLost, trials[trial_id])
             self._held.forget(trials[trial_id])
         return {trials[trial_id] for trial_id in verdicts.behind}
 
@@ -291,7 +290,7 @@ class Loop:
             totals = {"train_flops": flops, "wall_seconds": seconds}
             self.store.finish(trial.claim, ending.outcome, ending.value, totals)
         except LeaseLost:
-            self._emit(events.TrialLost, trial)
+            pass
         else:
             self._emit(events.TrialEnded, trial, ending=ending, ended=time.time())
             if ending.outcome is RunState.PRUNED:

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 
 POLL_SECONDS = 0.2
+# How often tracking and the disk are checked.
+CHECK_SECONDS = 5.0
 # How long workers that have lost the storage may take to save their runs.
 LEAVE_SECONDS = 60.0
 # After so many workers that die the same way, with no trial finished between, no more are started.
@@ -72,7 +74,7 @@ class WorkerPool:
         # The revision of the commands that each exited worker knew, and that each running one certainly knows.
         self._exited = dict.fromkeys(range(len(engine.resources)), NO_REVISION)
         self._known: dict[int, int] = {}
-        self._deaths: list[str] = []  # how workers died since the last trial that did not fail
+        self.deaths: list[str] = []  # how workers died since the last trial that did not fail
         self.failures: list[str] = []
 
     def __len__(self) -> int:
@@ -105,11 +107,6 @@ class WorkerPool:
                     self._handle_exit(event.worker, event.code, stopping)
                 self._on_event(event)
 
-    def note_end(self, event: events.TrialEnded) -> None:
-        """Record that a trial has ended, so that deaths of workers before it do not count as in a row."""
-        if event.ending.outcome is not RunState.FAILED:
-            self._deaths.clear()
-
     def _handle_exit(self, index: int, code: int, stopping: bool) -> None:
         known = self._known.pop(index)
         if code in (0, LEFT) or stopping:
@@ -121,11 +118,11 @@ class WorkerPool:
         if code == -signal.SIGKILL and (self._shortage or n_out_of_memory() > self._n_out_of_memory):
             why = self._shortage or "the kernel has killed processes to free memory"
             death = f"code {code}: probably out of memory: {why}"
-        self._deaths.append(death)
+        self.deaths.append(death)
         failure = f"worker {index} ended with {death} (see {self._engine.log(index)})"
         if code in (REFUSED, UNSEEN):
             self.failures.append(failure)
-        elif self._deaths.count(death) < MOST_ALIKE:
+        elif self.deaths.count(death) < MOST_ALIKE:
             self.start([index])
         else:
             self.failures.append(f"{MOST_ALIKE} workers in a row died the same way; {failure}")
@@ -136,10 +133,6 @@ class WorkerPool:
         ends = time.monotonic() + LEAVE_SECONDS
         while len(self) and time.monotonic() < ends:
             self.listen(stopping=True)
-
-
-# How often tracking and the disk are checked.
-CHECK_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -186,13 +179,17 @@ def submit_study(spec: StudySpec, lab: Path, submit: Callable[[], str], say: Cal
 
 
 class _Opened(NamedTuple):
-    """A study that is about to run, and notices for the user."""
+    """A study that is about to run, and notices for the user.
+
+    `shortage` says by how much the runs of the workers on this machine exceed its memory; it is empty if they fit.
+    """
 
     folder: StudyFolder
     plan: Plan
     store: Store
     notifier: Notifier
     notices: list[str]
+    shortage: str
 
 
 @contextmanager
@@ -211,20 +208,17 @@ def _opened(spec: StudySpec, lab: Path) -> Iterator[_Opened]:
         from sweeplab.lab.storage import choose_storage
         from sweeplab.sweep.trials.store import Store
 
+        shortage = memory_shortage(plan.cells, plan.workers, plan.device) if engine.is_here else ""
         notices = [choose_storage(folder, is_shared=not engine.is_here), *orders_in_words(folder, spec)]
-        notices += [plan.reach_in_words, plan.mirror, _shortage(plan, engine)]
+        notices += [plan.reach_in_words, plan.mirror, shortage]
         create = partial(Store.create, spec, cells, plan.data.sizes, folder.storage_url)
         store = Availability(spec.name).retry(create)
         write_baselines(folder, store.spaces, dataset)
         write_study(spec, folder, plan.data)  # from here on the lab has the complete study
         if spec.warm_start:
             add_warm_starts(store, read_warm_starts(spec, folder, store.spaces, plan.data), folder)
-        yield _Opened(folder, plan, store, notifier, [notice for notice in notices if notice])
-
-
-def _shortage(plan: Plan, engine: WorkerEngine | type[WorkerEngine]) -> str:
-    """Say by how much the runs of the workers on this machine exceed its memory; empty if they fit."""
-    return memory_shortage(plan.cells, plan.workers, plan.device) if engine.is_here else ""
+        said = [notice for notice in notices if notice]
+        yield _Opened(folder, plan, store, notifier, said, shortage)
 
 
 def _open_tracking(trackers: Sequence[Mirror], spec: StudySpec, folder: StudyFolder, plan: Plan) -> None:
@@ -255,9 +249,8 @@ class _Supervisor:
         listen: Callable[[events.Event, StudyProgress], None],
         interrupts: Callable[[], int],
     ) -> None:
-        self.folder, self.plan, self.store, self.notifier, _ = opened
+        self.folder, self.plan, self.store, self.notifier = folder, plan, store, _ = opened[:4]
         self.listen, self.interrupts = listen, interrupts
-        folder, plan, store = self.folder, self.plan, self.store
         self.spec, self.commands = store.spec, store.commands
         availability = store.availability
         availability.limit = OUTAGE_SECONDS
@@ -273,15 +266,23 @@ class _Supervisor:
         self.watched, self.notices = Watched(folder, commands=self.commands), events.Notices(folder)
         self.progress = self.watched.progress
         self.engine = engine_class(self.spec.engine.type)(folder, self.spec.engine, plan.workers)
-        self.pool = WorkerPool(self.engine, store, self._take_in, _shortage(plan, self.engine))
+        self.pool = WorkerPool(self.engine, store, self._take_in, opened.shortage)
         self._unread: list[Command] = []  # commands that the progress has not followed yet
         self._last_notice = ""
         self._failed_alike: list[str] = []  # error types of the last trials in a row that failed the same way
 
     def run(self, notices: Sequence[str]) -> StudyEnd:
         """Show the user the `notices`, then run the study to its end; one that is complete is left as it is."""
-        is_done = self._is_complete()
-        self.commands.add("start", asdict(self._start()))
+        self.commands.read()
+        # It came to its end before, and tracking has all of it: MLflow is slow to import.
+        is_done = (
+            self.commands.state.status == "complete" and not self._has_work() and len(self.trackers) == 1
+        )
+        is_done = is_done and self.tracker.is_complete(run.path for run in self.folder.runs())
+        done_before = sum(counts.counted for counts in self.store.counts())
+        ours = versions(self.plan.data.token_digest)
+        here = (machine(), socket.gethostname(), os.getpid())
+        self.commands.add("start", asdict(SupervisorStart(ours, *here, done_before, self.elapsed)))
         budget = read_spec(self.folder).budget
         if budget != self.spec.budget:  # the study was extended after its file was read
             self.commands.add("budget", budget.model_dump())
@@ -290,16 +291,17 @@ class _Supervisor:
             self.listen(events.Tick(), self.progress)  # something to read while tracking is opened
             for notice in notices:
                 self._take_in(events.StudyNotice(message=notice))
+            if is_done:
+                status = "complete"
+                return StudyEnd(self.folder, status, [])
             if self._has_work() and not self.interrupts():
                 self.engine.prepare(
                     range(len(self.plan.workers))
                 )  # workers start while MLflow is imported here
-            if is_done:
-                status = "complete"
-                return StudyEnd(self.folder, status, [])
             _open_tracking(self.trackers, self.spec, self.folder, self.plan)
             deque(self.watched.news(self.store.poll_commands()), maxlen=0)  # the past
             self.progress.clear_live()
+            self.progress.errors.clear()
             self.shipping.start()
             self._poll_commands()
             self._supervise()
@@ -318,31 +320,19 @@ class _Supervisor:
         self.notifier.notify_end(self.folder, status, errors)
         return StudyEnd(self.folder, status, [*errors, *self.notifier.errors])
 
-    def _is_complete(self) -> bool:
-        """Return whether the study came to its end before, and tracking has all of it: MLflow is slow to import."""
-        self.commands.read()
-        if self.commands.state.status != "complete" or self._has_work() or len(self.trackers) > 1:
-            return False
-        return self.tracker.is_complete(run.path for run in self.folder.runs())
-
-    def _start(self) -> SupervisorStart:
-        return SupervisorStart(
-            versions(self.plan.data.token_digest),
-            machine=machine(),
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            done_before=sum(counts.counted for counts in self.store.counts()),
-            elapsed_before=self.elapsed,
-        )
-
     def _supervise(self) -> None:
         looked = checked = now = time.monotonic()
         n_interrupts, waited_for = 0, ""
         while self._goes_on():
             self.pool.listen(stopping=bool(self.interrupts()) or self._is_over_time)
             before, now = now, time.monotonic()
-            self._note_places()
-            is_queued = {place.state for place in self.progress.places} == {"queued"}
+            places = self.engine.places()
+            if places != self.progress.places:
+                self.progress.places = places
+                self.progress.follow(self.commands.state)
+                with suppress(OSError):  # such as a full disk: others then see the places of before
+                    self.folder.write_workers(places)
+            is_queued = {place.state for place in places} == {"queued"}
             if is_queued or (self.commands.state.phase == "pause" and not len(self.pool)):
                 self.progress.started += now - before  # such time does not count in the rate of trials
             else:
@@ -360,24 +350,21 @@ class _Supervisor:
                 self._read_feed()
                 looked = time.monotonic()
             if not len(self.pool) and self.progress.live and not self.store.n_held():
-                self._note_saved()
+                # No worker holds the trials that were running: they wait for one.
+                self._read_feed()
+                for cell, trial in [*self.progress.live]:
+                    event = events.TrialRequeued(cell=cell, trial=trial)
+                    self._take_in(event)
+                    self.shipping.hear(event)
             if now - checked > CHECK_SECONDS:
                 self.shipping.check()
-                if n_interrupts and self.progress.places and waited_for != _in_words(self.progress.places):
-                    waited_for = _in_words(self.progress.places)
+                if n_interrupts and places and waited_for != _in_words(places):
+                    waited_for = _in_words(places)
                     self._take_in(events.StudyNotice(message=f"still waiting for {waited_for}"))
                 self.notifier.notify_if_idle(self.commands.state.phase)
                 self._write_elapsed()
                 checked = time.monotonic()
         self._write_elapsed()
-
-    def _note_places(self) -> None:
-        places = self.engine.places()
-        if places != self.progress.places:
-            self.progress.places = places
-            self.progress.follow(self.commands.state)
-            with suppress(OSError):  # such as a full disk: others then see the places of before
-                self.folder.write_workers(places)
 
     def _write_elapsed(self) -> None:
         availability = self.store.availability
@@ -433,19 +420,10 @@ class _Supervisor:
         commands, self._unread = self._unread, []
         for event in self.watched.news(commands):
             if isinstance(event, events.TrialEnded):
-                self.pool.note_end(event)
-                self._note_failure(event.ending)
+                self._note_end(event.ending)
             self._tell(event)
             if isinstance(event, events.TrialEvent):
                 self.shipping.hear(event)  # after callbacks, which may have logged something
-
-    def _note_saved(self) -> None:
-        """Record that no worker holds the trials that were running: they wait for one."""
-        self._read_feed()
-        for cell, trial in [*self.progress.live]:
-            event = events.TrialRequeued(cell=cell, trial=trial)
-            self._take_in(event)
-            self.shipping.hear(event)
 
     def _take_in(self, event: events.Event) -> None:
         """Take in an event that the folders of the runs do not tell."""
@@ -460,16 +438,19 @@ class _Supervisor:
         self.notifier.note_event()
         self.listen(event, self.progress)
 
-    def _note_failure(self, ending: TrialEnding) -> None:
+    def _note_end(self, ending: TrialEnding) -> None:
         """Stop the study when MOST_ALIKE trials in a row fail the same way: the cause is not the trial's own."""
+        if ending.outcome is not RunState.FAILED:
+            self.pool.deaths.clear()
+            self._failed_alike.clear()
+            return
         how = (ending.error or "").strip().rpartition("\n")[2]
         kind, _, _ = how.partition(":")
         if kind == DOES_NOT_FIT:  # other trials may be smaller
             return
-        if ending.outcome is not RunState.FAILED or {*self._failed_alike} != {kind}:
-            self._failed_alike = []
-        if ending.outcome is RunState.FAILED:
-            self._failed_alike.append(kind)
+        if kind not in self._failed_alike:
+            self._failed_alike.clear()
+        self._failed_alike.append(kind)
         if len(self._failed_alike) == MOST_ALIKE:
             what = f"{MOST_ALIKE} trials in a row failed the same way, and the study stops"
             self.progress.errors.append(f"{what}: {how}")

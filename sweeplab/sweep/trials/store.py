@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import optuna
 import sqlalchemy as sql
@@ -47,25 +47,17 @@ MOST_ATTEMPTS = 10
 MOST_FAILURES = 3
 
 
-@dataclass(frozen=True)
-class _Room:
-    """A cell that may have another trial.
+class _Room(NamedTuple):
+    """A cell that may have another trial; the cell with the lowest `place` has it first.
 
     If it `waits`, it has an enqueued trial, which comes first, whatever the budget. If it is not `is_open`, its next
-    trial has to wait for results. `flops` are those of a trial, where cells may be trained in any order.
+    trial has to wait for results.
     """
 
     cell: Cell
-    running: int
-    counted: int
-    flops: float
-    waits: bool = False
-    is_open: bool = True
-
-    @property
-    def place(self) -> tuple[bool, int, int, float, int]:
-        """Return the sort key of cells: enqueued trials, the fewest running ones, then the longest."""
-        return not self.waits, self.running, self.counted, -self.flops, self.cell.index
+    place: tuple[bool, int, int, float, int]
+    waits: bool
+    is_open: bool
 
 
 class Store:
@@ -82,8 +74,13 @@ class Store:
         self.leases = sharing.Leases(self.storage.engine)
         self.commands = sharing.Commands(self.storage.engine, self.availability)
         self.reopening = sharing.Reopening(self.storage, self.commands, self.trial_id)
-        tally, nearby = (lambda index: self.tally(self.cells[index])), self._best_of_nearest_finished
-        self.asker = Asker(spec, self.spaces, self.storage, tally, nearby)
+        self.asker = Asker(
+            spec,
+            self.spaces,
+            self.storage,
+            lambda index: self.tally(self.cells[index]),
+            self._best_of_nearest_finished,
+        )
         self._held: set[int] = set()  # trials that this worker holds
         self._unsent: list[Report] = []  # reports kept while the database does not answer
         self.budget = spec.budget
@@ -97,7 +94,6 @@ class Store:
         self._failed_before: dict[int, int] = {}  # failed trials of each cell when this worker first saw it
         self._notices: list[str] = []
         self._is_joint = settled_sampler(spec).type == JOINT
-        self._flops_of: dict[int, float] = {}  # of a trial, by cell
         self._asked: set[str] = set()  # cells in which enqueued trials may still wait
 
     @classmethod
@@ -178,9 +174,7 @@ class Store:
 
         `fits` narrows the choice of cells. Cells with the fewest running trials come first, else in their order.
         """
-        claims = self.availability.retry(lambda: self._claim(n_trials, fits))
-        self._held |= {claim.trial_id for claim in claims}
-        return claims
+        return self._holding(lambda: self._claim(n_trials, fits))
 
     def take_up(self, trials: Container[tuple[str, int]]) -> list[Claim]:
         """Claim those of these trials, given by cell and number, that run without a valid lease."""
@@ -194,6 +188,9 @@ class Store:
                         claims += self._take_over(connection, cell, trial, leases)
                 return claims
 
+        return self._holding(take)
+
+    def _holding(self, take: Callable[[], list[Claim]]) -> list[Claim]:
         claims = self.availability.retry(take)
         self._held |= {claim.trial_id for claim in claims}
         return claims
@@ -276,23 +273,22 @@ class Store:
         if any(map(self._room, self.cells)) or not all(PROMOTED in trial.user_attrs for trial in running):
             self.awaits_results = True
             return None
-
-        def n_promoted(cell: Cell) -> int:
-            return self.tally(cell).n_promoted + len(self.tally(cell).running())
-
-        for cell in sorted(fitting, key=n_promoted):
-            # Not one that this worker still trains, unaware that it lost the lease and others have pruned the trial.
-            for trial in self.tally(cell).best_pruned(1):
-                is_free = self.trial_id(cell, trial.number) not in self._held
-                return (cell, trial) if is_free else None
-        return None
+        pruned = [cell for cell in fitting if self.tally(cell).pruned]
+        if not pruned:
+            return None
+        cell = min(pruned, key=lambda each: self.tally(each).n_promoted + len(self.tally(each).running()))
+        (best,) = self.tally(cell).best_pruned(1)
+        # Not one that this worker still trains, unaware that it lost the lease and others have pruned the trial.
+        return None if self.trial_id(cell, best.number) in self._held else (cell, best)
 
     def _running_without(self, held: Container[int]) -> list[tuple[Cell, FrozenTrial]]:
-        free = [ids for ids in self.storage.unended.items() if ids[0] not in held]
-        cells = {self.study_id(cell): cell for cell in self.cells} if free else {}
-        of_cells = [ids for ids in free if ids[1] in cells]
-        unended = [(cells[study], self.storage.cell(study).unended[trial]) for trial, study in of_cells]
-        running = [pair for pair in unended if pair[1].state == TrialState.RUNNING]
+        cells = {self.study_id(cell): cell for cell in self.cells}
+        running = []
+        for trial_id, study_id in self.storage.unended.items():
+            if trial_id not in held and study_id in cells:
+                trial = self.storage.cell(study_id).unended[trial_id]
+                if trial.state == TrialState.RUNNING:
+                    running.append((cells[study_id], trial))
         return sorted(running, key=lambda pair: (pair[0].index, pair[1].number))
 
     def _ask_where_there_is_room(self, fitting: Sequence[Cell]) -> Claim | None:
@@ -313,30 +309,30 @@ class Store:
 
     def _room(self, cell: Cell) -> _Room | None:
         """Return how a cell may have another trial; None if it may not."""
-        counts = self._count(cell)
+        counts, budget = self._count(cell), self.budget
         if cell.index in self._exhausted:
             return None
         # Where trials_per_cell ends a cell, cells fill one after the other, else all of them alike.
-        budget, n_before, flops = self.budget, 0, 0.0
+        n_before, flops = 0, 0.0
         if budget.trials_per_cell is None:
             n_before = counts.counted
-        elif budget.time is None and budget.flops is None:
-            flops = self._flops(cell)
-        room = _Room(cell, counts.running, n_before, flops)
+        elif budget.time is None and budget.flops is None:  # the longest first
+            flops = self._flops[cell.index]
+        place = (not counts.waiting, counts.running, n_before, -flops, cell.index)
         if counts.waiting:
-            return replace(room, waits=True)
+            return _Room(cell, place, waits=True, is_open=True)
         failed_before = self._failed_before.setdefault(cell.index, counts.failed)
         n_left = self.limit(cell) - counts.counted - counts.running
         if n_left <= 0 or counts.failed - failed_before >= MOST_FAILURES:
             return None
         # The last trial of a joint search follows from all others.
-        return replace(room, is_open=not (self._is_joint and counts.running and n_left <= 1))
+        is_last = self._is_joint and counts.running > 0 and n_left <= 1
+        return _Room(cell, place, waits=False, is_open=not is_last)
 
-    def _flops(self, cell: Cell) -> float:
-        if cell.index not in self._flops_of:
-            space = self.spaces[cell.index]
-            self._flops_of[cell.index] = float(facts(space.typical).train_flops) * len(space.seeds)
-        return self._flops_of[cell.index]
+    @cached_property
+    def _flops(self) -> list[float]:
+        """Return the FLOPs of a trial of each cell."""
+        return [float(facts(space.typical).train_flops) * len(space.seeds) for space in self.spaces]
 
     def share_left(self) -> float:
         """Return how many trials each of the planned workers may still start, as of the last claim."""
