@@ -22,7 +22,7 @@ from sweeplab.lab.storage import storage_address
 from sweeplab.processes import VARIABLE, switched_off
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.spec import Engine, StudySpec
-from sweeplab.sweep.engines.ray import CLOSES, connect, exposure, run_on_nodes, shortage
+from sweeplab.sweep.engines.ray import CLOSES, connect, exposure, run_on_nodes
 from sweeplab.sweep.engines.slurm import SlurmEngine, SlurmFailure, ask, place_options
 from sweeplab.tracking.connection import SERVERS, database_file, tracking_uri
 from sweeplab.tracking.environment import device
@@ -183,9 +183,6 @@ def _ray_check(engine: Engine) -> Iterator[Check]:
         yield Check("ray", engine.address, "ok", answer)
         if is_open := exposure(ray):
             yield Check("ray", "token", "warn", is_open, CLOSES)
-        if waits := shortage(ray, engine):
-            cure = "change engine.threads or engine.gpus_per_worker if the cluster adds no such node"
-            yield Check("ray", "room for a worker", "warn", waits, cure)
     except BadInput as error:
         yield Check("ray", engine.address, "bad", str(error), "correct this, or use --engine local")
 

@@ -8,16 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, TrackingUnavailable
-from sweeplab.hyperparameters import AUTO
 from sweeplab.lab.identity import DIGEST_CHARACTERS
 from sweeplab.lab.listing import StudyTrials, Trial, find_metric, has_one_task, read_spec, tracking_uri_of
 from sweeplab.lab.moving import Done
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.notes import write_note
 from sweeplab.study.file.template import study_file
-from sweeplab.study.plan import CPU_STACK_BELOW_PARAMS
 from sweeplab.study.problems import LENGTHS
-from sweeplab.study.rules import facts
 from sweeplab.tracking import open_tracker
 
 if TYPE_CHECKING:
@@ -108,9 +105,8 @@ def keep_note(
 def rerun_text(trial: Trial) -> str:
     """Return a study file of one trial that fixes all of its hyperparameters, also those of this machine.
 
-    On a CPU it reproduces the loss bit for bit, and says so if that is certain: a run's numbers depend on its
-    hyperparameters, its seed, its data and, in larger models, the number of threads. A trial that was cut short is
-    trained to its end.
+    On a CPU it reproduces the loss bit for bit: a run's numbers depend on its hyperparameters, its seed, its data and,
+    in larger models with several threads, the stack. A trial that was cut short is trained to its end.
     """
     folder = trial.study
     spec = read_spec(folder)
@@ -133,18 +129,12 @@ def rerun_text(trial: Trial) -> str:
         "init_from": study.get("init_from"),
     }
     value = "no value" if trial.value is None else f"{spec.objective.label} {trial.value!r}"
-    again = "It comes to this value again, up to the rounding of sums over several threads or on a GPU."
+    again = "On one CPU with the same packages it comes to this value again; otherwise up to the rounding of sums."
     if trial.is_cut_short:
         again = "It was cut short, and is trained to its end here."
-    elif _is_exact(trial, spec):
-        again = "On this machine, with the same packages, it comes to this value again, to the last bit."
-    digests = [data[name][:DIGEST_CHARACTERS] for name in ("text_digest", "token_digest")]
-    comments = [
-        f"Trial {trial.number} in cell {trial.cell} of study {folder.name}: {trial.state}, {value}.",
-        f"Its text has the sha256 {digests[0]}…, its tokens {digests[1]}….",
-        again,
-    ]
-    return study_file(written, comments)
+    tokens = data["token_digest"][:DIGEST_CHARACTERS]
+    what = f"Trial {trial.number} in cell {trial.cell} of study {folder.name}: {trial.state}, {value}."
+    return study_file(written, [what, f"Its tokens have the sha256 {tokens}….", again])
 
 
 def _name(trial: Trial) -> str:
@@ -152,11 +142,3 @@ def _name(trial: Trial) -> str:
     if trial.cell != "all":
         name += "-" + re.sub(r"[^\w.-]+", "", trial.cell.replace(",", "-"))
     return name[: 100 - len(end)] + end  # the longest name of a study
-
-
-def _is_exact(trial: Trial, spec: StudySpec) -> bool:
-    """Tell whether a rerun has the same bits: with several threads, a larger model's depend on its stack's size."""
-    values, threads = trial.start.values, trial.start.threads
-    was_alone = len(trial.seeds) == 1 and spec.engine.stack in (AUTO, 1)
-    is_small = facts(values).n_params < CPU_STACK_BELOW_PARAMS
-    return values.device == "cpu" and (threads == 1 or was_alone or is_small)

@@ -62,12 +62,11 @@ class Way:
 class BenchRow(Way):
     """A way of training a cell, and its trial-steps per second.
 
-    `taken` marks the way that the plan chooses, and `why` is the reason.
+    `taken` marks the way that the plan chooses.
     """
 
     trial_steps_per_second: float
     taken: bool
-    why: str
 
 
 def step_flops(values: Hyperparameters) -> float:
@@ -113,7 +112,7 @@ def precision(values: Hyperparameters) -> tuple[str, str]:
     return "bfloat16", f"this processor multiplies bfloat16, and {wide}"
 
 
-def bench(values: Hyperparameters, train: Split, val: Split, taken: Way, why: str) -> list[BenchRow]:
+def bench(values: Hyperparameters, train: Split, val: Split, taken: Way) -> list[BenchRow]:
     """Time the table for runs like `values`, with the way that a plan has taken; return it, the fastest first.
 
     Raises:
@@ -125,8 +124,7 @@ def bench(values: Hyperparameters, train: Split, val: Split, taken: Way, why: st
     rows = []
     for ways in together.values():
         for way, speed in zip(ways, _side_by_side(ways, values, train, val), strict=True):
-            row = BenchRow(**asdict(way), trial_steps_per_second=speed, taken=way == taken, why="")
-            rows.append(replace(row, why=why) if row.taken else row)
+            rows.append(BenchRow(**asdict(way), trial_steps_per_second=speed, taken=way == taken))
     return sorted(rows, key=lambda row: -row.trial_steps_per_second)
 
 
@@ -166,22 +164,6 @@ def choose(
         if len(ways) > 1:
             why += f", in {planned.cell}, which has most FLOPs"
     return ways, dtype, why
-
-
-# ---------------------------------------------------------------------- the reason
-
-
-def reason(spec: StudySpec, cell: plan.CellPlan, values: Hyperparameters, taken: Way) -> str:
-    """Say in words why a plan has taken a way to train a cell."""
-    by_file = "as the study says"
-    stack = f"for {several(cell.n_params, 'parameter')}" if spec.engine.stack == AUTO else by_file
-    dtype = precision(values)[1] if spec.fixed.get("dtype", AUTO) == AUTO else by_file
-    steps = "by the number of planned steps" if spec.fixed.get("compile", AUTO) == AUTO else by_file
-    compiled = "compiled" if taken.compile else "not compiled"
-    return (
-        f"{several(taken.workers, 'worker')} of {several(taken.threads, 'thread')}; a stack of {taken.stack}, {stack}; "
-        f"{taken.dtype}, {dtype}; {compiled}, {steps}"
-    )
 
 
 # ---------------------------------------------------------------------- the times

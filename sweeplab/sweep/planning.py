@@ -126,9 +126,7 @@ def bench_study(spec: StudySpec, lab: Path) -> tuple[str, list[BenchRow]]:
     cell = max(planned.cells, key=lambda cell: cell.train_flops)
     values, threads = samples[cell.cell].median, planned.workers[0].threads
     taken = Way(len(planned.workers), threads, cell.stack, planned.dtype, cell.compile)
-    why = choosing.reason(spec, cell, values, taken)
-    rows = choosing.bench(values, dataset.training(values), dataset.val, taken, why)
-    return cell.cell, rows
+    return cell.cell, choosing.bench(values, dataset.training(values), dataset.val, taken)
 
 
 def with_durations(planned: plan.Plan, lab: Path) -> plan.Plan:

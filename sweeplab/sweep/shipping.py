@@ -15,7 +15,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -34,12 +34,10 @@ IDLE_SECONDS = 1800.0
 
 
 class Shipping:
-    """Ships a study's runs to its trackers; `seeds` has the seeds of each cell."""
+    """Ships a study's runs to its trackers."""
 
-    def __init__(
-        self, folder: StudyFolder, trackers: Sequence[Mirror], seeds: Mapping[str, Sequence[int]]
-    ) -> None:
-        self._folder, self._trackers, self._seeds = folder, trackers, seeds
+    def __init__(self, folder: StudyFolder, trackers: Sequence[Mirror]) -> None:
+        self._folder, self._trackers = folder, trackers
         self._lock = threading.Lock()
         # The last event of each trial since its runs were last shipped.
         self._happened: dict[tuple[str, int], TrialEvent] = {}
@@ -102,7 +100,7 @@ class Shipping:
         again = {}
         self._refused.clear()
         for place, event in happened.items():
-            for run in self._runs_of(*place):
+            for run in self._folder.runs_of(*place):
                 if self._ship(run):
                     continue
                 for tracker in self._trackers if isinstance(event, TrialRequeued) else ():
@@ -113,12 +111,6 @@ class Shipping:
                     again[place] = event
         with self._lock:
             self._happened = again | self._happened
-
-    def _runs_of(self, cell: str, trial: int) -> list[RunFolder]:
-        runs = [self._folder.run(cell, trial, seed) for seed in self._seeds.get(cell, ())]
-        started = [run for run in runs if run.has_started]
-        # In a cell that is no longer in the grid, and of a trial on other seeds, the folder tells.
-        return started or [*self._folder.runs_of(cell, trial)]
 
     def _ship(self, run: RunFolder) -> bool:
         """Bring every tracker up to date with a run; return whether all of them have the complete run."""

@@ -11,7 +11,6 @@ import json
 import os
 import queue
 import shutil
-import signal
 import socket
 import time
 from collections import deque
@@ -41,7 +40,6 @@ from sweeplab.sweep.shipping import Notifier, Shipping
 from sweeplab.sweep.trials.sharing import OUTAGE_SECONDS, Availability, Command, SupervisorStart
 from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
 from sweeplab.tracking import open_mirrors, open_tracker
-from sweeplab.train.devices import n_out_of_memory
 
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.store import Store
@@ -63,13 +61,9 @@ class WorkerPool:
     A worker that has nothing to do, or has to pause, exits, which frees all that it held, GPU memory included. It
     certainly knew the commands from before its start; a later command starts it again. A worker that dies is replaced,
     unless MOST_ALIKE died the same way with no trial finished between. `on_event` gets every event of the engine.
-    `shortage` says by how much runs exceed the memory, if they do.
     """
 
-    def __init__(
-        self, engine: WorkerEngine, store: Store, on_event: Callable[[events.Event], None], shortage: str = ""
-    ) -> None:
-        self._shortage, self._n_out_of_memory = shortage, n_out_of_memory()
+    def __init__(self, engine: WorkerEngine, store: Store, on_event: Callable[[events.Event], None]) -> None:
         self._engine, self._store, self._on_event = engine, store, on_event
         # The revision of the commands that each exited worker knew, and that each running one certainly knows.
         self._exited = dict.fromkeys(range(len(engine.resources)), NO_REVISION)
@@ -115,9 +109,6 @@ class WorkerPool:
         if code == UNSEEN and not self._known and not any(self._engine.folder.runs()):
             raise BadInput(self._engine.last_words(index))
         death = f"code {code}: {self._engine.last_words(index)}"
-        if code == -signal.SIGKILL and (self._shortage or n_out_of_memory() > self._n_out_of_memory):
-            why = self._shortage or "the kernel has killed processes to free memory"
-            death = f"code {code}: probably out of memory: {why}"
         self.deaths.append(death)
         failure = f"worker {index} ended with {death} (see {self._engine.log(index)})"
         if code in (REFUSED, UNSEEN):
@@ -179,17 +170,13 @@ def submit_study(spec: StudySpec, lab: Path, submit: Callable[[], str], say: Cal
 
 
 class _Opened(NamedTuple):
-    """A study that is about to run, and notices for the user.
-
-    `shortage` says by how much the runs of the workers on this machine exceed its memory; it is empty if they fit.
-    """
+    """A study that is about to run, and notices for the user."""
 
     folder: StudyFolder
     plan: Plan
     store: Store
     notifier: Notifier
     notices: list[str]
-    shortage: str
 
 
 @contextmanager
@@ -218,7 +205,7 @@ def _opened(spec: StudySpec, lab: Path) -> Iterator[_Opened]:
         if spec.warm_start:
             add_warm_starts(store, read_warm_starts(spec, folder, store.spaces, plan.data), folder)
         said = [notice for notice in notices if notice]
-        yield _Opened(folder, plan, store, notifier, said, shortage)
+        yield _Opened(folder, plan, store, notifier, said)
 
 
 def _open_tracking(trackers: Sequence[Mirror], spec: StudySpec, folder: StudyFolder, plan: Plan) -> None:
@@ -249,7 +236,8 @@ class _Supervisor:
         listen: Callable[[events.Event, StudyProgress], None],
         interrupts: Callable[[], int],
     ) -> None:
-        self.folder, self.plan, self.store, self.notifier = folder, plan, store, _ = opened[:4]
+        folder, plan, store, self.notifier, _ = opened
+        self.folder, self.plan, self.store = folder, plan, store
         self.listen, self.interrupts = listen, interrupts
         self.spec, self.commands = store.spec, store.commands
         availability = store.availability
@@ -260,13 +248,12 @@ class _Supervisor:
         availability.holders = lambda: _in_words([place for place in self.engine.places() if place.why])
         self.tracker = open_tracker(folder.lab, folder.name, self.spec.track.uri)
         self.trackers = [self.tracker, *open_mirrors(self.spec.fixed, folder.path)]
-        seeds = {space.cell.key: space.seeds for space in store.spaces}
-        self.shipping = Shipping(folder, self.trackers, seeds)
+        self.shipping = Shipping(folder, self.trackers)
         self.elapsed = folder.elapsed_seconds
         self.watched, self.notices = Watched(folder, commands=self.commands), events.Notices(folder)
         self.progress = self.watched.progress
         self.engine = engine_class(self.spec.engine.type)(folder, self.spec.engine, plan.workers)
-        self.pool = WorkerPool(self.engine, store, self._take_in, opened.shortage)
+        self.pool = WorkerPool(self.engine, store, self._take_in)
         self._unread: list[Command] = []  # commands that the progress has not followed yet
         self._last_notice = ""
         self._failed_alike: list[str] = []  # error types of the last trials in a row that failed the same way

@@ -7,7 +7,6 @@ import platform
 import resource
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from sweeplab.hyperparameters import AUTO, TRANSFORMER, Hyperparameters
 # Compiling takes up to a minute, which shorter runs do not save.
 COMPILE_PAYS_FROM_ITERATIONS = 1000
 # Files of Linux about the container, and about the machine.
-CGROUP, KERNEL_COUNTERS = Path("/sys/fs/cgroup"), Path("/proc/vmstat")
+CGROUP = Path("/sys/fs/cgroup")
 
 
 @cache
@@ -119,16 +118,6 @@ def memory_bytes(device: str) -> int:
         return min(total, int((CGROUP / "memory.max").read_text()))
     except (OSError, ValueError):  # not in a container, or no limit ("max")
         return total
-
-
-def n_out_of_memory() -> int:
-    """Return how many processes the kernel has killed because memory ran out, as far as its counters tell."""
-    count = 0
-    for file in (CGROUP / "memory.events", KERNEL_COUNTERS):
-        with suppress(OSError, ValueError):
-            counters = dict(line.split(maxsplit=1) for line in file.read_text().splitlines())
-            count += int(counters.get("oom_kill", 0))
-    return count
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -98,7 +98,7 @@ def test_a_bench_times_the_ways_of_a_study_and_says_which_one_the_plan_takes(
     assert cell == "all"
     (taken,) = [row for row in rows if row.taken]
     assert (taken.dtype, taken.compile) == ("float32", False)
-    assert taken.stack == 8 and "a stack of 8, for " in taken.why
+    assert taken.stack == 8
     speeds = {(row.workers, row.stack, row.compile): row.trial_steps_per_second for row in rows}
     assert list(speeds.values()) == sorted(speeds.values(), reverse=True)
     assert speeds[taken.workers, 8, True] > speeds[taken.workers, 1, False]

@@ -139,14 +139,6 @@ def test_a_cluster_without_a_token_is_told_whatever_the_client_is_set_to(running
             assert ended.returncode == code and ended.stderr.count(ray.OPEN) == 1, ended
 
 
-def test_a_worker_that_fits_on_no_node_is_said_to_wait(cluster, tmp_path: Path) -> None:
-    found = doctor(tmp_path, Engine(type="ray", address=cluster.address, gpus_per_worker=0.5))
-    told = found["ray", "warn"]["found"]
-    assert "no node has what a worker takes, CPU: 1, GPU: 0.5 (nodes: " in told
-    assert "1 with CPU: 0, GPU: 0" in told and "workers wait for such a node" in told
-    assert ("ray", "warn") not in doctor(tmp_path, Engine(type="ray", address=cluster.address))
-
-
 def test_what_keeps_workers_from_starting_is_said_in_one_line(cluster, running, tmp_path: Path) -> None:
     (tmp_path / "killed.yaml").write_text(kills.STUDY)
 

@@ -17,7 +17,6 @@ from sweeplab.sweep.shipping import Shipping
 from sweeplab.tracking import open_tracker
 from sweeplab.tracking.mlflow import MLflowTracker
 
-SEEDS = {"all": (0, 1)}
 COMPLETE = TrialEnding(RunState.COMPLETE, 1.0)
 
 
@@ -40,7 +39,7 @@ def tracker(folder: StudyFolder) -> MLflowTracker:
 
 def begin(folder: StudyFolder, trial: int) -> list[RunFolder]:
     """Write the starts of a trial's runs."""
-    runs = [folder.run("all", trial, seed) for seed in SEEDS["all"]]
+    runs = [folder.run("all", trial, seed) for seed in (0, 1)]
     for run in runs:
         place = {"cell": "all", "trial": trial, "seed": run.seed}
         start = RunStart(key=run_key(*place.values()), **place, values=Hyperparameters(), started=1e9)
@@ -72,7 +71,7 @@ def states(tracker: Tracked) -> dict[tuple[int, int], str]:
 
 
 def test_what_happens_to_a_trial_is_shipped(folder: StudyFolder, tracker: MLflowTracker) -> None:
-    seen, shipped = Tracked(folder.lab, folder.name), Shipping(folder, [tracker], SEEDS)
+    seen, shipped = Tracked(folder.lab, folder.name), Shipping(folder, [tracker])
     shipped.start()
     first, second = begin(folder, 0)
     for iteration in (0, 1, 2):
@@ -102,7 +101,7 @@ def test_what_an_earlier_process_left_and_what_nobody_told_of_is_shipped(
         end(run)
     going_on, _ = begin(folder, 1)
     evaluate(going_on, 0)
-    seen, shipped = Tracked(folder.lab, folder.name), Shipping(folder, [tracker], SEEDS)
+    seen, shipped = Tracked(folder.lab, folder.name), Shipping(folder, [tracker])
     shipped.start()
     wait_until(lambda: len(states(seen)) == 4)
     end(going_on)  # by a worker that dies before it can say so
@@ -111,7 +110,7 @@ def test_what_an_earlier_process_left_and_what_nobody_told_of_is_shipped(
 
 
 def test_a_damaged_record_is_said(folder: StudyFolder, tracker: MLflowTracker) -> None:
-    shipped = Shipping(folder, [tracker], SEEDS)
+    shipped = Shipping(folder, [tracker])
     shipped.start()
     run, _ = begin(folder, 0)
     run.start_file.write_text("{")

@@ -182,9 +182,6 @@ def _print_ways(cell: str, ways: Sequence[BenchRow]) -> None:
         for way in ways
     ]
     print_rows(table, text=("precision", "step", "plan"))
-    for way in ways:
-        if way.taken:
-            say(f"\nthe plan takes {way.why}")
 
 
 def _print_plan(plan: Plan, ahead: Outlook, orders: Sequence[str]) -> None:

@@ -17,7 +17,6 @@ import tempfile
 import threading
 import time
 import uuid
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass
@@ -135,21 +134,6 @@ def exposure(ray: Any) -> str:
     return OPEN
 
 
-def shortage(ray: Any, spec: Engine) -> str:
-    """Return that no node holds a worker, and what the nodes have; empty where one can. A cluster may add nodes."""
-    n_cpus, n_gpus = 1.0 if spec.threads == AUTO else float(spec.threads), spec.gpus_per_worker
-    offers = Counter[str]()
-    for node in ray.nodes():
-        if node["Alive"]:
-            cpus, gpus = node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0)
-            if cpus >= n_cpus and gpus >= n_gpus:
-                return ""
-            offers[f"CPU: {cpus:g}, GPU: {gpus:g}"] += 1
-    have = "; ".join(f"{count} with {offer}" for offer, count in offers.items())
-    what = f"no node has what a worker takes, CPU: {n_cpus:g}, GPU: {n_gpus:g} (nodes: {have})"
-    return f"{what}; workers wait for such a node: set engine.threads, engine.gpus_per_worker, or add one"
-
-
 def run_on_nodes(address: str, script: str, seconds: float) -> list[str]:
     """Run a shell script on every node of a cluster, and return what each prints.
 
@@ -246,11 +230,9 @@ class RayEngine(WorkerEngine):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._ray = connect(self.spec.address)
-        is_open, lacking = exposure(self._ray), shortage(self._ray, self.spec)
+        is_open = exposure(self._ray)
         if is_open:
             self.events.put(StudyNotice(message=f"{is_open}; {CLOSES}"))
-        if lacking:
-            self.events.put(StudyNotice(message=lacking))
         # Another machine may have a folder of the same name, or one left by an earlier run.
         self._seen = uuid.uuid4().hex
         write_whole(self.folder.seen_file, self._seen.encode())
