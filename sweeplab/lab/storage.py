@@ -58,25 +58,18 @@ ORDER BY revision
 
 @dataclass
 class TrialCounts:
-    """How many trials are in each state (outcome, `enqueued`, or not ended), and the lowest value by outcome.
+    """How many trials are in each state: outcome, `enqueued`, or not ended.
 
     `last` is when the last of them ended or started, such as 2026-01-31 12:00:00, in this machine's time.
     """
 
     states: Counter[str] = field(default_factory=Counter)
-    lowest: dict[str, float] = field(default_factory=dict)
     last: str = ""
 
     @property
     def counted(self) -> int:
         """Return how many of them count towards the budget."""
-        ended = [RunState(state) for state in self.states if state in [*RunState]]
-        return sum(self.states[state] for state in ended if state.counts_towards_budget)
-
-    @property
-    def best(self) -> float | None:
-        """Return the lowest value of the trials that were trained to their end."""
-        return min((value for state, value in self.lowest.items() if RunState(state).has_value), default=None)
+        return sum(self.states[state] for state in RunState if state.counts_towards_budget)
 
 
 def count_trials(folder: StudyFolder) -> dict[str, TrialCounts]:
@@ -94,13 +87,10 @@ def count_trials(folder: StudyFolder) -> dict[str, TrialCounts]:
         except BadInput as error:  # it is damaged, or another version of Optuna has other tables
             rows = _rows_by_optuna(folder, error)
     cells: dict[str, TrialCounts] = {}
-    for name, state, outcome, count, value, last in rows:
+    for name, state, outcome, count, last in rows:
         of_cell = cells.setdefault(name.partition("/")[2], TrialCounts())
-        how = json.loads(outcome) if outcome else unfinished.get(state, state)
-        of_cell.states[how] += count
+        of_cell.states[json.loads(outcome) if outcome else unfinished.get(state, state)] += count
         of_cell.last = max(of_cell.last, str(last or "")[:19])
-        if value is not None and outcome:
-            of_cell.lowest[how] = min(value, of_cell.lowest.get(how, value))
     return cells
 
 
@@ -118,8 +108,7 @@ def _rows_by_optuna(folder: StudyFolder, problem: BadInput | None = None) -> lis
                 if not trial.user_attrs.keys() & {*VOID}:
                     outcome = trial.user_attrs.get("outcome")
                     last = trial.datetime_complete or trial.datetime_start
-                    written = outcome and json.dumps(outcome)
-                    rows.append((name, trial.state.name, written, 1, trial.value, last))
+                    rows.append((name, trial.state.name, outcome and json.dumps(outcome), 1, last))
     except (optuna.exceptions.OptunaError, SQLAlchemyError, RuntimeError) as error:
         what = f"the storage of study {folder.name} does not answer: {reason_of(error)}"
         raise problem or BadInput(what) from error
@@ -136,27 +125,23 @@ def last_start(folder: StudyFolder) -> list[tuple[str, Any]]:
 
 
 def _rows(folder: StudyFolder, query: str) -> list[Any]:
-    if folder.storage_file.exists():
-        return _rows_elsewhere(folder, query)
-    folder.check_is_here()
-    check_inside(folder.lab, folder.database)
-    import sqlite3
+    if not folder.storage_file.exists():
+        folder.check_is_here()
+        check_inside(folder.lab, folder.database)
+        import sqlite3
 
-    try:
-        with closing(sqlite3.connect(read_only_uri(folder.database), uri=True)) as connection:
-            return connection.execute(query).fetchall()
-    except (sqlite3.Error, OSError) as error:
-        raise folder.damaged(folder.database, error) from error
-
-
-def _rows_elsewhere(folder: StudyFolder, query: str) -> list[Any]:
+        try:
+            with closing(sqlite3.connect(read_only_uri(folder.database), uri=True)) as connection:
+                return connection.execute(query).fetchall()
+        except (sqlite3.Error, OSError) as error:
+            raise folder.damaged(folder.database, error) from error
     from sqlalchemy import text
     from sqlalchemy.exc import SQLAlchemyError
 
     engine = open_database(folder.storage_url)
     try:
-        with engine.connect() as connection:
-            return [(*row,) for row in connection.execute(text(query))]
+        with engine.connect() as connected:
+            return [(*row,) for row in connected.execute(text(query))]
     except SQLAlchemyError as error:
         raise BadInput(f"the storage of study {folder.name} does not answer: {reason_of(error)}") from error
     finally:

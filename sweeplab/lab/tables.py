@@ -32,10 +32,9 @@ NO_ID = 2**31 - 1
 def counts(void: tuple[str, ...]) -> str:
     """Return the query that counts trials by study, state and outcome, without those with one of these attributes."""
     return f"""
-SELECT study_name, state, outcome.value_json, COUNT(*), MIN(value), MAX(COALESCE(datetime_complete, datetime_start))
+SELECT study_name, state, outcome.value_json, COUNT(*), MAX(COALESCE(datetime_complete, datetime_start))
 FROM trials
 JOIN studies USING (study_id)
-LEFT JOIN trial_values USING (trial_id)
 LEFT JOIN trial_user_attributes AS outcome ON outcome.trial_id = trials.trial_id AND outcome.key = 'outcome'
 WHERE trials.trial_id NOT IN (SELECT trial_id FROM trial_user_attributes WHERE key IN {void})
 GROUP BY study_name, state, outcome.value_json

@@ -63,8 +63,8 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     plan.check_grid_sampler(spec, spaces)
     samples = plan.sample_cells(spec, spaces)
     valid = [values for cell in samples for values in cell.valid]
-    cut = inputs.check_rows(spec, dataset, valid)
-    unlike = inputs.check_start(spec, inputs.read_start(spec), valid)
+    warnings = [*plan.warnings(spec, samples), *inputs.check_rows(spec, dataset, valid)]
+    warnings += inputs.check_start(spec, inputs.read_start(spec), valid)
     plan.check_memory(spec, samples)
     plans = [plan.plan_cell(spec, cell) for cell in samples]
     data = inputs.describe_data(spec, dataset)
@@ -72,26 +72,27 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     settled = settle_devices(valid[0], plan.has_cuda(spec.engine))
     n_copies = 1 + bool(artifact_location(lab, planned_uri(lab, spec.track.uri)))  # one is tracking's
     checkpoint_bytes = _checkpoint_bytes(spec, plans, n_copies, [cell.median for cell in samples])
-    _check_disk(spec, folder, checkpoint_bytes, n_copies)
-    workers = plan.worker_resources(spec, plans, settled.device)
+    kept = sum(file.stat().st_size for file in folder.path.glob("runs/*/*/*/*.safetensors"))
+    missing = checkpoint_bytes - n_copies * kept
+    if free_bytes(folder.path) < missing:
+        free = bytes_in_words(free_bytes(folder.path))
+        keep = "" if spec.track.checkpoints == "none" else "track: {checkpoints: none} keeps none, "
+        cure = f"{to_delete(lab)}; {keep}--lab or SWEEPLAB_LAB name another folder"
+        raise BadInput(f"{lab} has {free} of free space, checkpoints need {bytes_in_words(missing)}; {cure}")
     is_here, dtype, dtype_by = spec.engine.type == "local", settled.dtype, ""
     if settled.device == "cpu" and is_here:
         plans, dtype, dtype_by = choosing.choose(spec, folder, samples, plans, dtype)
-        workers = plan.worker_resources(spec, plans, settled.device)
+    workers = plan.worker_resources(spec, plans, settled.device)
     shortage = plan.memory_shortage(plans, workers, settled.device) if is_here else ""
+    if shortage:
+        warnings.append(f"{shortage}: {SHORT_CURE}")
+    warnings += [*inputs.overlap_warnings(data), *_warm_start_warnings(spec, sources, lab, dtype)]
     addresses = [address for _, _, address in spec.addresses if not database_file(address)]
     planned = plan.Plan(
         name=spec.name,
         cells=plans,
         excluded=[{**point, "reason": why} for point, why in excluded],
-        warnings=[
-            *plan.warnings(spec, samples),
-            *cut,
-            *unlike,
-            *(f"{text}: {SHORT_CURE}" for text in [shortage] if text),
-            *inputs.overlap_warnings(data),
-            *_warm_start_warnings(spec, sources, lab, dtype),
-        ],
+        warnings=warnings,
         **plan.totals(plans, spec.budget.trials_per_cell),
         device=settled.device,
         dtype=dtype,
@@ -134,8 +135,7 @@ def with_durations(planned: plan.Plan, lab: Path) -> plan.Plan:
 
     They come from earlier runs of about as many FLOPs on the same kind of device, the study's own first.
     """
-    names = sorted(study_names(lab), key=lambda name: name != planned.name)
-    known, at_once = _earlier_runs(lab, names, planned.device, len(planned.workers))
+    known, at_once = _earlier_runs(planned, lab)
     cells = []
     for cell in planned.cells:
         near = sorted(known, key=lambda run: abs(math.log(run[0] / cell.train_flops)))[:FEWEST_RUNS]
@@ -146,16 +146,14 @@ def with_durations(planned: plan.Plan, lab: Path) -> plan.Plan:
     return replace(planned, cells=cells, timed_by=f"{several(len(known), 'earlier run')} of this lab")
 
 
-def _earlier_runs(
-    lab: Path, names: Sequence[str], device: str, n_workers: int
-) -> tuple[list[tuple[float, float]], float]:
-    """Return FLOPs and seconds of the lab's runs, and how many runs this number of workers trains at once.
+def _earlier_runs(planned: plan.Plan, lab: Path) -> tuple[list[tuple[float, float]], float]:
+    """Return FLOPs and seconds of the lab's runs, and how many runs the plan's number of workers trains at once.
 
     A run's seconds are its stack's: the other runs of the stack trained in the same time.
     """
     known: list[tuple[float, float]] = []
     trained = elapsed = 0.0
-    for name in names:
+    for name in sorted(study_names(lab), key=lambda name: name != planned.name):
         folder = StudyFolder(lab, name)
         if len(known) >= MOST_RUNS:
             break
@@ -163,11 +161,14 @@ def _earlier_runs(
             started = folder.read(folder.plan_file)
             files = itertools.islice(folder.path.glob("runs/*/*/end.json"), MOST_RUNS)
             ends = [end for end in (RunFolder(file.parent).read_end() for file in files) if end]
-            if started["device"] == device and ends:
-                elapsed += folder.elapsed_seconds * len(started["workers"]) / n_workers
+            if started["device"] == planned.device and ends:
+                elapsed += folder.elapsed_seconds * len(started["workers"]) / len(planned.workers)
                 trained += sum(end.wall_seconds for end in ends)
-                timed = [(end.train_flops, end.wall_seconds) for end in ends]
-                known += [(flops, seconds) for flops, seconds in timed if flops and seconds]
+                known += [
+                    (end.train_flops, end.wall_seconds)
+                    for end in ends
+                    if end.train_flops and end.wall_seconds
+                ]
         except (BadInput, OSError, ValueError, KeyError, TypeError):
             continue  # `doctor` reports what is wrong with it
     return known, max(1.0, trained / (elapsed or math.inf))
@@ -203,8 +204,9 @@ def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
     """Return a plan's outlook in its lab."""
     folder = StudyFolder(lab, spec.name)
     trials = StudyTrials(folder, None if folder.has_started else ())
-    ended = [(each.cell, each.ending) for each in trials.all]
-    done = Counter(cell for cell, how in ended if how and how.outcome.counts_towards_budget)
+    done = Counter(
+        each.cell for each in trials.all if each.ending and each.ending.outcome.counts_towards_budget
+    )
     ranges = {}
     for name, entry in spec.search.items():
         text = entry.written()
@@ -362,16 +364,6 @@ def _checkpoint_bytes(
     checkpoints = n_kept * n_values(per_cell) + models
     pruned = n_values(min(per_cell, spec.track.snapshots)) * (spec.pruner.type != "none")
     return 4 * (checkpoints + 4 * pruned + 2 * 4 * max(each.n_params for each in plans))
-
-
-def _check_disk(spec: StudySpec, folder: StudyFolder, needed: int, n_copies: int) -> None:
-    kept = sum(file.stat().st_size for file in folder.path.glob("runs/*/*/*/*.safetensors"))
-    free, missing = free_bytes(folder.path), needed - n_copies * kept
-    if free < missing:
-        what = f"has {bytes_in_words(free)} of free space, checkpoints need {bytes_in_words(missing)}"
-        keep = "" if spec.track.checkpoints == "none" else "track: {checkpoints: none} keeps none, "
-        cure = f"{to_delete(folder.lab)}; {keep}--lab or SWEEPLAB_LAB name another folder"
-        raise BadInput(f"{folder.lab} {what}; {cure}")
 
 
 def _in_words(algorithm: Algorithm) -> str:

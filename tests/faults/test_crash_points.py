@@ -128,7 +128,7 @@ def content(folder: StudyFolder) -> dict[str, Any]:
 
 
 @pytest.fixture
-def spec(tiny) -> StudySpec:
+def spec(tiny):
     return tiny(seeds=[0, 1], budget=Budget(trials_per_cell=2))
 
 
@@ -166,7 +166,7 @@ def strides(some: int, many: int, seconds: int) -> Any:
 
 @pytest.mark.slow
 @strides(STRIDE, SLOW_STRIDE, 3600)
-def test_points(stride: int, spec: StudySpec, opened, dataset, tmp_path: Path) -> None:
+def test_points(stride, spec, opened, dataset, tmp_path):
     folder, store = opened(spec)
     undisturbed = Points()
     run(spec, folder, store, dataset, undisturbed)
@@ -224,7 +224,7 @@ def shipped(spec: StudySpec, lab: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 @strides(SUPERVISORS_STRIDE, SUPERVISORS_SLOW_STRIDE, 7200)
-def test_points_of_a_supervisor(stride: int, spec: StudySpec, opened, dataset, tmp_path: Path) -> None:
+def test_points_of_a_supervisor(stride, spec, opened, dataset, tmp_path):
     """Let the supervisor of a study whose trials are trained die at one point after the other."""
     with warnings.catch_warnings(action="ignore"):
         importlib.import_module("mlflow.store.tracking.sqlalchemy_store")  # once, and not in every child

@@ -3,7 +3,6 @@
 The disk is a real one of some megabytes (tmpfs), which another file takes up and gives back.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,7 @@ NO_ROOM = "No space left on device"
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
+def disk(tmp_path):
     with mounted(tmp_path / "disk") as disk:
         if disk is None:
             pytest.skip("no small disk can be mounted")
@@ -56,16 +55,14 @@ def found(folder: StudyFolder, store: Store) -> dict[int, object]:
 
 
 @pytest.fixture
-def expected(spec, dataset, tmp_path: Path) -> dict[int, object]:
+def expected(spec, dataset, tmp_path):
     folder, store = open_on(tmp_path, spec, dataset)
     Loop(spec, store, dataset, folder).run()
     return found(folder, store)
 
 
 @pytest.mark.slow
-def test_training_goes_on_and_what_was_not_written_is_when_there_is_room(
-    spec, dataset, disk: Disk, expected
-) -> None:
+def test_training_goes_on_and_what_was_not_written_is_when_there_is_room(spec, dataset, disk, expected):
     folder, store = open_on(disk, spec, dataset)
     said: list[str] = []
     store.availability.limit, store.availability.say = 600.0, said.append
@@ -83,9 +80,7 @@ def test_training_goes_on_and_what_was_not_written_is_when_there_is_room(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 10, 60])
-def test_after_the_limit_the_worker_ends_with_one_line_and_nothing_is_lost(
-    at: int, spec, dataset, disk: Disk, expected
-) -> None:
+def test_after_the_limit_the_worker_ends_with_one_line_and_nothing_is_lost(at, spec, dataset, disk, expected):
     folder, store = open_on(disk, spec, dataset)
     store.availability.limit = 0.2
 

@@ -66,7 +66,7 @@ def assert_whole(lab: Path, name: str, n_trials: int) -> dict[tuple[str, int], o
 
 
 @pytest.mark.faults
-def test_five_kills_of_the_whole_process_group_at_random_moments(tmp_path: Path) -> None:
+def test_five_kills_of_the_whole_process_group_at_random_moments(tmp_path):
     seed = int(os.environ.get("SWEEPLAB_FAULT_SEED", random.randrange(10**6)))
     print(f"SWEEPLAB_FAULT_SEED={seed}")
     dice = random.Random(seed)
@@ -100,7 +100,7 @@ def wait_for_trials(process: subprocess.Popen[str], n_ended: int) -> None:
 
 
 @pytest.mark.faults
-def test_a_killed_supervisor_takes_its_workers_along_and_a_killed_worker_is_replaced(tmp_path: Path) -> None:
+def test_a_killed_supervisor_takes_its_workers_along_and_a_killed_worker_is_replaced(tmp_path):
     import psutil
 
     file, lab = NINE, tmp_path / "lab"

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -48,9 +47,7 @@ def holds(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("error", "after"), [*zip(ERRORS.values(), (0, 13, 0), strict=True)], ids=ERRORS)
-def test_a_stack_is_halved_until_it_fits_and_no_bit_changes(
-    error: Exception, after: int, tiny, work, monkeypatch
-) -> None:
+def test_a_stack_is_halved_until_it_fits_and_no_bit_changes(error, after, tiny, work, monkeypatch):
     budget, engine = Budget(trials_per_cell=8), Engine(stack=8)
     whole, _, _ = work(tiny(name="whole", budget=budget, engine=engine))
     holds(monkeypatch, 2, 4, error, after)
@@ -64,7 +61,7 @@ def test_a_stack_is_halved_until_it_fits_and_no_bit_changes(
 
 
 @pytest.mark.slow
-def test_a_run_alone_is_computed_in_more_parts_and_its_end_says_so(tiny, work, monkeypatch) -> None:
+def test_a_run_alone_is_computed_in_more_parts_and_its_end_says_so(tiny, work, monkeypatch):
     spec = tiny(name="whole", budget=Budget(trials_per_cell=2), seeds=[0, 1])
     whole, _, _ = work(spec)
     holds(monkeypatch, 1, 1, ERRORS["Python's"], after=10)
@@ -82,7 +79,7 @@ def test_a_run_alone_is_computed_in_more_parts_and_its_end_says_so(tiny, work, m
     assert "continuing with grad_accum 4" in said[-1] and len(said) < 6, "the second trial does not try again"
 
 
-def test_what_is_computed_in_parts_stays_so_where_it_goes_on(tiny, work, monkeypatch) -> None:
+def test_what_is_computed_in_parts_stays_so_where_it_goes_on(tiny, work, monkeypatch):
     spec = tiny(budget=Budget(trials_per_cell=1), values={"save_interval": 1000})
     holds(monkeypatch, 1, 2, ERRORS["Python's"])
     whole, _, _ = work(spec.model_copy(update={"name": "whole"}))
@@ -94,7 +91,7 @@ def test_what_is_computed_in_parts_stays_so_where_it_goes_on(tiny, work, monkeyp
     assert [run.read_end().grad_accum for run in folder.runs()] == [2]
 
 
-def test_an_update_that_breaks_off_is_not_gone_on_from(tiny, work, monkeypatch) -> None:
+def test_an_update_that_breaks_off_is_not_gone_on_from(tiny, work, monkeypatch):
     whole, _, _ = work(tiny(name="whole", budget=Budget(trials_per_cell=2), engine=Engine(stack=2)))
     real, broken = Stack.step, []
 
@@ -111,9 +108,7 @@ def test_an_update_that_breaks_off_is_not_gone_on_from(tiny, work, monkeypatch) 
     assert losses(folder) == losses(whole)
 
 
-def test_a_run_that_does_not_fit_fails_once_with_the_sizes_and_spares_smaller_ones(
-    tiny, work, monkeypatch
-) -> None:
+def test_a_run_that_does_not_fit_fails_once_with_the_sizes_and_spares_smaller_ones(tiny, work, monkeypatch):
     holds(monkeypatch, 1, 0, ERRORS["the CPU's"])
     folder, _, heard = work(tiny(budget=Budget(trials_per_cell=5), engine=Engine(stack=1)))
     ends = [event.ending for event in heard if isinstance(event, TrialEnded)]
@@ -172,7 +167,7 @@ engine: {stack: 4}
 
 
 @pytest.mark.faults
-def test_a_worker_whose_memory_is_limited_trains_all_the_same(tmp_path: Path) -> None:
+def test_a_worker_whose_memory_is_limited_trains_all_the_same(tmp_path):
     from sweeplab.records.folders import StudyFolder
 
     (tmp_path / "tight.yaml").write_text(STUDY)

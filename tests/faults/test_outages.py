@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from sqlalchemy.exc import OperationalError
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.faults
 
 
 @pytest.fixture
-def briefly_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+def briefly_busy(monkeypatch):
     """Let SQLite give up at once where another process holds the file."""
     monkeypatch.setattr("sweeplab.lab.storage.BUSY_SECONDS", 0.05)
 
@@ -37,7 +36,7 @@ class Locked:
         self._connection.close()
 
 
-def test_reports_wait_for_the_database_and_no_trial_is_judged_without_it(tiny, opened, briefly_busy) -> None:
+def test_reports_wait_for_the_database_and_no_trial_is_judged_without_it(tiny, opened, briefly_busy):
     folder, store = opened(tiny(pruner=Pruner(type="median", options={"n_startup_trials": 1})))
     said: list[str] = []
     store.availability.limit, store.availability.say = 60.0, said.append
@@ -54,7 +53,7 @@ def test_reports_wait_for_the_database_and_no_trial_is_judged_without_it(tiny, o
     assert ["does not answer" in said[0], "answers again" in said[1], len(said)] == [True, True, 2]
 
 
-def test_an_ending_waits_for_the_database_and_gives_up_after_the_limit(tiny, opened, briefly_busy) -> None:
+def test_an_ending_waits_for_the_database_and_gives_up_after_the_limit(tiny, opened, briefly_busy):
     folder, store = opened(tiny())
     first, second = store.claim(), store.claim()
     lock = Locked(folder)
@@ -66,7 +65,7 @@ def test_an_ending_waits_for_the_database_and_gives_up_after_the_limit(tiny, ope
     assert store.counts()[0].counted == 1
 
 
-def test_an_ending_of_which_the_answer_was_lost_is_told_once(tiny, opened, monkeypatch) -> None:
+def test_an_ending_of_which_the_answer_was_lost_is_told_once(tiny, opened, monkeypatch):
     _, store = opened(tiny())
     claim, run = store.claim(), type(store.storage)._write
     store.availability.limit = 60.0
@@ -95,7 +94,7 @@ engine: {workers: 2, stack: 2}
 
 
 @pytest.mark.slow
-def test_a_study_goes_on_after_its_database_was_locked_for_longer_than_a_lease(tmp_path: Path) -> None:
+def test_a_study_goes_on_after_its_database_was_locked_for_longer_than_a_lease(tmp_path):
     (tmp_path / "lost.yaml").write_text(STUDY)
     command = [sys.executable, "-m", "sweeplab", "study", "run", "lost.yaml", "--lab", str(tmp_path / "lab")]
     folder = StudyFolder(tmp_path / "lab", "lost")

@@ -34,7 +34,7 @@ engine: {workers: 2, stack: 2}
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> StudyFolder:
+def folder(tmp_path):
     (tmp_path / "asked.yaml").write_text(STUDY)
     return StudyFolder(tmp_path / "lab", "asked")
 
@@ -67,7 +67,7 @@ def statuses(folder: StudyFolder) -> set[str]:
         return {status for (status,) in database.execute("SELECT status FROM runs")}
 
 
-def test_signals_to_the_whole_group_lose_no_step(folder: StudyFolder) -> None:
+def test_signals_to_the_whole_group_lose_no_step(folder):
     for sent in LEAVING_SIGNALS:
         before = sum(n_points(folder).values())
         with start(folder) as study:
@@ -86,7 +86,7 @@ def test_signals_to_the_whole_group_lose_no_step(folder: StudyFolder) -> None:
     assert all(n_points(folder)[path] >= n for path, n in before.items())
 
 
-def test_a_process_that_was_started_to_ignore_a_signal_ignores_it() -> None:
+def test_a_process_that_was_started_to_ignore_a_signal_ignores_it():
     code = "from sweeplab.sweep.worker import leaving_signals; print(*leaving_signals())"
     as_nohup = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
     done = subprocess.run(
@@ -96,9 +96,7 @@ def test_a_process_that_was_started_to_ignore_a_signal_ignores_it() -> None:
 
 
 @pytest.mark.parametrize("is_locked", [False, True])
-def test_who_is_waited_for_is_said_of_a_worker_that_a_signal_has_stopped(
-    is_locked: bool, folder: StudyFolder
-) -> None:
+def test_who_is_waited_for_is_said_of_a_worker_that_a_signal_has_stopped(is_locked, folder):
     """Wherever the signal meets the worker, while it writes to the study's database, too."""
     said = folder.lab.parent / "said.txt"
     with start(folder) as study:
@@ -128,9 +126,7 @@ def words_of(process: psutil.Process) -> list[str]:
 
 
 @pytest.mark.parametrize("asked_by", ["a signal", "study stop"])
-def test_a_worker_that_compiles_leaves_before_it_has_compiled(
-    asked_by: str, folder: StudyFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_compiles_leaves_before_it_has_compiled(asked_by, folder, monkeypatch):
     cache = folder.lab.parent / "cache"  # of its own: other tests compile, too
     monkeypatch.setenv("SWEEPLAB_CACHE", str(cache))
     (folder.lab.parent / "asked.yaml").write_text(STUDY.replace("n_embd: 16", "n_embd: 24, compile: true"))

@@ -4,7 +4,6 @@ import os
 import signal
 import time
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from tracked import Tracked
@@ -17,7 +16,7 @@ from sweeplab.tracking.pages import serve
 
 
 @pytest.mark.faults
-def test_a_server_that_hangs_delays_no_worker(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_hangs_delays_no_worker(tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     monkeypatch.setattr(shipping, "SEND_SECONDS", 0.2)
     lab, heard = tmp_path / "lab", list[tuple[float, Event]]()

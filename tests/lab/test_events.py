@@ -15,7 +15,7 @@ from sweeplab.sweep.progress import StudyProgress
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_a_trial_of_two_seeds_is_seen_to_end_and_runs_no_more(opened, dataset, tiny, tmp_path) -> None:
+def test_a_trial_of_two_seeds_is_seen_to_end_and_runs_no_more(opened, dataset, tiny, tmp_path):
     spec = tiny(budget=Budget(trials_per_cell=2), seeds=[0, 1], engine=Engine(stack=2))
     folder, store = opened(spec)
     feed, heard = EventStream(folder), []
@@ -30,7 +30,7 @@ def test_a_trial_of_two_seeds_is_seen_to_end_and_runs_no_more(opened, dataset, t
     assert not progress.live and progress.counted == 2
 
 
-def test_a_run_that_goes_on_before_its_reopening_is_seen_lacks_no_point(opened, dataset, tiny) -> None:
+def test_a_run_that_goes_on_before_its_reopening_is_seen_lacks_no_point(opened, dataset, tiny):
     folder, store = opened(tiny(budget=Budget(trials_per_cell=1)))
     Loop(store.spec, store, dataset, folder).run()
     heard: list[int] = []

@@ -49,7 +49,7 @@ def plant(lab: Path, losses, cells=("all",), search=RANGE, sampled=RATES, baseli
 
 
 @pytest.mark.parametrize("cells", [("all",), ("n_layer=1", "n_layer=2")], ids=["one cell", "two cells"])
-def test_a_best_value_at_the_end_of_its_range_is_said(tmp_path: Path, cells: tuple[str, ...]) -> None:
+def test_a_best_value_at_the_end_of_its_range_is_said(tmp_path, cells):
     (finding,) = plant(tmp_path, rising, cells)
     assert (finding.kind, finding.name, finding.cells) == ("end of range", "learning_rate", cells)
     assert "upper end of its range (1e-3 to 0.1)" in finding.what
@@ -73,11 +73,11 @@ def test_a_best_value_at_the_end_of_its_range_is_said(tmp_path: Path, cells: tup
     ],
     ids=["a valley", "luck", "diverged beyond", "short of the end", "a bound of the table", "too few", "divisors"],
 )  # fmt: skip
-def test_no_other_best_value_is_called_the_end_of_its_range(tmp_path: Path, losses, planted) -> None:
+def test_no_other_best_value_is_called_the_end_of_its_range(tmp_path, losses, planted):
     assert plant(tmp_path, losses, **planted) == []
 
 
-def test_chance_makes_few_trends() -> None:
+def test_chance_makes_few_trends():
     random = np.random.default_rng(3)
     for n_cells, n_trials in ((1, 6), (1, 20), (9, 4)):
         trends = [
@@ -87,7 +87,7 @@ def test_chance_makes_few_trends() -> None:
         assert np.mean(np.array(trends) <= -2.2) < 0.03
 
 
-def test_a_loss_above_that_of_n_grams_in_every_cell_is_said_and_in_some_cells_is_not(tmp_path: Path) -> None:
+def test_a_loss_above_that_of_n_grams_in_every_cell_is_said_and_in_some_cells_is_not(tmp_path):
     (finding,) = plant(tmp_path, valley, ("small", "large"), baseline=1.5)
     assert finding.kind == "above n-grams" and finding.numbers["n_grams"] == 1.5
     assert "raise max_iters" in finding.in_words()
@@ -106,7 +106,5 @@ def test_a_loss_above_that_of_n_grams_in_every_cell_is_said_and_in_some_cells_is
         ("warmup_iters", {"min": 10, "max": 100}, "max", 140),
     ],
 )
-def test_a_widened_range_grows_on_its_own_scale_within_the_bounds_of_the_table(
-    name: str, entry: dict, end: str, to: float
-) -> None:
+def test_a_widened_range_grows_on_its_own_scale_within_the_bounds_of_the_table(name, entry, end, to):
     assert widened(name, entry, end) == pytest.approx(to, rel=0.05)

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -43,7 +42,7 @@ engine: {workers: 1}
 
 
 @pytest.fixture
-def lab() -> Iterator[Path]:
+def lab():
     """Make a lab that root's other account may enter too; stop its server."""
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         Path(name).chmod(0o755)
@@ -54,7 +53,7 @@ def lab() -> Iterator[Path]:
 
 
 @pytest.fixture
-def run(lab: Path, monkeypatch: pytest.MonkeyPatch):
+def run(lab, monkeypatch):
     for name in ("SWEEPLAB_STORAGE", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
     (lab.parent / "tiny.yaml").write_text(STUDY)
@@ -77,7 +76,7 @@ def postmaster(lab: Path) -> psutil.Process:
     return psutil.Process(int((Server(lab).data / "postmaster.pid").read_text().split()[0]))
 
 
-def test_a_study_uses_the_server_of_its_lab_and_is_restored_from_a_backup(run, lab: Path) -> None:
+def test_a_study_uses_the_server_of_its_lab_and_is_restored_from_a_backup(run, lab):
     assert "is running now" in run("storage", "start")
     assert "was running already" in run("storage", "start")
     password = service_url(Server(lab).service).password
@@ -119,7 +118,7 @@ def test_a_study_uses_the_server_of_its_lab_and_is_restored_from_a_backup(run, l
     assert cures["storage"].startswith("sweeplab storage start")
 
 
-def test_no_shell_reads_the_lab_s_path(lab: Path) -> None:
+def test_no_shell_reads_the_lab_s_path(lab):
     server = Server(lab.parent / "a b'\"`touch ran`$(touch ran);touch ran;&touch ran|#-x")
     try:
         assert server.start() and server.is_running and server.check()
@@ -130,7 +129,7 @@ def test_no_shell_reads_the_lab_s_path(lab: Path) -> None:
     assert not list(lab.parent.rglob("ran"))
 
 
-def test_data_of_somebody_else_are_not_started(run, lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_of_somebody_else_are_not_started(run, lab, monkeypatch):
     """Their settings and functions can run programs; and the address beside them may be anybody's."""
     run("storage", "start")
     run("storage", "stop")
@@ -148,7 +147,7 @@ def test_data_of_somebody_else_are_not_started(run, lab: Path, monkeypatch: pyte
     run("storage", "stop")
 
 
-def test_a_record_without_data_neither_names_a_host_nor_opens_a_port(lab: Path) -> None:
+def test_a_record_without_data_neither_names_a_host_nor_opens_a_port(lab):
     (lab / "postgres").mkdir(parents=True)
     record = {"host": "h", "boot": "b", "space": "s", "port": 5, "listen": "0.0.0.0"}
     (lab / "postgres" / "started.json").write_text(json.dumps(record))
@@ -158,7 +157,7 @@ def test_a_record_without_data_neither_names_a_host_nor_opens_a_port(lab: Path) 
 
 
 @pytest.mark.parametrize("name", ["log", "server.crt", "new.key"])
-def test_nothing_is_written_through_a_link_in_its_folder(name: str, lab: Path) -> None:
+def test_nothing_is_written_through_a_link_in_its_folder(name, lab):
     victim = lab.parent / "victim"
     victim.write_text("mine")
     (lab / "postgres").mkdir(parents=True)
@@ -173,7 +172,7 @@ def test_nothing_is_written_through_a_link_in_its_folder(name: str, lab: Path) -
 
 
 @pytest.mark.parametrize("content", ["[]", "3", "{", '{"listen": "x.example", "port": 5}'])
-def test_a_damaged_record_of_its_start_is_said_in_one_line(content: str, run, lab: Path) -> None:
+def test_a_damaged_record_of_its_start_is_said_in_one_line(content, run, lab):
     (lab / "postgres" / "data").mkdir(parents=True)
     (lab / "postgres" / "started.json").write_text(content)
     (lab / "postgres" / "data" / "postmaster.pid").write_text("1\n")
@@ -184,7 +183,7 @@ def test_a_damaged_record_of_its_start_is_said_in_one_line(content: str, run, la
     assert said.count("\n") == 1 and "started.json" in said
 
 
-def test_a_crash_of_the_machine_is_recovered_from(run, lab: Path) -> None:
+def test_a_crash_of_the_machine_is_recovered_from(run, lab):
     run("storage", "start")
     url = service_url(Server(lab).service).set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(url) as connection:
@@ -204,7 +203,7 @@ def test_a_crash_of_the_machine_is_recovered_from(run, lab: Path) -> None:
         assert connection.execute("SELECT count(*) FROM kept").fetchone() == (1000,)
 
 
-def test_beyond_loopback_there_is_tls_and_the_certificate_is_checked(run, lab: Path) -> None:
+def test_beyond_loopback_there_is_tls_and_the_certificate_is_checked(run, lab):
     if not any(servers.WHEEL not in str(each) for each in program_folders()):
         pytest.skip("the wheel's PostgreSQL has no TLS")
     run("storage", "start", "--host", "0.0.0.0")
@@ -227,7 +226,7 @@ def test_beyond_loopback_there_is_tls_and_the_certificate_is_checked(run, lab: P
     assert said.count("\n") == 1 and "sweeplab storage stop" in said
 
 
-def test_what_keeps_it_from_starting_is_said_in_one_line(run, lab: Path, monkeypatch) -> None:
+def test_what_keeps_it_from_starting_is_said_in_one_line(run, lab, monkeypatch):
     for host in ("nohost.example", "192.0.2.250", "a" * 70):
         said = run("storage", "start", "--host", host, code=2)
         assert f"cannot listen on {host}" in said and said.count("\n") == 1
@@ -260,7 +259,7 @@ def test_what_keeps_it_from_starting_is_said_in_one_line(run, lab: Path, monkeyp
 
 
 @pytest.mark.parametrize("folder", [*program_folders()], ids=str)
-def test_all_programs_that_are_found_serve_a_lab(folder: Path, lab: Path, monkeypatch) -> None:
+def test_all_programs_that_are_found_serve_a_lab(folder, lab, monkeypatch):
     monkeypatch.setattr(servers, "program_folders", lambda: iter([folder]))
     server = Server(lab)
     if os.getuid() == 0 and any(not each.stat().st_mode & stat.S_IXOTH for each in folder.resolve().parents):
@@ -276,7 +275,7 @@ def test_all_programs_that_are_found_serve_a_lab(folder: Path, lab: Path, monkey
     assert server.backup(lab / "all.dump") and server.stop()
 
 
-def test_a_study_that_runs_keeps_its_server(run, lab: Path) -> None:
+def test_a_study_that_runs_keeps_its_server(run, lab):
     run("storage", "start")
     words = [sys.executable, "-m", "sweeplab", "study", "run", "tiny.yaml", "-o", "max_iters=30000"]
     folder = StudyFolder(lab, "tiny")

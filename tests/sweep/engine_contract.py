@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty
@@ -66,15 +66,15 @@ class EngineContract:
 
     # What else makes a study's storage one that the engine's workers reach.
     @pytest.fixture
-    def make_engine(self) -> Callable[[StudyFolder, list[WorkerResources]], WorkerEngine]:
+    def make_engine(self):
         raise NotImplementedError
 
     @pytest.fixture
-    def storage(self) -> None:
+    def storage(self):
         """Let SWEEPLAB_STORAGE name one that the workers share, where that is not the study's own file."""
 
     @pytest.fixture
-    def begin(self, make_engine, storage, tiny, dataset, tmp_path: Path) -> Iterator[Callable[..., Started]]:
+    def begin(self, make_engine, storage, tiny, dataset, tmp_path):
         from sweeplab.lab.storage import choose_storage
         from sweeplab.study.space import cells
 
@@ -108,7 +108,7 @@ class EngineContract:
             each.__exit__(None, None, None)
 
     @pytest.mark.slow
-    def test_it_says_where_each_runs_and_who_is_stopped_puts_its_runs_away(self, begin) -> None:
+    def test_it_says_where_each_runs_and_who_is_stopped_puts_its_runs_away(self, begin):
         study = begin(max_iters=100_000)
         study.start()
         study.wait(lambda: study.n_points() > 4)
@@ -126,7 +126,7 @@ class EngineContract:
             assert run.read_end() is None and [*run.path.glob("state-*.safetensors")]
 
     @pytest.mark.slow
-    def test_who_is_killed_ends_at_once_and_others_train_the_study_to_its_end(self, begin) -> None:
+    def test_who_is_killed_ends_at_once_and_others_train_the_study_to_its_end(self, begin):
         study = begin(max_iters=200)
         study.start()
         study.wait(lambda: study.n_points() > 4)
@@ -144,7 +144,7 @@ class EngineContract:
             assert run.read_end() and len(iterations) == len({*iterations})
 
     @pytest.mark.slow
-    def test_an_end_has_its_code_and_last_words_and_one_is_replaced(self, begin) -> None:
+    def test_an_end_has_its_code_and_last_words_and_one_is_replaced(self, begin):
         study = begin()
         whole = study.folder.canonical_file.read_text()
         study.folder.canonical_file.write_text("{")
@@ -158,7 +158,7 @@ class EngineContract:
         assert study.ended() == {0: 0} and study.store.counts()[0].counted == 4
 
     @pytest.mark.slow
-    def test_one_that_has_not_begun_can_be_stopped_and_killed(self, begin) -> None:
+    def test_one_that_has_not_begun_can_be_stopped_and_killed(self, begin):
         for end in ("stop", "kill"):
             study = begin() if end == "stop" else study  # noqa: F821
             if end == "stop":

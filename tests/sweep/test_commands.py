@@ -42,7 +42,7 @@ def evaluated(iteration, trial=0):
     )
 
 
-def test_what_holds_follows_from_all_commands(opened, tiny) -> None:
+def test_what_holds_follows_from_all_commands(opened, tiny):
     folder, store = opened(tiny())
     owner = Commands.open(folder)
     assert (store.poll_commands(), store.commands.state.phase) == ([], "run")
@@ -63,7 +63,7 @@ def test_what_holds_follows_from_all_commands(opened, tiny) -> None:
     ]  # fmt: skip
 
 
-def test_commands_given_at_once_all_count_and_closing_comes_after_none(opened, tiny) -> None:
+def test_commands_given_at_once_all_count_and_closing_comes_after_none(opened, tiny):
     folder, store = opened(tiny())
     with ThreadPoolExecutor(4) as pool:
         owners = [Commands.open(folder) for _ in range(4)]
@@ -77,9 +77,7 @@ def test_commands_given_at_once_all_count_and_closing_comes_after_none(opened, t
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wanted", ["stop", "pause"])
-def test_a_worker_leaves_at_its_next_evaluation_and_the_next_goes_on_to_the_same_bits(
-    wanted, work, tiny
-) -> None:
+def test_a_worker_leaves_at_its_next_evaluation_and_the_next_goes_on_to_the_same_bits(wanted, work, tiny):
     engine = Engine(stack=2)
     whole, _, _ = work(tiny(name="whole", engine=engine))
     spec = tiny(name="parts", engine=engine)
@@ -95,7 +93,7 @@ def test_a_worker_leaves_at_its_next_evaluation_and_the_next_goes_on_to_the_same
     assert losses(folder) == losses(whole)
 
 
-def test_a_trial_that_its_owner_stops_ends_at_its_next_evaluation_with_its_best_value(work, tiny) -> None:
+def test_a_trial_that_its_owner_stops_ends_at_its_next_evaluation_with_its_best_value(work, tiny):
     stop = ("stop trial", {"cell": "all", "trial": 0})
     folder, store, _ = work(tiny(budget=Budget(trials_per_cell=2), seeds=[0, 1]), (evaluated(0), stop))
     first, second = store.trials(store.cells[0])
@@ -111,7 +109,7 @@ def test_a_trial_that_its_owner_stops_ends_at_its_next_evaluation_with_its_best_
 
 
 @pytest.mark.slow
-def test_what_a_person_asks_for_is_next_in_a_cell_of_another_shape_too(opened, dataset, tiny) -> None:
+def test_what_a_person_asks_for_is_next_in_a_cell_of_another_shape_too(opened, dataset, tiny):
     spec = tiny(grid={"n_embd": [16, 24]}, budget=Budget(trials_per_cell=6), engine=Engine(stack=1))
     fixed = {name: value for name, value in spec.fixed.items() if name != "n_embd"}
     spec = spec.model_copy(update={"fixed": fixed})

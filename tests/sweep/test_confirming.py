@@ -74,7 +74,7 @@ def searched(made, tmp_path):
 @pytest.mark.slow
 def test_the_best_of_each_cell_race_on_fresh_seeds_and_the_winner_is_scored_on_others(
     searched, trained, dataset
-) -> None:
+):
     folder, spec = searched
     found = confirm(folder, spec, 2, 3, trained)
     trials = sorted(read_trials(folder), key=lambda trial: trial.value)
@@ -107,7 +107,7 @@ def test_the_best_of_each_cell_race_on_fresh_seeds_and_the_winner_is_scored_on_o
 
 
 @pytest.mark.slow
-def test_an_interruption_is_said_and_the_next_time_goes_on(searched, trained) -> None:
+def test_an_interruption_is_said_and_the_next_time_goes_on(searched, trained):
     folder, spec = searched
     statuses = iter(["interrupted"])
     with pytest.raises(Interrupted, match=r"study s\.race is interrupted") as raised:
@@ -117,7 +117,7 @@ def test_an_interruption_is_said_and_the_next_time_goes_on(searched, trained) ->
 
 
 @pytest.mark.slow
-def test_one_configuration_of_each_cell_needs_no_race(searched, trained) -> None:
+def test_one_configuration_of_each_cell_needs_no_race(searched, trained):
     folder, spec = searched
     found = confirm(folder, spec, 1, 2, trained)
     assert [each.name for each in trained.ran] == ["s.confirm"]
@@ -132,7 +132,7 @@ def test_one_configuration_of_each_cell_needs_no_race(searched, trained) -> None
     assert {each.look for each in again} == {each.look for each in read_confirmed(folder)} == {2}
 
 
-def test_the_lowest_mean_wins_and_who_is_alone_or_diverged_does_not_race() -> None:
+def test_the_lowest_mean_wins_and_who_is_alone_or_diverged_does_not_race():
     asked = []
 
     def train(places, seeds):

@@ -22,7 +22,7 @@ def engine_of(text: str, *overrides: str) -> dict[str, object]:
     return spec.as_written()["engine"]
 
 
-def test_each_engine_has_its_keys() -> None:
+def test_each_engine_has_its_keys():
     shared = {"workers": "auto", "stack": "auto", "threads": "auto"}
     assert engine_of("{}") == {"type": "local", **shared}
     slurm = {"workers": 32, "gpus_per_worker": 1.0, "time": 14400.0, "partition": "gpu"}
@@ -45,13 +45,13 @@ def test_each_engine_has_its_keys() -> None:
         ("{type: slurm, time: 1m}", "allowed: 2m or more"),
     ],
 )
-def test_what_an_engine_does_not_know_is_said_with_its_place(text: str, said: str) -> None:
+def test_what_an_engine_does_not_know_is_said_with_its_place(text, said):
     with pytest.raises(BadInput) as refused:
         engine_of(text)
     assert said in str(refused.value) and len(refused.value.problems) == 1
 
 
-def test_a_file_of_trials_is_no_storage_for_several_machines(opened, tiny) -> None:
+def test_a_file_of_trials_is_no_storage_for_several_machines(opened, tiny):
     folder, _ = opened(tiny())
     with pytest.raises(BadInput, match="SQLite file, which only one machine may open: continue with --eng"):
         choose_storage(folder, is_shared=True)
@@ -63,7 +63,7 @@ class TestLocal(EngineContract):
         return lambda folder, resources: LocalEngine(folder, Engine(), resources)
 
     @pytest.mark.slow
-    def test_ctrl_c_at_any_moment_ends_no_worker(self, begin) -> None:
+    def test_ctrl_c_at_any_moment_ends_no_worker(self, begin):
         """A terminal sends it to all processes: the supervisor hears it, and says what its workers are to do."""
         study = begin()
         study.start()
@@ -77,7 +77,7 @@ class TestLocal(EngineContract):
         assert study.ended() == {0: 0, 1: 0}, study.logs()
 
     @pytest.mark.slow
-    def test_a_worker_that_is_prepared_claims_no_trial_before_it_is_started(self, begin) -> None:
+    def test_a_worker_that_is_prepared_claims_no_trial_before_it_is_started(self, begin):
         study = begin()
         study.engine.prepare([0, 1])
         first, second = (int(place.process.split()[1]) for place in study.engine.places())

@@ -63,12 +63,12 @@ def points_of(options: dict[str, Any], n_trials: int) -> list[dict[str, Any]]:
     "options", [{}, {"constant_liar": False}, {"group": True}, {"multivariate": False}], ids=str
 )
 @pytest.mark.parametrize("n_trials", [0, 1, 40, 200])
-def test_points_are_those_of_the_whole_study_to_the_bit(options: dict[str, Any], n_trials: int) -> None:
+def test_points_are_those_of_the_whole_study_to_the_bit(options, n_trials):
     whole, bounded = points_of(options, n_trials)
     assert whole == bounded
 
 
-def test_a_long_history_keeps_the_newest_and_the_best_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_history_keeps_the_newest_and_the_best_trials(monkeypatch):
     monkeypatch.setattr(cells, "NEWEST", 20)
     monkeypatch.setattr(cells, "BEST", 30)
     draw, cached = random.Random(0), CachedTrials()

@@ -1,7 +1,6 @@
 """What is measured of this machine is real and kept; the precision of a study is never measured."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -29,16 +28,14 @@ SMALL = Hyperparameters.of({
         ("avx512_bf16 amx_bf16 amx_tile", {"n_embd": 256, "batch_size": 64}, "bfloat16", "n_embd 256"),
     ],
 )  # fmt: skip
-def test_the_precision_follows_from_sizes_and_the_processor_alone(
-    flags: str, changed: dict, dtype: str, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_precision_follows_from_sizes_and_the_processor_alone(flags, changed, dtype, why, monkeypatch):
     monkeypatch.setattr(devices, "processor", lambda: f"some processor; {flags}")
     monkeypatch.setattr(choosing, "_side_by_side", None)  # nothing is timed
     settled = precision(SMALL.replace(**changed))
     assert settled[0] == dtype and why in settled[1]
 
 
-def test_a_plan_says_the_precision_and_why(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_says_the_precision_and_why(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "multiplies_bfloat16", lambda: True)
     monkeypatch.setattr(choosing, "multiplies_bfloat16", lambda: True)
     wide = {"n_embd": 128, "batch_size": 32, "n_head": 2, "max_iters": 2}
@@ -51,7 +48,7 @@ def test_a_plan_says_the_precision_and_why(tiny, tmp_path: Path, monkeypatch: py
     assert (stated.dtype, stated.dtype_by) == ("float32", "as the study says")
 
 
-def test_a_study_keeps_the_precision_that_it_began_with(tiny, opened, dataset) -> None:
+def test_a_study_keeps_the_precision_that_it_began_with(tiny, opened, dataset):
     spec = tiny()
     folder, store = opened(spec)
     planned, _, _ = make_plan(spec, folder.lab)
@@ -78,8 +75,8 @@ def test_a_study_keeps_the_precision_that_it_began_with(tiny, opened, dataset) -
     ],
 )
 def test_a_plan_says_a_time_by_earlier_runs_like_its_own_or_by_its_budget(
-    share: float, budget: dict, seconds: float | None, tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    share, budget, seconds, tiny, tmp_path, monkeypatch
+):
     spec = tiny(budget=Budget(**budget), engine=Engine(workers=1, stack=1))
     flops = make_plan(spec, tmp_path)[0].cells[0].train_flops
     monkeypatch.setattr(planning, "_earlier_runs", lambda *_: ([(share * flops, 3.0)] * 5, 1.0))
@@ -89,9 +86,7 @@ def test_a_plan_says_a_time_by_earlier_runs_like_its_own_or_by_its_budget(
 
 
 @pytest.mark.slow
-def test_a_bench_times_the_ways_of_a_study_and_says_which_one_the_plan_takes(
-    tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bench_times_the_ways_of_a_study_and_says_which_one_the_plan_takes(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(choosing, "STACKS", (1, 8))
     spec = tiny(budget=Budget(trials_per_cell=64))  # enough for a worker a core
     cell, rows = bench_study(spec, tmp_path)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -43,7 +41,7 @@ class Mailbox(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server() -> Iterator[HTTPServer]:
+def server():
     with HTTPServer(("127.0.0.1", 0), Mailbox) as server:
         server.letters, server.code = [], 200
         thread = Thread(target=server.serve_forever)
@@ -54,7 +52,7 @@ def server() -> Iterator[HTTPServer]:
 
 
 @pytest.fixture
-def study(tmp_path: Path, server: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> sweeplab.Study:
+def study(tmp_path, server, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("OWNERS_PHONE", f"json://127.0.0.1:{server.server_port}/")
     (tmp_path / "tiny.yaml").write_text(STUDY)
@@ -63,9 +61,7 @@ def study(tmp_path: Path, server: HTTPServer, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
-def test_a_deaf_owner_fails_no_trial_and_then_hears_once_how_the_study_ended(
-    study: sweeplab.Study, server: HTTPServer
-) -> None:
+def test_a_deaf_owner_fails_no_trial_and_then_hears_once_how_the_study_ended(study, server):
     server.code = 500
     deaf = study.run()
     assert sorted(deaf.trials()["state"]) == ["complete", "complete"]
@@ -80,9 +76,7 @@ def test_a_deaf_owner_fails_no_trial_and_then_hears_once_how_the_study_ended(
     assert f"best val_loss {result.best.loss:.4f} in {result.best.cell}" in text
 
 
-def test_an_idle_study_is_told_of_once_until_it_moves_again(
-    study: sweeplab.Study, server: HTTPServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_study_is_told_of_once_until_it_moves_again(study, server, monkeypatch):
     monkeypatch.setattr(shipping, "IDLE_SECONDS", 0.0)
     notifier = Notifier(study.spec)
     for _ in range(3):
@@ -97,9 +91,7 @@ def test_an_idle_study_is_told_of_once_until_it_moves_again(
     ("value", "said"),
     [(None, "OWNERS_PHONE is not set"), ("no such thing", "OWNERS_PHONE holds no URL that Apprise knows")],
 )
-def test_what_cannot_be_told_is_said_before_the_study_starts(
-    study: sweeplab.Study, value: str | None, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_told_is_said_before_the_study_starts(study, value, said, monkeypatch):
     monkeypatch.delenv("OWNERS_PHONE")
     if value:
         monkeypatch.setenv("OWNERS_PHONE", value)
@@ -108,7 +100,7 @@ def test_what_cannot_be_told_is_said_before_the_study_starts(
     assert not study.lab.exists()
 
 
-def test_a_url_in_the_file_is_refused_without_being_repeated(tmp_path: Path) -> None:
+def test_a_url_in_the_file_is_refused_without_being_repeated(tmp_path):
     (tmp_path / "tiny.yaml").write_text(STUDY.replace("OWNERS_PHONE", "'tgram://hunter2/1'"))
     with pytest.raises(BadInput, match="not the name of an environment variable") as refused:
         sweeplab.load_study(tmp_path / "tiny.yaml", lab=tmp_path)

@@ -32,7 +32,7 @@ def rate(model, batches, record):
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch):
+def run(tmp_path, monkeypatch):
     """Return a function that runs a study of two trials with a plugin's code, and changes."""
     monkeypatch.chdir(tmp_path)
 
@@ -55,7 +55,7 @@ def curve(study, trial: int = 0) -> list[dict]:
 
 
 @pytest.mark.slow
-def test_it_is_recorded_and_gives_trials_their_values(run, tmp_path: Path) -> None:
+def test_it_is_recorded_and_gives_trials_their_values(run, tmp_path):
     study, result = run(objective={"metric": "hits", "goal": "maximize"})
     assert result.status == "complete", result.errors
     shares = [point["hits"] for point in curve(study)]
@@ -78,7 +78,7 @@ def test_it_is_recorded_and_gives_trials_their_values(run, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_what_is_measured_at_the_end_is_compared_there(run) -> None:
+def test_what_is_measured_at_the_end_is_compared_there(run):
     study, result = run(objective={"metric": "rate"}, seeds=[0, 1])
     assert result.status == "complete", result.errors
     frame = runs_table(study.lab, "own")
@@ -96,7 +96,7 @@ def test_what_is_measured_at_the_end_is_compared_there(run) -> None:
         ("{'a': 1}", "hits is None"),
     ],
 )
-def test_a_metric_that_measures_nothing_fails_its_trial(run, result: str, said: str) -> None:
+def test_a_metric_that_measures_nothing_fails_its_trial(run, result, said):
     code = "from sweeplab.plugins import metric\n@metric('hits', at='evaluation')\n"
     code += f"def f(*_): return {result}"
     study, _ = run(code, objective={"metric": "hits"}, budget={"trials_per_cell": 1})

@@ -4,12 +4,10 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import sqlalchemy
-from postgres_server import IS_INSTALLED, Server, started
+from postgres_server import IS_INSTALLED, started
 
 from sweeplab.records.folders import StudyFolder
 
@@ -33,18 +31,18 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Server]:
+def running():
     with started() as server:
         yield server
 
 
 @pytest.fixture
-def server(running: Server) -> str:
+def server(running):
     return running.url
 
 
 @pytest.fixture
-def run(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def run(server, tmp_path, monkeypatch):
     (tmp_path / "tiny.yaml").write_text(STUDY)
     monkeypatch.setenv("SWEEPLAB_STORAGE", server)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -58,7 +56,7 @@ def run(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return run
 
 
-def test_a_study_is_run_steered_and_looked_at(run, tmp_path: Path, monkeypatch) -> None:
+def test_a_study_is_run_steered_and_looked_at(run, tmp_path, monkeypatch):
     run("study", "run", "tiny.yaml")
     folder = StudyFolder(tmp_path / "lab", "tiny")
     assert not folder.database.exists() and folder.storage_file.stat().st_mode & 0o077 == 0
@@ -93,7 +91,7 @@ def stored(engine: sqlalchemy.Engine) -> list[list[sqlalchemy.Row]]:
         return [sorted(connection.execute(sqlalchemy.text(each)).all()) for each in STORED]
 
 
-def test_a_damaged_storage_is_repaired(run, server: str, tmp_path: Path) -> None:
+def test_a_damaged_storage_is_repaired(run, server, tmp_path):
     run("study", "run", "tiny.yaml", "-o", "budget.trials_per_cell=2", "-o", "pruner=none", *ONE_WORKER)
     engine = sqlalchemy.create_engine(StudyFolder(tmp_path / "lab", "tiny").storage_url)
     before = stored(engine)
@@ -114,7 +112,7 @@ def test_a_damaged_storage_is_repaired(run, server: str, tmp_path: Path) -> None
     engine.dispose()
 
 
-def test_a_database_that_does_not_answer_is_said_in_one_line(run, monkeypatch, tmp_path: Path) -> None:
+def test_a_database_that_does_not_answer_is_said_in_one_line(run, monkeypatch, tmp_path):
     monkeypatch.setenv("SWEEPLAB_STORAGE", "postgresql://owner:secret@127.0.0.1:9/none")
     said = run("study", "run", "tiny.yaml", code=2)
     assert said.startswith("error: SWEEPLAB_STORAGE: ") and "secret" not in said and said.count("\n") == 1
@@ -123,7 +121,7 @@ def test_a_database_that_does_not_answer_is_said_in_one_line(run, monkeypatch, t
     assert not (tmp_path / "lab").exists()
 
 
-def test_a_study_outlives_restarts_of_its_database(run, running: Server, tmp_path: Path) -> None:
+def test_a_study_outlives_restarts_of_its_database(run, running, tmp_path):
     more = ("-o", "fixed.max_iters=300", "-o", "grid.n_embd=[8]", "-o", "budget.trials_per_cell=20")
     words = [*PROGRAM, "study", "run", "tiny.yaml", *more, "--lab", str(tmp_path / "lab")]
     folder = StudyFolder(tmp_path / "lab", "tiny")

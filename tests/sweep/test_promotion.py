@@ -63,8 +63,8 @@ def snapshots(folder: StudyFolder, number: int) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kept", [9, 0])
 def test_a_promoted_trial_comes_to_the_bits_of_one_that_was_never_pruned(
-    kept: int, tiny, work, tmp_path, monkeypatch
-) -> None:
+    kept, tiny, work, tmp_path, monkeypatch
+):
     spec = tiny(
         values=VALUES, search=SEARCH, seeds=[0, 1], pruner=THRESHOLD, track=Track(snapshots=kept),
         engine=Engine(stack=4),
@@ -90,7 +90,7 @@ def test_a_promoted_trial_comes_to_the_bits_of_one_that_was_never_pruned(
     assert found == curves(unpruned)
 
 
-def test_a_promoted_trial_counts_once_and_every_process_knows_it(tiny, work, opened) -> None:
+def test_a_promoted_trial_counts_once_and_every_process_knows_it(tiny, work, opened):
     spec = tiny(values=VALUES, search=SEARCH, pruner=THRESHOLD)
     folder, store = work(spec)
     _, other = opened(spec)
@@ -117,7 +117,7 @@ def test_a_promoted_trial_counts_once_and_every_process_knows_it(tiny, work, ope
     assert (trials[number].value, trials[number].user_attrs["outcome"]) == (4.0, "complete")
 
 
-def test_a_worker_that_died_while_it_took_a_promoted_trial_up_lost_nothing(tiny, work) -> None:
+def test_a_worker_that_died_while_it_took_a_promoted_trial_up_lost_nothing(tiny, work):
     spec = tiny(values=VALUES, search=SEARCH, seeds=[0, 1], pruner=THRESHOLD)
     folder, store = work(spec)
     number = pruned(store)[0]
@@ -132,7 +132,7 @@ def test_a_worker_that_died_while_it_took_a_promoted_trial_up_lost_nothing(tiny,
     assert after.trials(after.cells[0])[number].state == TrialState.COMPLETE
 
 
-def test_the_best_of_the_pruned_trials_keep_their_snapshots(tiny, work) -> None:
+def test_the_best_of_the_pruned_trials_keep_their_snapshots(tiny, work):
     spec = tiny(
         values=VALUES, pruner=Pruner(type="threshold", options={"upper": 0.1, "n_warmup_steps": 5}),
         budget=Budget(trials_per_cell=8), track=Track(snapshots=3), engine=Engine(stack=4),

@@ -5,9 +5,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import postgres_server
 import pytest
@@ -32,20 +30,20 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
+def cluster():
     with ray_cluster.started(2) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[postgres_server.Server]:
+def running():
     with postgres_server.started() as server:
         yield server
 
 
 class TestRay(EngineContract):
     @pytest.fixture
-    def storage(self, running, monkeypatch) -> None:
+    def storage(self, running, monkeypatch):
         monkeypatch.setenv("SWEEPLAB_STORAGE", running.url)
 
     @pytest.fixture
@@ -53,7 +51,7 @@ class TestRay(EngineContract):
         spec = Engine(type="ray", address=cluster.address)
         return lambda folder, resources: ray.RayEngine(folder, spec, resources)
 
-    def test_a_node_that_is_lost_is_told_apart_and_one_that_joins_gets_a_worker(self, begin, cluster) -> None:
+    def test_a_node_that_is_lost_is_told_apart_and_one_that_joins_gets_a_worker(self, begin, cluster):
         study = begin(max_iters=100_000)
         study.start()
         study.wait(lambda: study.n_points() > 4)
@@ -76,8 +74,8 @@ class TestRay(EngineContract):
 
 
 def test_a_study_on_three_nodes_comes_to_the_same_bits_whatever_is_lost(
-    cluster, running, tmp_path: Path, monkeypatch
-) -> None:
+    cluster, running, tmp_path, monkeypatch
+):
     dice, left = random.Random(0), [*cluster_kills.RayStudy.KINDS]
     known = cluster_kills.expected(tmp_path, dice)
     monkeypatch.setattr(cluster_kills, "STOP_SECONDS", LEASE_SECONDS + 5)
@@ -96,7 +94,7 @@ def test_a_study_on_three_nodes_comes_to_the_same_bits_whatever_is_lost(
         assert max(seconds, default=0.0) < LEASE_SECONDS + 5, study.free_after
 
 
-def test_no_shell_of_a_node_reads_a_name(cluster, running, tmp_path: Path) -> None:
+def test_no_shell_of_a_node_reads_a_name(cluster, running, tmp_path):
     file, lab = strangers.hostile_place(tmp_path, kills.STUDY)
     planted = strangers.plant_modules(tmp_path)
     (tmp_path / "sweeplab.py").unlink()  # which `python -m` asks for
@@ -122,7 +120,7 @@ def doctor(place: Path, engine: Engine, **environment: str) -> dict[tuple[str, s
     return {(each["name"], each["verdict"]): each for each in json.loads(ended.stdout)}
 
 
-def test_a_cluster_without_a_token_is_told_whatever_the_client_is_set_to(running, tmp_path: Path) -> None:
+def test_a_cluster_without_a_token_is_told_whatever_the_client_is_set_to(running, tmp_path):
     more = ("-o", "budget.trials_per_cell=1", "-o", "max_iters=20", "-o", "engine.workers=1")
     with ray_cluster.alone(RAY_AUTH_MODE="disabled") as address:
         known = {"SWEEPLAB_STORAGE": running.url, "RAY_AUTH_MODE": "token", "RAY_ADDRESS": address}
@@ -139,7 +137,7 @@ def test_a_cluster_without_a_token_is_told_whatever_the_client_is_set_to(running
             assert ended.returncode == code and ended.stderr.count(ray.OPEN) == 1, ended
 
 
-def test_what_keeps_workers_from_starting_is_said_in_one_line(cluster, running, tmp_path: Path) -> None:
+def test_what_keeps_workers_from_starting_is_said_in_one_line(cluster, running, tmp_path):
     (tmp_path / "killed.yaml").write_text(kills.STUDY)
 
     def said(*words: str, **environment: str) -> str:
@@ -168,7 +166,7 @@ def test_what_keeps_workers_from_starting_is_said_in_one_line(cluster, running, 
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can hide a folder from a node")
-def test_a_node_that_does_not_see_the_lab_is_said_and_nothing_is_left(running, tmp_path: Path) -> None:
+def test_a_node_that_does_not_see_the_lab_is_said_and_nothing_is_left(running, tmp_path):
     (tmp_path / "killed.yaml").write_text(kills.STUDY)
     with ray_cluster.alone(hidden=tmp_path) as address:
         words = ("study", "run", "killed.yaml", "--engine", "ray", "-o", "engine.workers=1")

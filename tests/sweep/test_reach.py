@@ -7,7 +7,6 @@ import pickle
 import sqlite3
 import stat
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,7 @@ from sweeplab.files import database_url, read_own
 from sweeplab.lab.events import Event, StudyNotice
 from sweeplab.lab.showing import show_study
 from sweeplab.lab.storage import VARIABLE, choose_storage
-from sweeplab.permissions import CREDENTIALS, STORAGE, TRACKING, Kind, check_address
+from sweeplab.permissions import CREDENTIALS, STORAGE, TRACKING, check_address
 from sweeplab.records.folders import StudyFolder, read_service
 from sweeplab.runs.models import models_of
 from sweeplab.sweep.planning import check_reach
@@ -63,7 +62,7 @@ class Places:
 
 
 @pytest.fixture
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
+def places(tmp_path, monkeypatch):
     for name in (*{each for names in CREDENTIALS.values() for each in names}, "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(permissions, "_named", set())
@@ -87,7 +86,7 @@ def refused(study, *parts: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["{home}/secret.txt", "../home/secret.txt", "{home}/*.txt", "{own}/*.txt"])
-def test_a_file_of_the_user_s_is_read_at_the_user_s_word_only(path: str, places: Places) -> None:
+def test_a_file_of_the_user_s_is_read_at_the_user_s_word_only(path, places):
     (places.own / "link.txt").symlink_to(places.secret)
     path = path.format(home=places.secret.parent, own=places.own)
     study = places.study(path)
@@ -103,7 +102,7 @@ def test_a_file_of_the_user_s_is_read_at_the_user_s_word_only(path: str, places:
     ]
 
 
-def test_tables_and_databases_need_the_word_too(places: Places) -> None:
+def test_tables_and_databases_need_the_word_too(places):
     (places.own / "text.txt").write_text(TEXT)
     table = places.secret.with_name("trials.csv")
     table.write_text("learning_rate,value\n0.001,3.5\n")
@@ -115,7 +114,7 @@ def test_tables_and_databases_need_the_word_too(places: Places) -> None:
 
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
-def test_the_word_is_given_once(places: Places) -> None:
+def test_the_word_is_given_once(places):
     heard: list[Event] = []
     study = places.study(str(places.secret), "", f"data.path={places.secret}")
     assert study.run(lambda event, progress: heard.append(event)).status == "complete"
@@ -145,7 +144,7 @@ class Heard:
 
 
 @pytest.fixture
-def server() -> Iterator[Heard]:
+def server():
     heard: list[str | None] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -164,9 +163,7 @@ def server() -> Iterator[Heard]:
         running.shutdown()
 
 
-def test_a_token_goes_where_the_user_says_and_nowhere_else(
-    places: Places, server: Heard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_goes_where_the_user_says_and_nowhere_else(places, server, monkeypatch):
     (places.own / "text.txt").write_text(TEXT)
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "hidden")
     track = f"track: {{uri: '{server.url}'}}\n"
@@ -192,9 +189,7 @@ def test_a_token_goes_where_the_user_says_and_nowhere_else(
 @pytest.mark.parametrize(
     ("scheme", "name"), [(scheme, name) for scheme, names in CREDENTIALS.items() for name in names]
 )
-def test_whatever_is_sent_to_any_address_is_a_credential(
-    scheme: str, name: str, places: Places, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_is_sent_to_any_address_is_a_credential(scheme, name, places, monkeypatch):
     kind, address = (permissions.RAY if scheme == "ray" else TRACKING), f"{scheme}://host/place"
     permissions.allow_address(kind, address)
     check_address(kind, address)
@@ -218,9 +213,7 @@ def test_whatever_is_sent_to_any_address_is_a_credential(
         (".ray/auth_token", "word", "host:6379"),
     ],
 )
-def test_a_file_of_credentials_for_any_host_counts(
-    name: str, text: str, address: str, tmp_path, places
-) -> None:
+def test_a_file_of_credentials_for_any_host_counts(name, text, address, tmp_path, places):
     kind = permissions.RAY if address[0] == "h" and "//" not in address else TRACKING
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
@@ -234,7 +227,7 @@ def test_a_file_of_credentials_for_any_host_counts(
     assert TRACKING.credentials("mysql://host/db") == []
 
 
-def test_what_is_learned_from_a_file_goes_only_where_it_was_allowed_to_go(places: Places) -> None:
+def test_what_is_learned_from_a_file_goes_only_where_it_was_allowed_to_go(places):
     """A yes for a file and one for an address are none for sending the one to the other."""
     path, track = f"data.path={places.secret}", "track: {uri: 'http://127.0.0.1:9'}\n"
     check_reach(places.study(str(places.secret), "", path).spec, places.lab)
@@ -246,9 +239,7 @@ def test_what_is_learned_from_a_file_goes_only_where_it_was_allowed_to_go(places
 
 
 @pytest.mark.parametrize("kind", [STORAGE, TRACKING])
-def test_an_address_is_that_of_the_host_to_which_its_driver_connects(
-    kind: Kind, places: Places, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_address_is_that_of_the_host_to_which_its_driver_connects(kind, places, monkeypatch):
     """A file's address looks like the one that the environment names, but leads elsewhere."""
     monkeypatch.setenv(kind.variable, "postgresql://me:pw@good.example/db")
     for address in (
@@ -263,7 +254,7 @@ def test_an_address_is_that_of_the_host_to_which_its_driver_connects(
 @pytest.mark.parametrize(
     "planted", ["another's file", "another's folder", "writable", "link", "linked folder", "pipe"]
 )
-def test_a_file_that_another_user_may_have_written_is_not_followed(planted: str, tmp_path: Path) -> None:
+def test_a_file_that_another_user_may_have_written_is_not_followed(planted, tmp_path):
     """Such as the one by which Ray finds a cluster, in a folder of /tmp."""
     file = tmp_path / "ray" / "current"
     file.parent.mkdir(mode=0o777)
@@ -290,9 +281,7 @@ def test_a_file_that_another_user_may_have_written_is_not_followed(planted: str,
     assert error.value.filename in (str(file), str(file.parent)) and error.value.strerror
 
 
-def test_what_only_counts_a_text_shows_and_writes_none_of_it(
-    places: Places, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_only_counts_a_text_shows_and_writes_none_of_it(places, capsys, monkeypatch, tmp_path):
     """A plan and a model's size need the text's: they read it without a word, into the user's own cache alone."""
     monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path / "cache"))
     text = "".join(f"{i} qzqzq {i * i % 97}\n" for i in range(400))
@@ -307,7 +296,7 @@ def test_what_only_counts_a_text_shows_and_writes_none_of_it(
     assert stat.S_IMODE((tmp_path / "cache").stat().st_mode) == 0o700
 
 
-def test_a_service_file_has_no_keys_that_lead_elsewhere(tmp_path: Path) -> None:
+def test_a_service_file_has_no_keys_that_lead_elsewhere(tmp_path):
     lines = ["[sweeplab]", "host=good.example", "port=5", "user=u", "password=p", "dbname=postgres"]
     file = tmp_path / "service.conf"
     file.write_text("\n".join([*lines, "sslmode=verify-ca"]))
@@ -317,7 +306,7 @@ def test_a_service_file_has_no_keys_that_lead_elsewhere(tmp_path: Path) -> None:
         read_service(file)
 
 
-def test_a_database_that_only_a_file_names_keeps_its_files_in_the_lab(places: Places) -> None:
+def test_a_database_that_only_a_file_names_keeps_its_files_in_the_lab(places):
     """Beside the study file, in the lab, and the lab's own by another path."""
     for uri in (
         f"sqlite:///{places.own}/evil.db",
@@ -332,7 +321,7 @@ def test_a_database_that_only_a_file_names_keeps_its_files_in_the_lab(places: Pl
     check_location(places.lab, f"sqlite:///{places.own}/evil.db", places.secret.parent.as_uri())
 
 
-def test_no_file_of_a_lab_gives_permission(places: Places) -> None:
+def test_no_file_of_a_lab_gives_permission(places):
     """The lab, as the file, may come from somebody else: what it says was allowed was not."""
     other = StudyFolder(places.lab, "other")
     other.path.mkdir(parents=True)
@@ -346,7 +335,7 @@ def test_no_file_of_a_lab_gives_permission(places: Places) -> None:
 
 
 @pytest.mark.parametrize("address", ["http://user:hid/d#en@host", "postgresql://host/db?password=hidden"])
-def test_a_study_with_a_password_is_refused_without_repeating_it(address: str, places: Places) -> None:
+def test_a_study_with_a_password_is_refused_without_repeating_it(address, places):
     (places.own / "text.txt").write_text(TEXT)
     with pytest.raises(BadInput) as error:
         places.study("text.txt", "", f"track.uri='{address}'").run()
@@ -356,9 +345,7 @@ def test_a_study_with_a_password_is_refused_without_repeating_it(address: str, p
 
 
 @pytest.mark.parametrize("uri", ["http://user:hid/den@host", "http://user:hid#den@host", "http://[hid:en"])
-def test_an_address_that_is_not_escaped_is_refused(
-    uri: str, places: Places, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_address_that_is_not_escaped_is_refused(uri, places, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     with pytest.raises(BadInput, match="has unescaped characters; allowed: %2F for /") as error:
         tracking_uri(places.lab)
@@ -374,9 +361,7 @@ def test_an_address_that_is_not_escaped_is_refused(
         ("postgresql://user:hid/den@127.0.0.1:9/db?password=hid#den", "127.0.0.1:9/db?password=*** does not answer"),
     ],
 )  # fmt: skip
-def test_a_storage_s_password_is_not_said(
-    url: str, said: str, places: Places, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_storage_s_password_is_not_said(url, said, places, monkeypatch):
     monkeypatch.setenv(VARIABLE, url)
     if "does not answer" in said:
         pytest.importorskip("psycopg", reason="psycopg, of the extra postgres, is not installed")
@@ -420,9 +405,7 @@ def plant(database: Path, state: object) -> None:
         connection.commit()
 
 
-def test_a_state_of_cma_es_is_unpickled_only_if_the_user_has_written_it(
-    places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_state_of_cma_es_is_unpickled_only_if_the_user_has_written_it(places, tmp_path, monkeypatch):
     """Optuna keeps it as a pickle in the study's own database: code of whoever wrote the database."""
     file, marker = places.lab / "trials.db", tmp_path / "ran"
 

@@ -21,7 +21,7 @@ PER_CELL, STACK = 24, 4
 
 
 @pytest.fixture(scope="module")
-def planned(tiny, tmp_path_factory: pytest.TempPathFactory) -> Plan:
+def planned(tiny, tmp_path_factory):
     """Return a plan of three unlike cells, two workers and stacks of four; a whole run prolongs it by 1, 2 and 6 s."""
     budget, engine = Budget(trials_per_cell=PER_CELL), Engine(workers=2, stack=STACK)
     spec = tiny(grid={"n_embd": [8, 16, 24]}, budget=budget, engine=engine)
@@ -86,9 +86,7 @@ def looks(plan: Plan, events: list[tuple[float, Event]]) -> Iterator[tuple[float
 
 @pytest.mark.parametrize("is_timed", [True, False])
 @pytest.mark.parametrize("prunes", [False, True])
-def test_from_the_half_of_the_first_trial_on_the_truth_is_within_a_factor(
-    planned: Plan, prunes: bool, is_timed: bool
-) -> None:
+def test_from_the_half_of_the_first_trial_on_the_truth_is_within_a_factor(planned, prunes, is_timed):
     """The machine is up to twice as slow or fast as planned, and each cell up to a quarter more; or nothing was timed.
 
     The last tenth is left out: there a single trial is most of the rest.

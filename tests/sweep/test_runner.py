@@ -36,7 +36,7 @@ def loss_of(loaded, dataset) -> float:
     return sum(loaded.model.loss(batch) for batch in batches) / len(batches)
 
 
-def test_a_series_of_checkpoints_has_the_losses_of_the_curve(tiny, work, dataset) -> None:
+def test_a_series_of_checkpoints_has_the_losses_of_the_curve(tiny, work, dataset):
     changes = {"track": Track(checkpoints="all"), "values": {"max_iters": 25}}
     folder, _, _ = work(tiny(budget=Budget(trials_per_cell=1), **changes))
     (run,) = folder.runs()
@@ -51,7 +51,7 @@ def test_a_series_of_checkpoints_has_the_losses_of_the_curve(tiny, work, dataset
 
 
 @pytest.mark.slow
-def test_the_same_study_gives_the_same_losses_again_in_any_stack(tiny, work) -> None:
+def test_the_same_study_gives_the_same_losses_again_in_any_stack(tiny, work):
     search = {"learning_rate": Range(1e-3, 1e-2, log=True)}
     studies = (("one", 1), ("three", 3), ("again", 3))
     specs = [tiny(name=name, engine=Engine(stack=stack), search=search) for name, stack in studies]
@@ -59,7 +59,7 @@ def test_the_same_study_gives_the_same_losses_again_in_any_stack(tiny, work) -> 
     assert one == three == again
 
 
-def test_a_trial_is_valued_and_pruned_on_the_mean_of_its_seeds(tiny, work) -> None:
+def test_a_trial_is_valued_and_pruned_on_the_mean_of_its_seeds(tiny, work):
     folder, store, _ = work(tiny(seeds=[0, 5], budget=Budget(trials_per_cell=2)))
     found = outcomes(folder)
     curves = losses(folder)
@@ -74,7 +74,7 @@ def test_a_trial_is_valued_and_pruned_on_the_mean_of_its_seeds(tiny, work) -> No
         assert sum(valued) / 2 == pytest.approx(trial.value)
 
 
-def test_pruned_trials_are_told_and_leave_their_place(tiny, work) -> None:
+def test_pruned_trials_are_told_and_leave_their_place(tiny, work):
     pruner = Pruner(type="threshold", options={"upper": 4.5, "n_warmup_steps": 5})
     search = {"learning_rate": Choices((1e-6, 1e-2)), "weight_decay": Range(0.0, 0.1)}
     folder, store, _ = work(tiny(pruner=pruner, search=search, budget=Budget(trials_per_cell=6)))
@@ -86,7 +86,7 @@ def test_pruned_trials_are_told_and_leave_their_place(tiny, work) -> None:
         assert max(trial.intermediate_values) == (10 if slow else 20)
 
 
-def test_a_diverging_seed_makes_its_trial_diverged_and_spares_the_others(tiny, work) -> None:
+def test_a_diverging_seed_makes_its_trial_diverged_and_spares_the_others(tiny, work):
     search = {"learning_rate": Choices((1e-3, 1e6)), "weight_decay": Range(0.0, 0.1)}
     folder, store, _ = work(
         tiny(search=search, values={"grad_clip": None}, budget=Budget(trials_per_cell=6), seeds=[1, 2])
@@ -105,7 +105,7 @@ def test_a_diverging_seed_makes_its_trial_diverged_and_spares_the_others(tiny, w
     assert all(outcome.train_flops > 0 for outcome in found)
 
 
-def test_an_error_fails_the_trial_that_raised_it_with_its_traceback(tiny, work, monkeypatch) -> None:
+def test_an_error_fails_the_trial_that_raised_it_with_its_traceback(tiny, work, monkeypatch):
     real = Stack.step
 
     def step(self):
@@ -126,7 +126,7 @@ def test_an_error_fails_the_trial_that_raised_it_with_its_traceback(tiny, work, 
 
 def test_the_end_of_a_trial_that_its_metric_failed_is_told_by_the_next_worker(
     tiny, opened, dataset, monkeypatch
-) -> None:
+):
     def broken(*_):
         raise RuntimeError("no such table")
 
@@ -142,9 +142,7 @@ def test_the_end_of_a_trial_that_its_metric_failed_is_told_by_the_next_worker(
     assert again.trials(again.cells[0])[0].state == TrialState.FAIL
 
 
-def test_an_end_that_a_stopped_worker_wrote_when_it_woke_up_is_told_as_it_stands(
-    tiny, opened, dataset
-) -> None:
+def test_an_end_that_a_stopped_worker_wrote_when_it_woke_up_is_told_as_it_stands(tiny, opened, dataset):
     spec = tiny(seeds=[0, 1], budget=Budget(trials_per_cell=1))
     folder, store = opened(spec)
 
@@ -163,7 +161,7 @@ def test_an_end_that_a_stopped_worker_wrote_when_it_woke_up_is_told_as_it_stands
 
 
 @pytest.mark.slow
-def test_with_a_damaged_snapshot_it_goes_on_from_the_one_before_to_the_same_losses(tiny, work) -> None:
+def test_with_a_damaged_snapshot_it_goes_on_from_the_one_before_to_the_same_losses(tiny, work):
     values = {"max_iters": 40}
     whole, _, _ = work(tiny(name="whole", values=values, budget=Budget(trials_per_cell=1)))
     spec = tiny(name="parts", values=values, budget=Budget(trials_per_cell=1))
@@ -182,7 +180,7 @@ def test_with_a_damaged_snapshot_it_goes_on_from_the_one_before_to_the_same_loss
 
 
 @pytest.mark.parametrize(("n_died", "outcome"), [(9, "complete"), (10, "failed")])
-def test_a_trial_that_kills_ten_workers_is_given_up(n_died, outcome, tiny, opened, dataset) -> None:
+def test_a_trial_that_kills_ten_workers_is_given_up(n_died, outcome, tiny, opened, dataset):
     spec = tiny(budget=Budget(trials_per_cell=1))
     folder, store = opened(spec)
     for _ in range(n_died):  # one worker after the other takes it up and dies
@@ -197,7 +195,7 @@ def test_a_trial_that_kills_ten_workers_is_given_up(n_died, outcome, tiny, opene
     assert ("10 workers in turn died" in (first.ending.error or "")) == (outcome == "failed")
 
 
-def test_a_run_folder_survives_a_torn_line(tiny, work) -> None:
+def test_a_run_folder_survives_a_torn_line(tiny, work):
     folder, _, _ = work(tiny(budget=Budget(trials_per_cell=1)))
     (run,) = folder.runs()
     before = run.points()
@@ -211,7 +209,7 @@ def test_a_run_folder_survives_a_torn_line(tiny, work) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_learns_from_the_part_that_data_limit_leaves(tiny, opened, dataset) -> None:
+def test_a_run_learns_from_the_part_that_data_limit_leaves(tiny, opened, dataset):
     found = []
     part = replace(dataset, train=limited(dataset.train, 5_000))
     for name, limit, data in (("limited", 5_000, dataset), ("part", None, part), ("all", None, dataset)):

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from tracked import Tracked
@@ -15,23 +14,22 @@ from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunStart, RunSt
 from sweeplab.sweep import shipping
 from sweeplab.sweep.shipping import Shipping
 from sweeplab.tracking import open_tracker
-from sweeplab.tracking.mlflow import MLflowTracker
 
 COMPLETE = TrialEnding(RunState.COMPLETE, 1.0)
 
 
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def _soon(monkeypatch):
     monkeypatch.setattr(shipping, "SEND_SECONDS", 0.05)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> StudyFolder:
+def folder(tmp_path):
     return StudyFolder(tmp_path / "lab", "shipped")
 
 
 @pytest.fixture
-def tracker(folder: StudyFolder) -> MLflowTracker:
+def tracker(folder):
     tracker = open_tracker(folder.lab, folder.name)
     tracker.open({})
     return tracker
@@ -70,7 +68,7 @@ def states(tracker: Tracked) -> dict[tuple[int, int], str]:
     return {(run.trial, run.seed): run.state for run in tracker.runs()}
 
 
-def test_what_happens_to_a_trial_is_shipped(folder: StudyFolder, tracker: MLflowTracker) -> None:
+def test_what_happens_to_a_trial_is_shipped(folder, tracker):
     seen, shipped = Tracked(folder.lab, folder.name), Shipping(folder, [tracker])
     shipped.start()
     first, second = begin(folder, 0)
@@ -94,9 +92,7 @@ def test_what_happens_to_a_trial_is_shipped(folder: StudyFolder, tracker: MLflow
         assert seen.steps(run.run_id, "val_loss") == steps
 
 
-def test_what_an_earlier_process_left_and_what_nobody_told_of_is_shipped(
-    folder: StudyFolder, tracker: MLflowTracker
-) -> None:
+def test_what_an_earlier_process_left_and_what_nobody_told_of_is_shipped(folder, tracker):
     for run in begin(folder, 0):
         end(run)
     going_on, _ = begin(folder, 1)
@@ -109,7 +105,7 @@ def test_what_an_earlier_process_left_and_what_nobody_told_of_is_shipped(
     assert states(seen) == {(0, 0): "complete", (0, 1): "complete", (1, 0): "complete", (1, 1): "running"}
 
 
-def test_a_damaged_record_is_said(folder: StudyFolder, tracker: MLflowTracker) -> None:
+def test_a_damaged_record_is_said(folder, tracker):
     shipped = Shipping(folder, [tracker])
     shipped.start()
     run, _ = begin(folder, 0)

@@ -7,13 +7,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import strangers
 from postgres_server import started as database
-from slurm_cluster import IS_INSTALLED, WHY_NOT, Cluster, started
+from slurm_cluster import IS_INSTALLED, WHY_NOT, started
 from sweep.engine_contract import PATIENCE_SECONDS, EngineContract
 
 from sweeplab.lab.server import Server
@@ -28,7 +27,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def cluster():
     with started(n_nodes=2) as running:
         yield running
 
@@ -54,13 +53,13 @@ engine: {type: slurm, workers: 2, stack: 2}
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
+def server():
     with database() as running:
         yield running.url
 
 
 @pytest.fixture
-def run(cluster: Cluster, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def run(cluster, server, tmp_path, monkeypatch):
     (tmp_path / "jobs.yaml").write_text(STUDY)
     monkeypatch.setenv("SWEEPLAB_STORAGE", server)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -85,7 +84,7 @@ def curves(lab: Path) -> dict[str, object]:
     return found
 
 
-def test_no_shell_of_a_job_reads_a_name(run, tmp_path: Path) -> None:
+def test_no_shell_of_a_job_reads_a_name(run, tmp_path):
     place = strangers.hostile_place(tmp_path, STUDY)
     words = ("-o", "budget.trials_per_cell=1", "-o", "max_iters=20", "-o", "engine.workers=1")
     run("study", "run", str(place.file), *words, lab=place.lab)
@@ -96,7 +95,7 @@ def test_no_shell_of_a_job_reads_a_name(run, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("ran"))
 
 
-def test_the_same_trials_and_losses_to_the_bit_as_on_local_workers(run, tmp_path: Path) -> None:
+def test_the_same_trials_and_losses_to_the_bit_as_on_local_workers(run, tmp_path):
     ran = strangers.plant_modules(tmp_path)
     (tmp_path / "sweeplab.py").unlink()  # which `python -m` asks for
     said = run("study", "run", "jobs.yaml")
@@ -111,9 +110,7 @@ def test_the_same_trials_and_losses_to_the_bit_as_on_local_workers(run, tmp_path
     assert not ran.exists(), ran.read_text()
 
 
-def test_a_detached_study_finds_the_storage_that_its_command_started(
-    run, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_detached_study_finds_the_storage_that_its_command_started(run, cluster, tmp_path, monkeypatch):
     monkeypatch.delenv("SWEEPLAB_STORAGE")
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         Path(name).chmod(0o755)  # another account may enter, as root's server does
@@ -140,9 +137,7 @@ def test_a_detached_study_finds_the_storage_that_its_command_started(
             server.stop()
 
 
-def test_a_supervisor_whose_time_is_over_comes_back_and_ends_the_study(
-    run, cluster: Cluster, tmp_path
-) -> None:
+def test_a_supervisor_whose_time_is_over_comes_back_and_ends_the_study(run, cluster, tmp_path):
     changes = ("max_iters=3000", "patience=null", "engine.workers=1", "budget.trials_per_cell=1")
     longer = [word for change in changes for word in ("-o", change)]
     job = run("study", "run", "jobs.yaml", "--detach", *longer).partition("job ")[2].partition(",")[0]
@@ -163,9 +158,7 @@ def test_a_supervisor_whose_time_is_over_comes_back_and_ends_the_study(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can hide a folder from a node")
-def test_a_node_that_does_not_see_the_lab_is_said_and_nothing_is_left(
-    run, cluster: Cluster, tmp_path
-) -> None:
+def test_a_node_that_does_not_see_the_lab_is_said_and_nothing_is_left(run, cluster, tmp_path):
     hide = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(tmp_path))
     cluster.ask("scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=not now")
     cluster.kill_node("n2")
@@ -188,7 +181,7 @@ def wait(until) -> None:
         time.sleep(0.2)
 
 
-def test_what_cannot_be_is_said_in_one_line(run, cluster: Cluster, tmp_path: Path, monkeypatch) -> None:
+def test_what_cannot_be_is_said_in_one_line(run, cluster, tmp_path, monkeypatch):
     def refused(*words: str) -> str:
         said = run("study", "run", "jobs.yaml", *words, code=2)
         assert said.startswith("error: ") and said.count("\n") == 1

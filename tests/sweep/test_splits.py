@@ -50,7 +50,7 @@ def opened_run(run):
 
 
 @pytest.mark.slow
-def test_nothing_that_trains_prunes_or_chooses_reads_the_test_split(tiny, opened, dataset, tmp_path) -> None:
+def test_nothing_that_trains_prunes_or_chooses_reads_the_test_split(tiny, opened, dataset, tmp_path):
     random = np.random.default_rng(0)
     poison = random.integers(0, dataset.tokenizer.vocab_size, len(dataset.test)).astype(np.uint16)
     dataset = replace(dataset, train=dataset.train[:20_000])
@@ -75,9 +75,7 @@ def test_nothing_that_trains_prunes_or_chooses_reads_the_test_split(tiny, opened
 
 
 @pytest.mark.parametrize("at", ["best", "final"])
-def test_the_chosen_trial_is_evaluated_on_the_whole_split_when_all_have_ended(
-    at, tiny, opened, dataset
-) -> None:
+def test_the_chosen_trial_is_evaluated_on_the_whole_split_when_all_have_ended(at, tiny, opened, dataset):
     spec = tiny(
         objective=ObjectiveSpec(at=at), budget=Budget(trials_per_cell=3), seeds=[0, 1],
         search={"learning_rate": Choices((1e-4, 1e-2, 0.3))},

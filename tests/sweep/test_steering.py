@@ -37,7 +37,7 @@ SEARCH = {
 }
 
 
-def test_enqueued_values_are_tried_next_and_the_rest_is_sampled(tiny, kept) -> None:
+def test_enqueued_values_are_tried_next_and_the_rest_is_sampled(tiny, kept):
     folder, store = kept(tiny(grid={"n_embd": [16, 24]}, search=SEARCH))
     done = enqueue(folder, ["learning_rate=1e-3", "betas=[0.9, 0.99]", "n_embd=24", "n_head=3"])
     assert done.trials == [("n_embd=24", 0)]
@@ -53,7 +53,7 @@ def test_enqueued_values_are_tried_next_and_the_rest_is_sampled(tiny, kept) -> N
     assert "learning_rate" not in {**store.claim().asked}, "then the sampler proposes"
 
 
-def test_what_a_person_asks_for_is_tried_in_a_full_cell_too(tiny, kept) -> None:
+def test_what_a_person_asks_for_is_tried_in_a_full_cell_too(tiny, kept):
     folder, store = kept(tiny(budget=Budget(trials_per_cell=2)))
     finish_all(store)
     assert store.claim() is None and not store.has_room()
@@ -65,7 +65,7 @@ def test_what_a_person_asks_for_is_tried_in_a_full_cell_too(tiny, kept) -> None:
     assert store.counts()[0].counted == 3 and not store.has_room()
 
 
-def test_what_a_person_asks_for_is_tried_beyond_the_budget_of_flops(tiny, kept) -> None:
+def test_what_a_person_asks_for_is_tried_beyond_the_budget_of_flops(tiny, kept):
     folder, store = kept(tiny(budget=Budget(flops=1.0)))
     claim = store.claim()
     store.finish(claim, "complete", 2.0, {"train_flops": 2.0})
@@ -75,7 +75,7 @@ def test_what_a_person_asks_for_is_tried_beyond_the_budget_of_flops(tiny, kept) 
     assert store.claim() is None
 
 
-def test_values_that_cannot_be_drawn_to_meet_a_constraint_wait_no_longer(tiny, kept, monkeypatch) -> None:
+def test_values_that_cannot_be_drawn_to_meet_a_constraint_wait_no_longer(tiny, kept, monkeypatch):
     monkeypatch.setattr("sweeplab.sweep.trials.store.MOST_DRAWS", 20)
     _, store = kept(tiny(constraints=["learning_rate >= 9e-3"]))
     study = store.study(store.cells[0])
@@ -85,7 +85,7 @@ def test_values_that_cannot_be_drawn_to_meet_a_constraint_wait_no_longer(tiny, k
     assert not store.counts()[0].waiting
 
 
-def test_a_trial_that_has_not_begun_is_withdrawn_and_leaves_nothing(tiny, kept) -> None:
+def test_a_trial_that_has_not_begun_is_withdrawn_and_leaves_nothing(tiny, kept):
     folder, store = kept(tiny(budget=Budget(trials_per_cell=1)))
     enqueue(folder, ["learning_rate=1e-3"])
     done = stop_trial(folder, 0)
@@ -98,7 +98,7 @@ def test_a_trial_that_has_not_begun_is_withdrawn_and_leaves_nothing(tiny, kept) 
         stop_trial(folder, 1)
 
 
-def test_failed_trials_are_tried_again_with_the_same_values_and_count_once(tiny, kept) -> None:
+def test_failed_trials_are_tried_again_with_the_same_values_and_count_once(tiny, kept):
     folder, store = kept(tiny(budget=Budget(trials_per_cell=2)))
     failed = store.claim()
     store.finish(failed, "failed", None, {})
@@ -126,7 +126,7 @@ def test_failed_trials_are_tried_again_with_the_same_values_and_count_once(tiny,
         ("warmup_iters=3", "'warmup_iters' is neither in the grid nor searched in this study; allowed: {all}"),
     ],
 )  # fmt: skip
-def test_refused(words: str, said: str, tiny, kept) -> None:
+def test_refused(words, said, tiny, kept):
     search = {name: SEARCH[name] for name in ("learning_rate", "betas", "warmup_iters")}
     spec = tiny(grid={"n_embd": [16, 24]}, search=search)
     folder, store = kept(spec)
@@ -136,7 +136,7 @@ def test_refused(words: str, said: str, tiny, kept) -> None:
     assert json.dumps([len(store.study(cell).get_trials()) for cell in store.cells]) == "[0, 0]"
 
 
-def test_which_trial_is_meant(tiny, kept) -> None:
+def test_which_trial_is_meant(tiny, kept):
     folder, store = kept(tiny(grid={"n_embd": [16, 24]}))
     for _ in range(2):
         store.claim()

@@ -26,7 +26,7 @@ from sweeplab.sweep.trials.sharing import Lease, LeaseLost, Owner, Report
         ("diverged", TrialState.PRUNED), ("failed", TrialState.FAIL),
     ],
 )  # fmt: skip
-def test_optuna_hears_of_every_outcome_in_its_words(outcome, state, tiny, opened) -> None:
+def test_optuna_hears_of_every_outcome_in_its_words(outcome, state, tiny, opened):
     _, store = opened(tiny())
     claim = store.claim()
     store.report_many([Report(claim, 0, 4.0)])
@@ -39,7 +39,7 @@ def test_optuna_hears_of_every_outcome_in_its_words(outcome, state, tiny, opened
     assert trial.value == (None if outcome == "failed" else 3.5)
 
 
-def test_a_sampler_prefers_every_pruned_trial_to_one_that_diverged(tiny, opened) -> None:
+def test_a_sampler_prefers_every_pruned_trial_to_one_that_diverged(tiny, opened):
     _, store = opened(tiny())
     claims, outcomes = [store.claim() for _ in range(3)], ("pruned", "diverged", "pruned")
     for claim, iterations, outcome in zip(claims, (10, 20, 10), outcomes, strict=True):
@@ -53,7 +53,7 @@ def test_a_sampler_prefers_every_pruned_trial_to_one_that_diverged(tiny, opened)
     assert study.get_trials()[1].constraints == {"diverged": 1.0}
 
 
-def test_a_trial_given_back_goes_to_the_next_claim_as_it_was(tiny, opened) -> None:
+def test_a_trial_given_back_goes_to_the_next_claim_as_it_was(tiny, opened):
     _, one = opened(tiny())
     _, two = opened(tiny())
     first = one.claim()
@@ -109,7 +109,7 @@ def child(code: str, url: str, tiny, dataset, *words: str, trials: int = 4) -> l
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["told", "asked", "suggesting", "writing", "held", "telling"])
-def test_a_worker_killed_anywhere_loses_and_doubles_nothing(where, tiny, opened, dataset) -> None:
+def test_a_worker_killed_anywhere_loses_and_doubles_nothing(where, tiny, opened, dataset):
     folder, store = opened(tiny())
     command = child(CLAIM_AND_DIE, folder.storage_url, tiny, dataset, where)
     assert subprocess.run(command, stderr=subprocess.PIPE).returncode == -9
@@ -119,7 +119,7 @@ def test_a_worker_killed_anywhere_loses_and_doubles_nothing(where, tiny, opened,
     assert states == {"COMPLETE": 4}
 
 
-def test_the_same_study_draws_the_same_trials(tiny, tmp_path, dataset) -> None:
+def test_the_same_study_draws_the_same_trials(tiny, tmp_path, dataset):
     from sweeplab.study.space import cells
     from sweeplab.sweep.trials.store import Store
 
@@ -134,7 +134,7 @@ def test_the_same_study_draws_the_same_trials(tiny, tmp_path, dataset) -> None:
     assert drawn[0] == drawn[1]
 
 
-def test_a_new_cell_starts_from_the_best_of_its_nearest_finished_neighbor(tiny, opened) -> None:
+def test_a_new_cell_starts_from_the_best_of_its_nearest_finished_neighbor(tiny, opened):
     spec = tiny(grid={"n_embd": [16, 32, 128]}, budget=Budget(trials_per_cell=2), sampler=Sampler(type="tpe"))
     _, store = opened(spec)
     best = {}
@@ -148,7 +148,7 @@ def test_a_new_cell_starts_from_the_best_of_its_nearest_finished_neighbor(tiny, 
     assert len({each["learning_rate"] for each in best.values()}) == 3
 
 
-def test_the_first_trial_of_each_cell_is_where_the_study_says(tiny, opened) -> None:
+def test_the_first_trial_of_each_cell_is_where_the_study_says(tiny, opened):
     search = {"learning_rate": Range(1e-4, 1e-2, log=True), "dropout": Range(0.0, 0.4)}
     grid = {"n_layer": [1, 2]}
     for sampler in ("tpe", "random"):
@@ -164,7 +164,7 @@ def test_the_first_trial_of_each_cell_is_where_the_study_says(tiny, opened) -> N
             assert len({claim.sampled["dropout"] for claim in claims}) == 4
 
 
-def test_a_cell_without_valid_samples_is_set_aside_and_said(tiny, opened) -> None:
+def test_a_cell_without_valid_samples_is_set_aside_and_said(tiny, opened):
     constraints = ["learning_rate > 1 or n_embd > 16"]
     _, store = opened(tiny(grid={"n_embd": [16, 32]}, constraints=constraints))
     claims = [store.claim() for _ in range(5)]
@@ -174,7 +174,7 @@ def test_a_cell_without_valid_samples_is_set_aside_and_said(tiny, opened) -> Non
     assert store.take_notices() == []
 
 
-def test_no_point_is_trained_twice(tiny, opened) -> None:
+def test_no_point_is_trained_twice(tiny, opened):
     conditional = {"n_embd": Choices((4, 6)), "n_head": Divisors("n_embd", 1, 8)}
     lists = {"activation": Choices(("relu", "gelu")), **conditional}
     spec = tiny(search=lists, sampler=Sampler(type="tpe"), budget=Budget(trials_per_cell=20))
@@ -185,7 +185,7 @@ def test_no_point_is_trained_twice(tiny, opened) -> None:
     assert not store.awaits_results
 
 
-def test_trials_are_asked_while_others_run_but_the_last_of_a_joint_search(tiny, opened) -> None:
+def test_trials_are_asked_while_others_run_but_the_last_of_a_joint_search(tiny, opened):
     spec = tiny(
         sampler=Sampler(type="joint", options={"n_startup_trials": 2}), budget=Budget(trials_per_cell=8),
         search={"learning_rate": Range(1e-4, 1e-1, log=True)},
@@ -203,7 +203,7 @@ def test_trials_are_asked_while_others_run_but_the_last_of_a_joint_search(tiny, 
     assert len(store.claim_many(8)) == 1
 
 
-def test_planned_workers_share_a_cell_from_the_start(tiny, opened) -> None:
+def test_planned_workers_share_a_cell_from_the_start(tiny, opened):
     spec = tiny(sampler=Sampler(type="joint"), budget=Budget(trials_per_cell=8))
     _, one = opened(spec)
     _, two = opened(spec)
@@ -213,14 +213,14 @@ def test_planned_workers_share_a_cell_from_the_start(tiny, opened) -> None:
 
 
 @pytest.mark.parametrize(("time", "first"), [(None, "n_embd=16"), (60.0, "n_embd=8")])
-def test_the_longest_cells_come_first_unless_time_is_short(time, first, tiny, opened) -> None:
+def test_the_longest_cells_come_first_unless_time_is_short(time, first, tiny, opened):
     spec = tiny(grid={"n_embd": [8, 16]}, budget=Budget(trials_per_cell=2, time=time))
     _, store = opened(spec)
     assert store.claim().cell.key == first
 
 
 @pytest.mark.slow
-def test_a_budget_of_flops_is_a_total(tiny, opened) -> None:
+def test_a_budget_of_flops_is_a_total(tiny, opened):
     _, store = opened(tiny(budget=Budget(flops=1e9)))
     claim = store.claim()
     planned = store.trials(store.cells[0])[0].user_attrs["planned_flops"]
@@ -232,7 +232,7 @@ def test_a_budget_of_flops_is_a_total(tiny, opened) -> None:
     assert n_trials == pytest.approx(2 * 1e9 / planned, abs=2)
 
 
-def test_a_lease_is_over_by_the_clock_and_at_once_where_its_process_is_known_to_be_gone() -> None:
+def test_a_lease_is_over_by_the_clock_and_at_once_where_its_process_is_known_to_be_gone():
     def is_dead(owner: Owner, is_over: bool) -> bool:
         return Lease(0, str(owner), 1, 0.0, is_over).is_dead
 
@@ -248,7 +248,7 @@ def test_a_lease_is_over_by_the_clock_and_at_once_where_its_process_is_known_to_
     assert is_dead(Owner.nobody(), is_over=False)
 
 
-def test_a_worker_whose_lease_ran_out_writes_nothing_when_it_wakes_up(tiny, opened) -> None:
+def test_a_worker_whose_lease_ran_out_writes_nothing_when_it_wakes_up(tiny, opened):
     _, one = opened(tiny(pruner=Pruner(type="median")))
     _, two = opened(tiny(pruner=Pruner(type="median")))
     first = one.claim()
@@ -267,7 +267,7 @@ def test_a_worker_whose_lease_ran_out_writes_nothing_when_it_wakes_up(tiny, open
     assert one.trials(one.cells[0])[0].intermediate_values == {0: 4.0, 10: 3.0}
 
 
-def test_a_claim_that_fails_leaves_nothing(tiny, opened, monkeypatch) -> None:
+def test_a_claim_that_fails_leaves_nothing(tiny, opened, monkeypatch):
     _, store = opened(tiny())
     store.finish(store.claim(), "complete", 3.0, {})
     drawn = store.spaces[0].suggest
@@ -280,9 +280,7 @@ def test_a_claim_that_fails_leaves_nothing(tiny, opened, monkeypatch) -> None:
     assert store.claim() and len(store.trials(store.cells[0])) == 2
 
 
-def test_reports_that_the_database_did_not_take_are_sent_with_the_next_ones(
-    tiny, opened, monkeypatch
-) -> None:
+def test_reports_that_the_database_did_not_take_are_sent_with_the_next_ones(tiny, opened, monkeypatch):
     _, store = opened(tiny())
     store.availability.limit = 60.0
     claim = store.claim()
@@ -305,7 +303,7 @@ def prune(store, claim, value: float) -> None:
     store.finish(claim, "pruned", None, {"train_flops": 1.0})
 
 
-def test_the_best_pruned_trial_of_the_cell_with_the_fewest_promoted_continues(tiny, opened) -> None:
+def test_the_best_pruned_trial_of_the_cell_with_the_fewest_promoted_continues(tiny, opened):
     _, store = opened(tiny(grid={"n_embd": [16, 32]}, pruner=PROMOTING, budget=HOUR))
     claims = [store.claim() for _ in range(4)]
     for claim, value in zip(claims[:3], (4.0, 3.0, 5.0), strict=True):
@@ -328,7 +326,7 @@ def test_the_best_pruned_trial_of_the_cell_with_the_fewest_promoted_continues(ti
     assert store.has_room() and not store.tally(store.cells[0]).pruned
 
 
-def test_of_two_who_promote_a_trial_at_once_one_does_and_both_know_it(tiny, opened) -> None:
+def test_of_two_who_promote_a_trial_at_once_one_does_and_both_know_it(tiny, opened):
     spec = tiny(pruner=PROMOTING, budget=HOUR)
     stores = [opened(spec)[1] for _ in range(2)]
     running = stores[0].claim()
@@ -354,7 +352,7 @@ def test_of_two_who_promote_a_trial_at_once_one_does_and_both_know_it(tiny, open
     assert stores[0].trials(stores[0].cells[0])[1].state == TrialState.RUNNING
 
 
-def test_a_worker_promotes_no_trial_that_it_trains_under_a_lease_that_it_lost(tiny, opened) -> None:
+def test_a_worker_promotes_no_trial_that_it_trains_under_a_lease_that_it_lost(tiny, opened):
     spec = tiny(pruner=PROMOTING, budget=Budget(trials_per_cell=1, time=3600.0))
     _, one = opened(spec)
     _, two = opened(spec)
@@ -368,7 +366,7 @@ def test_a_worker_promotes_no_trial_that_it_trains_under_a_lease_that_it_lost(ti
 
 
 @pytest.mark.parametrize("budget", [{"trials_per_cell": 1}, {"trials_per_cell": 1, "flops": 1.0}])
-def test_a_pruner_promotes_nothing_without_a_budget_that_is_left(budget, tiny, opened) -> None:
+def test_a_pruner_promotes_nothing_without_a_budget_that_is_left(budget, tiny, opened):
     _, store = opened(tiny(pruner=PROMOTING, budget=Budget(trials_per_cell=1)))
     claim = store.claim()
     store.finish(claim, "pruned", None, {"train_flops": 2.0})

@@ -1,7 +1,6 @@
 """A study whose trials, or workers, all end alike is stopped, and says why."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import psutil
 import pytest
@@ -39,7 +38,7 @@ engine: {workers: 1, stack: 1}
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
 @pytest.mark.usefixtures("forgets_plugins")
-def test_trials_that_all_fail_alike_stop_the_study(tmp_path: Path) -> None:
+def test_trials_that_all_fail_alike_stop_the_study(tmp_path):
     (tmp_path / "broken.py").write_text(PLUGIN)
     (tmp_path / "alike.yaml").write_text(STUDY)
     result = load_study(tmp_path / "alike.yaml", lab=tmp_path / "lab", allow_plugins=True).run()
@@ -50,7 +49,7 @@ def test_trials_that_all_fail_alike_stop_the_study(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_again_and_again_is_given_up(tiny, opened) -> None:
+def test_a_worker_that_is_killed_again_and_again_is_given_up(tiny, opened):
     folder, store = opened(tiny())
     engine = LocalEngine(folder, Engine(), [WorkerResources(threads=1)])
     pool = WorkerPool(engine, store, lambda event: None)
@@ -64,9 +63,7 @@ def test_a_worker_that_is_killed_again_and_again_is_given_up(tiny, opened) -> No
 
 
 @pytest.mark.slow
-def test_without_tracking_no_trial_begins_and_no_worker_is_left(
-    tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_tracking_no_trial_begins_and_no_worker_is_left(tiny, tmp_path, monkeypatch):
     """Workers get ready while tracking is opened; a port that nobody listens on refuses it at once."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     prepare, workers = LocalEngine.prepare, []

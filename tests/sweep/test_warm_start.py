@@ -57,7 +57,7 @@ def known(store, cell=0):
 
 
 @pytest.mark.slow
-def test_trials_of_another_study_are_known_and_count_for_nothing(tiny, opened, warm, dataset) -> None:
+def test_trials_of_another_study_are_known_and_count_for_nothing(tiny, opened, warm, dataset):
     fixed = {name: value for name, value in tiny().fixed.items() if name != "n_embd"}
     other = tiny(name="other", grid={"n_embd": [16, 32]}, budget=Budget(trials_per_cell=3))
     other = other.model_copy(update={"fixed": fixed})
@@ -72,15 +72,15 @@ def test_trials_of_another_study_are_known_and_count_for_nothing(tiny, opened, w
     assert {trial.value: trial.params for trial in known(new)} == theirs
     places = [trial.user_attrs[WARM_START]["place"] for trial in known(new)]
     assert places == [f"n_embd=32/{number}" for number in range(3)]
-    assert [(each.counted, each.running, each.best) for each in new.counts()] == [(0, 0, None)] * 2
+    assert [(each.counted, each.running) for each in new.counts()] == [(0, 0)] * 2
     claims = [new.claim(lambda cell: cell.index == 0) for _ in range(5)]
     assert [claim and claim.number for claim in claims] == [3, 4, 5, 6, None], "its budget is its own trials'"
     new.finish(claims[0], "complete", 99.0, {})
-    assert new.counts()[0].best == 99.0, "what came from elsewhere is not its best"
+    assert new.tally(new.cells[0]).best.value == 99.0, "what came from elsewhere is not its best"
 
 
 @pytest.mark.slow
-def test_whatever_is_interrupted_comes_in_once(tiny, warm, table) -> None:
+def test_whatever_is_interrupted_comes_in_once(tiny, warm, table):
     lines = ["learning_rate,val_loss", *(f"{rate},{value}" for rate, value in ((1e-3, 2.0), (2e-3, 2.1)))]
     spec = tiny(warm_start=[table(*lines[:2], name="half.csv")])
     warm(spec)
@@ -94,7 +94,7 @@ def test_whatever_is_interrupted_comes_in_once(tiny, warm, table) -> None:
     assert len(known(store)) == 2, "a cell that has begun starts from nothing more"
 
 
-def test_a_sampler_learns_from_them(tiny, warm, table) -> None:
+def test_a_sampler_learns_from_them(tiny, warm, table):
     def loss(rate):
         return 2 + math.log(rate / 2e-3) ** 2
 
@@ -117,7 +117,7 @@ def test_a_sampler_learns_from_them(tiny, warm, table) -> None:
         Pruner(type="median", options={"n_startup_trials": 1}),
     ],
 )
-def test_pruners_do_not_judge_by_them(pruner, tiny, warm, table) -> None:
+def test_pruners_do_not_judge_by_them(pruner, tiny, warm, table):
     rows = [f"{(k + 4) * 1e-4},1.0,{state},20" for k, state in enumerate(["complete", "pruned"] * 6)]
     _, store, _ = warm(tiny(pruner=pruner, warm_start=[table("learning_rate,value,state,iterations", *rows)]))
     pruned = [trial for trial in known(store) if trial.state == TrialState.PRUNED]
@@ -140,7 +140,7 @@ FITS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("text", "reason"), FITS)
-def test_rows_that_do_not_fit_say_why(text, reason, tiny, warm, table) -> None:
+def test_rows_that_do_not_fit_say_why(text, reason, tiny, warm, table):
     header = text.partition("\n")[0].replace(",state", "")
     good = "0.001,1.5" + {3: ""}.get(header.count(",") + 1, "")
     tables = [table("learning_rate,val_loss", good, name="good.csv"), table(*text.splitlines())]
@@ -153,7 +153,7 @@ def test_rows_that_do_not_fit_say_why(text, reason, tiny, warm, table) -> None:
     assert len(refused) == 1 and refused[0].startswith(reason)
 
 
-def test_conditions_divisors_and_derived_values_are_followed(tiny, warm, table) -> None:
+def test_conditions_divisors_and_derived_values_are_followed(tiny, warm, table):
     fixed = {
         name: each for name, each in tiny().fixed.items() if name not in ("n_head", "warmup_iters", "n_embd")
     }
@@ -187,7 +187,7 @@ def test_conditions_divisors_and_derived_values_are_followed(tiny, warm, table) 
         ("empty.csv", "fits: it has none"),
     ],
 )
-def test_what_is_no_source(source, said, tiny, tmp_path, monkeypatch) -> None:
+def test_what_is_no_source(source, said, tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "wordless.csv").write_text("learning_rate,loss\n1e-3,2\n")
     (tmp_path / "empty.csv").write_text("learning_rate,val_loss\n")
@@ -198,7 +198,7 @@ def test_what_is_no_source(source, said, tiny, tmp_path, monkeypatch) -> None:
     assert said in str(problem) and "\n" not in str(problem)
 
 
-def test_studies_that_cannot_be_compared(tiny, opened, tmp_path, dataset) -> None:
+def test_studies_that_cannot_be_compared(tiny, opened, tmp_path, dataset):
     other = tiny(name="other")
     folder, _ = opened(other)
     described = describe_data(other, dataset)

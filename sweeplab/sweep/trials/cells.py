@@ -103,7 +103,6 @@ class CellCounts:
     running: int
     waiting: int
     failed: int
-    best: float | None
 
 
 def is_own(trial: FrozenTrial) -> bool:
@@ -217,9 +216,8 @@ class CellTally:
     def counts(self, cell: Cell) -> CellCounts:
         """Return the cell's counts."""
         if self._counts is None or self._counted != self.trials.version:
-            n_running, n_waiting, n_failed = map(len, (self.running(), self.waiting(), self.failed()))
-            best = self.best.value if self.best else None
-            self._counts = CellCounts(cell, self.counted, n_running, n_waiting, n_failed, best)
+            numbers = map(len, (self.running(), self.waiting(), self.failed()))
+            self._counts = CellCounts(cell, self.counted, *numbers)
             self._counted = self.trials.version
         return self._counts
 
