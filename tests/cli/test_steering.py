@@ -102,7 +102,7 @@ def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab: Path) -> No
     printed = cli("study", "show", "tiny", "--trial", "3").out
     assert ["learning_rate", "0.005", "enqueued"] in [line.split() for line in printed.splitlines()]
     assert "seed 0: complete: reached max_iters" in printed
-    assert "time: waiting" in printed
+    assert "time: training" in printed
     log = cli("watch", "tiny", "--log").out
     assert "study: withdraw trial 2 in cell n_embd=16" in log and "study: ended: complete" in log
     assert log.count("(reached max_iters)") == 5

@@ -35,19 +35,6 @@ def test_the_precision_follows_from_sizes_and_the_processor_alone(flags, changed
     assert settled[0] == dtype and why in settled[1]
 
 
-def test_a_plan_says_the_precision_and_why(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(devices, "multiplies_bfloat16", lambda: True)
-    monkeypatch.setattr(choosing, "multiplies_bfloat16", lambda: True)
-    wide = {"n_embd": 128, "batch_size": 32, "n_head": 2, "max_iters": 2}
-    planned, _, _ = make_plan(tiny(grid={"n_layer": [1, 2]}, values=wide), tmp_path)
-    why = (
-        "this processor multiplies bfloat16, and n_embd 128 is 64 or more, in n_layer=2, which has most FLOPs"
-    )
-    assert (planned.dtype, planned.dtype_by) == ("bfloat16", why)
-    stated, _, _ = make_plan(tiny(values=wide | {"dtype": "float32"}), tmp_path)
-    assert (stated.dtype, stated.dtype_by) == ("float32", "as the study says")
-
-
 def test_a_study_keeps_the_precision_that_it_began_with(tiny, opened, dataset):
     spec = tiny()
     folder, store = opened(spec)

@@ -155,9 +155,6 @@ def test_what_keeps_workers_from_starting_is_said_in_one_line(cluster, running, 
     for words, known in ((("-o", f"engine.address={client}"), {}), ((), {"RAY_ADDRESS": client})):
         what = "does not use Ray Client; allowed: HOST:PORT of the cluster's head, auto"
         assert what in said(*words, **known)
-    old = "import ray; ray.__version__ = '2.51.1'; from sweeplab.sweep.engines.ray import connect; connect('auto')"
-    ended = subprocess.run([sys.executable, "-c", old], capture_output=True, text=True)
-    assert f"Ray 2.51.1 is older than {ray.OLDEST}: pip install 'sweeplab[ray]'" in ended.stderr
     floor = f'"ray>={ray.OLDEST}"'
     assert floor in Path(__file__).parents[2].joinpath("pyproject.toml").read_text()
     without = "import sys; sys.modules['ray'] = None; from sweeplab.sweep.engines.ray import connect; connect('auto')"

@@ -65,26 +65,6 @@ def test_what_a_person_asks_for_is_tried_in_a_full_cell_too(tiny, kept):
     assert store.counts()[0].counted == 3 and not store.has_room()
 
 
-def test_what_a_person_asks_for_is_tried_beyond_the_budget_of_flops(tiny, kept):
-    folder, store = kept(tiny(budget=Budget(flops=1.0)))
-    claim = store.claim()
-    store.finish(claim, "complete", 2.0, {"train_flops": 2.0})
-    assert store.claim() is None
-    enqueue(folder, ["learning_rate=1e-3"])
-    assert store.claim().sampled == {"learning_rate": 1e-3}
-    assert store.claim() is None
-
-
-def test_values_that_cannot_be_drawn_to_meet_a_constraint_wait_no_longer(tiny, kept, monkeypatch):
-    monkeypatch.setattr("sweeplab.sweep.trials.store.MOST_DRAWS", 20)
-    _, store = kept(tiny(constraints=["learning_rate >= 9e-3"]))
-    study = store.study(store.cells[0])
-    study.enqueue_trial({"learning_rate": 1e-3}, {"enqueued": {"learning_rate": 1e-3}})
-    assert store.claim() is None
-    assert "found no new point that meets the constraints" in store.take_notices()[0]
-    assert not store.counts()[0].waiting
-
-
 def test_a_trial_that_has_not_begun_is_withdrawn_and_leaves_nothing(tiny, kept):
     folder, store = kept(tiny(budget=Budget(trials_per_cell=1)))
     enqueue(folder, ["learning_rate=1e-3"])

@@ -203,15 +203,6 @@ def test_trials_are_asked_while_others_run_but_the_last_of_a_joint_search(tiny, 
     assert len(store.claim_many(8)) == 1
 
 
-def test_planned_workers_share_a_cell_from_the_start(tiny, opened):
-    spec = tiny(sampler=Sampler(type="joint"), budget=Budget(trials_per_cell=8))
-    _, one = opened(spec)
-    _, two = opened(spec)
-    one.n_workers = two.n_workers = 2
-    assert len(one.claim_many(8)) == 4
-    assert len(two.claim_many(8)) == 2
-
-
 @pytest.mark.parametrize(("time", "first"), [(None, "n_embd=16"), (60.0, "n_embd=8")])
 def test_the_longest_cells_come_first_unless_time_is_short(time, first, tiny, opened):
     spec = tiny(grid={"n_embd": [8, 16]}, budget=Budget(trials_per_cell=2, time=time))
@@ -329,7 +320,7 @@ def test_the_best_pruned_trial_of_the_cell_with_the_fewest_promoted_continues(ti
 def test_of_two_who_promote_a_trial_at_once_one_does_and_both_know_it(tiny, opened):
     spec = tiny(pruner=PROMOTING, budget=HOUR)
     stores = [opened(spec)[1] for _ in range(2)]
-    running = stores[0].claim()
+    stores[0].claim()
     prune(stores[0], stores[0].claim(), 4.0)
     pruned = [store.trials(store.cells[0])[1] for store in stores]
     done = []
@@ -340,16 +331,6 @@ def test_of_two_who_promote_a_trial_at_once_one_does_and_both_know_it(tiny, open
     for store in stores:
         assert [trial.state for trial in store.trials(store.cells[0])] == [TrialState.RUNNING] * 2
         assert store.trials(store.cells[0])[1].intermediate_values == {10: 4.0}
-    again = stores[1].claim()
-    stores[1].finish(again, "complete", 2.0, {})
-    ids = [running.trial_id, again.trial_id]
-    stores[0].storage.read_again(ids)
-    assert stores[0].trials(stores[0].cells[0])[1].value == 2.0
-    with stores[1].storage.transaction():
-        assert stores[1].storage.reopen(again.trial_id, anew=True)
-    assert stores[1].trials(stores[1].cells[0])[1].params == {}
-    stores[0].storage.read_again(ids)
-    assert stores[0].trials(stores[0].cells[0])[1].state == TrialState.RUNNING
 
 
 def test_a_worker_promotes_no_trial_that_it_trains_under_a_lease_that_it_lost(tiny, opened):
