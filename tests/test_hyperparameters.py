@@ -6,13 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeplab.hyperparameters import (
-    AUTO,
     CATEGORIES,
-    CONDITIONS,
     SHAPE,
     TABLE,
-    Hyperparameters,
-    defaults,
 )
 
 # The field's table, typed off once more: a row that is renamed or loses its value is found here.
@@ -38,23 +34,6 @@ def test_has_the_fields_names_and_sample_values(category: str) -> None:
     for name, sample in FIELD[category].items():
         assert (TABLE[name].category, TABLE[name].sample) == (category, sample)
         assert type(TABLE[name].sample) is type(sample)
-
-
-def test_defaults_are_the_samples_but_for_what_is_settled() -> None:
-    differing = {name for name, value in defaults().items() if value != TABLE[name].sample}
-    settled_by_others = {"n_encoder_layer", "n_decoder_layer", "head_dim", "n_kv_head", "d_ff", "final_norm"}
-    settled_by_others |= {
-        "embedding_dropout",
-        "attention_dropout",
-        "residual_dropout",
-        "eval_tokens",
-        "mup_base_head_dim",
-    }
-    off = {"wandb_project", "data_limit", "plateau_threshold", "epochs", "tokens_per_param", "n_labels"}
-    off.add("full_attention_interval")
-    assert differing == {"device", "dtype", "compile", "objective"} | settled_by_others | off
-    assert {defaults()[name] for name in differing - off} == {AUTO}
-    assert {defaults()[name] for name in off} == {None}, "and nothing is sent anywhere unasked"
 
 
 def test_every_row_is_complete() -> None:
@@ -135,21 +114,3 @@ def test_imports_nothing_but_the_standard_library() -> None:
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["sweeplab"]
-
-
-def test_only_what_takes_part_in_a_run_is_applicable() -> None:
-    decoder = Hyperparameters.of(defaults()).applicable()
-    others = {
-        "mask_share",
-        "n_encoder_layer",
-        "rotary_base",
-        "attention_window",
-        "momentum",
-        "plateau_factor",
-    }
-    assert TABLE.keys() - decoder.keys() < CONDITIONS.keys() < TABLE.keys()
-    assert not decoder.keys() & others and {"betas", "eps", "min_lr", "eval_iters"} <= decoder.keys()
-    changed = {"family": "encoder", "objective": "masked", "positions": "rotary", "optimizer": "sgd"}
-    encoder = Hyperparameters.of(defaults() | changed | {"lr_decay": False, "n_expert": 4}).applicable()
-    assert {"mask_share", "rotary_base", "momentum", "router_z"} <= encoder.keys()
-    assert not encoder.keys() & {"betas", "eps", "min_lr", "scheduler_type", "head_bias", "span_length"}

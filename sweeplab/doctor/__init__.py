@@ -18,9 +18,7 @@ from sweeplab.doctor.findings import (
     end_of,
     folder_findings,
     named,
-    read_json,
     tracking_findings,
-    why_damaged,
 )
 from sweeplab.errors import BadInput, DamagedFile, TrackingUnavailable
 from sweeplab.formatting import without_password
@@ -67,7 +65,6 @@ def examine(lab: Path, folder: StudyFolder | None = None, spec: StudySpec | None
     if not storage or not is_stored:
         return
     yield from _worker_checks(opened)
-    yield from _start_check(opened)
     yield from _run_folder_checks(opened)
     if tracking.verdict != "bad":
         yield from _agreement_checks(opened)
@@ -188,21 +185,6 @@ def _run_folder_checks(study: OpenedStudy) -> Iterator[Check]:
         doing = "running" if study.is_running else "waiting to be continued"
         rest = f", of which {doing}: {n_unfinished}" if n_unfinished > 0 else ""
         yield check("ok", f"whole: {len(study.runs)}{rest}")
-
-
-def _start_check(study: OpenedStudy) -> Iterator[Check]:
-    """Yield a check of the checkpoint from which a study's runs start, if they start from one."""
-    folder = study.spec.init_folder
-    if folder is None:
-        return
-    digest, problem = study.folder.data.init_digest, why_damaged(folder)
-    if not problem and digest not in (None, (read_json(folder / "model.json") or {}).get("sha256")):
-        problem = "its weights are not those that the study started from"
-    if problem:
-        cure = "put a copy of it back: runs that have not begun will start from it"
-        yield Check("init_from", str(folder), "bad", problem, cure)
-    else:
-        yield Check("init_from", str(folder), "ok", "whole")
 
 
 def _agreement_checks(study: OpenedStudy) -> Iterator[Check]:

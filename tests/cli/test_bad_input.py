@@ -150,19 +150,3 @@ def test_a_file_of_holes_is_not_read(words: str, cli, folder: Path) -> None:
     said = cli(*words.split())
     assert (said.code, said.out) == (2, "")
     assert "HOLE" in said.err and said.err.count("\n") == 1
-
-
-def test_another_study_of_the_same_name(cli, finished) -> None:
-    before = {path: path.read_bytes() for path in finished.lab.rglob("*") if path.is_file()}
-    changes = ("-o", "max_iters=30", "-o", "search.learning_rate.max=2e-2", "--lab", finished.lab)
-    said = cli("study", "run", finished.file, *changes)
-    assert (said.code, said.out) == (2, "")
-    (line,) = said.err.splitlines()
-    differences = "fixed.max_iters is 30 and was 20; search.learning_rate.max is 0.02 and was 1e-2"
-    cure = (
-        f"give this one a --name of its own, or sweeplab resume tiny --lab {finished.lab} continues that one"
-    )
-    assert differences in line and line.endswith(cure)
-    planned = cli("study", "plan", finished.file, *changes)
-    assert planned.code == 0 and differences in planned.out, "a plan is shown all the same, and says so"
-    assert {path: path.read_bytes() for path in finished.lab.rglob("*") if path.is_file()} == before

@@ -10,7 +10,7 @@ from data.brought import DOCUMENTS, ROWS, meta
 from data.brought import IDS as TOKENS
 
 from sweeplab.study.file.reading import read_study
-from sweeplab.study.file.template import FIRST_FLOPS, first_study
+from sweeplab.study.file.template import FIRST_FLOPS
 from sweeplab.sweep.planning import check_reach
 
 
@@ -64,16 +64,3 @@ def test_a_first_study_is_whole_and_within_its_flops(
     assert planned["train_flops"] <= 1.1 * FIRST_FLOPS
     assert all(cell["epochs"] is None and 100 <= cell["max_iters"] <= 5000 for cell in planned["cells"])
     assert cli("init", "mine", "--data", place).err.startswith("error: studies/mine.yaml: the file exists")
-
-
-def test_a_first_study_takes_as_many_steps_as_its_flops_allow(folder: Path) -> None:
-    steps = {}
-    for size in (2_000, 20_000, 400_000):
-        (folder / "a.txt").write_text(
-            "".join(chr(97 + n * n % 26) + "\n" * (n % 90 == 0) for n in range(size))
-        )
-        text, spec, said = first_study("mine", "a.txt", folder / "mine.yaml")
-        assert spec.text == text and "ends after 5m at the latest" in said[-1]
-        steps[size] = spec.fixed["max_iters"], spec.grid["n_embd"]
-    assert steps[2_000][0] < steps[20_000][0] <= 5000, "at most 20 epochs"
-    assert steps[400_000][1] == [32, 64, 128], "wider for a longer text"

@@ -6,21 +6,6 @@ from pathlib import Path
 from cli.conftest import STUDY
 
 
-def test_a_healthy_study(cli, finished) -> None:
-    cli("doctor", "tiny", "--lab", finished.lab)  # says once that this process' lab is a copy
-    said = cli("doctor", "tiny", "--lab", finished.lab)
-    assert (said.code, said.err) == (0, "")
-    rows = {
-        line.split()[1]: line.split()[0] for line in said.out.splitlines() if line[:4] in ("ok  ", "warn")
-    }
-    assert {rows[name] for name in ("devices", "libraries", "lab", "tracking", "storage", "agreement")} == {
-        "ok"
-    }
-    checks = json.loads(cli("doctor", "tiny", "--lab", finished.lab, "--json").out)
-    assert [check["name"] for check in checks] == list(rows)
-    assert all(check.keys() == {"name", "looked_at", "verdict", "found", "cure"} for check in checks)
-
-
 def test_something_bad_and_its_cure(cli, lab: Path) -> None:
     end = next(lab.glob("studies/tiny/runs/*/0-0/end.json"))
     end.write_text("{")

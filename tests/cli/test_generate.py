@@ -73,21 +73,6 @@ def test_beams_are_ranked_and_a_contrast_writes_other_text(runs, cli) -> None:
     assert cli(*alone).out != cli(*alone, "--contrast", "smaller").out
 
 
-def test_a_run_that_came_with_special_tokens_ends_and_names_them_by_its_own(runs, cli) -> None:
-    """Its end is a letter that it would write: there the text is over."""
-    run_in(runs / "own", special={"pad": 0, "eos": 0})
-    text = cli("generate", "text", "--prompt", "the cat", "--max-new-tokens", "40").out[:-1]
-    own = cli("generate", "own", "--prompt", "the cat", "--max-new-tokens", "40").out[:-1]
-    assert " " in text and own == text[: text.index(" ", 7)]
-    ranked = json.loads(cli("trace", "own", "--prompt", "a", "--top", "99", "--json").out)["next"][0]
-    assert next(each["token"] for each in ranked if each["id"] == 0) == "<eos>"
-    run_in(runs / "none", family="encoder", special={"pad": 3})
-    said = cli("generate", "none", "--prompt", "a[MASK]")
-    assert said.code == 2 and said.err == (
-        "error: the imported run has no token 'mask', which its objective needs\n"
-    )
-
-
 def test_a_study_keeps_what_its_best_run_writes(finished, cli) -> None:
     (said,) = read_samples(StudyFolder(finished.lab, "tiny"))
     assert re.fullmatch(r"tiny/n_embd=(8|16)/[01]-0", said["run"])

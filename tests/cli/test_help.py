@@ -51,20 +51,6 @@ def test_help_imports_nothing_heavy() -> None:
     assert ended.stdout == "\n"
 
 
-def test_help_reads_well(capsys: pytest.CaptureFixture[str]) -> None:
-    wrong = []
-    for names in commands():
-        with pytest.raises(SystemExit):
-            ALL([*names, "--help"], prog_name="sweeplab", terminal_width=80)
-        lines = capsys.readouterr().out.splitlines()
-        begins = lines[0].startswith(" ".join(["Usage: sweeplab", *names]))
-        is_sentence = re.fullmatch(r"  [A-Z][^.]*\.", lines[2])
-        is_cut = any(line.endswith("...") for line in lines[1:])
-        if not begins or not is_sentence or is_cut or max(map(len, lines)) > 80:
-            wrong.append(lines)
-    assert not wrong
-
-
 def test_there_are_no_more_commands_and_options_than_one_can_know(capsys: pytest.CaptureFixture[str]) -> None:
     last = [named(names) for names in commands() if not hasattr(named(names), "commands")]
     options = [each for command in last for each in command.params if each.param_type_name == "option"]

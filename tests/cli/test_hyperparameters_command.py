@@ -2,7 +2,7 @@
 
 import json
 
-from sweeplab.hyperparameters import MINIMAL, TABLE
+from sweeplab.hyperparameters import TABLE
 
 
 def test_every_row_is_on_a_line_with_its_meaning(cli) -> None:
@@ -20,13 +20,3 @@ def test_json_has_the_whole_row(cli) -> None:
         assert (row["category"], row["kind"], row["unit"]) == (same.category, same.kind, same.unit)
         assert row["meaning"] == same.meaning and row["allowed"] == same.allowed
         assert same.check(row["sample"]) == same.sample and same.check(row["default"]) == same.default
-
-
-def test_minimal_and_category_choose_rows(cli) -> None:
-    def names(*words: str) -> list[str]:
-        return [row["name"] for row in json.loads(cli("hyperparameters", "--json", *words).out)]
-
-    assert set(names("--minimal")) == set(MINIMAL)
-    for category in ("model", "Model"):
-        assert names("--category", category, "--minimal") == ["n_embd", "n_head", "n_layer", "dropout"]
-    assert names("--category", "LR scheduler")[0] == "lr_decay"

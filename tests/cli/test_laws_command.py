@@ -27,38 +27,6 @@ def test_a_good_table(cli, good: Path) -> None:
     assert "not identified" not in said.out
 
 
-def test_of_an_unknown_tuning_no_number_is_identified_and_one_line_says_what_it_would_do(
-    cli, good: Path
-) -> None:
-    for how, share in (("unknown", "2%"), ("shared", "3%")):
-        said = cli("laws", "fit", good, *COLUMNS, *(("--tuned", how) if how == "shared" else ()))
-        assert said.code == 0 and "  identified" not in said.out
-        (line,) = [
-            line for line in said.out.splitlines() if "warning: " in line and "tuned less well" in line
-        ]
-        assert f"by up to {share} of the loss" in line
-        asked = ("--at", "params=2e8,tokens=4e9", "--tuned", how, "--count", "params=total", "--json")
-        (size,) = json.loads(cli("laws", "predict", good, *COLUMNS, *asked).out)["sizes"]
-        assert size["loss"]["verdict"] != "identified"
-
-
-def test_a_wrong_form_is_said(cli, folder: Path) -> None:
-    """The loss has an interaction of N and D, which the law has not."""
-    n = np.repeat(np.geomspace(1e6, 1e8, 6), 5)
-    d = n * np.tile((2, 6, 20, 60, 200), 6)
-    bent = np.exp(0.006 * np.log(n / 1e7) * np.log(d / 2e8))
-    loss = (1.8 + 480 / n**0.35 + 2085 / d**0.37) * bent
-    loss *= np.exp(np.random.default_rng(3).normal(0, 0.003, 30))
-    np.savetxt(folder / "wrong.csv", np.c_[n, d, loss], delimiter=",", header="N,D,val", comments="")
-    said = cli("laws", "fit", "wrong.csv", *COLUMNS, "--tuned", "each", "--count", "params=total")
-    assert said.code == 0 and "warning: the form does not fit (chance" in said.out
-    assert "  identified" not in said.out
-    asked = ("--at", "params=2e8,tokens=4e9", "--seal", "--json")
-    (entry,) = json.loads(cli("laws", "predict", "wrong.csv", *COLUMNS, *asked).out)["sealed"]
-    assert entry["fit"]["form"] == "flagged"
-    assert entry["predicted"]["verdict"]["verdict"] != "identified"
-
-
 @pytest.mark.slow
 def test_tuned_hyperparameters_and_a_prediction(cli, folder: Path) -> None:
     table = folder / "runs.csv"

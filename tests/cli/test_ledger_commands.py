@@ -8,11 +8,6 @@ import pytest
 from law_tables import COLUMNS, write_table
 
 from sweeplab.analysis.ledger import read_ledger
-from sweeplab.analysis.sealing import rows_at, started_runs
-from sweeplab.analysis.studies import Counting, read_studies
-from sweeplab.errors import BadInput
-from sweeplab.laws.columns import Conventions
-from sweeplab.records.folders import StudyFolder
 
 AT = ("--at", "params=2e8,tokens=4e9", "--seal")
 TRUE = 1.8 + 480 / 2e8**0.35 + 2085 / 4e9**0.37
@@ -70,30 +65,6 @@ def test_bad_input_of_verify(cli, folder: Path, table: Path) -> None:
         said = cli(*command)
         assert (said.code, said.out, len(said.err.splitlines())) == (2, "", 1)
         assert "line 1 was changed: its sha256 is not that of its content" in said.err
-
-
-# Every way of either in one pair; the whole product is slow.
-@pytest.mark.parametrize(
-    ("params", "flops", "columns"),
-    [
-        pytest.param(params, *way, marks=() if (at + other) % 3 == 0 else pytest.mark.slow)
-        for at, params in enumerate(("total", "active", "non-embedding", "with-head"))
-        for other, way in enumerate((("counted", {}), ("6nd", {}), ("", {"tokens": "iterations*64"})))
-    ],
-)
-def test_a_run_to_come_is_counted_as_the_points_are(params: str, flops: str, columns, finished) -> None:
-    counting = Counting(Conventions(params=params, flops=flops), columns)
-    studies = read_studies(finished.lab, ["tiny"])
-    points = studies.points(columns, counting.conventions)
-    if columns:  # what is known only of a run that has ended
-        with pytest.raises(BadInput, match="a run to come: no column 'iterations'"):
-            started_runs(StudyFolder(finished.lab, "tiny"), counting)
-        return
-    runs = started_runs(StudyFolder(finished.lab, "tiny"), counting)
-    assert len(runs) == 4
-    for run in runs:
-        (row,) = rows_at(points, run.at)
-        assert {role: points.columns[role][row] for role in run.at} == pytest.approx(run.at)
 
 
 GROWING = """\

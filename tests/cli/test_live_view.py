@@ -75,16 +75,6 @@ def test_it_fits_and_no_loss_is_cut(n_running: int, lines: int, columns: int, dr
     assert any("36 of 160 trials" in row for row in rows)
 
 
-@pytest.mark.parametrize("columns", [40, 80])
-@pytest.mark.parametrize("n_done", [0, 39])
-def test_the_time_left_is_there_once_steps_are_timed_and_never_cut(columns: int, n_done: int, drawn) -> None:
-    cell = f"n_layer={1 + n_done // 10},n_embd={8 + 8 * (n_done % 10)}"
-    first, later = evaluated(cell, 3, 0), evaluated(cell, 3, 50)
-    assert not re.search(r"\bleft\b", drawn(n_done, columns=columns, lines=30)), "before a step was timed"
-    text = drawn(n_done, first, later, columns=columns, lines=30)
-    assert re.search(r"^(about|under) [\dhms]+ left\b", text, re.MULTILINE), text
-
-
 @pytest.mark.slow
 def test_in_a_terminal(finished) -> None:
     played: Played = finished.played

@@ -43,30 +43,6 @@ def test_layers_reproduce_the_lectures_table(cli: Cli) -> None:
     assert "The lecture slips" in said.out and "4,608 less" in said.out
 
 
-@pytest.mark.parametrize("preset", ["gpt2", "bert-base", "t5-small", "minimal"])
-def test_layers_for_programs_add_up(cli: Cli, preset: str) -> None:
-    found = json.loads(cli("plan", preset, "--layers", "--json").out)
-    assert found["total"] == sum(found["components"].values())
-    assert found["total"] == sum(part["each"] * part["layers"] for part in found["parts"])
-    letters = {letter: size for letter, (_, size) in found["letters"].items()}
-    for part in found["parts"]:
-        assert eval(part["formula"], {}, letters) == part["each"]
-
-
-def test_trace_of_the_original_goes_through_encoder_and_decoder(cli: Cli) -> None:
-    small = ["-o", "n_layer=1", "-o", "n_embd=16", "-o", "d_ff=32", "-o", "vocab_size=100"]
-    asked = ["transformer-base", *small, "--token=42", "--position=3"]
-    found = json.loads(cli("trace", *asked, "--values", "2", "--json").out)
-    shapes = {step["name"]: step["shape"] for step in found["steps"]}
-    assert shapes["encoder.blocks.0.attention.weights"] == [1, 8, 10, 10]
-    assert shapes["blocks.0.cross.weights"] == [1, 8, 4, 10]
-    assert shapes["logits"] == [1, 4, 100] and len(found["steps"][-1]["values"]) == 2
-    printed = [line.split()[0] for line in cli("trace", *asked).out.splitlines() if " x " in line]
-    assert printed == list(shapes)
-    one = json.loads(cli("trace", *asked, "--layer", "0", "--json").out)["steps"]
-    assert [step["name"] for step in one] == [each for each in shapes if "blocks.0." in each]
-
-
 def test_a_trained_run_is_traced_and_drawn(cli: Cli, finished) -> None:
     asked = ["tiny", "--lab", finished.lab]
     assert "final_norm" in cli("trace", *asked, "--token", "5", "--position", "2").out

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 from pathlib import Path
 
@@ -26,29 +25,6 @@ def test_a_study_is_named_by_name_or_by_file(cli, finished, folder: Path, monkey
         assert json.loads(cli("study", "plan", named, "--json").out)["trials"] == 14
     assert sweeplab.load_study("tiny").spec.budget.trials_per_cell == 7
     assert cli("plan", "tiny", "--layers").out == cli("plan", finished.file, "--layers").out
-
-
-@pytest.mark.parametrize("words", [("list",), ("show", "tiny"), ("best", "tiny")], ids=" ".join)
-def test_the_commands_of_study_need_no_first_word(words: tuple[str, ...], cli, finished) -> None:
-    lab = ("--lab", finished.lab, "--json")
-    short, long = (re.sub('"age": [0-9.]+', "", cli(*first, *words, *lab).out) for first in ((), ("study",)))
-    assert short == long != ""
-
-
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
-        ("train", "sweeplab run"),
-        ("rnu", "sweeplab run"),
-        ("study lst", "sweeplab list"),
-        ("laws ft", "sweeplab laws fit"),
-        ("status", "sweeplab show"),
-        ("study status", "sweeplab show"),
-    ],
-)
-def test_a_wrong_word_is_answered_with_the_command(typed: str, meant: str, cli) -> None:
-    said = cli(*typed.split())
-    assert said.code == 2 and said.err.endswith(f"did you mean {meant!r}?\n")
 
 
 @pytest.mark.slow

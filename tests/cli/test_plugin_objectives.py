@@ -98,16 +98,6 @@ def test_a_plugin_is_trained_measured_and_used(
 
 
 @pytest.mark.usefixtures("workers_here")
-def test_an_embedding_s_score_is_the_cosine_of_two(cli, folder: Path) -> None:
-    write_kinds(folder, "similarity", "scores", SCORES)
-    assert cli("run", "kinds.yaml", "--quiet", ALLOWED, "-o", "fixed.objective=embedding").code == 0
-    one, other = json.loads(cli("predict", "kinds", "b7", "c7", ALLOWED, "--json").out)["texts"]
-    (both,) = json.loads(cli("predict", "kinds", "b7\tc7", ALLOWED, "--json").out)["texts"]
-    cosine = sum(x * y for x, y in zip(one["embedding"], other["embedding"], strict=True))
-    assert both["score"] == pytest.approx(cosine, abs=1e-5) and both["score"] > 0.5
-
-
-@pytest.mark.usefixtures("workers_here")
 def test_a_run_of_pairs_learns_which_answers_are_preferred(cli, folder: Path, monkeypatch) -> None:
     """Both answers are as likely in the pairs, and the preferences choose one."""
     prompts = [f"is {at}?" for at in range(300)]

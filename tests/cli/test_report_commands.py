@@ -8,20 +8,6 @@ from pathlib import Path
 import pytest
 
 
-def test_a_sweep_of_a_real_study_is_written(cli, finished) -> None:
-    said = cli("report", "tiny", "--page", "sweep", "--lab", finished.lab)
-    assert (said.code, said.err) == (0, "")
-    page = Path(said.out.strip())
-    assert page == finished.lab / "studies" / "tiny" / "report" / "sweep.html"
-    report = json.loads(page.with_suffix(".json").read_text())
-    by_title = {each["title"]: each for each in report["panels"]}
-    assert "need two searched hyperparameters" in by_title["Importance of the hyperparameters"]["missing"]
-    assert by_title["What pruning saved"]["missing"] == "no trial was pruned"
-    spent = by_title["Where compute and time went"]["data"]
-    assert all(row["run time"] > 0 and row["FLOPs"] > 0 for row in spent)
-    assert {path.name for path in page.parent.glob("sweep.*")} == {"sweep.html", "sweep.csv", "sweep.json"}
-
-
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
 def test_two_studies_are_compared(cli, finished, lab: Path) -> None:

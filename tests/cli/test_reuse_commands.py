@@ -5,40 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeplab.records.folders import StudyFolder
-
 pytestmark = pytest.mark.usefixtures("forgets_plugins", "workers_here")
-
-
-def values(lab: Path, name: str) -> list[float]:
-    return [run.read_end().value for run in StudyFolder(lab, name).runs()]
-
-
-@pytest.mark.slow
-def test_the_best_trial_runs_again_to_the_same_bits(cli, lab: Path) -> None:
-    best = json.loads(cli("study", "best", "tiny", "--json").out)
-    assert best["value"] == min(values(lab, "tiny"))
-    text = cli("study", "best", "tiny", "--yaml").out
-    assert f"val_loss {best['value']!r}." in text
-    assert "wandb_project: null" in text
-    said = cli("study", "best", "tiny", "--output", "best.yaml")
-    assert said.out == "wrote best.yaml\nnext: sweeplab run best.yaml\n"
-    assert Path("best.yaml").read_text() == text
-    assert cli("study", "run", "best.yaml").code == 0
-    name = f"tiny-{best['cell'].replace('=', '')}-{best['trial']}"
-    (again,) = StudyFolder(lab, name).runs()
-    assert again.read_end().value == best["value"]
-    (before,) = (run for run in StudyFolder(lab, "tiny").runs() if str(run.path) in best["runs"])
-    curves = [
-        [(point.iteration, point.val_loss, point.train_loss) for point in run.points()]
-        for run in (before, again)
-    ]
-    assert curves[0] == curves[1]
-    diff = json.loads(cli("study", "diff", "tiny", name, "--json").out)
-    assert diff["data"] == diff["code"] == []
-    assert {"place": "fixed.n_embd", "a": None, "b": best["values"]["n_embd"]} in diff["file"]
-    assert "fixed.max_iters" not in [each["place"] for each in diff["file"]]
-    assert next(each["b"] for each in diff["results"] if each["place"] == "all") == best["value"]
 
 
 @pytest.mark.slow

@@ -81,18 +81,6 @@ def test_list_and_show(cli, finished) -> None:
     assert line.endswith(first["next"]) and row["next"] == first["next"]
 
 
-def test_a_study_that_lacks_trials_is_interrupted_and_its_plan_says_what_is_left(cli, finished, lab) -> None:
-    assert cli("extend", "tiny", "--trials-per-cell", "5", "--no-run").code == 0
-    (row,) = json.loads(cli("list", "--json").out)
-    assert (row["state"], row["done"], row["planned"]) == ("interrupted", 4, 10)
-    more = ("plan", finished.file, "-o", "budget.trials_per_cell=5")
-    planned = json.loads(cli(*more, "--json").out)["outlook"]
-    assert planned["done"] == 4 and planned["timed_by"] == "4 earlier runs of this lab"
-    assert planned["seconds"] > 0
-    printed = cli(*more).out
-    assert "done already: 4, 6 to go" in printed and "more, by 4 earlier runs of this lab" in printed
-
-
 def test_the_best_in_a_few_lines_and_all_of_it_when_asked(cli, lab: Path) -> None:
     best = json.loads(cli("best", "tiny", "--json").out)
     said = cli("best", "tiny").out

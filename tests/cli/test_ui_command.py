@@ -51,19 +51,6 @@ def test_a_server_lives_as_long_as_the_command(number: signal.Signals, finished)
 
 
 @pytest.mark.slow
-def test_it_outlives_its_terminal_under_nohup(finished) -> None:
-    with start("tiny", "--lab", finished.lab, "--json", prefix=["nohup"]) as process:
-        said = printed(process)
-        process.send_signal(signal.SIGHUP)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=3)
-        with urllib.request.urlopen(said["server"], timeout=300) as answer:
-            assert answer.status == 200
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=120)
-
-
-@pytest.mark.slow
 def test_a_server_ends_with_a_command_that_is_killed(finished) -> None:
     with start("tiny", "--lab", finished.lab, "--json") as process:
         server = psutil.Process(printed(process)["pid"])
@@ -147,27 +134,6 @@ def test_no_argument_of_a_browser_has_the_address_and_the_page_opens(
         finally:
             process.send_signal(signal.SIGINT)
     assert not [*finished.lab.glob("open-*")]
-
-
-@pytest.mark.browser
-def test_from_the_command_to_the_page(finished, tmp_path: Path) -> None:
-    with start("tiny", "--lab", finished.lab, "--json", "--no-open") as process:
-        try:
-            table = printed(process)["studies"]["tiny"]["table"]
-            with chromium_page(tmp_path / "profile") as page:
-                page.open(table)
-                cells = (
-                    "[...document.querySelectorAll(\"[role=gridcell][col-id='metrics.`best_val_loss`']\")]"
-                )
-                page.wait_for(f"{cells}.length == 4")
-                losses = page.read(
-                    f"{cells}.map((cell) => [cell.getBoundingClientRect().y, +cell.innerText])"
-                )
-                in_order = [loss for _, loss in sorted(losses)]
-                assert in_order == sorted(in_order) and len(set(in_order)) == 4
-                assert "learning_rate" in page.read("document.body.innerText")
-        finally:
-            process.send_signal(signal.SIGINT)
 
 
 def test_a_tracking_server_that_is_down(cli, finished, monkeypatch: pytest.MonkeyPatch) -> None:

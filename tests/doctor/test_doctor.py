@@ -14,11 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeplab import load_study
 from sweeplab.doctor import Check, examine
 from sweeplab.doctor.machine import (
-    disk_check,
-    lab_checks,
     tracking_check,
 )  # fmt: skip
 from sweeplab.records.folders import StudyFolder
@@ -232,33 +229,3 @@ def test_a_tracking_server_that_is_down(tmp_path: Path, monkeypatch: pytest.Monk
     assert "secret" not in check.looked_at + check.found
     assert tracking_check(tmp_path, "ftp://x").verdict == "bad"
     assert tracking_check(tmp_path).found == "will be created by the first study that is run"
-
-
-def test_the_lab_and_its_disk(tmp_path: Path) -> None:
-    assert [(check.name, check.verdict) for check in lab_checks(tmp_path)] == [("lab", "ok"), ("disk", "ok")]
-    assert next(iter(lab_checks(tmp_path / "new" / "lab"))).found == "will be created"
-    (tmp_path / "file").touch()
-    (blocked,) = lab_checks(tmp_path / "file" / "lab")
-    assert blocked.verdict == "bad" and "cannot be written" in blocked.found
-    assert [disk_check(tmp_path, free).verdict for free in (2**20, 2**30, 2**40)] == ["bad", "warn", "ok"]
-
-
-@pytest.mark.slow
-def test_a_damaged_run_that_a_study_starts_from(study: StudyFolder) -> None:
-    first = runs(study)[0]
-    text = STUDY.replace("name: ill", f"name: from\ninit_from: {first / 'best'}")
-    (study.lab.parent / "from.yaml").write_text(text.replace("trials_per_cell: 3", "trials_per_cell: 1"))
-    assert load_study(study.lab.parent / "from.yaml", lab=study.lab).run().status == "complete"
-    begun = StudyFolder(study.lab, "from")
-    (check,) = [each for each in examine(begun.lab, begun) if each.name == "init_from"]
-    assert (check.verdict, check.found) == ("ok", "whole")
-    whole = shutil.copytree(first, study.lab.parent / "whole")
-    for harm in (flip_bit, remove_weights):
-        harm(first)
-        (check,) = [each for each in examine(begun.lab, begun) if each.name == "init_from"]
-        assert (check.verdict, check.looked_at) == ("bad", str(first / "best"))
-        assert "is damaged" in check.found and "put a copy of it back" in check.cure
-        shutil.rmtree(first)
-        shutil.copytree(whole, first)
-        (check,) = [each for each in examine(begun.lab, begun) if each.name == "init_from"]
-        assert check.verdict == "ok", "the copy that was put back is the cure"

@@ -6,12 +6,11 @@ import json
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -182,27 +181,3 @@ def test_processes_that_open_a_fresh_lab_together(tmp_path: Path, shipper: Shipp
     assert len(client.search_runs([client.get_experiment_by_name("fresh").experiment_id])) == 1
     assert client.get_experiment("0").artifact_location.startswith((lab / "artifacts").as_uri())
     assert {path.name for path in lab.iterdir()} == FRESH
-
-
-def tables_of(lab: Path) -> list[tuple[str, ...]]:
-    with closing(sqlite3.connect(lab / "mlflow.db")) as connection:
-        return connection.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name").fetchall()
-
-
-@pytest.mark.slow
-def test_the_next_lab_takes_the_tables_that_the_first_one_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path / "cache"))
-    clients = [connect(lab, tracking_uri(lab)) for lab in (tmp_path / "first", tmp_path / "second")]
-    assert sorted(path.suffix for path in (tmp_path / "cache").iterdir()) == [".db", ".lock"]
-    assert tables_of(tmp_path / "first") == tables_of(tmp_path / "second")
-    for client, name in zip(clients, ("first", "second"), strict=True):
-        (default,) = client.search_experiments()
-        assert default.name == "Default" and client.create_experiment("own") == "1"
-        assert default.artifact_location.startswith((tmp_path / name / "artifacts").as_uri())
-        assert {path.name for path in (tmp_path / name).iterdir()} == FRESH - {
-            "artifacts",
-            "studies",
-            "tracking.lock",
-        }
