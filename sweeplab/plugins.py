@@ -42,6 +42,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -194,12 +195,12 @@ def tokenizer(kind: _TokenizerClass) -> _TokenizerClass:
 
 def activation(name: str) -> Callable[[_Part], _Part]:
     """Register an element-wise function of a tensor as an activation of the feed-forward layers."""
+    return partial(_registered, "activation", name, lambda function: function)
 
-    def register(function: _Part) -> _Part:
-        add("activation", name, function)
-        return function
 
-    return register
+def _registered(kind: str, name: str, make: Callable[[Any], Any], part: _Part) -> _Part:
+    add(kind, name, make(part))
+    return part
 
 
 def model(name: str, settings: type | None = None) -> Callable[[_Part], _Part]:
@@ -278,13 +279,9 @@ def schedule(name: str) -> Callable[[Callable[[float], float]], Callable[[float]
     It takes and returns a number from 0 to 1: the learning rate's share of the way from min_lr to the peak.
     """
 
-    def register(function: Callable[[float], float]) -> Callable[[float], float]:
-        from sweeplab.train.schedule import own_schedule
+    from sweeplab.train.schedule import own_schedule
 
-        add("schedule", name, own_schedule(function))
-        return function
-
-    return register
+    return partial(_registered, "schedule", name, own_schedule)
 
 
 def metric(name: str, at: Literal["evaluation", "end"] | None = None) -> Callable[[_Part], _Part]:
@@ -298,16 +295,13 @@ def metric(name: str, at: Literal["evaluation", "end"] | None = None) -> Callabl
     Without `at` it takes the mean validation loss over a trial's seeds, the iteration, and the hyperparameters.
     """
 
-    def register(function: _Part) -> _Part:
-        from sweeplab.train.run import ModelMetric
+    from sweeplab.train.run import ModelMetric
 
-        known: Any = function
-        add("metric", name, ModelMetric(known, at_end=at == "end") if at else known)
-        return function
-
-    if at not in (None, "evaluation", "end"):
+    if at is None:
+        return partial(_registered, "metric", name, lambda function: function)
+    if at not in ("evaluation", "end"):
         raise ValueError(f"metric {name} is measured at {at!r}; allowed: evaluation or end")
-    return register
+    return partial(_registered, "metric", name, partial(ModelMetric, at_end=at == "end"))
 
 
 def table_of(kind: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import gc
 import os
 from collections import Counter
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,31 +25,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 settings.register_profile("suite", deadline=None, max_examples=25)
 settings.register_profile("whole", deadline=None)
 settings.load_profile("suite")
-# What an extra's tests need, besides [test]; where it is not installed they are left out, and the summary says so.
-EXTRAS = {
-    "hf": "transformers",
-    "images": "kaleido",
-    "mcp": "mcp",
-    "notebooks": "nbclient",
-    "notify": "apprise",
-    "postgres": "psycopg",
-    "ray": "ray",
-    "wandb": "wandb",
-}
-# Files that take longest come first: one that begins last keeps all processes but one waiting. Seconds of a run of the
-# default suite; the marks come after them, since what starts servers and clusters waits most of its time.
-SECONDS = {
-    "doctor/test_doctor.py": 37,
-    "laws/test_forecasts.py": 25,
-    "test_api.py": 25,
-    "characterization/test_files.py": 22,
-    "test_house.py": 20,
-    "sweep/test_runner.py": 16,
-    "train/test_stack.py": 15,
-    "cli/test_names.py": 15,
-    "cli/test_ledger_commands.py": 12,
-    "cli/test_study_commands.py": 11,
-}
 LONG = ("slow", "postgres", "browser", "faults", "slurm", "ray")
 # What is imported while tests are collected stays: looking for garbage in it took a tenth of the suite's time.
 gc.disable()
@@ -58,14 +32,13 @@ gc.disable()
 
 @pytest.hookimpl(trylast=True)  # of the tests that are left
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let files with long tests come first, and tell each test's report its marks."""
-    ranks: dict[Path, tuple[int, float]] = {}
+    """Let files with long tests come first: one that begins last keeps all processes but one waiting."""
+    ranks: dict[Path, int] = {}
     for item in items:
         marks = [mark.name for mark in item.iter_markers()]
         item.user_properties.append(("marks", marks))
         rank = max((LONG.index(mark) for mark in marks if mark in LONG), default=-1)
-        seconds = SECONDS.get(item.path.relative_to(Path(__file__).parent).as_posix(), 0.0)
-        ranks[item.path] = max(ranks.get(item.path, (-1, 0.0)), (rank, seconds))
+        ranks[item.path] = max(ranks.get(item.path, -1), rank)
     items.sort(key=lambda item: ranks[item.path], reverse=True)
 
 
@@ -95,15 +68,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             skipped = counts["skipped", mark]
             reporter.write_line(f"required: no test marked {mark} passed, {skipped} were skipped", red=True)
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    left = [extra for extra, module in EXTRAS.items() if not find_spec(module)]
-    if left:
-        terminalreporter.write_line(
-            f"left out, as not installed: the tests of {', '.join(left)}; "
-            f"pip install -e '.[test,{','.join(left)}]' installs what they need"
-        )
 
 
 def pytest_collection_finish() -> None:

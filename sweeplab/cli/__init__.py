@@ -24,9 +24,8 @@ from sweeplab.cli.mcp import mcp
 from sweeplab.cli.options import AsJson
 from sweeplab.cli.printing import FULL, open_streams, outlive_readers, print_answer
 from sweeplab.cli.storage import backup_storage, start_storage, stop_storage
-from sweeplab.cli.study import control, manage, run, show
+from sweeplab.cli.study import manage, run, show
 from sweeplab.cli.study.plan import plan
-from sweeplab.cli.study.transfer import transfer
 from sweeplab.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -49,11 +48,11 @@ COMMANDS: dict[str, Command] = {
     "plan": plan,
     "run": run.run,
     "watch": run.watch,
-    "stop": control.stop,
-    "pause": control.pause,
-    "resume": control.resume,
-    "extend": control.extend,
-    "enqueue": control.enqueue,
+    "stop": run.stop,
+    "pause": run.pause,
+    "resume": run.resume,
+    "extend": run.extend,
+    "enqueue": run.enqueue,
     "confirm": run.confirm,
     "list": show.list_studies,
     "show": show.show,
@@ -62,7 +61,7 @@ COMMANDS: dict[str, Command] = {
     "note": show.note,
     "export": show.export,
     "publish": show.publish,
-    "transfer": transfer,
+    "transfer": run.transfer,
     "rename": manage.rename,
     "rm": manage.rm,
     "report": report.report,

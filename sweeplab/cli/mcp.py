@@ -24,9 +24,8 @@ from sweeplab.cli.laws.predicting import predict
 from sweeplab.cli.options import argument, option
 from sweeplab.cli.printing import Answer, answer_of
 from sweeplab.cli.report import report
-from sweeplab.cli.study.control import enqueue, pause, stop
 from sweeplab.cli.study.plan import plan
-from sweeplab.cli.study.run import start_detached
+from sweeplab.cli.study.run import enqueue, pause, start_detached, stop
 from sweeplab.cli.study.show import best, list_studies, show
 from sweeplab.errors import BadInput, Problem, TrackingUnavailable, nearest
 from sweeplab.formatting import json_ready

@@ -16,13 +16,12 @@ import threading
 import time
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem, TrackingUnavailable
 from sweeplab.formatting import counts, duration
 from sweeplab.lab.describing import summarize
-from sweeplab.lab.events import TrialEnded, TrialEvent, TrialRequeued
+from sweeplab.lab.events import TrialEnded, TrialEvent
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
 from sweeplab.study.spec import StudySpec
@@ -103,9 +102,6 @@ class Shipping:
             for run in self._folder.runs_of(*place):
                 if self._ship(run):
                     continue
-                for tracker in self._trackers if isinstance(event, TrialRequeued) else ():
-                    with suppress(TrackingUnavailable):
-                        tracker.wait(run.path)
                 # The event comes with the first end among a trial's runs: the others may still lack theirs.
                 if self._refused or isinstance(event, TrialEnded):
                     again[place] = event

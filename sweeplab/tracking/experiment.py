@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
-from itertools import zip_longest
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -164,16 +163,14 @@ class Experiment:
         """Write points, params that a run lacks and its tags in as few calls as MLflow allows, then its status."""
         from mlflow.entities import Metric, Param, RunTag
 
-        all_params = [Param(name, text) for name, text in params.items()]
-        calls = zip_longest(
-            _batches(points),
-            [all_params[first : first + PARAMS_A_BATCH] for first in range(0, len(params), PARAMS_A_BATCH)],
-            [[RunTag(name, text[:TAG_CHARACTERS]) for name, text in tags.items()]],
-            fillvalue=(),
-        )
-        for measures, some_params, some_tags in calls:
-            metrics = [Metric(*measure) for measure in measures]
-            self.client.log_batch(run_id, metrics, some_params, some_tags, synchronous=True)
+        log = partial(self.client.log_batch, run_id, synchronous=True)
+        if tags:
+            log(tags=[RunTag(name, text[:TAG_CHARACTERS]) for name, text in tags.items()])
+        missing = [Param(name, text) for name, text in params.items()]
+        for first in range(0, len(missing), PARAMS_A_BATCH):
+            log(params=missing[first : first + PARAMS_A_BATCH])
+        for measures in _batches(points):
+            log(metrics=[Metric(*measure) for measure in measures])
         if ended_ms:
             self.client.set_terminated(run_id, status, ended_ms)
         elif status:

@@ -56,13 +56,12 @@ STATUS_OF_STUDY = {"complete": "FINISHED", "failed": "FAILED"}
 class _Shipping:
     """A run being shipped: its curve as read so far, and the params and facts that MLflow still lacks.
 
-    What is sent first of a run that MLflow has already may not be new there.
+    `was_waiting` is whether MLflow has it as waiting, or ended: its next new point sets it to running.
     """
 
     info: RunInfo
     measures: RunMeasures
-    waiting: bool
-    sends_again: bool
+    was_waiting: bool
     params: dict[str, str]
     facts: list[Measure]
 
@@ -247,24 +246,15 @@ class MLflowTracker(Mirror):
                 del self._shipping[folder]
             elif shipping.params or any(points):
                 tags, status = dict[str, str](), ""
-                if shipping.waiting and not shipping.sends_again and any(points):
+                if shipping.was_waiting:
                     tags, status = {"sweeplab.state": "running"}, "RUNNING"
                 self._experiment.log(shipping.info.run_id, points, shipping.params, tags, status)
-                shipping.waiting, shipping.sends_again = shipping.waiting and not status, False
-                shipping.params, shipping.facts = {}, []
+                shipping.was_waiting, shipping.params, shipping.facts = False, {}, []
         return end is not None
 
     def end_pause(self) -> None:
         """Allow calls again at once after a slow failure."""
         self._quiet_until = 0.0
-
-    def wait(self, folder: Path) -> None:
-        """Set a run that this tracker ships, and that has not ended, to waiting, until its next new point."""
-        shipping = self._shipping.get(folder)
-        if shipping and not shipping.waiting:
-            with self._reaching(folder):
-                self._set_waiting(shipping.info.run_id)
-                shipping.waiting = True
 
     def is_shipped(self, folder: Path) -> bool:
         """Return whether a run has ended, and was completely sent to this place."""
@@ -317,7 +307,7 @@ class MLflowTracker(Mirror):
         measures, params = RunMeasures(folder, start), _texts(start.values.applicable())
         params |= {name: text for name, text in rounded(start).items() if name in params}
         run = self._find(folder, start)
-        is_known, is_waiting = run is not None, run is not None and run.info.status != "RUNNING"
+        was_waiting = run is not None and run.info.status != "RUNNING"
         if run:
             # MLflow refuses to change params, and an older version may have written them otherwise.
             params = {name: text for name, text in params.items() if name not in run.data.params}
@@ -326,7 +316,7 @@ class MLflowTracker(Mirror):
             run = self._client.create_run(self._experiment.find(), measures.started_ms, tags, name)
         write_whole(folder.tracked_file, f"{self._mark} {run.info.run_id}".encode())
         self._ids[start.key] = run.info.run_id
-        shipping = _Shipping(run.info, measures, is_waiting, is_known, params, measures.facts())
+        shipping = _Shipping(run.info, measures, was_waiting, params, measures.facts())
         self._shipping[path] = shipping
         return shipping
 
@@ -389,16 +379,13 @@ class MLflowTracker(Mirror):
         points = [*points, measures.totals(end)]
         self._experiment.log(run_id, points, shipping.params, tags, status, ended_ms)
 
+    def _set_running_to_waiting(self, parent: Run) -> None:
+        for run in self._nested(parent, "RUNNING"):
+            self._experiment.log(run.info.run_id, tags={"sweeplab.state": "waiting"}, status=WAITING)
+
     def _nested(self, parent: Run, status: str) -> list[Run]:
         condition = f"attributes.status = '{status}' and tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
         return list(self._experiment.runs(condition))
-
-    def _set_running_to_waiting(self, parent: Run) -> None:
-        for run in self._nested(parent, "RUNNING"):
-            self._set_waiting(run.info.run_id)
-
-    def _set_waiting(self, run_id: str) -> None:
-        self._experiment.log(run_id, tags={"sweeplab.state": "waiting"}, status=WAITING)
 
     # ------------------------------------------------------------ calls to MLflow
 
@@ -434,13 +421,7 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
 def _environment_tags(environment: Mapping[str, Any]) -> dict[str, str]:
     repositories = environment.get("git", {})
     git = repositories.get("code") or repositories.get("study") or {}
-    device = environment.get("device", {})
-    tags = {
-        "mlflow.source.name": "sweeplab",
-        "mlflow.source.git.commit": git.get("commit"),
-        "sweeplab.git_dirty": git.get("dirty"),
-        "sweeplab.python": environment.get("python"),
-        "sweeplab.torch": environment.get("packages", {}).get("torch"),
-        "sweeplab.device": ", ".join(gpu["name"] for gpu in device.get("gpus", [])) or device.get("cpu"),
+    tags = {"mlflow.source.git.commit": git.get("commit"), "sweeplab.git_dirty": git.get("dirty")}
+    return {"mlflow.source.name": "sweeplab"} | {
+        name: str(value) for name, value in tags.items() if value is not None
     }
-    return {name: str(value) for name, value in tags.items() if value is not None}

@@ -92,9 +92,6 @@ class Mirror(ABC):
     def ship(self, folder: Path) -> bool:
         """Bring tracking up to date with a run's folder; return whether the run has ended and is completely sent."""
 
-    def wait(self, folder: Path) -> None:  # noqa: B027 - most mirrors show no waiting runs
-        """Show a run that was shipped, and has not ended, as waiting for a worker."""
-
     def end_pause(self) -> None:  # noqa: B027 - most mirrors make no pauses
         """End a pause after a slow failure: allow calls again at once."""
 

@@ -61,29 +61,6 @@ def test_out_and_in_again_it_reads_a_prompt_as_before(cli, folder: Path, changed
     assert [getattr(two.values, name) for name in LAYOUT] == [getattr(one.values, name) for name in LAYOUT]
 
 
-LABELS = ("bad", "good", "odd, or not")
-
-
-@pytest.mark.parametrize(
-    "family", [{"family": "encoder", **OF_BERT}, {}, {"family": "encoder_decoder", **OF_T5}]
-)
-def test_out_and_in_again_it_names_labels_as_before(cli, folder: Path, family: dict) -> None:
-    run_in(folder / "one", kind="labels", n_labels=3, labels=LABELS, **family)
-    assert cli("export-hf", "one", "hf").code == cli("import-hf", "hf", "--name", "two").code == 0
-    found = [json.loads(cli("predict", run, "the cat", "a", "--json").out)["texts"] for run in ("one", "two")]
-    for one, two in zip(*found, strict=True):
-        assert one["label"] == two["label"] and {*two["probabilities"]} == {*LABELS}
-        assert two["probabilities"] == pytest.approx(one["probabilities"], abs=1e-6)
-    config = json.loads((folder / "hf/config.json").read_text())
-    assert config["id2label"] == {"0": "bad", "1": "good", "2": "odd, or not"}
-    assert config["label2id"] == {"bad": 0, "good": 1, "odd, or not": 2}
-    (folder / "hf/config.json").write_text(
-        json.dumps(config | {"id2label": {"0": "bad", "2": "good", "1": "odd"}})
-    )
-    refused = cli("import-hf", "hf", "--name", "three")
-    assert refused.code == 2 and "id2label does not name the labels 0 to n_labels - 1" in refused.err
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

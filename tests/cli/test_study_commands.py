@@ -12,7 +12,6 @@ import pytest
 from terminal import PROGRAM
 
 CELLS = ["n_embd=8", "n_embd=16"]
-SETTLED = ("-o", "dtype=float32", "-o", "engine.stack=1")  # what a plan would else time
 
 
 def test_a_study_ends_with_its_first_screen_and_a_report_that_mlflow_keeps(finished) -> None:

@@ -19,7 +19,6 @@ from sweeplab.doctor.machine import (
     tracking_check,
 )  # fmt: skip
 from sweeplab.records.folders import StudyFolder
-from sweeplab.tracking.connection import connect, tracking_uri
 
 STUDY = """\
 name: ill
@@ -66,12 +65,6 @@ def follow(cure: str) -> None:
 
 def runs(study: StudyFolder) -> list[Path]:
     return [run.path for run in study.runs()]
-
-
-def mlflow_runs(study: StudyFolder) -> tuple[object, list]:
-    client = connect(study.lab, tracking_uri(study.lab))
-    experiment = client.get_experiment_by_name("ill").experiment_id
-    return client, list(client.search_runs([experiment], "tags.`sweeplab.trial` LIKE '%'"))
 
 
 def execute(study: StudyFolder, statement: str, database: str = "studies/ill/trials.db") -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -74,19 +72,6 @@ def test_an_encoder_decoder_has_cross_attention_to_what_it_read() -> None:
 def test_what_is_not_there_is_refused(arguments, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         attention_maps(DECODER, *arguments)
-
-
-def test_the_page_has_a_field_a_head_and_its_numbers(tmp_path: Path) -> None:
-    maps, file = attention_maps(BOTH, "abc"), tmp_path / "pages" / "mine.html"
-    write_attention("mine", "abc", maps, file)
-    page = file.read_text()
-    figures = re.findall(r'<script type="application/json" id="[^"]*">(.*?)</script>', page)
-    assert len(figures) == len(maps) and page.count("Data of this figure") == len(maps)
-    for text, each in zip(figures, maps, strict=True):
-        fields = json.loads(text)["data"]
-        assert [field["type"] for field in fields] == ["heatmap"] * 2
-        np.testing.assert_allclose([field["z"] for field in fields], each.weights, atol=1e-4)
-    assert "http" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
 
 
 def test_a_page_of_too_many_weights_is_refused(tmp_path: Path) -> None:

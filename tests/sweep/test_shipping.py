@@ -8,7 +8,7 @@ from tracked import Tracked
 
 from sweeplab.errors import DamagedFile
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialEnded, TrialRequeued
+from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialEnded
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunStart, RunState, TrialEnding, run_key
 from sweeplab.sweep import shipping
@@ -76,10 +76,7 @@ def test_what_happens_to_a_trial_is_shipped(folder, tracker):
         for run in (first, second):
             shipped.hear(evaluate(run, iteration))
     wait_until(lambda: states(seen) == {(0, 0): "running", (0, 1): "running"})
-    shipped.hear(TrialRequeued(cell="all", trial=0))
-    wait_until(lambda: states(seen) == {(0, 0): "waiting", (0, 1): "waiting"})
     shipped.hear(evaluate(first, 3))
-    wait_until(lambda: states(seen) == {(0, 0): "running", (0, 1): "waiting"})
     # The first run's end is heard of before the second has one.
     shipped.hear(end(first))
     wait_until((first.path / "shipped").exists)

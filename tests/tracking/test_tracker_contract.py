@@ -130,17 +130,10 @@ class TrackerContract:
         folder = run_folder()
         tracker.ship(folder)
         assert states() == ["running"]
-        tracker.wait(folder)
-        tracker.ship(folder)
-        assert states() == ["waiting"]
-        writer.append(folder, writer.lines(30))
-        tracker.ship(folder)
-        assert states() == ["running"]
         successor = make()
         successor.open({})
-        successor.ship(folder)
         assert states() == ["waiting"]
-        writer.append(folder, writer.lines(40))
+        writer.append(folder, writer.lines(30))
         successor.ship(folder)
         assert states() == ["running"]
         successor.close({"state": "interrupted"})

@@ -64,47 +64,39 @@ class View:
     """Draw a running study to fit the terminal, whatever its size and the number of trials that train."""
 
     def __init__(self, name: str, interrupts: Callable[[], int]) -> None:
-        self._name = name
-        self._interrupts = interrupts
+        self._name, self._interrupts = name, interrupts
         self._progress: StudyProgress | None = None
-        self._has_begun = False
         self._notice = ""
         self._spinner = Spinner("dots", style="cyan")
 
     def update(self, event: events.Event, progress: StudyProgress) -> None:
         """Take note of an event; the next drawing shows it."""
         self._progress = progress
-        if isinstance(event, events.TrialClaimed | events.RunEvaluated):
-            self._has_begun = True
         if isinstance(event, events.StudyNotice):
             self._notice = event.message
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        progress, width = self._progress, options.max_width
+        progress, doing = self._progress, f"{self._name}: starting"
         if progress is not None:
+            doing = LEAVING.get(progress.phase, "") if progress.live else self._at_rest(progress)
             yield _line(self._name, "bold")
-            yield _line(", ".join(filter(None, [workers_in_words(progress.plan), *_places(progress)])), "dim")
+            yield _line(", ".join(_where(progress)), "dim")
             yield Text()
             lines_beside = 13  # those above and below the trials, and what an interrupt says
-            yield from _trials(progress, width, max(1, options.size.height - lines_beside))
-            yield from _totals(progress, width)
+            yield from _trials(progress, options.max_width, max(1, options.size.height - lines_beside))
+            yield from _totals(progress, options.max_width)
         if self._notice:
             yield _line(self._notice, "yellow")
         if self._interrupts():
             yield Text(STOPPING[min(self._interrupts(), len(STOPPING)) - 1], style="yellow")
-        elif self._doing():
-            self._spinner.update(text=Text(on_one_line(self._doing())))
+        elif doing:
+            self._spinner.update(text=Text(on_one_line(doing)))
             yield self._spinner
 
-    def _doing(self) -> str:
-        if self._progress is None:
-            return f"{self._name}: starting"
-        phase = self._progress.phase
-        if self._progress.live:
-            return LEAVING.get(phase, "")
-        if phase == "pause":
+    def _at_rest(self, progress: StudyProgress) -> str:
+        if progress.phase == "pause":
             return f"paused: sweeplab resume {self._name} continues it"
-        if phase == "run" and not self._has_begun:
+        if progress.phase == "run" and not progress.new:
             return "starting the workers"
         return "updating tracking and writing the report"
 
@@ -115,24 +107,19 @@ class Lines:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._said: float | None = None
-        self._places, self._state = "", StudyState.RUNNING
+        self._state = StudyState.RUNNING
 
     def update(self, event: events.Event, progress: StudyProgress) -> None:
         """Print what an event changes."""
-        if self._said is None and isinstance(event, events.Tick) and not progress.places:
-            return  # tracking is not open yet, and if it does not answer one line says so
+        name = progress.plan.name
         if self._said is None:
-            plan = progress.plan
-            self._say(
-                f"{plan.name}: {_trials_done(progress)}, {several(len(plan.cells), 'cell')}, "
-                f"{workers_in_words(plan)}"
-            )
-        state, self._state = self._state, progress.state
-        if state != progress.state:
-            self._say(f"{progress.plan.name}: {progress.state}")
-        words, self._places = self._places, places_in_words(progress.places)
-        if self._places not in ("", words):
-            self._say(self._places)
+            if isinstance(event, events.Tick) and not progress.places:
+                return  # tracking is not open yet, and if it does not answer one line says so
+            cells = several(len(progress.plan.cells), "cell")
+            self._say(f"{name}: {_trials_done(progress)}, {cells}, {workers_in_words(progress.plan)}")
+        if self._state != progress.state:
+            self._state = progress.state
+            self._say(f"{name}: {progress.state}")
         if isinstance(event, events.TrialEnded):
             self._say(ended_in_words(event, progress))
         elif isinstance(event, events.StudyError | events.StudyNotice):
@@ -153,9 +140,9 @@ def _trials_done(progress: StudyProgress) -> str:
     return text + (f" ({progress.done_before} before)" if progress.done_before else "")
 
 
-def _places(progress: StudyProgress) -> list[str]:
-    words = places_in_words(progress.places)
-    return [words] if words else []
+def _where(progress: StudyProgress) -> list[str]:
+    words = [workers_in_words(progress.plan), places_in_words(progress.places)]
+    return [each for each in words if each]
 
 
 def _line(text: str, style: str = "") -> Text:
@@ -166,26 +153,18 @@ def _trials(progress: StudyProgress, width: int, most: int) -> Iterator[Table | 
     """Yield one row for each trial that trains, and how many more there are than fit."""
     if not progress.live:
         return
-    plans = {plan.cell: plan for plan in progress.plan.cells}
-    per_cell = progress.plan.budget.trials_per_cell
+    most_iters = {plan.cell: plan.max_iters for plan in progress.plan.cells}
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("cell", no_wrap=True, overflow="ellipsis", max_width=max(10, width - 50))
-    for heading in ("done", "trial", "iteration", "val_loss", "lowest"):
+    table.add_column("cell", no_wrap=True, overflow="ellipsis", max_width=max(10, width - 45))
+    for heading in ("trial", "iteration", "val_loss", "lowest"):
         table.add_column(heading, justify="right", no_wrap=True)
     trials = sorted(progress.live.items())
     for place, event in trials[:most]:
-        plan = plans[event.cell]
         iteration, loss = "starting", ""
         if isinstance(event, events.RunEvaluated):
-            iteration, loss = out_of(event.iteration, plan.max_iters), f"{event.val_loss:.3f}"
-        table.add_row(
-            on_one_line(event.cell),
-            out_of(progress.cells[event.cell].counted, per_cell and plan.n_trials(per_cell)),
-            f"#{event.trial}",
-            iteration,
-            loss,
-            measured(progress.lowest.get(place), ".3f"),
-        )
+            iteration, loss = out_of(event.iteration, most_iters[event.cell]), f"{event.val_loss:.3f}"
+        lowest = measured(progress.lowest.get(place), ".3f")
+        table.add_row(on_one_line(event.cell), f"#{event.trial}", iteration, loss, lowest)
     yield table
     if len(trials) > most:
         yield _line(f"{len(trials) - most} more trials train", "dim")
@@ -193,9 +172,8 @@ def _trials(progress: StudyProgress, width: int, most: int) -> Iterator[Table | 
 
 
 def _totals(progress: StudyProgress, width: int) -> Iterator[ProgressBar | Text]:
-    total = progress.plan.trials
-    if total:
-        yield ProgressBar(total=total, completed=progress.counted, width=min(40, width))
+    if progress.plan.trials:
+        yield ProgressBar(total=progress.plan.trials, completed=progress.counted, width=min(40, width))
     yield _line(_trials_done(progress))
     yield _line(", ".join([*pace(progress), f"{duration(round(progress.seconds))} so far"]))
     yield _line(counts(dict(sorted(progress.states.items()))) or "no trial has ended yet", "dim")
