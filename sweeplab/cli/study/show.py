@@ -24,25 +24,17 @@ from sweeplab.lab import showing
 from sweeplab.lab.findings import Finding, find_limits
 from sweeplab.lab.identity import Order
 from sweeplab.lab.listing import StudyTrials, find_metric, find_study, pick_trial, read_trials, study_names
-from sweeplab.records.folders import StudyFolder, WorkerPlace, lab_folder
+from sweeplab.records.folders import StudyFolder, lab_folder
 from sweeplab.records.runs import MEASURED_ON
-from sweeplab.study.problems import reaches_in_words, shown
+from sweeplab.study.problems import shown
 
 if TYPE_CHECKING:
     from sweeplab.analysis.differences import CellConfirmed, SeedMean
 
-All = Annotated[bool, flag("Show everything, also hyperparameters at their defaults.", "--all")]
 # Where a trial's hyperparameters come from, in the order of the table: chosen by a person or the sampler first.
 ORIGINS = ("enqueued", "searched", "derived", "cells", "grid", "fixed", "default")
 LOSSES_SHOWN = 8
 NO_CHECKPOINT = "none: track: {checkpoints: best} keeps one"
-# What `diff` prints where two studies do not differ.
-SAME = {
-    "file": "the same study file",
-    "data": "the same data",
-    "code": "the same code",
-    "results": "no results yet",
-}
 
 
 def list_studies(lab: options.Lab = None) -> Answer:
@@ -67,19 +59,17 @@ def list_studies(lab: options.Lab = None) -> Answer:
 def _print_list(studies: Sequence[Mapping[str, Any]]) -> None:
     rows = [
         {
-            "name": study["name"],
-            "state": study["state"],
+            **study,
             "trials": out_of(study["done"], study["planned"]),
             "enqueued": study["states"].get("enqueued"),
             "failed": study["states"].get("failed"),
-            "goal": study["goal"],
             "best": study["best_value"],
             "age": study["age"] and duration(study["age"]),
-            "next": study["next"],
         }
         for study in studies
     ]
-    print_rows(rows, text=("name", "state", "goal", "next"))
+    keys = ("name", "state", "trials", "enqueued", "failed", "goal", "best", "age", "next")
+    print_rows(rows, text=("name", "state", "goal", "next"), keys=keys)
 
 
 def show(
@@ -89,7 +79,6 @@ def show(
     trials: Annotated[bool, flag("List trials instead of cells, the best first.", "--trials")] = False,
     sort: Annotated[str | None, option("NAME", "With --trials: by this column, the lowest first.")] = None,
     top: Annotated[int, option("N", "With --trials: at most so many.", min=1)] = 10,
-    everything: All = False,
     lab: options.Lab = None,
 ) -> Answer:
     """Show how far a study is, its best trials, or one trial.
@@ -104,7 +93,7 @@ def show(
     """
     folder = options.named_study(name, lab)
     if trial is not None:
-        return showing.show_trial(folder, trial, cell), lambda shown: _print_trial(shown, everything)
+        return showing.show_trial(folder, trial, cell), _print_trial
     if trials or sort:
         rows = showing.trial_rows(StudyTrials(folder), cell, sort)[:top]
         return rows, lambda rows: print_rows(rows, text=("cell", "state"))
@@ -159,9 +148,7 @@ def print_study(study: dict[str, Any]) -> None:
     for source, count in known.items():
         trials = several(count, "trial")
         say(f"warm start: {trials} of {source}, which the sampler knows and the budget does not count")
-    places = showing.places_in_words([WorkerPlace(**place) for place in study["workers"]])
-    baselines = showing.baselines_in_words(study["baselines"])
-    for line in filter(None, [*baselines, reaches_in_words(study["reaches"]), study["mirror"], places]):
+    for line in showing.baselines_in_words(study["baselines"]):
         say(line)
     if study["removed"]:
         removed = ", ".join(study["removed"])
@@ -221,7 +208,7 @@ def _interval_text(interval: SeedMean | None, sign: str = "") -> str | None:
     return f"{value} ({interval.low:{sign}.4f} to {interval.high:{sign}.4f})"
 
 
-def _print_trial(trial: dict[str, Any], everything: bool) -> None:
+def _print_trial(trial: dict[str, Any]) -> None:
     place = f"{trial['study']}/{trial['cell']}/{trial['trial']}"
     heading = f"{place}: {trial['state']}"
     if trial["value"] is not None:
@@ -235,13 +222,13 @@ def _print_trial(trial: dict[str, Any], everything: bool) -> None:
         say(f"\n{trial['error'].rstrip()}")
     say()
     rows = sorted(trial["hyperparameters"], key=lambda row: ORIGINS.index(row["from"].partition(",")[0]))
-    shown = [row for row in rows if everything or not row["from"].startswith("default")]
+    shown = [row for row in rows if not row["from"].startswith("default")]
     for row in shown:
         if isinstance(row["value"], bool | None):
             row["value"] = yaml_text(row["value"])
     print_rows(shown, text=("name", "value", "from"))
     if len(shown) < len(rows):
-        say(f"{len(rows) - len(shown)} more at their defaults: --all")
+        say(f"{len(rows) - len(shown)} more at their defaults: --json has them")
 
 
 def _print_run(run: dict[str, Any], place: str) -> None:
@@ -274,7 +261,6 @@ def best(
     as_yaml: Annotated[bool, flag("Print the study file that trains it again.", "--yaml")] = False,
     output: Annotated[Path | None, option("FILE", "Write the study file that trains it again.")] = None,
     force: options.Force = False,
-    everything: All = False,
     lab: options.Lab = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -319,10 +305,10 @@ def best(
         "checkpoint": checkpoint and str(checkpoint),
         "commands": showing.how_to_use(chosen, cell, trial),
     }
-    print_answer((plain, lambda _: _print_best(plain, sentences, everything)), as_json)
+    print_answer((plain, lambda _: _print_best(plain, sentences)), as_json)
 
 
-def _print_best(best: Mapping[str, Any], choice: Sequence[str], everything: bool) -> None:
+def _print_best(best: Mapping[str, Any], choice: Sequence[str]) -> None:
     value = "no value"
     if best["value"] is not None:
         value = _measured_value(best["metric"], best["value"])
@@ -341,10 +327,6 @@ def _print_best(best: Mapping[str, Any], choice: Sequence[str], everything: bool
     say(f"  rerun       {best['commands']['rerun']}")
     for finding in best["findings"]:
         say(f"  to change   {finding.in_words()}", "yellow")
-    if not everything:
-        return
-    for name, value in best["values"].items():
-        say(f"  {name}: {shown(value)}", None if name in best["sampled"] else "dim")
 
 
 def diff(
@@ -420,9 +402,9 @@ def _print_differences(differences: dict[str, Any]) -> None:
     if differences["precision"]:
         trained = " and ".join(f"{name} in {dtype}" for name, dtype in differences["precision"].items())
         say(f"trained in unlike precision, which changes losses too: {trained}\n", "yellow")
-    for kind, same in SAME.items():
+    for kind in ("file", "data", "code", "results"):
         if not differences[kind]:
-            say(f"{kind}: {same}")
+            say(f"{kind}: no differences")
             continue
         say(kind, "bold")
         if kind == "results" and differences["measure"] != "value":
