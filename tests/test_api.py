@@ -8,18 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import mlflow
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from mlflow.exceptions import MlflowException
 from workers_here import workers_here
 
 import sweeplab
 from sweeplab.api import StudyResult
 from sweeplab.errors import BadInput
-from sweeplab.lab.describing import publish
 from sweeplab.lab.events import (
     Evaluation,
     RunEvaluated,
@@ -29,7 +25,6 @@ from sweeplab.lab.events import (
     TrialEnded,
     WorkerExited,
 )
-from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
 from sweeplab.tracking.connection import connect, tracking_uri
 
@@ -203,33 +198,6 @@ def test_mlflow_shows_the_time_that_a_study_was_run(result: StudyResult) -> None
     assert parent.info.end_time - parent.info.start_time == pytest.approx(1000 * elapsed, abs=1)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings(
-    "ignore:.*type hint is inferred as AnyType:UserWarning"
-)  # MLflow's own, on import
-def test_a_published_model_is_a_function_of_text(result: StudyResult, tmp_path: Path) -> None:
-    lab = shutil.copytree(
-        result.folder.lab, tmp_path / "lab"
-    )  # whose MLflow knows the place of the first one
-    folder = StudyFolder(lab, "tiny")
-    first, again = publish(folder), publish(folder)
-    assert (first.version, first.is_new, again.version, again.is_new) == ("1", True, "1", False)
-    assert first.uri == "models:/tiny@best"
-    trained = sweeplab.load_run(result.best.run_id, lab=lab)
-    text = trained.generate("import ", max_new_tokens=9)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", tracking_uri(lab))
-        model = mlflow.pyfunc.load_model(first.uri)
-    more = {"max_new_tokens": 9}
-    assert model.predict(["import ", "import "], params=more) == [text, text]
-    assert model.predict("import ", params=more) == [text]
-    assert model.predict(pd.DataFrame({"any name": ["import "]}), params=more) == [text]
-    with pytest.raises(MlflowException):
-        model.predict([1.5])
-    with pytest.raises(BadInput, match="no cell 'al'"):
-        publish(folder, "al")
-
-
 def test_a_run_by_any_name_writes_and_gives_logits(result: StudyResult) -> None:
     lab, best = result.folder.lab, result.best
     place = f"all/{best.trial}-0"
@@ -250,20 +218,6 @@ def test_a_run_by_any_name_writes_and_gives_logits(result: StudyResult) -> None:
     for wrong in ([], "i" * 17):
         with pytest.raises(BadInput, match="1 to 16, the run's block_size"):
             run.logits(wrong)
-
-
-@pytest.mark.slow
-def test_a_study_is_reported_plotted_extended_and_given_trials(result: StudyResult, tmp_path: Path) -> None:
-    shutil.copytree(result.folder.lab, tmp_path / "lab")
-    study = sweeplab.open_study("tiny", tmp_path / "lab")
-    assert repr(study) == f"<study tiny in {tmp_path}/lab: finished: 2 of 2 trials>"
-    assert study.report("sweep").read_text(encoding="utf-8").count("plotly") and study.look_ahead().done == 2
-    lengths = sorted(len(line.x) for line in study.plot(x="iteration").data if line.x is not None)
-    assert lengths[-1] >= 11, "the curve of the trial that came to its end"
-    with pytest.raises(BadInput, match="did you mean 'learning_curves'"):
-        study.plot("learning_curve")
-    assert study.enqueue(learning_rate=3e-3).trials and "(was 2)" in study.extend(trials_per_cell=1).what
-    assert study.spec.budget.trials_per_cell == 1
 
 
 @pytest.mark.slow

@@ -13,12 +13,10 @@ import pytest
 import strangers
 
 from sweeplab import files
-from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.errors import BadInput
 from sweeplab.files import (
     GrowingFile,
     database_url,
-    folder_gone,
-    full_disk,
     make_folder,
     opened,
     read_bytes,
@@ -218,36 +216,3 @@ print(*map(unsafe, map(Path, sys.argv[2:])), sep="\\n")
         assert said(own, own.parent) == "\n\n"
         os.chown(above, strangers.UID + 1, -1)
         assert said(own) == f"{above} belongs to another user\n"
-
-
-def test_a_full_disk_is_said_with_what_may_be_deleted(lab: Path, tmp_path: Path) -> None:
-    full, free_some = OSError(errno.ENOSPC, "full", str(lab / "a")), "free some space on it"
-    wrapped = RuntimeError("other")
-    wrapped.__cause__ = full
-    for error, place in ((full, lab / "a"), (wrapped, lab / "a"), (RuntimeError("disk is full"), None)):
-        said = full_disk(error, [lab])
-        assert said == (place and f"{place}: the disk is full; {free_some}")
-    assert (
-        full_disk(RuntimeError("database or disk is full"), [lab]) == f"{lab}: the disk is full; {free_some}"
-    )
-    quota = full_disk(OSError(errno.EDQUOT, "", str(lab)), [lab])
-    assert quota == f"{lab}: your quota of the disk is used up; {free_some}"
-    assert full_disk(OSError(errno.ENOENT, "", str(lab)), [lab]) is None
-    assert full_disk(OSError(errno.ENOSPC, "", "stdout"), [lab]) is None
-    assert full_disk(full, []) is None and full_disk(full, [Path("/proc")]) is None
-    for folder in (lab / files.TRASH, tmp_path / "cache"):
-        make_folder(folder)
-        (folder / "spare").write_bytes(b"x" * 5000)
-    said = full_disk(full, [lab])
-    assert said.endswith(f"may be deleted: {lab / 'trash'} (5.0 kB), {tmp_path / 'cache'} (5.0 kB)")
-
-
-def test_a_deleted_working_folder_is_said(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = FileNotFoundError()
-    assert folder_gone(missing) is None
-    gone = make_folder(lab / "gone")
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    for error in (missing, TrackingUnavailable("it is away")):
-        assert "no longer exists" in folder_gone(error)
-    assert folder_gone(ValueError()) is None

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from sweeplab.cli.options import argument, flag, option
 from sweeplab.cli.printing import Answer, print_rows, say, say_start, say_warnings
-from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import on_one_line, range_in_words, several, yaml_text
-from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, Hyperparameter
+from sweeplab.hyperparameters import TABLE
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
@@ -24,11 +23,6 @@ def data(
     corpus: Annotated[
         str | None, option("NAME", "Corpus: text, pairs or labels.  [default: by what the files have]")
     ] = None,
-    format: Annotated[
-        str | None,
-        option("NAME", "Format: text, jsonl, json, csv, tsv, parquet or arrow.  [default: the file's]"),
-    ] = None,
-    encoding: Annotated[str | None, option("NAME", "Encoding of the texts.  [default: UTF-8]")] = None,
     tokenizer: Annotated[
         str | None,
         option("NAME", "Tokenizer: char, bpe, …, or a file.  [default: char below 1 MB, else bpe]"),
@@ -37,7 +31,7 @@ def data(
     """Show what is read of your data, without training.
 
     It shows documents, characters, tokens by tokenizer, three samples, the splits and what they have in common. The
-    options are the keys of `data` in a study file.
+    options are keys of `data` in a study file, which has more.
 
     \b
     $ sweeplab data notes.txt
@@ -47,7 +41,7 @@ def data(
     from sweeplab.sweep.beginning import look_at, spec_of
 
     fields: Any = field.split(",") if field and "," in field else field
-    spec = spec_of(file, field=fields, corpus=corpus, format=format, encoding=encoding, tokenizer=tokenizer)
+    spec = spec_of(file, field=fields, corpus=corpus, tokenizer=tokenizer)
     return look_at(spec), lambda read: _print_data(spec, read)
 
 
@@ -73,8 +67,6 @@ def _print_data(spec: StudySpec, read: dict[str, Any]) -> None:
 
 
 def hyperparameters(
-    category: Annotated[str | None, option("NAME", "Only the rows of this category.")] = None,
-    minimal: Annotated[bool, flag("Only the eight that matter most.", "--minimal")] = False,
     schema: Annotated[bool, flag("Print the JSON Schema of study files, for editors.", "--schema")] = False,
 ) -> Answer:
     """Print the table of hyperparameters.
@@ -83,7 +75,7 @@ def hyperparameters(
     --schema prints: with it an editor completes and checks study files.
 
     \b
-    $ sweeplab hyperparameters --category model
+    $ sweeplab hyperparameters
     $ sweeplab hyperparameters --schema > studies/.schema.json
     """
     if schema:
@@ -91,20 +83,13 @@ def hyperparameters(
 
         read = study_schema()
         return read, json.dumps(read, indent=2)
-    rows = [row for row in TABLE.values() if not minimal or row.name in MINIMAL]
-    if category:
-        names = {name.lower(): key for key, title in CATEGORIES.items() for name in (key, title)}
-        if category.lower() not in names:
-            what, known = f"unknown category {category!r}", ", ".join(CATEGORIES)
-            raise BadInput(Problem(what, known, nearest(category, names)))
-        rows = [row for row in rows if row.category == names[category.lower()]]
-    plain = [asdict(row) | {"default": row.default, "allowed": row.allowed} for row in rows]
-    return plain, lambda _: _print_table(rows)
+    plain = [asdict(row) | {"default": row.default, "allowed": row.allowed} for row in TABLE.values()]
+    return plain, lambda _: _print_table()
 
 
-def _print_table(rows: list[Hyperparameter]) -> None:
+def _print_table() -> None:
     shown = []
-    for row in rows:
+    for row in TABLE.values():
         sample = yaml_text(row.sample)
         if row.default != row.sample:
             sample += f", default {yaml_text(row.default)}"

@@ -20,6 +20,7 @@ from sweeplab.records.folders import lab_folder
 from sweeplab.records.runs import MEASURED_ON
 from sweeplab.runs import check_imported_name, imported_folder, open_run
 
+SHOWN_VALUES = 5  # numbers of a step
 LONGEST_SHOWN = 60  # characters of a text beside its label
 
 
@@ -135,7 +136,6 @@ def _print_predictions(rows: Sequence[dict[str, Any]]) -> None:
 
 def evaluate(
     run: options.Run,
-    lengths: Annotated[str, option("N,…", "Lengths of the sequences, as multiples of block_size.")] = "1,2,4",
     study: Annotated[
         str | None, option("NAME", "Study to take the validation split from.  [default: the run's]")
     ] = None,
@@ -150,14 +150,11 @@ def evaluate(
     with it.
 
     \b
-    $ sweeplab evaluate small --lengths 1,2,4 --report positions.html
+    $ sweeplab evaluate small --report positions.html
     """
     from sweeplab.runs.inspecting import evaluated
 
-    times = options.whole_numbers(
-        "--lengths", lengths, "whole numbers from 1 to 64, such as 1,2,4", largest=64
-    )
-    evaluation = evaluated(run, lab_folder(lab), times, study, allow_plugins)
+    evaluation = evaluated(run, lab_folder(lab), study, allow_plugins)
     if report:
         from sweeplab.report.models import write_evaluation
 
@@ -186,11 +183,7 @@ def trace(
     ],
     prompt: Annotated[str | None, option("TEXT", "Text that the run reads, instead of --token.")] = None,
     token: Annotated[int, option("ID", "The token's id, among others at random.")] = 0,
-    position: Annotated[
-        int | None, option("N", "The token's position, from 0.  [default: 0, or the prompt's last]")
-    ] = None,
     layer: Annotated[int | None, option("N", "Only the steps of one layer, from 0.", min=0)] = None,
-    values: Annotated[int, option("N", "Numbers to show per step.", min=1)] = 5,
     top: Annotated[int, option("N", "Probable next tokens to show, of a prompt.", min=1)] = 5,
     page: Annotated[Path | None, option("FILE.html", "Draw the attention over the prompt on a page.")] = None,
     override: options.Overrides = None,
@@ -226,14 +219,13 @@ def trace(
     if prompt is None:
         if page:
             raise BadInput(Problem("--page draws the attention over a text", "--prompt TEXT"))
-        at = position or 0
-        steps = [each._asdict() for each in trace_token(shape, weights, token, at, n_values=values)]
-        answer |= {"token": token, "position": at}
+        steps = [step._asdict() for step in trace_token(shape, weights, token, 0, n_values=SHOWN_VALUES)]
+        answer |= {"token": token}
     else:
         from sweeplab.runs.generating import Writer, chosen
         from sweeplab.runs.inspecting import attention_maps, traced_prompt
 
-        steps = traced_prompt(opened, prompt, position, values)
+        steps = traced_prompt(opened, prompt, SHOWN_VALUES)
         writer = Writer(opened, prompt, *chosen(opened.values, {}))
         answer |= {"prompt": prompt, "next": writer.ranked(top)}
         if page:

@@ -162,13 +162,3 @@ def overrides(
     changes = ([f"--engine {engine}"] if engine else []) + [*(override or ())]
     changes += [f"--grid {word}" for word in grid or ()]
     return changes + [f"--search {word}" for word in search or ()]
-
-
-def whole_numbers(option: str, text: str, allowed: str, largest: int | None = None) -> list[int]:
-    """Parse an option such as 1,2,4: return its whole numbers above 0, up to `largest`, sorted and without repeats."""
-    parts = [part.strip() for part in text.split(",")]
-    if all(part.isascii() and part.isdecimal() and int(part) > 0 for part in parts):
-        numbers = sorted({int(part) for part in parts})
-        if largest is None or numbers[-1] <= largest:
-            return numbers
-    raise BadInput(Problem(f"{option} {text}", allowed))

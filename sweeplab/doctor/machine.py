@@ -6,11 +6,10 @@ import fcntl
 import os
 import shlex
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from typing import Any
 
 from sweeplab.doctor.findings import Check, Verdict, named
 from sweeplab.errors import BadInput, TrackingUnavailable
@@ -24,7 +23,7 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.study.spec import Engine, StudySpec
 from sweeplab.sweep.engines.ray import CLOSES, connect, exposure, run_on_nodes
 from sweeplab.sweep.engines.slurm import SlurmEngine, SlurmFailure, ask, place_options
-from sweeplab.tracking.connection import SERVERS, database_file, tracking_uri
+from sweeplab.tracking.connection import database_file, tracking_uri
 from sweeplab.tracking.environment import device
 from sweeplab.tracking.experiment import count_studies
 from sweeplab.train.devices import cuda_count
@@ -138,16 +137,6 @@ def tracking_check(lab: Path, uri: str | None = None) -> Check:
     return Check("tracking", looked_at, "ok", f"answers; studies: {count}")
 
 
-class Needed(NamedTuple):
-    """A server that nodes use; `verdict` and `cure` are for nodes that do not reach it."""
-
-    what: str
-    host: str
-    port: int
-    verdict: Verdict
-    cure: str
-
-
 # How long to wait for a free node to check from: a queue may have none for hours.
 WAIT_SECONDS = 30
 MOST_LOOKED_FROM = 8
@@ -200,29 +189,16 @@ def engine_checks(folder: StudyFolder, spec: StudySpec, is_stored: bool) -> Iter
     """Check the engine of a study, and what its nodes need; without `is_stored` its storage does not answer here."""
     checks = [*{"slurm": slurm_check, "ray": _ray_check}[spec.engine.type](spec.engine)]
     yield from checks
-    if all(each.verdict != "bad" for each in checks):
-        yield from node_checks(folder.lab, spec.engine, [*_needed(folder, spec, is_stored)])
-
-
-def _needed(folder: StudyFolder, spec: StudySpec, is_stored: bool) -> Iterator[Needed]:
-    opened = "open port {} of {} in the firewalls between"
+    if any(each.verdict == "bad" for each in checks):
+        return
+    storage = None
     with suppress(BadInput):  # said of the storage
-        address = storage_address(folder)
-        if is_stored and address:
-            server = Server(folder.lab)
-            again = f"{server.command('stop')}, then {server.command('start')} --host {EVERYWHERE[0]}"
-            more = f"the lab's own server listens beyond this machine by: {again}"
-            yield Needed("storage", *address, "bad", f"{opened.format(*reversed(address))}; {more}")
-    with suppress(BadInput):  # said of tracking
-        at = urlsplit(tracking_uri(folder.lab, spec.track.uri))
-        if spec.engine.type == "slurm" and at.scheme in SERVERS and at.hostname:
-            port = at.port or {"http": 80}.get(at.scheme, 443)
-            cure = f"{opened.format(port, at.hostname)}: a study that runs with --detach sends its numbers from a node"
-            yield Needed("tracking server", at.hostname, port, "warn", cure)
+        storage = storage_address(folder)
+    yield from node_checks(folder.lab, spec.engine, storage if is_stored else None)
 
 
-def node_checks(lab: Path, engine: Engine, needed: Sequence[Needed]) -> Iterator[Check]:
-    """Check from the nodes that they see a file of the lab, and reach the servers.
+def node_checks(lab: Path, engine: Engine, storage: tuple[str, int] | None) -> Iterator[Check]:
+    """Check from the nodes that they see a file of the lab, and reach the storage's server, if it has one.
 
     Of Slurm's nodes also that they see the file's lock, which is held here; Ray's workers are told by pipes.
     """
@@ -238,8 +214,9 @@ def node_checks(lab: Path, engine: Engine, needed: Sequence[Needed]) -> Iterator
         look = [
             f"cat {seen} 2>/dev/null || echo -",
             f"flock -n -s {seen} true 2>/dev/null && echo free || echo held",
-            *(REACH.format(shlex.quote(server.host), server.port) for server in needed),
         ]
+        if storage:
+            look.append(REACH.format(shlex.quote(storage[0]), storage[1]))
         script = f"echo $(hostname) ${{SLURMD_NODENAME:-$(hostname)}} $({'; '.join(look)})"
         try:
             rows = [row.split() for row in _run_on_free_nodes(engine, script)]
@@ -256,14 +233,18 @@ def node_checks(lab: Path, engine: Engine, needed: Sequence[Needed]) -> Iterator
         cure = "mount it with locks (Lustre: flock; NFS: version 4): without them workers see no supervisor and stop"
         yield Check("disk", str(lab), "bad", named("nodes that do not see its locks", unlocked), cure)
     else:
-        what = "seen" + ", with its locks," * has_locks
+        what = "seen, with its locks," if has_locks else "seen"
         yield Check("disk", str(lab), "ok", f"shared: {what} from {several(len(rows), 'node')}")
-    for column, server in enumerate(needed, 4):
-        place = f"{server.host}:{server.port}"
-        away = [row[1] for row in rows if row[column] not in ("0", NO_BASH)]
-        if away:
-            far = named(f"nodes that do not reach the {server.what}", away)
-            yield Check("ports", place, server.verdict, far, server.cure)
-        else:
-            nodes = several(sum(row[column] == "0" for row in rows), "node")
-            yield Check("ports", place, "ok", f"the {server.what} is reached from {nodes}")
+    if not storage:
+        return
+    host, port = storage
+    away = [row[1] for row in rows if row[4] not in ("0", NO_BASH)]
+    if not away:
+        nodes = several(sum(row[4] == "0" for row in rows), "node")
+        yield Check("ports", f"{host}:{port}", "ok", f"the storage is reached from {nodes}")
+        return
+    server = Server(lab)
+    again = f"{server.command('stop')}, then {server.command('start')} --host {EVERYWHERE[0]}"
+    cure = f"open port {port} of {host} in the firewalls between; the lab's own server listens beyond this machine by: "
+    far = named("nodes that do not reach the storage", away)
+    yield Check("ports", f"{host}:{port}", "bad", far, f"{cure}{again}")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sweeplab.tracking.loading import LoadedRun
 
 Rows = list[dict[str, Any]]
+TIMES = (1, 2, 4)  # lengths of sequences, as multiples of block_size
 # White space, which a label would not show.
 _VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 
@@ -78,7 +79,9 @@ def attention_maps(run: LoadedRun, text: str, layer: int | None = None) -> list[
     from sweeplab.model.tracing import attention_weights
 
     shape = run.model.shape
-    _check("layer", layer, max(map(shape.layers, shape.of_family.sides)))
+    n_layers = max(map(shape.layers, shape.of_family.sides))
+    if layer is not None and not 0 <= layer < n_layers:
+        raise BadInput(Problem(f"there is no layer {layer}", f"0 to {n_layers - 1}"))
     batch = read_prompt(run, text)
     weights = attention_weights(shape, run.model.weights, batch)
     words = {"": _words(run, batch.inputs[0].tolist()), "encoder.": list[str]()}
@@ -96,35 +99,26 @@ def attention_maps(run: LoadedRun, text: str, layer: int | None = None) -> list[
     return maps
 
 
-def traced_prompt(run: LoadedRun, text: str, position: int | None, n_values: int) -> Rows:
-    """Return the steps of a run's forward pass over a prompt at one position, by default the last.
+def traced_prompt(run: LoadedRun, text: str, n_values: int) -> Rows:
+    """Return the steps of a run's forward pass over a prompt at its last position.
 
     Raises:
-        BadInput: the run cannot read the prompt, or the prompt has no such position.
+        BadInput: the run cannot read the prompt.
     """
     from sweeplab.model.tracing import trace_batch
 
     batch = read_prompt(run, text)
-    n_tokens = batch.inputs.shape[1]
-    _check("position", position, n_tokens)
-    at = n_tokens - 1 if position is None else position
-    steps = trace_batch(run.model.shape, run.model.weights, batch, at, run.model.shape.vocab_size)
+    last, shape = batch.inputs.shape[1] - 1, run.model.shape
+    steps = trace_batch(shape, run.model.weights, batch, last, shape.vocab_size)
     return [step._asdict() | {"values": step.values[:n_values]} for step in steps]
-
-
-def _check(what: str, number: int | None, count: int) -> None:
-    if number is not None and not 0 <= number < count:
-        raise BadInput(Problem(f"there is no {what} {number}", f"0 to {count - 1}"))
 
 
 def _words(run: LoadedRun, tokens: Sequence[int]) -> list[str]:
     return [named(run, token).translate(_VISIBLE) for token in tokens]
 
 
-def evaluated(
-    text: str, lab: Path, times: Sequence[int], study: str | None = None, allow_plugins: bool = False
-) -> dict[str, Any]:
-    """Evaluate a run: return its measures, and its losses on sequences of `times` block_size, as plain values.
+def evaluated(text: str, lab: Path, study: str | None = None, allow_plugins: bool = False) -> dict[str, Any]:
+    """Evaluate a run: return its measures, and its losses on sequences of `TIMES` block_size, as plain values.
 
     The data are those of `study`, by default of the study in the run's name. Lengths that are impossible are in
     `left_out`, with the reason.
@@ -146,7 +140,7 @@ def evaluated(
     if kind.learns != dataset.kind:
         raise BadInput(f"run {text} was trained on {kind.learns}, but study {study} has {dataset.kind}")
     check_fits({"validation": dataset.val}, run.values)
-    lengths, left_out = _lengths(run, dataset, times)
+    lengths, left_out = _lengths(run, dataset)
     return {
         "run": run.run_id,
         "study": study,
@@ -204,12 +198,12 @@ def scored(
     return {**measures, "perplexity": math.exp(min(loss, 700.0)), "bits_per_byte": bits}
 
 
-def _lengths(run: LoadedRun, dataset: Dataset, times: Sequence[int]) -> tuple[Rows, Rows]:
+def _lengths(run: LoadedRun, dataset: Dataset) -> tuple[Rows, Rows]:
     from sweeplab.train.evaluating import losses_at, why_not_longer
 
     rows, left_out = [], []
     model, bounded = run.model, why_not_longer(run.values)
-    for factor in times:
+    for factor in TIMES:
         try:
             if bounded and (factor > 1 or not objective_of(run.values).has_positions):
                 raise ValueError(bounded)

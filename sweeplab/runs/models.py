@@ -33,7 +33,7 @@ PROBES = 64
 BYTES = 20
 # A spec without a file needs a data section; the data are not read.
 DATA = {"corpus": "python-docs", "tokenizer": "byte"}
-# The default widths, as multiples of mup_base_width.
+# The widths, as multiples of mup_base_width.
 TIMES = (1, 2, 4, 8)
 STEPS = 4  # of each model in the coordinate check
 
@@ -165,12 +165,11 @@ def check_coordinates(
     file: Path,
     overrides: Sequence[str],
     cell: str | None,
-    widths: Sequence[int],
     say: Callable[[str], None] = lambda what: None,
 ) -> CoordinateCheck:
     """Train a study's model for `STEPS` in each width and parametrization; `say` gets each one.
 
-    Searched hyperparameters have the same value in all of them. The default widths are multiples of mup_base_width.
+    Searched hyperparameters have the same value in all of them. The widths are multiples of mup_base_width.
 
     Raises:
         BadInput: the study is wrong, has several cells, or does not allow one of the widths.
@@ -180,9 +179,7 @@ def check_coordinates(
     spec = read_study(file, overrides)
     data = placed_dataset(spec)
     base = int(spec.fixed.get("mup_base_width", TABLE["mup_base_width"].default))
-    widths = list(widths) or [base * factor for factor in TIMES]
-    if len(widths) < 2:
-        raise BadInput(Problem(f"one width, {widths[0]}", "two or more"))
+    widths = [base * factor for factor in TIMES]
     models = []
     for parametrization, width in itertools.product(TABLE["parametrization"].choices, widths):
         changes = [*overrides, f"parametrization={parametrization}", f"n_embd={width}"]

@@ -5,7 +5,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -64,16 +63,6 @@ def test_there_are_no_more_commands_and_options_than_one_can_know(capsys: pytest
 def test_every_option_says_what_it_does() -> None:
     parameters = [(names, parameter) for names in commands() for parameter in named(names).params]
     assert not [(names, each.name) for names, each in parameters if not (each.help or "")[:1].isupper()]
-
-
-def test_a_letter_means_the_same_option_in_every_command() -> None:
-    options = defaultdict[str, set[str]](set)
-    for names in commands():
-        for parameter in named(names).params:
-            for letter in (each for each in parameter.opts if re.fullmatch("-[^-]", each)):
-                options[letter].update(each for each in parameter.opts if each.startswith("--"))
-    assert options["-o"] == {"--override"}
-    assert all(len(meanings) == 1 for meanings in options.values()), options
 
 
 @pytest.mark.parametrize("wrong", [("--no-such-option",), ("x",) * 9], ids=["option", "arguments"])

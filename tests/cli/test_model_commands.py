@@ -45,15 +45,12 @@ def test_layers_reproduce_the_lectures_table(cli: Cli) -> None:
 
 def test_a_trained_run_is_traced_and_drawn(cli: Cli, finished) -> None:
     asked = ["tiny", "--lab", finished.lab]
-    assert "final_norm" in cli("trace", *asked, "--token", "5", "--position", "2").out
+    assert "final_norm" in cli("trace", *asked, "--token", "5").out
     asked += ["--prompt", "The print"]
-    found = json.loads(cli("trace", *asked, "--values", "500", "--json").out)
-    shares = found["steps"][-1]["values"]
-    assert found["steps"][-1]["name"] == "probabilities" and sum(shares) == pytest.approx(1.0)
-    likely = [each["probability"] for each in found["next"][0]]
-    assert likely == pytest.approx(sorted(shares, reverse=True)[:5])
-    last = json.loads(cli("trace", *asked, "--position", "8", "--json").out)["next"][0]
-    assert [each["id"] for each in last] == [each["id"] for each in found["next"][0]]
+    found = json.loads(cli("trace", *asked, "--top", "999", "--json").out)
+    assert found["steps"][-1]["name"] == "probabilities"
+    likely = [token["probability"] for token in found["next"][0]]
+    assert sum(likely) == pytest.approx(1.0) and likely == sorted(likely, reverse=True)
     drawn = json.loads(cli("trace", *asked, "--page", "page.html", "--json").out)
     assert Path(drawn["page"]).read_text().count('class="figure"') == len(drawn["attention"]) == 1
     assert drawn["attention"][0]["keys"] == list("The␣print")
@@ -62,7 +59,7 @@ def test_a_trained_run_is_traced_and_drawn(cli: Cli, finished) -> None:
 @pytest.mark.slow
 def test_coordinates_are_flat_under_mup_alone(cli: Cli, folder: Path) -> None:
     (folder / "tiny.yaml").write_text(STUDY)
-    asked = ["--coordinates", "--widths=16,32,64", "-o", "mup_base_width=16", "-o", "learning_rate=2e-3"]
+    asked = ["--coordinates", "-o", "mup_base_width=16", "-o", "learning_rate=2e-3"]
     found = json.loads(cli("plan", "tiny.yaml", *asked, "--json").out)
     last = dict[str, list[float]]()
     for each in found["powers"]:

@@ -2,18 +2,14 @@
 
 import json
 import os
-import re
 import shutil
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from cli.conftest import STUDY
-from filelock import FileLock
 
 from sweeplab.records.folders import StudyFolder
 
@@ -156,20 +152,3 @@ def test_what_would_write_to_such_a_lab_is_refused_in_a_line(read_only: Path) ->
     for command, (code, text) in said_by(tuple(commands), read_only.parent).items():
         assert code == 2 and text.startswith("error: ") and text.count("\n") == 1, (command, text)
         assert commands[command] in text
-
-
-def test_a_study_that_others_run_is_read(read_only: Path) -> None:
-    """What they have written stands in the write-ahead log, and they hold the lock."""
-    study = read_only / "studies" / "tiny"
-    for each in (study, study / "trials.db", study / "supervisor.lock"):
-        each.chmod(each.stat().st_mode | 0o200)
-    with closing(sqlite3.connect(study / "trials.db")) as writer, FileLock(study / "supervisor.lock"):
-        writer.execute("UPDATE trials SET state = 'RUNNING' WHERE trial_id = 1")
-        writer.execute("DELETE FROM trial_user_attributes WHERE trial_id = 1 AND key = 'outcome'")
-        writer.commit()
-        for each in study, study / "trials.db", *study.glob("trials.db-*"):
-            each.chmod(each.stat().st_mode & ~0o222)
-        assert (study / "trials.db-wal").exists()
-        ((code, text),) = said_by(("study list",), read_only.parent).values()
-        study.chmod(0o700)
-    assert code == 0 and re.search(r"tiny +running +3/4 ", text)

@@ -117,7 +117,7 @@ def test_a_run_of_pairs_learns_which_answers_are_preferred(cli, folder: Path, mo
     assert cli("run", "preferences.yaml", "--quiet", ALLOWED).code == 0
     best = json.loads(cli("best", "preferred", "--json").out)
     assert {*best["sampled"]} == {"learning_rate", "beta"} and best["value"] < 0.4
-    found = json.loads(cli("evaluate", "preferred", "--lengths", "1", ALLOWED, "--json").out)["measures"]
+    found = json.loads(cli("evaluate", "preferred", ALLOWED, "--json").out)["measures"]
     assert found["reward_accuracy"] == 1.0 and found["reward_margin"] > 1
     assert found["val_loss"] == pytest.approx(best["value"], rel=1e-4) and found["val_loss"] < math.log(2)
     asked = ("generate", "preferred", ALLOWED, "--seed", "1", "--prompt")

@@ -63,22 +63,6 @@ def test_repair_finishes_a_rename_that_was_killed(step: str, lab: Path, finished
     assert_agrees(lab, before)
 
 
-def test_the_same_command_finishes_a_rename_that_was_killed_after_mlflow(lab: Path, cli, monkeypatch) -> None:
-    before = show_study(StudyFolder(lab, "tiny"))
-    killed_before("rename", lab, monkeypatch, moving.rename_study, "other")
-    said = cli("rename", "tiny", "other", "--yes")
-    assert said.code == 0 and said.out.startswith("tiny is now other"), said
-    assert_agrees(lab, before)
-
-
-@pytest.mark.slow
-def test_a_name_that_mlflow_has_changes_nothing(lab: Path, finished, cli) -> None:
-    connect(lab, tracking_uri(lab)).create_experiment("other")
-    said = cli("study", "rename", "tiny", "other", "--yes")
-    assert said.code == 2 and "has an experiment 'other'; give another name" in said.err
-    assert cli("study", "run", finished.file, "--quiet").code == 0
-
-
 def test_the_same_command_finishes_a_removal_that_was_killed(lab: Path, cli, monkeypatch) -> None:
     before = show_study(StudyFolder(lab, "tiny"))
     killed_before("rename", lab, monkeypatch, moving.remove_study)

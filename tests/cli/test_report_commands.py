@@ -2,7 +2,6 @@
 
 import json
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -35,12 +34,3 @@ def test_each_figure_is_a_picture_where_that_is_asked_for(cli, finished, form: s
     assert len(pictures) > 3 and all(each.suffix == f".{form}" for each in pictures)
     for each in pictures:
         assert each.read_bytes().startswith(begins) and each.stat().st_size > 5000, each.name
-
-
-@pytest.mark.skipif(find_spec("kaleido") is not None, reason="Kaleido is installed")
-def test_pictures_need_kaleido_and_say_how_to_get_it(cli, finished) -> None:
-    said = cli("report", "tiny", "--page", "sweep", "--lab", finished.lab, "--format", "png")
-    assert said.code == 2
-    assert (
-        said.err == "error: --format png needs Kaleido: pip install 'sweeplab[images]'; html needs nothing\n"
-    )

@@ -76,7 +76,7 @@ def test_the_first_line_comes_before_anything_slow_is_imported(finished: Finishe
         ("doctor tiny", {"torch", "mlflow", "scipy"}),
         ("report tiny --page sweep", {"torch", "mlflow", "sklearn"}),
         ("watch tiny --log", {"torch", "mlflow", "optuna", "numpy", "pandas"}),
-        ("hyperparameters --minimal", {"torch", "optuna", "mlflow", "numpy", "pandas"}),
+        ("hyperparameters", {"torch", "optuna", "mlflow", "numpy", "pandas"}),
     ],
 )
 def test_a_daily_command_imports_nothing_that_is_slow_and_not_needed(

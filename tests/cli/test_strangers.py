@@ -66,7 +66,7 @@ resume NAME/n_embd=8/0|note NAME text|storage backup|storage stop|report NAME
 report NAME --page sweep|diff NAME NAME --page|laws fit NAME
 laws predict NAME --at params=1e5,tokens=1e6 --seal|laws verify NAME
 laws next NAME|plan FILE --layers|trace NAME|trace NAME --prompt a --page attention.html
-plan FILE --coordinates --widths 8,16|export-hf NAME exported --force
+plan FILE --coordinates|export-hf NAME exported --force
 import-hf FOLDER --name hf --force|hyperparameters|generate NAME|predict NAME text
 evaluate NAME|data FILE|hyperparameters --schema|ui NAME|ui|doctor|doctor NAME|doctor FILE|storage start
 """

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -122,24 +120,6 @@ def test_killed_at_every_commit_of_shipping(lab: Path, tmp_path: Path, writer: A
     for _ in range(2):
         assert shipper.run(lab=lab, study=study, folders=folders) == 0
     assert_shipped_once(lab, study, len(folders))
-
-
-@pytest.mark.faults
-def test_killed_at_random_moments(lab: Path, tmp_path: Path, writer: Any, shipper: Shipper) -> None:
-    draw = random.Random(0)
-    study = "random moments"
-    folders = [go_on(begin(tmp_path / f"{each}", f"all/{each}/0", writer), writer) for each in range(12)]
-    codes = []
-    for _ in range(8):
-        pid = shipper.start(lab=lab, study=study, folders=folders)
-        Event().wait(draw.uniform(0.02, 0.4))
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        codes.append(shipper.wait(pid))
-    assert KILLED in codes
-    assert shipper.run(lab=lab, study=study, folders=folders) == 0
-    assert_shipped_once(lab, study, len(folders))
-    assert all((folder / "shipped").exists() for folder in folders)
 
 
 @pytest.mark.faults

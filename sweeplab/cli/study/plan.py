@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from sweeplab import load_study
 from sweeplab.cli import options
-from sweeplab.cli.options import flag, option
+from sweeplab.cli.options import flag
 from sweeplab.cli.printing import (
     Answer,
     print_rows,
@@ -43,10 +43,6 @@ def plan(
     coordinates: Annotated[
         bool, flag("Check instead how activations grow with the width, on a page.", "--coordinates")
     ] = False,
-    widths: Annotated[
-        str | None,
-        option("N,…", "Values of n_embd for --coordinates.  [default: 1, 2, 4 and 8 times mup_base_width]"),
-    ] = None,
     cell: options.OneCell = None,
     bench: Annotated[bool, flag("Time the ways to train the largest cell on this CPU.", "--bench")] = False,
     allow_plugins: options.AllowPlugins = False,
@@ -78,7 +74,7 @@ def plan(
     if layers:
         return _count(file, changes, cell)
     if coordinates:
-        return _check_widths(file, changes, cell, widths, lab_folder(lab))
+        return _check_widths(file, changes, cell, lab_folder(lab))
     say_start(f"reading the data of {file}")
     from sweeplab.study.algorithms import settled_sampler
 
@@ -111,16 +107,12 @@ def _count(file: Path, changes: Sequence[str], cell: str | None) -> Answer:
     return {"cells": counted}, _print_cells
 
 
-def _check_widths(
-    file: Path, changes: Sequence[str], cell: str | None, widths: str | None, lab: Path
-) -> Answer:
+def _check_widths(file: Path, changes: Sequence[str], cell: str | None, lab: Path) -> Answer:
     from sweeplab.report.models import steepest_in_words, write_coordinates
     from sweeplab.runs.models import check_coordinates
 
-    allowed = "whole numbers above 0, such as 64,128,256"
-    asked = options.whole_numbers("--widths", widths, allowed) if widths is not None else []
     with progress() as update:
-        checked = check_coordinates(file, changes, cell, asked, say=update)
+        checked = check_coordinates(file, changes, cell, say=update)
     page = lab / "reports" / "coordinates.html"
     write_coordinates(checked, page)
     powers = [

@@ -431,9 +431,6 @@ def _difference_text(value: Any) -> str:
 def publish(
     name: options.StudyName,
     cell: options.OneCell = None,
-    as_name: Annotated[
-        str | None, option("MODEL", "Name in the registry.  [default: the study's]", "--as")
-    ] = None,
     lab: options.Lab = None,
 ) -> Answer:
     """Register the best trial's model in MLflow.
@@ -443,11 +440,11 @@ def publish(
 
     \b
     $ sweeplab publish small
-    $ sweeplab publish small --cell n_layer=1,n_embd=32 --as tiny
+    $ sweeplab publish small --cell n_layer=1,n_embd=32
     """
     from sweeplab.lab.describing import publish as register
 
-    model = register(find_study(lab, name), cell, as_name)
+    model = register(find_study(lab, name), cell)
     begun = "registered" if model.is_new else "is registered already"
     return asdict(model), lambda _: say(
         f"{model.name} version {model.version} {begun}, alias best, in {model.place}\n"
