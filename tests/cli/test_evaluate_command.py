@@ -30,7 +30,11 @@ def test_a_run_of_longer_reach(cli, folder: Path) -> None:
     (folder / "longer.yaml").write_text(text)
     assert cli("study", "run", "longer.yaml").code == 0
     found = json.loads(cli("evaluate", "longer", "--json").out)
-    assert [(row["times"], row["length"]) for row in found["length_extrapolation"]] == [(1, 8), (2, 16), (4, 32)]
+    assert [(row["times"], row["length"]) for row in found["length_extrapolation"]] == [
+        (1, 8),
+        (2, 16),
+        (4, 32),
+    ]
     assert not found["left_out"]
     said = cli("evaluate", "longer", "--report", "page.html")
     assert said.out.endswith("page.html written\n")
