@@ -165,11 +165,10 @@ def pairs(
         made: Any = function
         file = _file_of(made)
         corpus = corpus_of_files(name, meaning, keys, suffixes, made, **settings)
-        find, read = corpus.find, corpus.of_rows
-        assert read
+        find, read = corpus.find, corpus.pairs
         # Its own file is one of the files of the corpus, so that the texts are read again when it changes.
         corpus = replace(corpus, find=lambda path: [file, *find(path)])
-        add("corpus", name, replace(corpus, of_rows=lambda files, how: read(files[1:], how)))
+        add("corpus", name, replace(corpus, pairs=lambda files, how: read(files[1:], how)))
         return function
 
     return register

@@ -14,10 +14,9 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -26,15 +25,14 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from sweeplab.data.batches import NO_TARGET, DataKind, Pairs, Split, kind_of, limited
-from sweeplab.data.corpora import CORPORA, Texts
-from sweeplab.data.corpora.base import Files
+from sweeplab.data.corpora import CORPORA
+from sweeplab.data.corpora.base import Encoded, Files, Texts
 from sweeplab.data.corpora.large import LargeText, is_large
 from sweeplab.data.objectives import OBJECTIVES, check_fits, evaluated_on, make_objective
 from sweeplab.data.readers.source import (
     WHOLE,
     Source,
     checked,
-    in_bytes,
     pieces,
     token_files,
     token_splits,
@@ -49,8 +47,7 @@ from sweeplab.files import cache_folder, make_folder, read_bytes, write_whole
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import Hyperparameters
 
-OWN_KINDS = ("text", "pairs", "labels")  # of data; others are of plug-ins
-FORMAT = 4  # part of every digest: raise it when the same text would give other tokens or facts
+FORMAT = 5  # part of every digest: raise it when the same text would give other tokens or facts
 TOKEN = np.dtype("<u2")
 END = np.dtype("<i8")
 # A file written this shortly before its text was recorded may have been changed since without a change of
@@ -79,11 +76,11 @@ class Dataset:
     test: Split
     text_digest: str
     token_digest: str
-    n_characters: int
-    val_bytes: int
-    val_overlap: float
-    test_overlap: float
-    n_duplicates: int
+    n_characters: int = 0
+    val_bytes: int = 0
+    val_overlap: float = 0.0
+    test_overlap: float = 0.0
+    n_duplicates: int = 0
     n_documents: int = 0
     labels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -173,40 +170,48 @@ def prepare(
     reader = _named(CORPORA, "corpus", corpus)
     if trained is None and is_file_of_tokenizer(tokenizer):
         trained = tokenizer_in(Path(tokenizer))
-    tokenizer_key = _tokenizer_key(tokenizer, vocab_size) if trained is None else _digest(trained.to_json())
+    if trained is None:
+        kind = _named(TOKENIZERS, "tokenizer", tokenizer)
+        if vocab_size is not None and not issubclass(kind, LearnedTokenizer):
+            what = f"tokenizer {tokenizer} takes no vocab_size: the text determines its tokens"
+            raise WrongVocabulary(what)
+        tokenizer_key = _digest(tokenizer, vocab_size, kind.version)
+    else:
+        tokenizer_key = _digest(trained.to_json())
+
     of_split = {split: reader.files(place) for split, place in source.places.items()}
+    stamps = {split: _stamps(paths) for split, paths in of_split.items()}
+    known = folder / f"{_digest(corpus, stamps, source.fields, source.format, source.encoding)}.text"
+    changed = max(stamp[2] for each in stamps.values() for stamp in each)
+    with suppress(OSError):
+        if known.stat().st_mtime_ns - changed > SETTLED_NANOSECONDS:
+            texts_key = read_bytes(known).decode("ascii", "replace")
+            if dataset := open_cached(folder / _digest(tokenizer_key, texts_key)):
+                return dataset
+
     files: Files = of_split.get(WHOLE, of_split)
-    stamps = _stamps([file for paths in of_split.values() for file in paths])
-    how = [*source.reading_key, *(len(paths) for paths in of_split.values() if WHOLE not in of_split)]
-    key: list[Any] = [corpus, stamps]
-    if how:
-        key.append(how)
-    known = folder / f"{_digest(*key)}.text"
-
-    name = _remembered(known, newest=max(mtime for _, _, mtime in stamps))
-    if name and (dataset := open_cached(folder / _digest(tokenizer_key, name))):
-        return dataset
-
-    if is_large(reader, files):
-        with _writing(folder):
-            large = LargeText(files, source.reading)
-            name = large.digest
-            base = folder / _digest(tokenizer_key, name)
-            dataset = open_cached(base) or _built_large(base, large, tokenizer, vocab_size, trained)
-            write_whole(known, name.encode())
-        return dataset
-    texts = reader.texts(files, source.reading)
-    name = f"{texts.digest} {texts.n_duplicates}"
-    if texts.kind not in OWN_KINDS:
-        name += f" {texts.kind}"
-    if texts.notes:
-        name += f" {_digest(texts.notes)}"
-    base = folder / _digest(tokenizer_key, name)
     with _writing(folder):
-        dataset = open_cached(base) or _built(
-            base, texts, lambda: trained or _trained(tokenizer, vocab_size, texts)
-        )
-        write_whole(known, name.encode())
+        texts: Texts | LargeText
+        if is_large(reader, files):
+            texts = LargeText(of_split[WHOLE], source.reading)
+        else:
+            texts = reader.texts(files, source.reading)
+        texts_key = _digest(*texts.key)
+        base = folder / _digest(tokenizer_key, texts_key)
+        dataset = open_cached(base)
+        if dataset is None:
+            try:
+                if trained is None and issubclass(kind, LearnedTokenizer):
+                    trained = kind.train(texts.sample(), vocab_size)
+                elif trained is None:
+                    trained = kind.train(texts.characters)
+                with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                    dataset = _written(base, trained, texts.encoded(trained, Path(scratch)))
+            except ValueError as error:
+                if trained is None and vocab_size is not None:
+                    raise WrongVocabulary(str(error)) from error
+                raise BadInput(str(error)) from error
+        write_whole(known, texts_key.encode())
     return dataset
 
 
@@ -224,9 +229,9 @@ def _writing(folder: Path) -> Iterator[None]:
 
 def _of_tokens(place: str, tokenizer: str, vocab_size: int | None, folder: Path) -> Dataset:
     files = token_files(place, tokenizer if is_file_of_tokenizer(tokenizer) else "")
-    stamps = _stamps(files.files)
+    stamps = _stamps([file for file in (*files.arrays.values(), files.vocabulary) if file])
     base = folder / _digest("tokens", vocab_size, stamps)
-    is_settled = time.time_ns() - max(mtime for _, _, mtime in stamps) > SETTLED_NANOSECONDS
+    is_settled = time.time_ns() - max(stamp[2] for stamp in stamps) > SETTLED_NANOSECONDS
     if is_settled and (dataset := open_cached(base)):
         return dataset
     splits = token_splits(files)
@@ -239,31 +244,16 @@ def _of_tokens(place: str, tokenizer: str, vocab_size: int | None, folder: Path)
     n_tokens = checked(splits, vocabulary.vocab_size if is_known else None)
     if not is_known:
         vocabulary = IdsTokenizer(n_tokens)
+    of, val_bytes = "none: tokens are shown as numbers, and bits per byte unknown", 0
+    if not isinstance(vocabulary, IdsTokenizer):
+        lengths = vocabulary.byte_lengths()
+        val_bytes = sum(int(lengths[piece].sum()) for piece in pieces(splits[1]))
     if files.vocabulary:
-        of = f"{files.vocabulary.name}"
-    else:
-        of = "none: tokens are shown as numbers, and bits per byte unknown"
-    facts = {
-        "tokenizer": vocabulary.to_json(),
-        "n_characters": 0,
-        "val_bytes": in_bytes(vocabulary, splits[1]),
-        **dict.fromkeys(("val_overlap", "test_overlap", "n_duplicates"), 0),
-        "notes": (f"tokens of {several(len(files.arrays), 'file')}; vocabulary: {of}",),
-    }
+        of = files.vocabulary.name
+    notes = (f"tokens of {several(len(files.arrays), 'file')}; vocabulary: {of}",)
+    encoded = Encoded([pieces(split) for split in splits], {"val_bytes": val_bytes, "notes": notes})
     with _writing(folder):
-        return _written(base, [pieces(split) for split in splits], facts)
-
-
-def _tokenizer_key(tokenizer: str, vocab_size: int | None) -> str:
-    kind = _named(TOKENIZERS, "tokenizer", tokenizer)
-    name = tokenizer
-    if vocab_size is not None:
-        if not issubclass(kind, LearnedTokenizer):
-            raise WrongVocabulary(
-                f"tokenizer {tokenizer} takes no vocab_size: the text determines its tokens"
-            )
-        name = f"{tokenizer}-{vocab_size}"
-    return name + (f"@{kind.version}" if kind.version else "")
+        return _written(base, vocabulary, encoded)
 
 
 def _named(table: dict[str, T], what: str, name: str) -> T:
@@ -285,11 +275,38 @@ def _stamps(files: Sequence[Path]) -> list[tuple[str, int, int]]:
     return [(str(file), state.st_size, state.st_mtime_ns) for file, state in zip(files, states, strict=True)]
 
 
-def _remembered(known: Path, newest: int) -> str | None:
-    with suppress(OSError):
-        if known.stat().st_mtime_ns - newest > SETTLED_NANOSECONDS:
-            return read_bytes(known).decode("ascii", "replace")
-    return None
+def _written(base: Path, tokenizer: Tokenizer, encoded: Encoded) -> Dataset:
+    """Write the tokens of each split, and what is known of them; return the dataset."""
+    lengths: list[list[int]] = [[] for _ in encoded.splits]
+
+    def written() -> Iterator[memoryview]:
+        for split, of_split in zip(encoded.splits, lengths, strict=True):
+            for piece in split:
+                of_split.append(len(piece))
+                yield piece.astype(TOKEN, copy=False).data
+
+    write_whole(base.with_suffix(".tokens"), written())
+    facts: dict[str, Any] = {
+        "kind": "text",
+        "per_source": 1,
+        **encoded.facts,
+        "tokenizer": tokenizer.to_json(),
+    }
+    facts["sizes"] = [sum(of_split) for of_split in lengths]
+    ends: NDArray[np.int64] = np.zeros(0, END)
+    if facts["kind"] != "text":
+        facts["n_ends"] = [len(of_split) for of_split in lengths]
+        ends = np.concatenate([np.cumsum(of_split) for of_split in lengths]).astype(END)
+        write_whole(base.with_suffix(".ends"), ends.tobytes())
+    tokens = np.memmap(base.with_suffix(".tokens"), TOKEN, "r")
+    facts["token_digest"] = _token_digest(facts["sizes"], tokens, ends)
+    line = json.dumps({"text_digest": facts["token_digest"], **facts})
+    # Written last: without it, or with an older one that does not match the tokens, there is no dataset.
+    write_whole(base.with_suffix(".json"), f"{hashlib.sha256(line.encode()).hexdigest()}\n{line}".encode())
+    dataset = open_cached(base)
+    if dataset is None:
+        raise OSError("what was written reads back differently")
+    return dataset
 
 
 def open_cached(base: Path) -> Dataset | None:
@@ -299,138 +316,30 @@ def open_cached(base: Path) -> Dataset | None:
         if hashlib.sha256(line.encode()).hexdigest() != digest:
             return None
         facts = json.loads(line)
-        sizes, n_ends = facts.pop("sizes"), facts.pop("n_ends", None)
+        kind, per_source, sizes = (facts.pop(name) for name in ("kind", "per_source", "sizes"))
         tokens = np.memmap(base.with_suffix(".tokens"), TOKEN, "r")
         ends: NDArray[np.int64] = np.zeros(0, END)
-        if n_ends is not None:
+        if kind != "text":
             ends = np.memmap(base.with_suffix(".ends"), END, "r")
     except (OSError, ValueError):
         return None
-    if _token_digest(sizes, tokens.data, ends.data) != facts["token_digest"]:
+    if _token_digest(sizes, tokens, ends) != facts["token_digest"]:
         return None
     of_tokens = np.split(tokens, np.cumsum(sizes)[:-1])
-    splits: Sequence[Split] = of_tokens
-    if n_ends is not None:
-        parts = zip(of_tokens, np.split(ends, np.cumsum(n_ends)[:-1]), strict=True)
-        per_source = facts.pop("per_source", 1)
-        n_labels = len(facts.get("labels", ()))
-        kind = facts.pop("kind", "labels" if n_labels else "pairs")
-        splits = [Pairs(*each, n_labels, per_source, kind) for each in parts]
+    train: Split
+    val: Split
+    test: Split
+    train, val, test = of_tokens
     facts |= {name: tuple(facts.get(name, ())) for name in ("labels", "notes")}
-    train, val, test = splits
+    if kind != "text":
+        n_labels, of_split = len(facts["labels"]), np.split(ends, np.cumsum(facts.pop("n_ends"))[:-1])
+        parts = zip(of_tokens, of_split, strict=True)
+        train, val, test = (Pairs(part, ends, n_labels, per_source, kind) for part, ends in parts)
     return Dataset(load_tokenizer(facts.pop("tokenizer")), train, val, test, **facts)
 
 
-def _token_digest(sizes: Sequence[int], *contents: Any) -> str:
+def _token_digest(sizes: Sequence[int], tokens: NDArray[Any], ends: NDArray[Any]) -> str:
     digest = hashlib.sha256(json.dumps(sizes).encode())
-    for content in contents:
-        digest.update(content)
+    digest.update(tokens.data)
+    digest.update(ends.data)
     return digest.hexdigest()
-
-
-def _built(base: Path, texts: Texts, made: Callable[[], Tokenizer]) -> Dataset:
-    splits = texts.train, texts.val, texts.test
-    try:
-        trained = made()
-        tokens = [[*_encoded(trained, texts, split)] for split in splits]
-    except ValueError as error:
-        raise BadInput(str(error)) from error
-    facts = {
-        "tokenizer": trained.to_json(),
-        "text_digest": texts.digest,
-        "n_characters": texts.n_characters,
-        "val_bytes": texts.val_bytes,
-        **dict(zip(("val_overlap", "test_overlap"), texts.overlaps, strict=True)),
-        "n_documents": texts.n_documents,
-        "n_duplicates": texts.n_duplicates,
-    }
-    if texts.labels:
-        facts["labels"] = texts.labels
-    if texts.notes:
-        facts["notes"] = texts.notes
-    if texts.kind not in OWN_KINDS:
-        facts |= {"kind": texts.kind, "per_source": texts.targets.per_source}
-    if texts.of_pairs:
-        ends = [np.cumsum([len(text) for text in split]).astype(END) for split in tokens]
-    else:
-        ends = None
-    return _written(base, tokens, facts, ends)
-
-
-def _built_large(
-    base: Path, large: LargeText, tokenizer: str, vocab_size: int | None, trained: Tokenizer | None
-) -> Dataset:
-    try:
-        if trained is None:
-            kind = TOKENIZERS[tokenizer]
-            if issubclass(kind, LearnedTokenizer):
-                trained = kind.train(large.sample(), vocab_size, large.characters)
-            else:
-                trained = kind.train(large.characters)
-        with tempfile.TemporaryDirectory(dir=base.parent) as folder:
-            tokens, facts = large.encoded(trained, Path(folder))
-            return _written(base, tokens, {"tokenizer": trained.to_json(), **facts})
-    except ValueError as error:
-        raise BadInput(str(error)) from error
-
-
-def _written(
-    base: Path,
-    splits: Sequence[Iterable[NDArray[Any]]],
-    facts: dict[str, Any],
-    ends: Sequence[NDArray[Any]] | None = None,
-) -> Dataset:
-    """Write the tokens of each split, which come in pieces, and what is known of them; return the dataset."""
-    sizes = [0] * len(splits)
-
-    def written() -> Iterator[memoryview]:
-        for number, split in enumerate(splits):
-            for piece in split:
-                sizes[number] += len(piece)
-                yield piece.data
-
-    write_whole(base.with_suffix(".tokens"), written())
-    contents: list[Any] = [np.memmap(base.with_suffix(".tokens"), TOKEN, "r").data]
-    if ends is not None:
-        contents.append(np.concatenate(ends).tobytes())
-        write_whole(base.with_suffix(".ends"), contents[1])
-        facts["n_ends"] = list(map(len, ends))
-    digest = _token_digest(sizes, *contents)
-    line = json.dumps({"text_digest": digest, **facts, "sizes": sizes, "token_digest": digest})
-    # Written last: without it, or with an older one that does not match the tokens, there is no dataset.
-    write_whole(base.with_suffix(".json"), f"{hashlib.sha256(line.encode()).hexdigest()}\n{line}".encode())
-    dataset = open_cached(base)
-    if dataset is None:
-        raise OSError("what was written reads back differently")
-    return dataset
-
-
-def _encoded(tokenizer: Tokenizer, texts: Texts, split: Sequence[str]) -> Iterator[NDArray[Any]]:
-    """Yield the tokens of each text; for pairs, of source and target in turn."""
-    numbers = {name: number for number, name in enumerate(texts.labels)}
-    encode = texts.targets.encode
-    if encode:
-        for source, target in zip(split[::2], split[1::2], strict=True):
-            yield from (np.asarray(part).astype(TOKEN) for part in encode(tokenizer, source, target, numbers))
-        return
-    for text in split:
-        yield np.asarray(tokenizer.encode(text)).astype(TOKEN)
-
-
-def _trained(tokenizer: str, vocab_size: int | None, texts: Texts) -> Tokenizer:
-    """Return the tokenizer of a corpus; learned ones see only the training split, and none sees labels."""
-    kind = TOKENIZERS[tokenizer]
-    splits: tuple[Sequence[str], ...] = (texts.train, texts.val, texts.test)
-    if texts.of_pairs:
-        label = texts.targets.text
-        plain = ((label(text) if at % 2 else text for at, text in enumerate(split)) for split in splits)
-        splits = tuple([text for text in each if text] for each in plain)
-    if issubclass(kind, LearnedTokenizer):
-        try:
-            # One text per line, so that no token spans two texts.
-            return kind.train("\n".join(splits[0]), vocab_size, "".join(chain.from_iterable(splits[1:])))
-        except ValueError as error:
-            if vocab_size is None:
-                raise BadInput(str(error)) from error
-            raise WrongVocabulary(str(error)) from error
-    return kind.train("".join(chain.from_iterable(splits)))

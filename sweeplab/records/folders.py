@@ -9,17 +9,16 @@ import re
 import shlex
 import socket
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from sweeplab.data.task import DataSizes
 from sweeplab.errors import BadInput, DamagedFile, Problem, nearest
 from sweeplab.files import database_url, keep_inside, machine, opened, read_bytes, read_only_uri, write_whole
-from sweeplab.formatting import several
-from sweeplab.hyperparameters import canonical
+from sweeplab.formatting import several, several_named
 from sweeplab.permissions import STORAGE, allow, check_address, is_allowed, is_given
 from sweeplab.records.runs import FROM_A_COPY, Inside, RunFolder, RunState, known, reading
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from sqlalchemy import URL
 
 
+T = TypeVar("T")
 DEFAULT_LAB = "lab"
 NAMES = "a letter or digit, then letters, digits, . _ and -, at most 100"
 # Windows opens devices by these names, whatever the suffix.
@@ -273,8 +273,8 @@ class StudyFolder:
         if not self.plan_file.exists():
             return {}
         plan = self.read(self.plan_file)
-        planned: dict[str, Any] = next((each for each in plan["cells"] if each["cell"] == cell), {})
-        return {"dtype": plan["dtype"], "compile": planned.get("compile", False)}
+        compiled = (each.get("compile", False) for each in plan["cells"] if each["cell"] == cell)
+        return {"dtype": plan["dtype"], "compile": next(compiled, False)}
 
     @property
     def storage_url(self) -> str:
@@ -352,14 +352,17 @@ class StudyFolder:
             return f"put a copy of it back, or move {self.path} away and run the study again"
         return "put a copy of it back, or remove it and run the study again"
 
+    def _read(self, file: Path, made: Callable[[Any], T]) -> T:
+        with reading(file, self.cure_of(file)):
+            return made(json.loads(read_bytes(file)))
+
     def read(self, file: Path) -> dict[str, Any]:
         """Return the content of one of the study's JSON files.
 
         Raises:
             DamagedFile: it is gone or damaged.
         """
-        with reading(file, self.cure_of(file)):
-            return dict(json.loads(read_bytes(file)))
+        return self._read(file, dict)
 
     def read_study(self) -> str:
         """Return the text of the study file that the study was last run from.
@@ -394,8 +397,7 @@ class StudyFolder:
     @property
     def stored_name(self) -> str:
         """Return the study's name in its files; another one than its folder's after an interrupted rename."""
-        with reading(self.canonical_file, self.cure_of(self.canonical_file)):
-            return str(self.read(self.canonical_file)["name"])
+        return self._read(self.canonical_file, lambda study: str(study["name"]))
 
     @property
     def data(self) -> DataDescription:
@@ -404,8 +406,7 @@ class StudyFolder:
         Raises:
             DamagedFile: it is gone or damaged.
         """
-        with reading(self.data_file, self.cure_of(self.data_file)):
-            return DataDescription(**known(DataDescription, self.read(self.data_file)))
+        return self._read(self.data_file, lambda data: DataDescription(**known(DataDescription, data)))
 
     @property
     def baselines(self) -> dict[str, Any]:
@@ -421,24 +422,21 @@ class StudyFolder:
         """Return whether this is a study: it has a description, or has runs and lost its description."""
         return self.canonical_file.exists() or self._runs.exists()
 
-    def runs(self) -> Iterator[RunFolder]:
-        """Yield the folders of all runs that have started.
+    def runs(self, cell: str = "*", run: str = "*") -> Iterator[RunFolder]:
+        """Yield the folders of all runs that have started, or of those of a cell or a trial.
 
         Raises:
             DamagedFile: a run has ended, but its run.json is gone; or a link has the place of its folder.
         """
-        yield from self._started()
+        for folder in self._run_folders(cell, run):
+            if folder.has_started:
+                yield folder
+            elif folder.end_file.exists():
+                raise DamagedFile(folder.start_file, "it is gone, though the run has ended", FROM_A_COPY)
 
     def runs_of(self, cell: str, trial: int) -> Iterator[RunFolder]:
         """Yield the folders of one trial's runs, as `runs` does."""
-        yield from self._started(cell, f"{trial}-*")
-
-    def _started(self, *patterns: str) -> Iterator[RunFolder]:
-        for run in self._run_folders(*patterns):
-            if run.has_started:
-                yield run
-            elif run.end_file.exists():
-                raise DamagedFile(run.start_file, "it is gone, though the run has ended", FROM_A_COPY)
+        return self.runs(cell, f"{trial}-*")
 
     def _run_folders(self, cell: str = "*", run: str = "*") -> Iterator[RunFolder]:
         for folder in sorted(self._runs.glob(cell)):
@@ -447,10 +445,10 @@ class StudyFolder:
                 _check_no_link(path)
                 yield RunFolder(path)
 
-    def states(self, unfinished: RunState = RunState.WAITING) -> dict[str, int]:
-        """Count the runs by state."""
+    def states(self) -> dict[str, int]:
+        """Count the runs by state; those that have not ended wait."""
         ends = (run.read_end() for run in self.runs())
-        return dict(Counter(str(end.state if end else unfinished) for end in ends))
+        return dict(Counter(str(end.state if end else RunState.WAITING) for end in ends))
 
     @contextmanager
     def held(self, otherwise: str) -> Iterator[None]:
@@ -536,8 +534,7 @@ class StudyFolder:
         """
         if not self.elapsed_file.exists():
             return 0.0
-        with reading(self.elapsed_file, self.cure_of(self.elapsed_file)):
-            return float(self.read(self.elapsed_file)["seconds"])
+        return self._read(self.elapsed_file, lambda elapsed: float(elapsed["seconds"]))
 
     def write_elapsed(self, seconds: float) -> None:
         """Record how long the study has been run so far."""
@@ -551,7 +548,7 @@ def _check_no_link(folder: Path) -> None:
 
 
 # ------------------------------------------------------------------ the name of a cell, as a person writes it
-# Values in any order, only some of them, `1e-3` for `0.001`.
+
 
 MOST_NAMED = 10
 # A comma that begins another value: those within a value are quoted in names.
@@ -560,39 +557,22 @@ _BETWEEN = re.compile(r",(?=[^=,]+=)")
 
 def some_of(names: Collection[str]) -> str:
     """Write names in a line, at most ten."""
-    return ", ".join([*list(names)[:MOST_NAMED], *(["…"] if len(names) > MOST_NAMED else [])])
+    return several_named([*names], MOST_NAMED)
 
 
 def named_cell(study: str, cells: Collection[str], text: str) -> str:
-    """Return the cell that a text names: its name, or the values that no other cell has together.
+    """Return the cell that a text names: its name, or some of its values, in any order, that no other cell has.
 
     Raises:
         BadInput: no cell has these values, with the nearest; or several have them.
     """
     if text in cells:
         return text
-    asked = _values(text)
-    fitting = [cell for cell in cells if asked and _has(_values(cell), asked)]
+    asked = {part.strip() for part in _BETWEEN.split(text)}
+    fitting = [cell for cell in cells if asked <= {*_BETWEEN.split(cell)}]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        raise BadInput(
-            Problem(f"{several(len(fitting), 'cell')} of study {study} have {text}", some_of(fitting))
-        )
+        what = f"{several(len(fitting), 'cell')} of study {study} have {text}"
+        raise BadInput(Problem(what, some_of(fitting)))
     raise BadInput(Problem(f"study {study} has no cell {text!r}", some_of(cells), nearest(text, cells)))
-
-
-def _values(name: str) -> dict[str, str]:
-    pairs = (part.partition("=") for part in _BETWEEN.split(name))
-    return {canonical(key.strip()): value.strip() for key, equals, value in pairs if equals}
-
-
-def _has(values: Mapping[str, str], asked: Mapping[str, str]) -> bool:
-    return all(name in values and _is_same(text, values[name]) for name, text in asked.items())
-
-
-def _is_same(one: str, other: str) -> bool:
-    try:
-        return one == other or float(one) == float(other)
-    except ValueError:
-        return False

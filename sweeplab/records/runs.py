@@ -230,7 +230,7 @@ class RunEnd:
     train_flops: float = 0.0
     wall_seconds: float = 0.0
     grad_accum: int | None = None
-    value: float | None
+    value: float | None = None
     error: str | None = None
     ending: TrialEnding
 
@@ -243,26 +243,20 @@ class RunEnd:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """Read the record; if it lacks its trial's ending, as audits once did, the run's own is used."""
-        ending = record.get("ending") or {"outcome": record["state"], "value": record["value"]}
-        others = {name: value for name, value in record.items() if name not in cls.__dataclass_fields__}
-        best = {
-            name.removeprefix("best_"): value
-            for name, value in others.items()
-            if name.startswith("best_") and value is not None
-        }
-        typed = {"state": RunState(record["state"]), "best": best, "ending": TrialEnding.from_json(ending)}
-        return cls(**known(cls, record) | typed)
+        """Read the record."""
+        best = {}
+        for name, value in record.items():
+            if name not in cls.__dataclass_fields__ and name.startswith("best_"):
+                best[name.removeprefix("best_")] = value
+        ending = TrialEnding.from_json(record["ending"])
+        return cls(
+            **known(cls, record) | {"state": RunState(record["state"]), "best": best, "ending": ending}
+        )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record as end.json has it, without measures that the task or the model does not have."""
-        record: dict[str, Any] = {}
-        for name, value in asdict(self).items():
-            if name == "best":
-                record |= {f"best_{each}": measure for each, measure in value.items()}
-            elif value is not None or name not in (*END_MEASURES, "grad_accum"):
-                record[name] = value
-        return record
+        """Return the record as end.json has it, without what was not measured or did not happen."""
+        record = {name: value for name, value in asdict(self).items() if value is not None}
+        return record | {f"best_{name}": measure for name, measure in record.pop("best").items()}
 
 
 def run_key(cell: str, trial: int, seed: int) -> str:
@@ -314,10 +308,9 @@ class RunFolder:
     @property
     def tracked(self) -> str:
         """Return where tracking has the run; an empty text if it was not sent."""
-        try:
-            return read_bytes(self.tracked_file).decode("utf-8", "replace")
-        except FileNotFoundError:
+        if not self.tracked_file.exists():
             return ""
+        return read_bytes(self.tracked_file).decode("utf-8", "replace")
 
     @property
     def tracked_id(self) -> str:
@@ -388,12 +381,10 @@ class RunFolder:
         Raises:
             DamagedFile: end.json is damaged.
         """
-        try:
-            content = read_bytes(self.end_file)
-        except FileNotFoundError:
+        if not self.end_file.exists():
             return None
         with reading(self.end_file, FROM_A_COPY):
-            return RunEnd.from_json(json.loads(content))
+            return RunEnd.from_json(json.loads(read_bytes(self.end_file)))
 
     def log(self, iteration: int, entry: Mapping[str, Any]) -> None:
         """Add what a callback has logged at an iteration, for tracking: numbers by name, or the name of a file."""
@@ -418,19 +409,16 @@ class RunFolder:
     def take_back_end(self, promoted: int | None) -> RunEnd | None:
         """Remove the end with which a run was pruned, if its trial was `promoted` from there; return any other end."""
         end = self.read_end()
-        if (
-            end
-            and promoted is not None
-            and end.ending.outcome is RunState.PRUNED
-            and end.iteration <= promoted
-        ):
-            self.end_file.unlink()
-            return None
-        return end
+        if end is None or promoted is None:
+            return end
+        if end.ending.outcome is not RunState.PRUNED or end.iteration > promoted:
+            return end
+        self.end_file.unlink()
+        return None
 
     def checkpoint(self) -> Path | None:
         """Return the folder of the run's checkpoint, or None."""
-        return next((self.path / name for name in ("best", "last") if (self.path / name).is_dir()), None)
+        return next((place for name in ("best", "last") if (place := self.path / name).is_dir()), None)
 
     def checkpoint_at(self, iteration: int) -> Path:
         """Return the folder of a series' checkpoint at an iteration."""
@@ -473,14 +461,13 @@ def _point(line: bytes) -> CurvePoint | None:
     # Points are flat: after a cut-off line without its newline, the last brace opens the whole one.
     try:
         record = json.loads(line[max(line.rfind(b"{"), 0) :])
-    except (ValueError, RecursionError):
+        counts = {name: record[name] for name in COUNTS}
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    # Skip a line without these fields, or with anything that is not a number.
-    if not isinstance(record, dict) or not record.keys() >= COUNTS.keys():
-        return None
-    counted = all(type(record[name]) in kinds and 0 <= record[name] < 2**53 for name, kinds in COUNTS.items())
-    measured = all(each is None or _is_number(each) for each in known(CurvePoint, record).values())
-    if not (counted and measured):
+    for name, value in counts.items():
+        if type(value) not in COUNTS[name] or not 0 <= value < 2**53:
+            return None
+    if not all(each is None or _is_number(each) for each in known(CurvePoint, record).values()):
         return None
     return CurvePoint.from_json(record)
 
@@ -497,11 +484,7 @@ def reading(file: Path, cure: str) -> Iterator[None]:
     except OSError as error:
         raise DamagedFile(file, error.strerror or str(error), cure) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        why = "unexpected content"
-        if isinstance(error, KeyError):
-            why = f"no {error}"
-        elif isinstance(error, ValueError):
-            why = str(error).partition("\n")[0]
+        why = f"no {error}" if isinstance(error, KeyError) else str(error).partition("\n")[0]
         raise DamagedFile(file, f"it cannot be read ({why})", cure) from error
 
 
@@ -516,10 +499,11 @@ def _json(content: Mapping[str, Any]) -> bytes:
 
 def _finite(content: Mapping[str, Any]) -> dict[str, Any]:
     """Replace numbers that are not finite, which JSON cannot write."""
-    infinite = {
-        name for name, value in content.items() if isinstance(value, float) and not math.isfinite(value)
-    }
-    return dict(content) | dict.fromkeys(infinite)
+    finite = dict(content)
+    for name, value in content.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            finite[name] = None
+    return finite
 
 
 Norms = tuple[float | None, float | None, float | None]
@@ -536,11 +520,11 @@ class GradientPoint:
     layers: Mapping[str, Norms]
 
 
-def append_gradients(folder: RunFolder, points: Iterable[GradientPoint]) -> None:
+def append_gradients(folder: RunFolder, points: Sequence[GradientPoint]) -> None:
     """Append points to a run's file."""
-    lines = [{"iteration": point.iteration, **point.layers} for point in points]
+    lines = [json_ready({"iteration": point.iteration, **point.layers}) for point in points]
     if lines:
-        append_lines(folder.gradients_file, [json.dumps(json_ready(line)) for line in lines])
+        append_lines(folder.gradients_file, map(json.dumps, lines))
 
 
 def read_gradients(folder: RunFolder) -> list[GradientPoint]:
@@ -553,15 +537,8 @@ def read_gradients(folder: RunFolder) -> list[GradientPoint]:
 def _gradients(line: bytes) -> GradientPoint | None:
     try:
         record = json.loads(line)
-        iteration, layers = int(record.pop("iteration")), {}
-        for name, (gradient, update, weights) in record.items():
-            layers[name] = (_number(gradient), _number(update), _number(weights))
+        iteration = int(record.pop("iteration"))
+        layers = {name: (gradient, update, weights) for name, (gradient, update, weights) in record.items()}
     except (ValueError, KeyError, TypeError, AttributeError):  # a kill may have cut the line off
         return None
     return GradientPoint(iteration, layers)
-
-
-def _number(value: Any) -> float | None:
-    if value is None:
-        return None
-    return float(value)

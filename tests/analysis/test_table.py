@@ -56,7 +56,12 @@ def write(folder: Path, key: str, state: str) -> Path:
             losses = {"val_loss": 4 - at / 16} | ({"train_loss": 3 - at / 16} if at else {})
             points.write(json.dumps(line | losses) + "\n")
     end = {"state": state, "iteration": 20, "best_val_loss": 2.75, "final_val_loss": 2.75, "value": 2.75}
-    end |= {"train_tokens": 1280, "train_flops": 3e19, "wall_seconds": 20.5, "error": None}
+    end |= {
+        "train_tokens": 1280,
+        "train_flops": 3e19,
+        "wall_seconds": 20.5,
+        "ending": {"outcome": state, "value": 2.75},
+    }
     if state == "diverged":
         end["final_val_loss"] = math.nan
     if state:

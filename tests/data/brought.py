@@ -50,9 +50,7 @@ IDS = np.array([CHARACTERS.index(character) for character in TEXT], np.uint16)
 
 
 def meta(protocol: int = 4) -> bytes:
-    itos = dict(enumerate(CHARACTERS))
-    stoi = {character: number for number, character in itos.items()}
-    return pickle.dumps({"vocab_size": len(itos), "itos": itos, "stoi": stoi}, protocol)
+    return pickle.dumps({"vocab_size": len(CHARACTERS), "itos": dict(enumerate(CHARACTERS))}, protocol)
 
 
 def npy() -> bytes:
@@ -89,23 +87,14 @@ TEXTS: dict[str, bytes] = {
 
 def broken(content: bytes, seed: int) -> bytes:
     """Return a file with a few of its bytes changed, cut, repeated or put elsewhere; always the same for a seed."""
-    draw, made = random.Random(seed), bytearray(content)
+    draw, made = random.Random(seed), content
     for _ in range(draw.randint(1, 6)):
         at = draw.randrange(len(made) or 1)
         length = draw.choice([1, 1, 2, 8, 64, 1024])
-        match draw.randrange(6):
-            case 0:
-                made[at : at + 1] = bytes([draw.randrange(256)])
-            case 1:
-                del made[at : at + length]
-            case 2:
-                made[at:at] = made[at : at + length]
-            case 3:
-                del made[at:]
-            case 4:
-                made[at:at] = draw.randbytes(length)
-            case _:
-                made[at : at + 4] = draw.choice(
-                    [b"\0\0\0\0", b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b'"', b"\n"]
-                )
-    return bytes(made)
+        before, part, after = made[:at], made[at : at + length], made[at + length :]
+        odd = draw.choice([b"\0\0\0\0", b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b'"', b"\n"])
+        changes = [draw.randbytes(1) + part[1:], b"", 2 * part, draw.randbytes(length) + part, odd + part[4:]]
+        made = before
+        if draw.randrange(6):
+            made += draw.choice(changes) + after
+    return made

@@ -59,15 +59,13 @@ def sources(dataset: Dataset) -> dict[str, str]:
 def test_rows_of_every_format_are_documents(folder: Path, name: str) -> None:
     (folder / name).write_bytes(TABLES[name]())
     dataset = read(path=name, tokenizer="char")
-    assert dataset.n_documents == len(DOCUMENTS)
+    assert (dataset.n_documents, dataset.notes) == (len(DOCUMENTS), ("rows: content (1 file)",))
     assert words_of(text_of(dataset)) == words_of(" ".join(DOCUMENTS))
-    assert dataset.notes == ("rows: content (1 file)",)
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_text_is_read_in_its_encoding(folder: Path, name: str) -> None:
     (folder / name).write_bytes(TEXTS[name])
-    assert text_of(read(path=name)).replace("\n", "") != ""
     assert words_of(text_of(read(path=name))) == words_of(TEXT)
 
 
@@ -93,9 +91,6 @@ PAIRS = {
     "a.jsonl": b"".join(b'{"prompt": "p%d", "completion": "c%d"}\n' % (n, n) for n in range(30)),
     "a.csv": b"Question,Answer\n" + b"".join(b"p%d,c%d\n" % (n, n) for n in range(30)),
     "a.tsv": b"source\ttarget\n" + b"".join(b"p%d\tc%d\n" % (n, n) for n in range(30)),
-    "a.json": json.dumps(
-        [{"instruction": f"p{n}", "input": "", "output": f"c{n}"} for n in range(30)]
-    ).encode(),
 }
 
 
@@ -107,8 +102,10 @@ def test_pairs_are_known_by_their_fields(folder: Path, name: str) -> None:
 
 def test_fields_may_be_named_and_an_instruction_has_its_input(folder: Path) -> None:
     rows = [{"instruction": f"add {n}", "input": "to 1", "output": str(n + 1)} for n in range(30)]
+    rows[4]["input"] = ""
     (folder / "a.json").write_text(json.dumps(rows))
-    assert sources(read(path="a.json"))["add 3\n\nto 1"] == "4"
+    found = sources(read(path="a.json"))
+    assert (found["add 3\n\nto 1"], found["add 4"]) == ("4", "5")
     assert sources(read(path="a.json", field=["output", "instruction"]))["4"] == "add 3"
     assert "add 3" in text_of(read(path="a.json", field="instruction"))
     with pytest.raises(BadInput, match=r"no field inptu, but instruction, input.*did you mean 'input'"):
@@ -123,20 +120,16 @@ def test_fields_may_be_named_and_an_instruction_has_its_input(folder: Path) -> N
         ("a.txt", b"caf\xe9 au lait and more", {}, r"not UTF-8: byte 3 is 0xe9; allowed: UTF-8; data.encoding"),
         ("a.txt", b" \n\t\n", {}, "a.txt is empty"),
         ("a.txt", b"aaaa", {}, "a.txt consists of one repeated character, 'a'"),
-        ("a.txt", "café au lait".encode("latin-1"), {"encoding": "ascii"}, "data.encoding is unknown"),
+        ("a.txt", b"words", {"encoding": "utf8"}, "data.encoding is unknown.*did you mean 'utf-8'"),
         ("a.txt", b"too short", {}, "9 characters: too few for three splits; allowed: at least 10"),
         ("a.txt", b"PK\x03\x04\0zip", {}, "not a text: byte 4 is 0"),
-        ("a.txt", b"%PDF-1.4 plain words", {}, "begins as a PDF, RTF or tar file"),
         ("a.txt", b"n" * 257 + b"ustar  words", {}, "begins as a PDF, RTF or tar file"),
-        ("a.txt", pickle.dumps([1]), {}, r"not UTF-8: byte 0 is 0x80|not a text"),
-        ("a.txt", b"words", {"encoding": "utf8"}, "data.encoding is unknown.*did you mean 'utf-8'"),
         ("a.txt.gz", gzip.compress(b"words" * 99, mtime=0)[:-12], {}, "a.txt.gz is damaged"),
         ("a.parquet", b"PAR1" + bytes(99) + b"PAR1", {}, "no whole parquet file"),
         ("a.jsonl", b"", {}, "a.jsonl is empty"),
         ("a.json", b"[1", {}, "a.json is not JSON"),
         ("a.jsonl", b'{"a": 1, "b": "x", "c": "y"}', {}, r"no field text, but a, b, c; allowed: data.field: b, or"),
         ("a.jsonl", b'{"text": "a"}\n{"text": 3}\n', {}, r"a.jsonl:2: line 2 has a text that is int"),
-        ("a.csv", b'text\n"open', {}, "a.csv"),
         ("a.txt", b"words", {"tokens": "."}, "data has path and tokens; allowed: one of"),
         ("a.txt", b"words", {"tokenizer": "ids"}, "tokenizer ids without tokens"),
     ],
@@ -209,35 +202,28 @@ def test_a_folder_of_datasets_has_its_splits(folder: Path) -> None:
 # ------------------------------------------------------------------ tokens and tokenizers
 
 
-def bins(folder: Path, **files: bytes) -> None:
+def bins(folder: Path, meta_pkl: bytes) -> None:
     (folder / "train.bin").write_bytes(IDS[:3000].tobytes())
     (folder / "val.bin").write_bytes(IDS[3000:].tobytes())
-    for name, held in files.items():
-        (folder / name.replace("_", ".")).write_bytes(held)
+    (folder / "meta.pkl").write_bytes(meta_pkl)
 
 
 @pytest.mark.parametrize("protocol", [2, 4, 5])
 def test_nanogpts_files_are_read_with_their_vocabulary(folder: Path, protocol: int) -> None:
-    bins(folder, meta_pkl=meta(protocol))
+    bins(folder, meta(protocol))
     dataset = read(**section_of(".", Path()))
-    assert dataset.tokenizer.decode(dataset.train) == TEXT[:3000]
-    assert dataset.tokenizer.decode(dataset.val) + dataset.tokenizer.decode(dataset.test) == TEXT[3000:]
-    assert isinstance(dataset.train, np.memmap) and dataset.val_bytes == len(
-        TEXT[3000 : 3000 + len(dataset.val)].encode()
-    )
-    (folder / "meta.pkl").write_bytes(b"x")
-    with pytest.raises(BadInput, match=r"meta.pkl is not read: .*; allowed: meta.json in its place"):
-        read(tokens=".")
+    decode, n_val = dataset.tokenizer.decode, len(dataset.val)
+    assert decode(dataset.train) == TEXT[:3000]
+    assert decode(dataset.val) + decode(dataset.test) == TEXT[3000:]
+    assert isinstance(dataset.train, np.memmap)
+    assert dataset.val_bytes == len(TEXT[3000 : 3000 + n_val].encode())
 
 
 def test_tokens_without_a_vocabulary_are_numbers(folder: Path) -> None:
     (folder / "ids.npy").write_bytes(npy())
-    dataset = read(tokens="ids.npy")
+    dataset, size = read(tokens="ids.npy"), len(IDS)
     assert (dataset.tokenizer.name, dataset.tokenizer.vocab_size) == ("ids", int(IDS.max()) + 1)
-    assert [len(dataset.train), len(dataset.val)] == [
-        len(IDS) * 8 // 10,
-        len(IDS) * 9 // 10 - len(IDS) * 8 // 10,
-    ]
+    assert [len(dataset.train), len(dataset.val)] == [size * 8 // 10, size * 9 // 10 - size * 8 // 10]
     assert read(tokens="ids.npy", vocab_size=500).tokenizer.vocab_size == 500
     with pytest.raises(BadInput, match=r"token \d+ is not in a vocabulary of 9; allowed: 0 to 8"):
         read(tokens="ids.npy", vocab_size=9)
@@ -245,9 +231,11 @@ def test_tokens_without_a_vocabulary_are_numbers(folder: Path) -> None:
     np.save("real.npy", np.zeros(9))
     np.save("objects.npy", np.array([{}], object), allow_pickle=True)
     (folder / "train.bin").write_bytes(IDS.astype(np.uint32).tobytes())
+    (folder / "odd.bin").write_bytes(b"odd")
     for place, says in {
         "pairs.npy": "one row of whole numbers", "real.npy": "float64", "objects.npy": "Python objects",
-        ".": "seems to have numbers of 32 bits", "none": "there are no tokens at .*none",
+        "odd.bin": "3 bytes; allowed: 2 for each", ".": "seems to have numbers of 32 bits",
+        "none": "there are no tokens at .*none",
     }.items():  # fmt: skip
         with pytest.raises(BadInput, match=says):
             read(tokens=place)
@@ -267,8 +255,8 @@ def test_no_pickle_is_executed(folder: Path, protocol: int) -> None:
             plain_pickle(pickle.dumps(held, protocol))
     with pytest.raises(ValueError, match="too large"):  # 64 GB for four bytes
         plain_pickle(b"\x80\x02}r\xff\xff\xff\xff.")
-    bins(folder, meta_pkl=pickle.dumps({"itos": Attack()}, protocol))
-    with pytest.raises(BadInput, match=r"meta\.pkl is not read"):
+    bins(folder, pickle.dumps({"itos": Attack()}, protocol))
+    with pytest.raises(BadInput, match=r"meta\.pkl is not read: .*; allowed: a meta\.json"):
         read(tokens=".")
     assert not (folder / "attacked").exists()
 
@@ -332,13 +320,12 @@ KINDS: dict[str, Any] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_files", [50, 2000])
 @pytest.mark.parametrize("name", KINDS)
-def test_a_broken_file_is_read_or_one_line(folder: Path, name: str, n_files: int) -> None:
+def test_a_broken_file_is_read_or_one_line(folder: Path, name: str) -> None:
     whole = KINDS[name]()
     path = folder / name
-    bins(folder)
-    for seed in range(n_files):
+    bins(folder, b"")
+    for seed in range(500):
         path.write_bytes(broken(whole, seed))
         try:
             if name.endswith((".pkl", ".npy")):

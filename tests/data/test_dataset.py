@@ -1,62 +1,87 @@
+"""What a dataset has of text and of pairs, when it is built again, and what a loss on it is in bits a byte."""
+
 import json
+import math
 import os
 import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from data.conftest import AN_HOUR, TEXT, write
 
+from sweeplab.data.batches import Pairs, limited
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.dataset import Dataset, prepare
 from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.hyperparameters import Hyperparameters
 
+TEXT = "".join(f"{number} naïve cafés, " for number in range(2000))
+FRENCH = {"one": "un", "two": "deux", "three": "trois", "four": "quatre", "five": "cinq é"}
+AN_HOUR = 3600 * 10**9
 
-def next_token(block_size: int) -> Hyperparameters:
-    return Hyperparameters(objective="next_token", block_size=block_size, batch_size=2, vocab_size=300)
+
+def write(path: Path, text: str, age: int = AN_HOUR) -> Path:
+    path.write_bytes(text.encode())
+    time = path.stat().st_mtime_ns - age
+    os.utime(path, ns=(time, time))
+    return path
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write(tmp_path / "text.txt", TEXT)
+
+
+@pytest.fixture
+def french(tmp_path: Path) -> Path:
+    return write(tmp_path / "french.tsv", "".join(f"{source}\t{FRENCH[source]}\n" for source in FRENCH))
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def splits_of(dataset: Dataset) -> list[Any]:
+    return [dataset.train, dataset.val, dataset.test]
 
 
 def characters_of(dataset: Dataset) -> list[str]:
-    splits = dataset.train, dataset.val, dataset.test
-    return sorted("".join(dataset.tokenizer.decode(split) for split in splits))
+    return sorted("".join(map(dataset.tokenizer.decode, splits_of(dataset))))
+
+
+def pairs_of(dataset: Dataset, pairs: Pairs) -> list[tuple[str, str]]:
+    parts = np.split(np.asarray(pairs.tokens), pairs.ends)[:-1]
+    assert pairs.lengths.ravel().tolist() == [len(part) for part in parts]
+    texts = [*map(dataset.tokenizer.decode, parts)]
+    return [*zip(texts[::2], texts[1::2], strict=True)]
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
-def test_splits_are_the_corpus_own_whatever_the_tokenizer(file: Path, cache: Path, tokenizer: str) -> None:
+def test_splits_are_the_corpus_own_whatever_the_tokenizer(
+    file: Path, french: Path, cache: Path, tokenizer: str
+) -> None:
     dataset = prepare("text", tokenizer, str(file), cache)
     texts = CORPORA["text"].texts([file])
-    for split in ("train", "val", "test"):
-        assert [dataset.tokenizer.decode(getattr(dataset, split))] == getattr(texts, split)
-    assert dataset.n_characters == len(TEXT)
-    assert dataset.val_bytes == len(texts.val[0].encode())
-    assert dataset.text_digest == texts.digest
-    assert dataset.token_digest != texts.digest
-    assert [dataset.val_overlap, dataset.test_overlap] == texts.overlaps
-    assert dataset.n_duplicates == 0
-
-
-def test_tokens_are_mapped_and_cannot_be_written(file: Path, cache: Path) -> None:
-    dataset = prepare("text", "char", str(file), cache)
-    for split in (dataset.train, dataset.val, dataset.test):
-        assert isinstance(split, np.memmap)
-        assert split.dtype == np.uint16
+    for mapped, text in zip(splits_of(dataset), (texts.train, texts.val, texts.test), strict=True):
+        assert [dataset.tokenizer.decode(mapped)] == text
+        assert isinstance(mapped, np.memmap) and mapped.dtype == np.uint16
         with pytest.raises(ValueError, match="read-only"):
-            split[0] = 1
+            mapped[0] = 1
+    facts = dataset.n_characters, dataset.val_bytes, dataset.text_digest, dataset.n_duplicates
+    assert facts == (len(TEXT), len(texts.val[0].encode()), texts.digest, 0)
+    assert [dataset.val_overlap, dataset.test_overlap] == texts.overlaps
 
-
-def test_a_prepared_text_is_neither_read_nor_built_again(file: Path, cache: Path) -> None:
-    first = prepare("text", "char", str(file), cache)
-    written = {each: each.stat().st_mtime_ns for each in cache.iterdir()}
-    time = file.stat().st_mtime_ns
-    file.write_bytes(b"\xff" * file.stat().st_size)  # whoever reads this is told that it is not UTF-8
-    os.utime(file, ns=(time, time))
-    assert prepare("text", "char", str(file), cache).token_digest == first.token_digest
-    assert {each: each.stat().st_mtime_ns for each in cache.iterdir()} == written
+    pairs = prepare("pairs", tokenizer, str(french), cache)
+    train, val, test = (pairs_of(pairs, split) for split in splits_of(pairs))
+    assert (len(train), len(val), len(test), pairs.kind) == (3, 1, 1, "pairs")
+    assert dict(train + val + test) == FRENCH
+    assert pairs.val_bytes == len(val[0][1].encode())
+    assert pairs.val_targets == len(pairs.tokenizer.encode(val[0][1])) + 1
 
 
 def test_a_changed_file_gives_a_new_digest(file: Path, cache: Path) -> None:
@@ -83,36 +108,34 @@ def flip_a_byte(path: Path) -> None:
     path.write_bytes(content)
 
 
-def cut_short(path: Path, keep: Callable[[int], int]) -> None:
-    os.truncate(path, keep(path.stat().st_size))
+def cut_short(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
 
 
-@pytest.mark.parametrize("which", ["*.tokens", "*.json"])
-@pytest.mark.parametrize(
-    "damage",
-    [
-        pytest.param(lambda path: cut_short(path, lambda size: size - 1), id="one byte short"),
-        pytest.param(flip_a_byte, id="a flipped bit"),
-        pytest.param(Path.unlink, id="gone"),
-    ],
-)
-def test_a_damaged_cache_is_built_again(
-    file: Path, cache: Path, which: str, damage: Callable[[Path], None]
+@pytest.mark.parametrize("damage", [cut_short, flip_a_byte, Path.unlink])
+@pytest.mark.parametrize("which", ["*.tokens", "*.json", "*.ends"])
+def test_a_whole_cache_is_used_and_a_damaged_one_built_again(
+    french: Path, cache: Path, which: str, damage: Any
 ) -> None:
-    first = prepare("text", "char", str(file), cache)
+    first = prepare("pairs", "char", str(french), cache)
+    trained, time = pairs_of(first, first.train), french.stat().st_mtime_ns
+    written = {each: each.stat().st_mtime_ns for each in cache.iterdir()}
+    whole = french.read_bytes()
+    french.write_bytes(b"\xff" * len(whole))  # whoever reads this is told that it is not UTF-8
+    os.utime(french, ns=(time, time))
+    assert prepare("pairs", "char", str(french), cache).token_digest == first.token_digest
+    assert {each: each.stat().st_mtime_ns for each in cache.iterdir()} == written
+    write(french, whole.decode())
     (damaged,) = cache.glob(which)
-    whole = damaged.read_bytes()
+    content = damaged.read_bytes()
     damage(damaged)
-    again = prepare("text", "char", str(file), cache)
-    assert damaged.read_bytes() == whole
-    assert again.token_digest == first.token_digest
-    assert characters_of(again) == sorted(TEXT)
+    again = prepare("pairs", "char", str(french), cache)
+    assert damaged.read_bytes() == content and pairs_of(again, again.train) == trained
 
 
 PREPARE_TOGETHER = """
-import json, os, sys, threading
+import json, sys, threading
 from pathlib import Path
-from typing import Any
 from sweeplab.data import dataset
 from sweeplab.data.tokenizers import TOKENIZERS, ByteTokenizer
 
@@ -136,30 +159,26 @@ print(json.dumps([made.text_digest, made.token_digest, len(made.train), len(made
 def start(code: str, *arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", code, *map(str, arguments)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
     return process
 
 
 def test_processes_that_prepare_together_build_once_and_agree(
     file: Path, cache: Path, tmp_path: Path
 ) -> None:
-    log = tmp_path / "log"
-    processes = [start(PREPARE_TOGETHER, file, cache, log) for _ in range(3)]
+    processes = [start(PREPARE_TOGETHER, file, cache, tmp_path / "log") for _ in range(3)]
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    answers = [process.communicate(timeout=300)[0] for process in processes]
-    assert log.read_text() == "built\n"
-    assert len(set(answers)) == 1
-    assert json.loads(answers[0])[0] == CORPORA["text"].texts([file]).digest
+    (answer,) = {process.communicate(timeout=300)[0] for process in processes}
+    assert (tmp_path / "log").read_text() == "built\n"
+    assert json.loads(answer)[0] == CORPORA["text"].texts([file]).digest
 
 
 WRITE_FOR_EVER = """
 import itertools, sys
 from pathlib import Path
-from typing import Any
 from sweeplab.files import write_whole
 print("ready", flush=True)
 for content in itertools.cycle([b"a" * 2_000_000, b"b" * 1_000_000]):
@@ -183,10 +202,7 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
 PREPARE_WITHOUT_ROOM = """
 import resource, sys
 from pathlib import Path
-from typing import Any
 from sweeplab.data.dataset import prepare
-from sweeplab.data.objectives import make_objective
-from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.errors import BadInput
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:
@@ -201,4 +217,47 @@ def test_no_room_for_the_tokens_is_one_line_and_leaves_nothing(file: Path, cache
     answer = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert answer.stdout.startswith(f"cannot write tokens to {cache}"), answer.stderr
     assert answer.stdout.count("\n") == 1
-    assert [each.name for each in cache.iterdir() if each.suffix != ".lock" and each.name != ".lock"] == []
+    assert [each.name for each in cache.iterdir()] == [".lock"]
+
+
+def test_a_learned_tokenizer_sees_the_training_split_alone(file: Path, cache: Path) -> None:
+    write(file, " ".join(f"w{number}" for number in range(3_000) for _ in range(5)))
+    dataset = prepare("text", "word", str(file), cache)
+    known = {word.strip() for word in dataset.tokenizer.to_json()["words"]}
+    train, val, test = ({*dataset.tokenizer.decode(split).split()} for split in splits_of(dataset))
+    assert len(known & train) > 2_000 and val - train and test - train
+    assert not known & (val - train) and not known & (test - train)
+
+
+def test_bits_per_byte_count_the_bytes_of_the_targets_alone(file: Path, french: Path, cache: Path) -> None:
+    text = prepare("text", "byte", str(file), cache)
+    values = Hyperparameters(objective="next_token", block_size=8, batch_size=2, vocab_size=300)
+    assert text.bits_per_byte(math.log(256), values) == pytest.approx(8)
+    pairs = prepare("pairs", "byte", str(french), cache)
+    bits = pairs.bits_per_byte(math.log(256), Hyperparameters(objective="pairs", vocab_size=260))
+    assert bits == pytest.approx(8 * (pairs.val_bytes + 1) / pairs.val_bytes), "the end has to be found too"
+    shares = {"mask_share": 0.15, "span_length": 3.0, "vocab_size": 260}
+    values = Hyperparameters(objective="span", block_size=32, **shares)
+    # 5 hidden bytes in 2 spans: 5 bytes, 2 sentinels and the end have to be found.
+    assert text.bits_per_byte(1.0, values) == pytest.approx(8 / 5 / math.log(2))
+    assert text.bits_per_byte(1.0, values.replace(objective="masked")) == pytest.approx(1 / math.log(2))
+
+
+@pytest.mark.parametrize("of_pairs", [False, True])
+def test_a_part_of_the_training_split_is_spread_over_it_and_has_every_smaller_part(of_pairs: bool) -> None:
+    whole: Any = np.arange(50_000, dtype=np.uint16)
+    if of_pairs:
+        ends = np.sort(np.random.default_rng(0).choice(np.arange(1, 50_000), 1999, replace=False))
+        whole = Pairs(whole, np.append(ends, 50_000))
+    before: set[int] = set()
+    for n_tokens in (64, 2_000, 5_000, 20_000, 49_999):
+        part = limited(whole, n_tokens)
+        kept = part.tokens if isinstance(part, Pairs) else part
+        assert len(kept) == n_tokens or (of_pairs and n_tokens - 200 < len(kept) <= n_tokens)
+        if isinstance(part, Pairs):
+            assert int(part.lengths.sum()) == len(kept)
+        assert (np.diff(kept.astype(int)) > 0).all() and before <= set(kept.tolist())
+        before = set(kept.tolist())
+        if n_tokens >= 20_000:
+            assert abs(kept.mean() - 25_000) < 2_500
+    assert limited(whole, 50_000) is whole

@@ -85,10 +85,10 @@ def test_words_are_cut_at_every_character_as_here() -> None:
     assert len(KNOWN) > 50_000
 
 
-def byte_level(**changed: Any) -> Library:
+def byte_level() -> Library:
     """Return a byte-level BPE as GPT-2's: an end of text among its tokens, and a post-processor."""
     vocabulary = {**BYTES, "th": 256, "the": 257}
-    library = Library(models.BPE(vocabulary, [("t", "h"), ("th", "e")], **changed))
+    library = Library(models.BPE(vocabulary, [("t", "h"), ("th", "e")]))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
     library.post_processor = processors.ByteLevel(trim_offsets=False)
@@ -96,48 +96,24 @@ def byte_level(**changed: Any) -> Library:
     return library
 
 
-def test_gpt2s_own_kind_comes_in_as_bpe() -> None:
-    library = byte_level()
-    found = read_tokenizer(json.loads(library.to_str()))
-    assert isinstance(found, BpeTokenizer) and found.vocab_size == 259
-    assert found.encode("the other<|endoftext|>").tolist() == library.encode("the other<|endoftext|>").ids
-    assert found.decode(found.encode(TEXT)) == TEXT
-    again = in_library(write_tokenizer(found, {"mask": 259}, 260))
-    assert again.token_to_id("<|endoftext|>") == 258 and again.token_to_id("<|mask|>") == 259
-
-
-def lower(library: Library) -> None:
-    library.normalizer = normalizers.Lowercase()
-
-
-def with_space(library: Library) -> None:
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-
-
-def by_blanks(library: Library) -> None:
-    library.pre_tokenizer = pre_tokenizers.Whitespace()
-
-
-def far(library: Library) -> None:
-    library.add_tokens([f"token {each}" for each in range(2**16)])
-
-
 @pytest.mark.parametrize(
-    ("library", "change", "said"),
+    ("library", "n_added", "said"),
     [
-        (byte_level(), lower, "it normalizes texts before it cuts them"),
-        (byte_level(), with_space, "it does not cut words as GPT-2 does"),
-        (byte_level(), by_blanks, "it does not cut words as GPT-2 does"),
-        (byte_level(), far, "its ids are not consecutive from 0, or more than 65,536"),
-        (byte_level(dropout=0.1), lambda library: None, "its BPE has dropout"),
-        (Library(models.BPE({"a": 0}, [])), lambda library: None, "does not cut words"),
-        (Library(models.WordLevel({"a": 0, "b": 1})), lambda library: None, "its type is WordLevel; supported are BPE"),
+        (byte_level(), 2**16, "its ids are not consecutive from 0, or more than 65,536"),
+        (Library(models.WordLevel({"a": 0, "b": 1})), 0, "its type is WordLevel; supported are BPE"),
     ],
 )  # fmt: skip
-def test_what_none_of_ours_is(library: Library, change: Any, said: str) -> None:
-    change(library)
+def test_what_none_of_ours_is(library: Library, n_added: int, said: str) -> None:
+    library.add_tokens([f"token {each}" for each in range(n_added)])
     with pytest.raises(ValueError, match=said):
         read_tokenizer(json.loads(library.to_str()))
+
+
+def test_a_character_without_a_token_is_named() -> None:
+    library = Library(models.BPE({"a": 0, "b": 1}, []))
+    library.decoder = decoders.ByteLevel()
+    with pytest.raises(ValueError, match="character 'é' at 1 has no token of the bpe tokenizer"):
+        read_tokenizer(json.loads(library.to_str())).encode("aé")
 
 
 def berts() -> Library:
@@ -154,34 +130,27 @@ def berts() -> Library:
 
 def t5s() -> Library:
     """Return a Unigram as T5's, with blanks written as SentencePiece does."""
-    pieces = [
-        ("<pad>", 0.0),
-        ("</s>", 0.0),
-        ("<unk>", 0.0),
-        ("▁the", -2.0),
-        ("▁cat", -3.0),
-        ("s", -4.0),
-        ("▁", -5.0),
-    ]
+    special = ["<pad>", "</s>", "<unk>"]
+    pieces = [(each, 0.0) for each in special] + [("▁the", -2.0), ("▁cat", -3.0), ("s", -4.0), ("▁", -5.0)]
     library = Library(models.Unigram([*pieces, ("<extra_id_0>", 0.0)], unk_id=2))
     library.pre_tokenizer = pre_tokenizers.Metaspace()
     library.decoder = decoders.Metaspace()
-    library.add_special_tokens(["<pad>", "</s>", "<unk>", "<extra_id_0>"])
+    library.add_special_tokens([*special, "<extra_id_0>"])
     return library
 
 
 @pytest.mark.parametrize(
-    ("library", "kind", "ids", "text", "n_bytes"),
+    ("library", "kind", "given", "ids", "text", "n_bytes"),
     [
-        (berts(), WordPieceTokenizer, [5, 6, 9, 10, 7, 8], "the cats, unable", 3 + 3 + 1 + 1 + 2 + 4),
-        (t5s(), UnigramTokenizer, [3, 4, 5, 6, 2], "the cats <unk>", 4 + 4 + 1 + 1 + 5),
+        (byte_level(), BpeTokenizer, "the a<|endoftext|>", [257, 32, 97, 258], "the a<|endoftext|>", 18),
+        (berts(), WordPieceTokenizer, "The cats, unable", [5, 6, 9, 10, 7, 8], "the cats, unable", 14),
+        (t5s(), UnigramTokenizer, "the cats Q", [3, 4, 5, 6, 2], "the cats <unk>", 15),
     ],
-)
-def test_berts_and_t5s_own_kinds_read_text(
-    library: Library, kind: type[Tokenizer], ids: list[int], text: str, n_bytes: int
+)  # fmt: skip
+def test_gpt2s_berts_and_t5s_own_kinds_read_text(
+    library: Library, kind: type[Tokenizer], given: str, ids: list[int], text: str, n_bytes: int
 ) -> None:
     found = read_tokenizer(json.loads(library.to_str()))
-    given = "The cats, unable" if kind is WordPieceTokenizer else "the cats Q"
     assert isinstance(found, kind) and found.vocab_size == library.get_vocab_size()
     assert found.encode(given).tolist() == ids, "nothing of the model's own stands around it"
     assert found.decode(ids) == text

@@ -1,3 +1,4 @@
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,7 @@ LABELS = Pairs(
     n_labels=3,
     kind="labels",
 )
+OF_TEXT = [name for name, kind in OBJECTIVES.items() if kind.learns == "text"]
 KINDS = [(name, family) for name, kind in OBJECTIVES.items() for family in kind.families]
 
 
@@ -57,9 +59,10 @@ def split_for(objective: str) -> np.ndarray | Pairs:
     return splits[OBJECTIVES[objective].learns]
 
 
-def assert_same(one: Batch, other: Batch) -> None:
-    for ours, theirs in zip(one, other, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+def assert_same(ours: Iterable[Batch], theirs: Iterable[Batch]) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        for part, same in zip(one, other, strict=True):
+            np.testing.assert_array_equal(part, same)
 
 
 @pytest.mark.parametrize(("name", "family"), KINDS)
@@ -73,53 +76,37 @@ class TestObjectiveContract:
         asked = [(0, 0), (5, 123), (0, 1), (2**31 - 1, 10**9)]
         one, other = self.make(name, family), self.make(name, family)
         forward = [one.training(*each) for each in asked]
-        list(other.evaluation(3_000))
-        for batch, each in zip(reversed(forward), reversed(asked), strict=True):
-            assert_same(batch, other.training(*each))
+        found = [*other.evaluation(3_000)]
+        assert_same(reversed(forward), (other.training(*each) for each in reversed(asked)))
+        assert_same(found, one.evaluation(3_000))
         assert len({digest(batch) for batch in forward}) == len(asked)
-
-    def test_evaluation_is_the_same_whatever_was_trained(self, name: str, family: str) -> None:
-        one, other = self.make(name, family), self.make(name, family)
-        other.training(3, 4)
-        found, again = list(one.evaluation(3_000)), list(other.evaluation(3_000))
-        for batch, theirs in zip(found, again, strict=True):
-            assert_same(batch, theirs)
-
-    def test_shapes_do_not_change(self, name: str, family: str) -> None:
-        objective = self.make(name, family)
-        batches = [objective.training(0, iteration) for iteration in range(5)]
-        batches += [changed(batch, lambda part: part[:4]) for batch in objective.evaluation(3_000)]
-        for part, is_row in (("inputs", True), ("targets", True), ("source", True), ("lengths", False)):
-            shapes = {None if (array := getattr(batch, part)) is None else array.shape for batch in batches}
-            assert len(shapes) == 1
-            (shape,) = shapes
-            assert shape is None or (len(shape) == 1 + is_row and shape[0] == 4)
-        assert batches[0].inputs.shape == batches[0].targets.shape
-        most, most_source = OBJECTIVES[name].lengths(values(name, family))
-        source_length = 0 if batches[0].source is None else batches[0].source.shape[1]
-        assert batches[0].inputs.shape[1] <= most <= 32 and source_length <= most_source <= 32
-        assert OBJECTIVES[name].learns != "text" or (batches[0].inputs.shape[1], source_length) == (
-            most,
-            most_source,
-        )
-        assert (batches[0].source is not None) == (family == "encoder_decoder")
-
-    def test_ids_lie_in_the_vocabulary_and_targets_are_counted(self, name: str, family: str) -> None:
-        objective, size = self.make(name, family), values(name, family).vocab_size
-        for batch in (objective.training(1, 2), *objective.evaluation(2_000)):
-            for read in (batch.inputs, batch.source):
-                if read is not None:
-                    assert read.dtype == np.int64 and read.min() >= 0 and read.max() < size
-            assert batch.targets.min() >= NO_TARGET and batch.targets.max() < size
-            assert (batch.targets.min() >= 0) <= objective.dense or OBJECTIVES[name].learns != "text"
-            assert objective.dense <= (batch.targets.min() >= 0)
-        assert (objective.training(1, 2).targets != NO_TARGET).any(axis=1).all(), "each sequence has a target"
 
     def test_an_evaluation_does_not_depend_on_batch_size(self, name: str, family: str) -> None:
         for n_tokens in (2_000, None):
-            one, other = (self.make(name, family, batch_size=size).evaluation(n_tokens) for size in (3, 64))
-            for batch, same in zip(one, other, strict=True):
-                assert_same(batch, same)
+            assert_same(*(self.make(name, family, batch_size=size).evaluation(n_tokens) for size in (3, 64)))
+
+    def test_shapes_stay_and_ids_lie_in_the_vocabulary(self, name: str, family: str) -> None:
+        objective, size, is_text = self.make(name, family), values(name, family).vocab_size, name in OF_TEXT
+        batches = [objective.training(0, iteration) for iteration in range(5)]
+        batches += [changed(batch, lambda part: part[:4]) for batch in objective.evaluation(3_000)]
+        shapes = {tuple(None if part is None else part.shape for part in batch[:5]) for batch in batches}
+        ((inputs, targets, source, lengths, source_lengths),) = shapes
+        n_source = source[1] if source else 0
+        most = OBJECTIVES[name].lengths(values(name, family))
+        assert (
+            inputs == targets == (4, inputs[1]) and lengths in (None, (4,)) and source_lengths in (None, (4,))
+        )
+        assert inputs[1] <= most[0] <= 32 and n_source <= most[1] <= 32
+        assert not is_text or (inputs[1], n_source) == most
+        assert (source is not None) == (family == "encoder_decoder")
+        for batch in batches:
+            for read in (batch.inputs, batch.source):
+                assert read is None or (read.dtype == np.int64 and read.min() >= 0 and read.max() < size)
+            assert batch.targets.min() >= NO_TARGET and batch.targets.max() < size
+            is_dense = bool((batch.targets != NO_TARGET).all())
+            assert is_dense == objective.dense if is_text else is_dense >= objective.dense
+        for batch in batches[:5]:
+            assert (batch.targets != NO_TARGET).any(axis=1).all(), "each sequence has a target"
 
 
 GOLDEN = {
@@ -209,43 +196,42 @@ def test_span_lengths_are_t5s() -> None:
 TINY = pairs_of([(3, 2), (1, 4)])  # 0 1 2 -> 3 4, 5 -> 6 7 8 9
 
 
-def rows(family: str, **changed: Any) -> Batch:
-    (batch,) = make_objective(TINY, values("pairs", family, **changed)).evaluation()
-    return batch
+def first(family: str, pairs: Pairs, **changed: Any) -> Batch:
+    return next(make_objective(pairs, values("pairs", family, **changed)).evaluation())
 
 
-def test_a_decoder_reads_source_and_target_and_finds_the_target_alone() -> None:
-    pad, bos, eos = (special_tokens(values("pairs"))[name] for name in (PAD, BOS, EOS))
-    batch = rows("decoder")
-    assert batch.inputs.tolist() == [[0, 1, 2, bos, 3, 4], [5, bos, 6, 7, 8, 9]]
-    assert batch.targets.tolist() == [[-1, -1, -1, 3, 4, eos], [-1, 6, 7, 8, 9, eos]]
-    assert batch.lengths.tolist() == [6, 6]
-    short = next(make_objective(pairs_of([(3, 2), (1, 1)]), values("pairs")).evaluation())
-    assert short.inputs.tolist() == [[0, 1, 2, bos, 3, 4], [5, bos, 6, pad, pad, pad]]
-    assert short.targets.tolist() == [[-1, -1, -1, 3, 4, eos], [-1, 6, eos, -1, -1, -1]]
-    assert short.lengths.tolist() == [6, 3]
+PAD_ID, BOS_ID, EOS_ID = (special_tokens(values("pairs"))[name] for name in (PAD, BOS, EOS))
+LONG = pairs_of([(9, 2)])
 
 
-def test_an_encoder_decoder_reads_both_apart() -> None:
-    pad, bos, eos = (special_tokens(values("pairs"))[name] for name in (PAD, BOS, EOS))
-    batch = rows("encoder_decoder")
-    assert batch.source.tolist() == [[0, 1, 2], [5, pad, pad]]
-    assert batch.source_lengths.tolist() == [3, 1]
-    assert batch.inputs.tolist() == [[bos, 3, 4, pad, pad], [bos, 6, 7, 8, 9]]
-    assert batch.targets.tolist() == [[3, 4, eos, -1, -1], [6, 7, 8, 9, eos]]
-    assert batch.lengths.tolist() == [3, 5]
+@pytest.mark.parametrize(
+    ("family", "pairs", "changed", "inputs", "targets", "lengths", "source"),
+    [
+        ("decoder", TINY, {}, [[0, 1, 2, BOS_ID, 3, 4], [5, BOS_ID, 6, 7, 8, 9]],
+         [[-1, -1, -1, 3, 4, EOS_ID], [-1, 6, 7, 8, 9, EOS_ID]], [6, 6], None),
+        ("decoder", pairs_of([(3, 2), (1, 1)]), {}, [[0, 1, 2, BOS_ID, 3, 4], [5, BOS_ID, 6, PAD_ID, PAD_ID, PAD_ID]],
+         [[-1, -1, -1, 3, 4, EOS_ID], [-1, 6, EOS_ID, -1, -1, -1]], [6, 3], None),
+        ("encoder_decoder", TINY, {}, [[BOS_ID, 3, 4, PAD_ID, PAD_ID], [BOS_ID, 6, 7, 8, 9]],
+         [[3, 4, EOS_ID, -1, -1], [6, 7, 8, 9, EOS_ID]], [3, 5], [[0, 1, 2], [5, PAD_ID, PAD_ID]]),
+        # A source is cut at its end, a target never.
+        ("decoder", LONG, {"block_size": 6}, [[0, 1, 2, BOS_ID, 9, 10]], [[-1, -1, -1, 9, 10, EOS_ID]], [6], None),
+        ("encoder_decoder", LONG, {"block_size": 6}, [[BOS_ID, 9, 10]], [[9, 10, EOS_ID]], [3], [[0, 1, 2, 3, 4, 5]]),
+    ],
+)  # fmt: skip
+def test_pairs_are_laid_out(
+    family: str, pairs: Pairs, changed: Any, inputs: Any, targets: Any, lengths: Any, source: Any
+) -> None:
+    batch = first(family, pairs, **changed)
+    assert (batch.inputs.tolist(), batch.targets.tolist()) == (inputs, targets)
+    assert batch.lengths.tolist() == lengths
+    assert (batch.source is None) == (source is None)
+    if batch.source is not None:
+        assert batch.source.tolist() == source
+        assert batch.source_lengths.tolist() == [sum(id != PAD_ID for id in row) for row in source]
 
 
-def test_a_source_is_cut_at_its_end_and_a_target_never() -> None:
-    bos = special_tokens(values("pairs"))[BOS]
+def test_the_share_of_sources_that_are_cut_is_known() -> None:
     assert PairsObjective.share_cut(pairs_of([(9, 2), (1, 2)]), values("pairs", block_size=6)) == 0.5
-    assert rows("decoder", block_size=6).inputs[0].tolist() == [0, 1, 2, bos, 3, 4]
-    cut = next(make_objective(pairs_of([(9, 2)]), values("pairs", block_size=6)).evaluation())
-    assert cut.inputs.tolist() == [[0, 1, 2, bos, 9, 10]]
-    apart = next(
-        make_objective(pairs_of([(9, 2)]), values("pairs", "encoder_decoder", block_size=6)).evaluation()
-    )
-    assert apart.source.tolist() == [[0, 1, 2, 3, 4, 5]]
 
 
 @pytest.mark.parametrize(("family", "needed"), [("decoder", 6), ("encoder", 7), ("encoder_decoder", 5)])

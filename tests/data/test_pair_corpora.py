@@ -49,6 +49,11 @@ def test_a_rules_targets_follow_from_their_sources(name: str) -> None:
 # ------------------------------------------------------------------ splits
 
 
+def corpus_of(pairs: list[Pair]) -> Texts:
+    corpus = PairCorpus("some", "Some pairs", lambda path: [], lambda files, reading: pairs)
+    return corpus.texts([Path("file")])
+
+
 @given(
     groups=st.dictionaries(
         st.text(min_size=1, max_size=3),
@@ -62,7 +67,7 @@ def test_no_group_and_no_source_stands_in_two_splits(groups: dict[str, list[tupl
         for index, name in enumerate(groups)
         for source, target in groups[name]
     ]
-    found = PairCorpus("some", "Some pairs", lambda path: [], lambda files: pairs).texts([Path("file")])
+    found, shuffled = corpus_of(pairs), corpus_of(pairs[::-1])
     group_of = {pair.source: pair.group for pair in pairs}
     train, val, test = (
         {group_of[source] for source in split[::2]} for split in (found.train, found.val, found.test)
@@ -70,22 +75,17 @@ def test_no_group_and_no_source_stands_in_two_splits(groups: dict[str, list[tupl
     assert not train & val and not train & test and not val & test
     assert train | val | test == set(groups)
     assert len(val) == len(test) == max(1, len(groups) // 10)
-    shuffled = PairCorpus("some", "Some pairs", lambda path: [], lambda files: pairs[::-1]).texts(
-        [Path("file")]
-    )
-    assert set(shuffled.val[::2]) == set(found.val[::2]), "the order of the lines decides nothing"
-    assert set(shuffled.test[::2]) == set(found.test[::2])
+    assert {*shuffled.val[::2]} == {*found.val[::2]}, "the order of the lines decides nothing"
+    assert {*shuffled.test[::2]} == {*found.test[::2]}
 
 
 def test_a_source_that_is_trained_on_is_left_out_of_the_other_splits() -> None:
-    pairs = [Pair("def f(): ...", "Do.", f"module {n}") for n in range(4)] + [
-        Pair(f"def g{n}(): ...", "Do.", f"module {n}") for n in range(4)
-    ]
-    found = PairCorpus("some", "Some pairs", lambda path: [], lambda files: pairs).texts([Path("file")])
+    same = [Pair("def f(): ...", "Do.", f"module {n}") for n in range(4)]
+    found = corpus_of([*same, *(Pair(f"def g{n}(): ...", "Do.", f"module {n}") for n in range(4))])
     assert "def f(): ..." in found.train[::2] and "def f(): ..." not in [*found.val[::2], *found.test[::2]]
     assert len(found.val) == len(found.test) == 2
     with pytest.raises(BadInput, match="file repeats its sources: no pair is left for the val split"):
-        PairCorpus("some", "Some pairs", lambda path: [], lambda files: pairs[:4]).texts([Path("file")])
+        corpus_of(same)
 
 
 # ------------------------------------------------------------------ the user's
@@ -94,27 +94,13 @@ def test_a_source_that_is_trained_on_is_left_out_of_the_other_splits() -> None:
 def test_reads_tsv_and_jsonl(tmp_path: Path) -> None:
     tsv, jsonl = tmp_path / "a.tsv", tmp_path / "b.jsonl"
     tsv.write_bytes("\ufeffun\tone\r\n\ndeux \u2028\ttwo\x0b\ntrois\tthree".encode())
-    jsonl.write_text(
-        json.dumps({"source": "a\tb", "target": "c\nd", "more": 1})
-        + "\n"
-        + '{"source":"x","target":"y"}\n'
-        + '{"source":"z","target":"z"}'
-    )
-    found = read("pairs", tsv)
-    assert dict(pairs_of([*found.train, *found.val, *found.test])) == {
-        "un": "one",
-        "deux \u2028": "two\x0b",
-        "trois": "three",
-    }
-    assert dict(pairs_of([*(both := read("pairs", jsonl)).train, *both.val, *both.test])) == {
-        "a\tb": "c\nd",
-        "x": "y",
-        "z": "z",
-    }
-    together = CORPORA["pairs"].files(f"{tmp_path}/*.*")
-    assert together == [tsv, jsonl]
-    all_pairs = CORPORA["pairs"].texts(together)
-    assert len(all_pairs.train) + len(all_pairs.val) + len(all_pairs.test) == 12
+    rows = [{"source": "a\tb", "target": "c\nd", "more": 1}, {"source": "x", "target": "y"}]
+    jsonl.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"source":"z","target":"z"}')
+    assert CORPORA["pairs"].files(f"{tmp_path}/*.*") == [tsv, jsonl]
+    texts = CORPORA["pairs"].texts([tsv, jsonl])
+    assert dict(pairs_of([*texts.train, *texts.val, *texts.test])) == {
+        "un": "one", "deux \u2028": "two\x0b", "trois": "three", "a\tb": "c\nd", "x": "y", "z": "z",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -126,15 +112,10 @@ def test_reads_tsv_and_jsonl(tmp_path: Path) -> None:
         ("a.jsonl", "[" * 200_000, "line 2 has too deeply nested brackets"),
         ("a.jsonl", "{", "line 2 is not JSON: Expecting"),
         ("a.jsonl", "[]", "line 2 has no source and target; allowed:"),
-        ("a.jsonl", '{"source": "a"}', "line 2 has no source and target"),
         ("a.jsonl", '{"source": "a", "target": 3}', "line 2 has a target that is not a string"),
-        (
-            "a.jsonl",
-            '{"source": "\\ud800", "target": "b"}',
-            "line 2 has a source that is not valid text: surrogates",
-        ),
+        ("a.jsonl", '{"source": "\\ud800", "target": "b"}', "line 2 has a source that is not valid text: surrogates"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_line_is_named_by_its_number(tmp_path: Path, name: str, line: str, says: str) -> None:
     good = "a\tb" if name.endswith("tsv") else '{"source": "a", "target": "b"}'
     file = tmp_path / name
@@ -150,19 +131,10 @@ def test_a_bad_line_is_named_by_its_number(tmp_path: Path, name: str, line: str,
     [
         ("a.tsv", "", "a.tsv is empty"),
         ("a.jsonl", "\n\n", "a.jsonl is empty"),
-        (
-            "a.tsv",
-            "a\tb\n",
-            "a.tsv has 1 pair from 1 source: too few for three splits; allowed: at least 3 sources",
-        ),
-        ("a.tsv", "a\tb\na\tc\n", "has 2 pairs from 1 source"),
-        (
-            "a.csv",
-            "a,b\n",
-            "a.csv:1: there is no column source, but a, b; allowed: a first line with source and target",
-        ),
+        ("a.tsv", "a\tb\na\tc\n", "2 pairs from 1 source: too few for three splits; allowed: at least 3 sources"),
+        ("a.csv", "a,b\n1,2\n", r"a.csv:2: line 2 has no source and target, but a, b; allowed: data.field: \[NAME"),
     ],
-)
+)  # fmt: skip
 def test_a_file_without_pairs_to_learn_from_is_one_line(
     tmp_path: Path, name: str, text: str, says: str
 ) -> None:

@@ -18,7 +18,6 @@ from sweeplab.data.tokenizers import (
     learned,
     load_tokenizer,
 )
-from sweeplab.data.tokenizers.library import read_tokenizer, write_tokenizer
 
 TEXT = "First Citizen:\r\n\tnaïve café, 中文 \U0001f600\u0000\ufeff\u2028 e\u0301\n"
 
@@ -97,29 +96,10 @@ class TestLearnedTokenizerContract:
         assert tokenizer.decode(tokenizer.encode(VARIED)) == VARIED
         assert tokenizer.encode(VARIED).max() < size
 
-    @pytest.mark.parametrize(("size", "n_bytes"), [(0, 4), (3, 4), (65_537, 256)])
-    def test_refuses_too_few_and_too_many(
-        self, kind: type[LearnedTokenizer], size: int, n_bytes: int
-    ) -> None:
-        with pytest.raises(ValueError, match=rf"allowed: {n_bytes} \(the bytes of the corpus\) to 65,536"):
+    @pytest.mark.parametrize("size", [0, 255, 65_537])
+    def test_refuses_too_few_and_too_many(self, kind: type[LearnedTokenizer], size: int) -> None:
+        with pytest.raises(ValueError, match=r"allowed: 256 \(the bytes\) to 65,536"):
             kind.train("abba bc", size)
-
-    @pytest.mark.parametrize("size", [20, 60, 200])
-    def test_a_small_vocabulary_has_the_bytes_of_its_corpus_alone(
-        self, kind: type[LearnedTokenizer], size: int
-    ) -> None:
-        text, other = "a bad cab had a bead\n" * 9 + "abcdefgh ij k" * 3, "z"
-        if size > 20:
-            text = (ENGLISH * 3).lower()
-        tokenizer = kind.train(text, size, other)
-        ids = tokenizer.encode(text + other)
-        assert tokenizer.vocab_size <= size and tokenizer.decode(ids) == text + other
-        assert tokenizer.byte_lengths()[ids].sum() == len((text + other).encode())
-        assert len(ids) < len(text.encode())
-        assert load_tokenizer(tokenizer.to_json()) == tokenizer
-        assert read_tokenizer(write_tokenizer(tokenizer, {}, size)).encode(text).tolist() == ids[:-1].tolist()
-        with pytest.raises(ValueError, match="character 'é' at 1 is not in the corpus"):
-            tokenizer.encode("aé")
 
 
 LEARN = """

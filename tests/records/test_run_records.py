@@ -49,7 +49,7 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
     folder.write_end(end)
     assert folder.read_end() == replace(end, final_val_loss=None)
     said = json.loads(folder.end_file.read_bytes())
-    assert said["ending"]["states"] == {"3": "stopped", "4": "pruned"} and said["final_val_loss"] is None
+    assert said["ending"]["states"] == {"3": "stopped", "4": "pruned"} and "final_val_loss" not in said
     assert said["best_exact_match"] == 0.5 and "best_pseudo_perplexity" not in said
 
 
@@ -72,12 +72,6 @@ def test_a_promoted_trial_ends_as_it_says_whatever_a_stopped_worker_wrote(tmp_pa
     folder.write_end(pruned)
     assert folder.write_end(complete, promoted=20) == folder.read_end() == complete
     assert folder.write_end(pruned) == complete
-
-
-def test_an_end_of_few_words_is_read(tmp_path: Path) -> None:
-    (tmp_path / "end.json").write_text('{"state": "complete", "value": 1.5}')
-    end = RunFolder(tmp_path).read_end()
-    assert end is not None and end.ending == TrialEnding(RunState.COMPLETE, 1.5)
 
 
 def test_losses_on_the_test_split_come_back_and_damage_is_said(tmp_path: Path) -> None:

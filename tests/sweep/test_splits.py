@@ -68,10 +68,10 @@ def test_nothing_that_trains_prunes_or_chooses_reads_the_test_split(tiny, opened
     run = opened_run(next(run for run in folder.runs() if (run.path / "best").exists()))
     clean, bad = (scored(run, data, "test", whole=True)["test_loss"] for data in (dataset, poisoned))
     assert bad > clean + 0.1, "who asks for the test split gets it"
-    assert (
-        find_baseline(poisoned, run.values, tmp_path, "test").loss
-        > find_baseline(dataset, run.values, tmp_path / "other", "test").loss
+    swapped, clean = (
+        replace(each, val=each.test, token_digest=name) for name, each in (("p", poisoned), ("c", dataset))
     )
+    assert find_baseline(swapped, run.values, tmp_path).loss > find_baseline(clean, run.values, tmp_path).loss
 
 
 @pytest.mark.parametrize("at", ["best", "final"])

@@ -61,7 +61,13 @@ def append(folder: Path, points: list[dict[str, Any]], torn: str = "") -> None:
 
 def end(folder: Path, state: str = "complete", iteration: int = 30, **rest: Any) -> None:
     known = {"best_val_loss": 3.8, "final_val_loss": 3.8, "train_tokens": 64 * iteration, "train_flops": 1e9}
-    summary = {"state": state, "iteration": iteration, "wall_seconds": 15.0, "error": None, "value": None}
+    summary = {
+        "state": state,
+        "iteration": iteration,
+        "wall_seconds": 15.0,
+        "value": None,
+        "ending": {"outcome": state, "value": None},
+    }
     (folder / "end.json").write_text(json.dumps(summary | known | rest))
 
 

@@ -249,15 +249,15 @@ def test_parts_of_a_batch_are_the_batch_at_once(data: dict[str, Dataset], name: 
 
 
 BAD = [
-    ("labels", "a.csv", "text,lable\na,b\n", "there is no column label, but text, lable; allowed: a first line with"),
+    ("labels", "a.csv", "text,lable\na,b\n", "a.csv:2: line 2 has no label, but text, lable; allowed: data.field"),
     ("labels", "a.csv", "text,label\na,b,c\n", "a.csv:2: line 2 has 3 fields; allowed: 2, text, label"),
     ("labels", "a.csv", 'text,label\n"a\nb",\n', "a.csv:3: line 3 has an empty label"),
-    ("labels", "a.jsonl", '{"text": "a"}\n', 'line 1 has no text and label; allowed: {"text": "…", "label": "…"}'),
+    ("labels", "a.jsonl", '{"text": "a"}\n', 'line 1 has no label, but text; allowed: data.field: [NAME, NAME]'),
     ("labels", "a.tsv", "a\tx\nb\tx\nc\tx\n", "a.tsv has 1 label; allowed: 2 to 1,000"),
     ("labels", "a.txt", "a", "a.txt cannot hold text and label; allowed: .csv, .tsv, .jsonl"),
-    ("preferences", "a.jsonl", '{"prompt": "a", "chosen": "b"}\n', 'has no prompt, chosen and rejected; allowed'),
+    ("preferences", "a.jsonl", '{"prompt": "a", "chosen": "b"}\n', 'has no rejected, but prompt, chosen; allowed'),
     ("preferences", "a.jsonl", '{"prompt": "a", "chosen": "b", "rejected": "b"}', "line 1 has the same answer as"),
-    ("preferences", "a.csv", "prompt,chosen,worse\n", "no column rejected, but prompt, chosen, worse"),
+    ("preferences", "a.csv", "prompt,chosen,worse\na,b,c\n", "has no rejected, but prompt, chosen, worse"),
     ("preferences", "a.tsv", "a\tb\tc", "a.tsv cannot hold prompt, chosen and rejected; allowed: .jsonl, .csv"),
     ("tags", "a.jsonl", '{"tokens": ["a", "b"], "tags": ["x"]}', "line 1 has 2 tokens and 1 tags; allowed: a tag for"),
     ("tags", "a.jsonl", '{"tokens": "a b", "tags": ["x"]}\n', "line 1 has tokens that are not a list of strings"),
@@ -266,7 +266,7 @@ BAD = [
     ("tags", "a.conll", "a x\n\nb\n", "a.conll:3: line 3 has no tag beside 'b'; allowed: a token and its tag"),
     ("tags", "a.csv", "a", "a.csv cannot hold tokens and tags; allowed: .jsonl, .conll"),
     ("scores", "a.csv", "sentence1,sentence2,score\na,b,high\n", "a.csv:2: line 2 has 'high' as its score; allowed: a"),
-    ("scores", "a.csv", "sentence1,score\na,b\n", "a.csv:1: there is no column sentence2, but sentence1, score"),
+    ("scores", "a.csv", "sentence1,score\na,b\n", "a.csv:2: line 2 has no sentence2, but sentence1, score"),
     ("scores", "a.jsonl", '{"sentence1": "a", "sentence2": "b", "score": NaN}', "line 1 has 'nan' as its score"),
     ("scores", "a.jsonl", '{"sentence1": "a", "sentence2": "", "score": 1}', "line 1 has an empty sentence2"),
     ("scores", "a.tsv", "a", "a.tsv cannot hold sentence1, sentence2 and score; allowed: .jsonl, .csv"),

@@ -10,12 +10,16 @@ import json
 import os
 import sysconfig
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sweeplab.data.batches import DataKind
 from sweeplab.data.corpora.splits import (
@@ -29,9 +33,10 @@ from sweeplab.data.corpora.splits import (
 from sweeplab.data.readers.content import document as document
 from sweeplab.data.readers.content import user_files as user_files
 from sweeplab.data.readers.formats import Reading, documents
+from sweeplab.data.tokenizers import Tokenizer
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import cache_folder, make_folder, read_bytes, write_whole
-from sweeplab.formatting import duration, several
+from sweeplab.formatting import several
 
 # The files of a corpus: those that are cut into splits, or those of each split that the user has.
 Files = Sequence[Path] | Mapping[str, Sequence[Path]]
@@ -53,6 +58,13 @@ class Targets:
 
 
 TEXTS = Targets()
+
+
+class Encoded(NamedTuple):
+    """The tokens of the three splits, each in pieces, and facts of their text; of pairs each piece is a text."""
+
+    splits: Sequence[Iterable[NDArray[Any]]]
+    facts: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -84,9 +96,14 @@ class Texts:
         return hashlib.sha256(json.dumps([self.train, self.val, self.test]).encode()).hexdigest()
 
     @property
+    def key(self) -> Sequence[Any]:
+        """Return what tells prepared texts apart."""
+        return [self.digest, self.n_duplicates, self.kind, self.notes]
+
+    @property
     def n_characters(self) -> int:
         """Return the number of characters of all splits."""
-        return sum(map(len, (*self.train, *self.val, *self.test)))
+        return sum(map(len, chain(self.train, self.val, self.test)))
 
     @property
     def val_bytes(self) -> int:
@@ -99,6 +116,49 @@ class Texts:
         """Return the shares of the windows of validation and test that occur in training; for pairs, of the sources."""
         step = 2 if self.of_pairs else 1
         return overlaps(*(split[::step] for split in (self.train, self.val, self.test)))
+
+    def sample(self) -> str:
+        """Return what tokenizers learn from: the training split, without labels, a text a line."""
+        return "\n".join(self._learned_from(self.train))
+
+    @property
+    def characters(self) -> str:
+        """Return the characters that a tokenizer has to know: those of all splits, without labels."""
+        return "".join(self._learned_from(chain(self.train, self.val, self.test)))
+
+    def _learned_from(self, texts: Iterable[str]) -> Iterator[str]:
+        for at, text in enumerate(texts):
+            plain = self.targets.text(text) if self.of_pairs and at % 2 else text
+            if plain:
+                yield plain
+
+    def encoded(self, tokenizer: Tokenizer, folder: Path) -> Encoded:
+        """Return the tokens of each split, and facts of the text."""
+        val_overlap, test_overlap = self.overlaps
+        facts = {
+            "text_digest": self.digest,
+            "n_characters": self.n_characters,
+            "val_bytes": self.val_bytes,
+            "val_overlap": val_overlap,
+            "test_overlap": test_overlap,
+            "n_documents": self.n_documents,
+            "n_duplicates": self.n_duplicates,
+            "labels": self.labels,
+            "notes": self.notes,
+            "kind": self.kind,
+            "per_source": self.targets.per_source,
+        }
+        return Encoded(
+            [[*self._encoded(tokenizer, each)] for each in (self.train, self.val, self.test)], facts
+        )
+
+    def _encoded(self, tokenizer: Tokenizer, split: Sequence[str]) -> Iterator[NDArray[Any]]:
+        if self.targets.encode is None:
+            yield from map(tokenizer.encode, split)
+            return
+        numbers = {name: number for number, name in enumerate(self.labels)}
+        for source, target in zip(split[::2], split[1::2], strict=True):
+            yield from map(np.asarray, self.targets.encode(tokenizer, source, target, numbers))
 
 
 @dataclass(frozen=True)
@@ -159,17 +219,10 @@ TINYSHAKESPEARE_URL = (
 )
 TINYSHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
+TIMEOUT_SECONDS, MOST_BYTES = 30, 2**24
+
 # Skipped in the standard library's folder: third-party packages, caches, and tests, some of them deliberately broken.
 SKIPPED_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
-
-
-def of_readable_files(files: Sequence[Path]) -> list[str]:
-    """Return the text of each file that is readable as text."""
-    texts = []
-    for file in files:
-        with suppress(BadInput):  # a distribution may ship a file in another encoding
-            texts.append(document(file))
-    return texts
 
 
 @dataclass(frozen=True)
@@ -181,28 +234,26 @@ class Corpus(AnyCorpus):
     def texts(self, files: Files, reading: Reading | None = None) -> Texts:
         """Return the documents' text by split, near-duplicates left out; a user's own splits stay as they are."""
         reading = reading or Reading()
-        if isinstance(files, Mapping):
-            return self._own_splits(files, reading)
-        documents = self.documents(files, reading)
-        kept = without_near_duplicates(documents)
-        train, val, test = ([text] for text in deal(kept).values())
-        count, notes = len(documents), tuple(reading.notes)
-        return Texts(train, val, test, n_documents=count, n_duplicates=count - len(kept), notes=notes)
-
-    def _own_splits(self, files: Mapping[str, Sequence[Path]], reading: Reading) -> Texts:
-        of_split = {split: self.documents(paths, reading) for split, paths in files.items()}
-        for split, held_out in of_split.items():
-            if split != "train" and (count := n_near_duplicates(of_split["train"], held_out)):
-                among = several(len(held_out), "document")
-                reading.more.append(f"{split}: near-duplicates of training documents: {count:,} of {among}")
-        splits = {split: BETWEEN_DOCUMENTS.join(held) for split, held in of_split.items()}
-        for split, shares in missing_splits(files).items():
-            splits |= deal(of_split[split], shares)
+        if not isinstance(files, Mapping):
+            documents = self.documents(files, reading)
+            kept = without_near_duplicates(documents)
+            splits, count, n_duplicates = deal(kept), len(documents), len(documents) - len(kept)
+        else:
+            of_split = {split: self.documents(paths, reading) for split, paths in files.items()}
+            count, n_duplicates = sum(map(len, of_split.values())), 0
+            for split, held_out in of_split.items():
+                if split != "train" and (n_known := n_near_duplicates(of_split["train"], held_out)):
+                    among = f"{n_known:,} of {several(len(held_out), 'document')}"
+                    reading.more.append(f"{split}: near-duplicates of training documents: {among}")
+            splits = {split: BETWEEN_DOCUMENTS.join(held) for split, held in of_split.items()}
+            for split, shares in missing_splits(files).items():
+                splits |= deal(of_split[split], shares)
         train, val, test = ([splits[split]] for split in TENTHS)
-        count = sum(map(len, of_split.values()))
-        return Texts(train, val, test, n_documents=count, notes=tuple(reading.notes))
+        return Texts(
+            train, val, test, n_documents=count, n_duplicates=n_duplicates, notes=tuple(reading.notes)
+        )
 
-    def documents(self, files: Sequence[Path], reading: Reading | None = None) -> list[str]:
+    def documents(self, files: Sequence[Path], reading: Reading) -> list[str]:
         """Return the documents of the files, without empty ones.
 
         Raises:
@@ -212,70 +263,52 @@ class Corpus(AnyCorpus):
         if self.read:
             texts += self.read(files)
         else:
-            whole: list[list[str]] = []
-            for part in documents(files, reading or Reading()):
-                if not part.continues:
-                    whole.append([])
-                whole[-1].append(part.text)
-            texts += map("".join, whole)
+            for part in documents(files, reading):
+                if part.continues:
+                    texts[-1] += part.text
+                else:
+                    texts.append(part.text)
         kept = [text for text in texts if text.strip()]
+        name, least = self._called(files), sum(TENTHS.values())
         if not kept:
-            raise BadInput(f"{self._called(files)} is empty")
+            raise BadInput(f"{name} is empty")
         if not any(text.strip(kept[0][0]) for text in kept):
             what = f"consists of one repeated character, {kept[0][0]!r}: nothing can be learned from it"
-            raise BadInput(f"{self._called(files)} {what}")
+            raise BadInput(f"{name} {what}")
         length = sum(map(len, kept))
-        if length < sum(TENTHS.values()):
-            what = f"{self._called(files)} has {several(length, 'character')}: too few for three splits"
-            raise BadInput(Problem(what, f"at least {sum(TENTHS.values())}"))
+        if length < least:
+            what = f"{name} has {several(length, 'character')}: too few for three splits"
+            raise BadInput(Problem(what, f"at least {least}"))
         return kept
 
 
-def download(
-    url: str, target: Path, sha256: str, largest_bytes: int = 2**24, timeout_seconds: float = 30
-) -> Path:
+def download(url: str, target: Path, sha256: str) -> Path:
     """Download a file to `target`, unless a file with this digest is already there, and return `target`.
 
     Concurrent processes make only one request. Nothing is written before the digest is checked.
 
     Raises:
-        OSError: the file cannot be fetched or written, is larger or slower than allowed, or has another digest.
+        OSError: the file cannot be fetched or written, or has another digest.
     """
+    import http.client
+    import urllib.request
+
     from filelock import FileLock
 
     make_folder(target.parent)
     with FileLock(target.with_name(f"{target.name}.lock")):
-        if not target.exists() or _sha256(read_bytes(target, is_large=True)) != sha256:
-            content = _fetch(url, largest_bytes, timeout_seconds)
-            if _sha256(content) != sha256:
-                raise OSError(f"its sha256 is {_sha256(content)} but should be {sha256}")
-            write_whole(target, content)
+        if target.exists() and hashlib.sha256(read_bytes(target, is_large=True)).hexdigest() == sha256:
+            return target
+        try:
+            with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
+                content = response.read(MOST_BYTES)
+        except http.client.HTTPException as error:
+            raise OSError(f"the answer is not HTTP: {error!r}") from error
+        found = hashlib.sha256(content).hexdigest()
+        if found != sha256:
+            raise OSError(f"its sha256 is {found} but should be {sha256}")
+        write_whole(target, content)
     return target
-
-
-def _fetch(url: str, largest_bytes: int, timeout_seconds: float) -> bytes:
-    import http.client
-    import time
-    import urllib.request
-
-    deadline = time.monotonic() + timeout_seconds
-    content = bytearray()
-    try:
-        with urllib.request.urlopen(url, timeout=timeout_seconds) as response:
-            # read1 returns whatever has arrived, so that the deadline also holds for a slow server.
-            while piece := response.read1(2**16):
-                content += piece
-                if len(content) > largest_bytes:
-                    raise OSError(f"it is larger than {several(largest_bytes, 'byte')}")
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"it takes longer than {duration(timeout_seconds)}")
-    except http.client.HTTPException as error:
-        raise OSError(f"the answer is not HTTP: {error!r}") from error
-    return bytes(content)
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _tinyshakespeare_files(path: str | None) -> list[Path]:
@@ -312,14 +345,21 @@ def python_source_files(path: str | None) -> list[Path]:
     return sorted(files)
 
 
+def _readable_files(files: Sequence[Path]) -> list[str]:
+    texts = []
+    for file in files:
+        with suppress(BadInput):  # a distribution may ship a file in another encoding
+            texts.append(document(file))
+    return texts
+
+
 _DOCS = "Python's language reference, from the texts of help(); always available"
 _SOURCES = "The sources of Python's standard library, without its tests"
 _SHAKESPEARE = f"40,000 lines of Shakespeare: path, or ${TINYSHAKESPEARE_VARIABLE}, or fetched once"
+_TEXT = "Your texts: a file, a folder or a glob, one document a file, or a row of a table"
 OF_TEXT = (
     Corpus("python-docs", _DOCS, _python_docs_files, _python_docs, takes_path=False),
-    Corpus("python-source", _SOURCES, python_source_files, of_readable_files, takes_path=False),
+    Corpus("python-source", _SOURCES, python_source_files, _readable_files, takes_path=False),
     Corpus("tinyshakespeare", _SHAKESPEARE, _tinyshakespeare_files),
-    Corpus(
-        "text", "Your texts: a file, a folder or a glob, one document a file, or a row of a table", user_files
-    ),
+    Corpus("text", _TEXT, user_files),
 )

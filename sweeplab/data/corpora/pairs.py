@@ -8,8 +8,7 @@ import sysconfig
 import textwrap
 import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import dropwhile
 from pathlib import Path
@@ -30,8 +29,7 @@ from sweeplab.data.corpora.base import (
 )
 from sweeplab.data.corpora.splits import TENTHS
 from sweeplab.data.generators import RandomStream, generator_key
-from sweeplab.data.readers.content import NoText
-from sweeplab.data.readers.formats import FIELDS, Reading, Row, check_lines, format_of, named_rows
+from sweeplab.data.readers.formats import FIELDS, Reading, format_of, named_rows
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed, several
 
@@ -53,74 +51,60 @@ class PairCorpus(AnyCorpus):
     kind: DataKind = field(default="pairs", kw_only=True)
     targets: Targets = field(default=TEXTS, kw_only=True)
 
-    pairs: Callable[[Sequence[Path]], Iterable[Pair]]
-    of_rows: Callable[[Sequence[Path], Reading], Iterable[Pair]] | None = field(default=None, kw_only=True)
+    pairs: Callable[[Sequence[Path], Reading], Iterable[Pair]]
 
     def texts(self, files: Files, reading: Reading | None = None) -> Texts:
         """Return the pairs by split; a pair whose source is in an earlier split is left out."""
         reading = reading or Reading()
         brought = files if isinstance(files, Mapping) else {"train": files}
-        of_split = {split: list(self._pairs(paths, reading)) for split, paths in brought.items()}
+        of_split = {split: list(self.pairs(paths, reading)) for split, paths in brought.items()}
+        name = self._called(brought["train"])
         for split, shares in missing_splits(brought).items():
-            of_split |= self._cut(of_split[split], shares, self._called(brought[split]))
-        taken, texts = set[str](), []
+            of_split |= _cut(of_split[split], shares, self._called(brought[split]))
+        taken, texts = set[str](), dict[str, list[str]]()
         for split in TENTHS:
             kept = [pair for pair in of_split[split] if pair.source not in taken]
-            if not kept:
-                what = f"repeats its sources: no pair is left for the {split} split"
-                raise BadInput(f"{self._called(brought.get(split, brought['train']))} {what}")
             n_known = len(of_split[split]) - len(kept)
-            if split in brought and split != "train" and n_known:
+            if not kept:
+                raise BadInput(f"{name} repeats its sources: no pair is left for the {split} split")
+            if split in brought and n_known:
                 reading.more.append(f"{split}: {several(n_known, 'pair')} of known sources left out")
             taken |= {pair.source for pair in kept}
-            texts.append([text for pair in kept for text in pair[:2]])
-        train, val, test = texts
-        all_targets = [target for texts_of_split in texts for target in texts_of_split[1::2]]
-        notes = tuple(reading.notes)
-        labels_of = self.targets.labels
-        if labels_of is None:
-            return Texts(train, val, test, self.kind, len(all_targets), targets=self.targets, notes=notes)
-
-        def labels_in(targets: Iterable[str]) -> set[str]:
-            return {name for target in targets for name in labels_of(target)}
-
-        labels, name = tuple(sorted(labels_in(all_targets))), self._called(brought["train"])
-        if not 2 <= len(labels) <= MOST_LABELS:
-            what = f"{name} has {several(len(labels), 'label')}"
-            raise BadInput(Problem(what, f"2 to {MOST_LABELS:,}"))
-        if new := sorted(labels_in((val + test)[1::2]) - labels_in(train[1::2])):
-            what = f"the training split has no text with label {new[0]!r}"
-            raise BadInput(f"{name}: {what}")
-        count = len(all_targets)
-        return Texts(train, val, test, self.kind, count, labels=labels, targets=self.targets, notes=notes)
-
-    def _pairs(self, files: Sequence[Path], reading: Reading) -> Iterable[Pair]:
-        if self.of_rows:
-            return self.of_rows(files, reading)
-        return self.pairs(files)
-
-    @staticmethod
-    def _cut(pairs: Sequence[Pair], shares: Mapping[str, int], name: str) -> dict[str, list[Pair]]:
-        groups = sorted(
-            {pair.group for pair in pairs}, key=lambda name: hashlib.sha256(name.encode()).digest()
+            texts[split] = [text for pair in kept for text in pair[:2]]
+        count, notes = sum(len(each) // 2 for each in texts.values()), tuple(reading.notes)
+        train, val, test = texts.values()
+        result = Texts(train, val, test, self.kind, count, targets=self.targets, notes=notes)
+        if self.targets.labels is None:
+            return result
+        trained, *held_out = (
+            {label for target in each[1::2] for label in self.targets.labels(target)}
+            for each in texts.values()
         )
-        if not pairs:
-            raise BadInput(f"{name} is empty")
-        if len(groups) < len(shares):
-            what = (
-                f"{name} has {several(len(pairs), 'pair')} from {several(len(groups), 'source')}: too few for"
-            )
-            raise BadInput(Problem(f"{what} three splits", f"at least {several(len(shares), 'source')}"))
-        first, *others = shares
-        split_of, start = dict.fromkeys(groups, first), 0
-        for split in others:
-            count = max(1, len(groups) * shares[split] // 10)
-            split_of |= dict.fromkeys(groups[start : start + count], split)
-            start += count
-        return {split: [pair for pair in pairs if split_of[pair.group] == split] for split in shares}
+        new = sorted(set().union(*held_out) - trained)
+        if not 2 <= len(trained | {*new}) <= MOST_LABELS:
+            what = f"{name} has {several(len(trained | {*new}), 'label')}"
+            raise BadInput(Problem(what, f"2 to {MOST_LABELS:,}"))
+        if new:
+            raise BadInput(f"{name}: the training split has no text with label {new[0]!r}")
+        return replace(result, labels=tuple(sorted(trained)))
 
 
-def _texts(parts: Sequence[object], keys: Sequence[str]) -> list[str]:
+def _cut(pairs: Sequence[Pair], shares: Mapping[str, int], name: str) -> dict[str, list[Pair]]:
+    groups = sorted({pair.group for pair in pairs}, key=lambda name: hashlib.sha256(name.encode()).digest())
+    if len(groups) < len(shares):
+        counts = f"{several(len(pairs), 'pair')} from {several(len(groups), 'source')}"
+        what = f"{name} has {counts}: too few for three splits"
+        raise BadInput(Problem(what, f"at least {several(len(shares), 'source')}"))
+    first, *others = shares
+    split_of, start = dict.fromkeys(groups, first), 0
+    for split in others:
+        count = max(1, len(groups) * shares[split] // 10)
+        split_of |= dict.fromkeys(groups[start : start + count], split)
+        start += count
+    return {split: [pair for pair in pairs if split_of[pair.group] == split] for split in shares}
+
+
+def _check_texts(parts: Iterable[object], keys: Sequence[str]) -> None:
     for key, text in zip(keys, parts, strict=True):
         if not isinstance(text, str):
             raise ValueError(f"has a {key} that is not a string")
@@ -130,20 +114,10 @@ def _texts(parts: Sequence[object], keys: Sequence[str]) -> list[str]:
             text.encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"has a {key} that is not valid text: {error.reason}") from None
-    return [*map(str, parts)]
 
 
 # The number of a line, and a function that reads its values or raises ValueError.
 Line = tuple[int, Callable[[], Sequence[object]]]
-
-
-def _values(row: Row, keys: Sequence[str], numbers: Container[str]) -> Sequence[object]:
-    if row.wrong:
-        raise ValueError(row.wrong)
-    return [
-        str(value) if key in numbers and isinstance(value, int | float) else value
-        for key, value in zip(keys, row.values, strict=True)
-    ]
 
 
 def corpus_of_files(
@@ -165,34 +139,40 @@ def corpus_of_files(
     a suffix that is not in `FORMATS` have their own `readers`.
     """
 
+    def lines_of(file: Path, reading: Reading) -> Iterator[Line]:
+        form = format_of(file, reading.format)
+        if file.suffix in readers:
+            yield from readers[file.suffix](file)
+        elif form is None or not {*form.suffixes} & {*suffixes}:
+            raise BadInput(Problem(f"{file} cannot hold {listed(keys)}", ", ".join(suffixes)))
+        else:
+            for line, values in named_rows(file, form, FIELDS.get(name, [tuple(keys)]), reading):
+                yield line, partial(list, values)
+
     def read(files: Sequence[Path], reading: Reading) -> list[Pair]:
-        pairs, problems = list[Pair](), []
+        pairs = list[Pair]()
         for file in files:
-            form, reader = format_of(file, reading.format), readers.get(file.suffix)
-            with suppress(NoText):  # it is empty: said of all files together
-                if reader:
-                    of_file = reader(file)
-                elif form is None or not {*form.suffixes} & {*suffixes}:
-                    raise BadInput(Problem(f"{file} cannot hold {listed(keys)}", ", ".join(suffixes)))
-                else:
-                    rows = named_rows(file, form, FIELDS.get(name, [tuple(keys)]), reading)
-                    of_file = ((row.line, partial(_values, row, keys, numbers)) for row in rows)
-                for number, values in of_file:
-                    try:
-                        pairs += made(*(_texts(values(), keys) if are_texts else values()))
-                    except ValueError as error:
-                        problems.append(Problem(f"line {number} {error}", file=file, line=number))
-        check_lines(problems)
+            for line, values in lines_of(file, reading):
+                try:
+                    parts = [*values()]
+                    for at, key in enumerate(keys):
+                        if key in numbers and isinstance(parts[at], int | float):
+                            parts[at] = str(parts[at])
+                    if are_texts:
+                        _check_texts(parts, keys)
+                    pairs += made(*parts)
+                except ValueError as error:
+                    reading.refuse(file, line, error)
+        reading.check()
         return pairs
 
     return PairCorpus(
         name,
         meaning,
         lambda path: user_files(path, name, suffixes[0]),
-        lambda files: read(files, Reading()),
+        read,
         kind=name,
         targets=targets,
-        of_rows=read,
     )
 
 
@@ -236,29 +216,24 @@ def functions_of(text: str) -> Iterator[tuple[str, str]]:
             continue
         docstring = (ast.get_docstring(node) or "").strip()
         expression = node.body[0]
-        end = expression.end_lineno or expression.lineno
-        before, after = lines[expression.lineno - 1].encode(), lines[end - 1].encode()
-        if (
-            not docstring
-            or before[: expression.col_offset].strip()
-            or after[expression.end_col_offset :].strip()
-        ):
-            continue
-        body = dropwhile(lambda line: not line.strip(), lines[end : node.end_lineno])
-        kept = [*lines[node.lineno - 1 : expression.lineno - 1], *body]
-        yield textwrap.dedent("\n".join(kept)).strip(), docstring.partition("\n")[0].strip()
+        first, end = expression.lineno - 1, expression.end_lineno or expression.lineno
+        before = lines[first].encode()[: expression.col_offset]
+        after = lines[end - 1].encode()[expression.end_col_offset :]
+        if docstring and not before.strip() and not after.strip():
+            body = dropwhile(lambda line: not line.strip(), lines[end : node.end_lineno])
+            source = textwrap.dedent("\n".join([*lines[node.lineno - 1 : first], *body]))
+            yield source.strip(), docstring.partition("\n")[0].strip()
 
 
-def _pairs(files: Sequence[Path]) -> list[Pair]:
+def _docstrings(files: Sequence[Path], reading: Reading) -> list[Pair]:
     library = sysconfig.get_path("stdlib")
     group_of: dict[tuple[str, str], str] = {}
     for file in files:
         try:
-            pairs = list(functions_of(document(file)))
+            for pair in [*functions_of(document(file))]:
+                group_of.setdefault(pair, file.relative_to(library).as_posix())
         except (BadInput, SyntaxError, ValueError):  # another encoding, or deliberately broken source
             continue
-        for pair in pairs:
-            group_of.setdefault(pair, file.relative_to(library).as_posix())
     return [Pair(*pair, group) for pair, group in group_of.items()]
 
 
@@ -266,7 +241,7 @@ DOCSTRINGS = PairCorpus(
     "python-docstrings",
     "Functions of Python's standard library, and the first line of their docstrings; always available",
     python_source_files,
-    _pairs,
+    _docstrings,
     takes_path=False,
 )
 
@@ -292,9 +267,7 @@ def _sums(random: RandomStream) -> list[str]:
 def _rule(
     name: str, meaning: str, target: Callable[[str], str], draw: Callable[[RandomStream], list[str]] = _words
 ) -> PairCorpus:
-    meaning = f"Words of random letters, and {meaning}" if draw is _words else meaning
-
-    def pairs(files: Sequence[Path]) -> list[Pair]:
+    def pairs(files: Sequence[Path], reading: Reading) -> list[Pair]:
         drawn = dict.fromkeys(draw(RandomStream(generator_key(0, f"corpus {name}"))))
         return [Pair(source, target(source), group=source) for source in drawn]
 
@@ -306,9 +279,10 @@ def _sum(text: str) -> str:
     return str(sum(map(int, text.split("+"))))
 
 
+_WORDS = "Words of random letters, and"
 RULES = (
-    _rule("copy", "the same word again", str),
-    _rule("reverse", "their letters from last to first", lambda word: word[::-1]),
-    _rule("sort", "their letters in order", lambda word: "".join(sorted(word))),
+    _rule("copy", f"{_WORDS} the same word again", str),
+    _rule("reverse", f"{_WORDS} their letters from last to first", lambda word: word[::-1]),
+    _rule("sort", f"{_WORDS} their letters in order", lambda word: "".join(sorted(word))),
     _rule("addition", f"Additions of two numbers of up to {N_DIGITS} digits, and their sums", _sum, _sums),
 )

@@ -61,10 +61,6 @@ def _hashes(text: str) -> Iterator[Hashes]:
         yield hashes ^ hashes >> np.uint64(32)
 
 
-def _windows(texts: Sequence[str], n_characters: int) -> list[Hashes]:
-    return [sampled(text, n_characters) for text in texts]
-
-
 def sampled(text: str, n_characters: int) -> Hashes:
     """Return the hashes of a text's windows, or of a sample of them where its corpus has many characters."""
     below = np.uint64(min(2**64 - 1, 2**64 * MOST_WINDOWS // max(n_characters, 1)))
@@ -77,8 +73,9 @@ def without_near_duplicates(documents: Sequence[str]) -> list[str]:
     Documents shorter than a window are dropped only if they are identical.
     """
     documents = list(dict.fromkeys(documents))
+    n_characters = sum(map(len, documents))
     order = sorted(range(len(documents)), key=lambda index: -len(documents[index]))
-    windows = _windows([documents[index] for index in order], sum(map(len, documents)))
+    windows = [sampled(documents[index], n_characters) for index in order]
     return [documents[order[rank]] for rank in sorted(kept_of(windows), key=order.__getitem__)]
 
 
@@ -96,17 +93,18 @@ def kept_of(windows: Sequence[Hashes]) -> list[int]:
 
 def n_near_duplicates(train: Sequence[str], held_out: Sequence[str]) -> int:
     """Return how many held-out documents have more than MOST_SHARED of their windows in the training documents."""
-    n_characters = sum(map(len, train))
-    known = np.sort(np.concatenate(_windows(train, n_characters)))
-    return sum(share_of(hashes, known) > MOST_SHARED for hashes in _windows(held_out, n_characters))
+    return sum(share > MOST_SHARED for share in overlaps(train, *([text] for text in held_out)))
 
 
 def overlaps(train: Sequence[str], *held_out: Sequence[str]) -> list[float]:
     """Return, for each held-out split, the share of its windows that occur verbatim in the training texts."""
     n_characters = sum(map(len, train))
-    trained, *held_out_hashes = (np.concatenate(_windows(each, n_characters)) for each in (train, *held_out))
-    trained.sort()
-    return [share_of(each, trained) for each in held_out_hashes]
+
+    def windows(texts: Sequence[str]) -> Hashes:
+        return np.concatenate([sampled(text, n_characters) for text in texts])
+
+    known = np.sort(windows(train))
+    return [share_of(windows(texts), known) for texts in held_out]
 
 
 def share_of(hashes: Hashes, among: Hashes) -> float:
@@ -155,19 +153,22 @@ def dealt(
                 last[split] = number
 
 
-def _sections(document: str, length: float) -> Iterable[str]:
+def _sections(document: str, length: float) -> Iterator[str]:
     count, start = max(1, round(len(document) / length)), 0
     reach = len(document) // (4 * count)
     for index in range(1, count):
         due = index * len(document) // count
-        end = next(_boundaries(document, due, reach), due)
+        end = _boundary(document, due, reach)
         yield document[start:end]
         start = end
     yield document[start:]
 
 
-def _boundaries(document: str, due: int, reach: int) -> Iterator[int]:
+def _boundary(document: str, due: int, reach: int) -> int:
     for mark in BOUNDARIES:
         before, after = document.rfind(mark, due - reach, due), document.find(mark, due, due + reach)
-        if max(before, after) >= 0:
-            yield (after if before < 0 else before) + len(mark)
+        if before >= 0:
+            return before + len(mark)
+        if after >= 0:
+            return after + len(mark)
+    return due

@@ -25,6 +25,9 @@ DRAWS_PER_CHUNK = 4096
 # An evaluation takes stretches of so many consecutive tokens, and cuts them into windows of block_size.
 STRETCH = 1024
 
+# The tokens of a prompt, cut at its holes.
+Pieces = Sequence[Sequence[int]]
+
 
 def rows_together(length: int) -> int:
     """Return the number of sequences of this length in a batch of an evaluation; the last batch may have fewer."""
@@ -39,9 +42,8 @@ def _training_items(seed: int, chunk: int, iterations: int, batch_size: int, n_i
 
 def spread_items(n_tokens: int | None, per_item: float, among: int) -> Ids:
     """Return evenly spaced items that have about `n_tokens` targets, `per_item` each; all items for None."""
-    if n_tokens is None:
-        return spread(among, among)
-    return spread(max(1, round(n_tokens / per_item)), among)
+    count = among if n_tokens is None else max(1, round(n_tokens / per_item))
+    return spread(count, among)
 
 
 def spread(count: int, among: int) -> Ids:
@@ -110,9 +112,7 @@ class Objective(ABC):
 
     @classmethod
     @abstractmethod
-    def prompt(
-        cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Hyperparameters
-    ) -> Prompt:
+    def prompt(cls, pieces: Pieces, special: SpecialTokens, values: Hyperparameters) -> Prompt:
         """Lay out a user's prompt like the objective's sequences; between each two pieces of its text is a hole.
 
         Raises:
@@ -186,7 +186,7 @@ class Objective(ABC):
         return 0
 
     @abstractmethod
-    def example(self) -> Sequence[Sequence[int]]:
+    def example(self) -> Pieces:
         """Return the beginning of the split as a user's prompt, in pieces for `prompt`."""
 
     @abstractmethod
@@ -274,8 +274,7 @@ class TextObjective(Objective):
         return self._batch_of_texts(self._texts(items), random)
 
     def _texts(self, items: Ids) -> Ids:
-        texts: Ids = self._windows[items].astype(np.int64)
-        return texts
+        return self._windows[items].astype(np.int64)
 
     @abstractmethod
     def _batch_of_texts(self, texts: Ids, random: RandomStream) -> Batch:
@@ -284,10 +283,11 @@ class TextObjective(Objective):
     def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
         """Yield windows that contain each target of evenly spaced stretches of the split once."""
         length = self._values.block_size
-        n_targets = self._n_items + length - 1
-        asked = n_targets if n_tokens is None else min(n_tokens, n_targets)
-        stretch = n_targets if asked == n_targets else min(max(STRETCH, length), n_targets)
-        count = max(1, round(asked / stretch))
+        stretch = n_targets = self._n_items + length - 1
+        count = 1
+        if n_tokens is not None and n_tokens < n_targets:
+            stretch = min(max(STRETCH, length), n_targets)
+            count = max(1, round(n_tokens / stretch))
         starts = spread(count, n_targets // stretch) * stretch
         positions = starts[:, None] + np.arange(stretch + self.overlap)
         random = RandomStream(generator_key(0, "evaluation masks"))

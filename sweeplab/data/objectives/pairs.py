@@ -15,48 +15,36 @@ is never cut."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sweeplab.data.batches import NO_TARGET, Batch, DataKind, Ids, Pairs
 from sweeplab.data.generators import RandomStream
-from sweeplab.data.objectives.base import Objective, spread_items
+from sweeplab.data.objectives.base import Objective, Pieces, spread_items
 from sweeplab.data.prompts import BOS, EOS, HOLE, MASK, PAD, Prompt, SpecialTokens, check_room, label
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import Hyperparameters
 
-
-@dataclass(frozen=True)
-class Form:
-    """The layout of a pair: whether source and target are one sequence, and whether tokens are predicted one ahead."""
-
-    is_one_sequence: bool
-    is_causal: bool
-
-    @property
-    def n_special(self) -> int:
-        """Return the number of special tokens of an input: `bos`, and a mask for `eos` if it is not causal."""
-        return 1 if self.is_causal else 2
-
-
-FORMS: Mapping[str, Form] = {
-    "decoder": Form(is_one_sequence=True, is_causal=True),
-    "encoder": Form(is_one_sequence=True, is_causal=False),
-    "encoder_decoder": Form(is_one_sequence=False, is_causal=True),
-}
+FAMILIES = ("decoder", "encoder", "encoder_decoder")
 
 
 def source_lengths(pairs: Pairs, values: Hyperparameters) -> Ids:
     """Return the number of tokens of each source [n_pairs] that fit into block_size; longer sources are cut."""
-    form, (sources, targets) = FORMS[values.family], pairs.lengths.T
+    sources, targets = pairs.lengths.T
+    if values.family == "encoder_decoder":
+        return np.asarray(np.minimum(sources, values.block_size))
     # A source is cut in the same way for all its targets: it leaves room for the longest.
-    targets = targets.reshape(-1, pairs.per_source).max(axis=1).repeat(pairs.per_source)
-    taken = form.n_special + targets if form.is_one_sequence else 0
-    return np.asarray(np.minimum(sources, values.block_size - taken))
+    longest = targets.reshape(-1, pairs.per_source).max(axis=1).repeat(pairs.per_source)
+    return np.asarray(np.minimum(sources, values.block_size - longest - _n_special(values)))
+
+
+def _n_special(values: Hyperparameters) -> int:
+    """Return the number of special tokens of an input: `bos`, and an encoder's mask for `eos`."""
+    return 2 if values.family == "encoder" else 1
 
 
 class PairsObjective(Objective):
@@ -64,7 +52,7 @@ class PairsObjective(Objective):
 
     name = "pairs"
     meaning = "The target of a pair, from its source"
-    families = tuple(FORMS)
+    families = FAMILIES
     learns: ClassVar[DataKind] = "pairs"
     finds_whole = True
     special_tokens = (PAD, BOS, EOS, MASK)  # the same for every family, so that all have one vocabulary
@@ -72,13 +60,16 @@ class PairsObjective(Objective):
     @classmethod
     def task(cls, values: Hyperparameters) -> str:
         """Describe the task: a target is predicted token by token, or all at once with a known length."""
-        return super().task(values) + (", all of it at once" if not FORMS[values.family].is_causal else "")
+        if values.family == "encoder":
+            return f"{super().task(values)}, all of it at once"
+        return super().task(values)
 
     @classmethod
     def lengths(cls, values: Hyperparameters) -> tuple[int, int]:
         """Return upper bounds of T and S: block_size for both, or S = 0 if source and target are one sequence."""
-        block_size = values.block_size
-        return block_size, 0 if FORMS[values.family].is_one_sequence else block_size
+        if values.family == "encoder_decoder":
+            return values.block_size, values.block_size
+        return values.block_size, 0
 
     @classmethod
     def n_targets(cls, split: Pairs) -> int:
@@ -93,58 +84,50 @@ class PairsObjective(Objective):
     @classmethod
     def check(cls, name: str, split: Pairs, values: Hyperparameters) -> None:
         """Refuse a block_size with no room for the longest target and one token of its source."""
-        form, block_size = FORMS[values.family], values.block_size
         longest = int(split.lengths[:, 1].max())
-        needed = longest + form.n_special + form.is_one_sequence
-        if block_size < needed:
+        needed = longest + _n_special(values) + (values.family != "encoder_decoder")
+        if values.block_size < needed:
             target = f"the {name} split's longest target: {several(longest, 'token')}"
-            what = f"block_size {block_size} is too short for {target}"
+            what = f"block_size {values.block_size} is too short for {target}"
             raise BadInput(Problem(what, allowed=f"at least {needed}"))
 
     @classmethod
-    def prompt(
-        cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Hyperparameters
-    ) -> Prompt:
+    def prompt(cls, pieces: Pieces, special: SpecialTokens, values: Hyperparameters) -> Prompt:
         """Use the text as source; for an encoder, the holes after it give the length of the target."""
-        form = FORMS[values.family]
         source, *after = pieces
-        if form.is_causal and after:
+        bos, eos = special[BOS], special[EOS]
+        if values.family != "encoder" and after:
             raise BadInput(f"{HOLE} is for an encoder: this model predicts what follows the prompt")
-        if not form.is_causal and (not after or any(map(len, after))):
+        if values.family == "encoder_decoder":
+            check_room(source, values)
+            return Prompt([bos], source=source, markers=[eos], end=eos, room=values.block_size)
+        start = [*source, bos]
+        if values.family == "decoder":
+            check_room(source, values, more=1)
+            return Prompt(start, markers=[eos], end=eos, room=values.block_size + 1 - len(start))
+        if not after or any(map(len, after)):
             needed = f"end the prompt with one {HOLE} for each of its tokens"
             raise BadInput(f"an encoder of pairs needs the length of the target: {needed}")
-        before, room = [special[BOS]], None
-        if form.is_one_sequence:
-            before = [*source, *before]
-        target: list[int] = []
-        if form.is_causal:
-            room = values.block_size + 1 - len(before)
-        else:
-            target = [special[MASK]] * (len(after) + 1)
-        check_room(source, values, more=len(target) + form.is_one_sequence)
-        return Prompt(
-            start=[*before, *target],
-            holes=range(len(before), len(before) + len(target)),
-            source=None if form.is_one_sequence else source,
-            markers=[special[EOS]],
-            end=special[EOS],
-            room=room,
-        )
+        target = [special[MASK]] * (len(after) + 1)
+        check_room(source, values, more=1 + len(target))
+        holes = range(len(start), len(start) + len(target))
+        return Prompt([*start, *target], holes, markers=[eos], end=eos)
 
-    def example(self) -> Sequence[Sequence[int]]:
+    def example(self) -> Pieces:
         """Return the first pair's source, and for an encoder a hole for each token of its target."""
         start, length = self._starts[0, 0], self._source_lengths[0]
-        holes: list[list[int]] = [] if self._form.is_causal else [[]] * int(self._target_lengths[0])
-        return [self._tokens[start : start + length].tolist(), *holes]
+        pieces: list[list[int]] = [self._tokens[start : start + length].tolist()]
+        if self._values.family == "encoder":
+            pieces += [[]] * int(self._target_lengths[0])
+        return pieces
 
     def _load(self, pairs: Pairs) -> int:
-        self._form = FORMS[self._values.family]
         self._tokens, self._starts = np.asarray(pairs.tokens), pairs.starts
         self._source_lengths, self._target_lengths = source_lengths(pairs, self._values), pairs.lengths[:, 1]
-        self._source_width = int(self._source_lengths.max())
         # In the sequence `source bos target eos`: the tokens before `bos`, and the longest sequence.
-        lengths = self._source_lengths
-        self._before_bos = lengths if self._form.is_one_sequence else np.zeros_like(lengths)
+        self._before_bos = self._source_lengths
+        if self._values.family == "encoder_decoder":
+            self._before_bos = np.zeros_like(self._source_lengths)
         self._width = int((self._before_bos + self._target_lengths).max()) + 2
         return pairs.n_pairs // self.per_loss
 
@@ -156,33 +139,35 @@ class PairsObjective(Objective):
             yield self._batch(items, random)
 
     def _batch(self, items: Ids, random: RandomStream) -> Batch:
-        before_bos, n_target = self._before_bos[items], self._target_lengths[items]
-        rows = self._rows(items, before_bos, n_target)
-        position, end = np.arange(self._width), before_bos + n_target + 1
-        is_target = (position > before_bos[:, None]) & (position <= end[:, None])
+        (source_start, target_start), before_bos = self._starts[items].T, self._before_bos[items]
+        bos, end = before_bos[:, None], before_bos + self._target_lengths[items] + 1
+        position = np.arange(self._width)
+        source = self._slices(source_start, before_bos, self._width)
+        target = self._slices(target_start - before_bos - 1, end, self._width)
+        rows = np.where(position < bos, source, target)
+        np.put_along_axis(rows, bos, self.special[BOS], axis=1)
+        np.put_along_axis(rows, end[:, None], self.special[EOS], axis=1)
+        is_target = (position > bos) & (position <= end[:, None])
         targets = np.where(is_target, rows, NO_TARGET)
-        if not self._form.is_causal:
+        if self._values.family == "encoder":
             return Batch(np.where(is_target, self.special[MASK], rows), targets, lengths=end + 1)
         inputs = np.where(position < end[:, None], rows, self.special[PAD])
-        if self._form.is_one_sequence:
-            return Batch(inputs[:, :-1], targets[:, 1:], lengths=end)
-        source = self._slices(self._starts[items, 0], self._source_lengths[items], self._source_width)
-        return Batch(inputs[:, :-1], targets[:, 1:], source, end, self._source_lengths[items])
-
-    def _rows(self, items: Ids, before_bos: Ids, n_target: Ids) -> Ids:
-        source_start, target_start = self._starts[items].T
-        row, end = np.arange(len(items)), before_bos + n_target + 1
-        target = self._slices(target_start - before_bos - 1, end, self._width)
-        source = self._slices(source_start, before_bos, self._width)
-        tokens = np.where(np.arange(self._width) < before_bos[:, None], source, target)
-        tokens[row, before_bos] = self.special[BOS]
-        tokens[row, end] = self.special[EOS]
-        return tokens
+        batch = Batch(inputs[:, :-1], targets[:, 1:], lengths=end)
+        if self._values.family == "decoder":
+            return batch
+        lengths = self._source_lengths[items]
+        source = self._slices(source_start, lengths, int(self._source_lengths.max()))
+        return batch._replace(source=source, source_lengths=lengths)
 
     def _slices(self, starts: Ids, lengths: Ids, width: int) -> Ids:
-        position = np.arange(width)
-        tokens = self._tokens.take(starts[:, None] + position, mode="clip").astype(np.int64)
-        return np.where(position < lengths[:, None], tokens, self.special[PAD])
+        return slices(self._tokens, starts, lengths, width, self.special[PAD])
+
+
+def slices(tokens: NDArray[np.uint16], starts: Ids, lengths: Ids, width: int, pad: int) -> Ids:
+    """Return stretches of tokens as rows [B, width], padded on the right."""
+    position = np.arange(width)
+    rows = tokens.take(starts[:, None] + position, mode="clip").astype(np.int64)
+    return np.where(position < lengths[:, None], rows, pad)
 
 
 # ------------------------------------------------------------------ labels
@@ -249,13 +234,11 @@ class Classification(Objective):
         """Accept every split: a text that is too long is cut."""
 
     @classmethod
-    def prompt(
-        cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Hyperparameters
-    ) -> Prompt:
+    def prompt(cls, pieces: Pieces, special: SpecialTokens, values: Hyperparameters) -> Prompt:
         """Refuse every prompt: these models generate no text."""
         raise BadInput(cls.no_prompt)
 
-    def example(self) -> Sequence[Sequence[int]]:
+    def example(self) -> Pieces:
         """Return the first text."""
         start, length = self._starts[0], self._lengths[0]
         return [self._tokens[start : start + length].tolist()]
@@ -280,15 +263,17 @@ class Classification(Objective):
 
     def _batch(self, items: Ids, random: RandomStream) -> Batch:
         lengths, rows = self._lengths[items], np.arange(len(items))
-        position = np.arange(self._width)
-        text = self._tokens.take(self._starts[items][:, None] + position, mode="clip").astype(np.int64)
-        text = np.where(position < lengths[:, None], text, self.special[PAD])
+        text = slices(self._tokens, self._starts[items], lengths, self._width, self.special[PAD])
         labels = self.special[label(0)] + self._labels[items]
         bos = np.full((len(items), 1), self.special[BOS])
         if self._values.family == "encoder_decoder":
             return Batch(bos, labels[:, None], text, np.ones_like(lengths), lengths)
-        inputs = np.hstack([bos, text, np.full_like(bos, self.special[PAD])])
+        inputs = np.pad(text, ((0, 0), (1, 1)), constant_values=self.special[PAD])
+        inputs[:, 0] = self.special[BOS]
         inputs[rows, lengths + 1] = self.special[EOS]
         targets = np.full_like(inputs, NO_TARGET)
-        targets[rows, 0 if self._values.family == "encoder" else lengths + 1] = labels
+        if self._values.family == "encoder":
+            targets[:, 0] = labels
+        else:
+            targets[rows, lengths + 1] = labels
         return Batch(inputs, targets, lengths=lengths + 2)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.data.batches import NO_TARGET, Batch, Ids
 from sweeplab.data.generators import RandomStream, generator_key
-from sweeplab.data.objectives.base import TextObjective, rows_together, spread, spread_items
+from sweeplab.data.objectives.base import Pieces, TextObjective, rows_together, spread, spread_items
 from sweeplab.data.prompts import (
     BOS,
     EOS,
@@ -41,9 +40,7 @@ class NextToken(TextObjective):
     overlap = 1  # the last target of a window is the first input of the next one
 
     @classmethod
-    def prompt(
-        cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Hyperparameters
-    ) -> Prompt:
+    def prompt(cls, pieces: Pieces, special: SpecialTokens, values: Hyperparameters) -> Prompt:
         """Continue the text, which must have a token: no special token begins a text."""
         if len(pieces) > 1:
             what = f"{HOLE} is for models that attend to both sides"
@@ -52,7 +49,7 @@ class NextToken(TextObjective):
             raise BadInput("the prompt is empty: a decoder predicts a token from the tokens before it")
         return Prompt(pieces[0])
 
-    def example(self) -> Sequence[Sequence[int]]:
+    def example(self) -> Pieces:
         """Return the first half of the first window."""
         (text,) = self._texts(np.array([0]))
         return [text[: len(text) // 2].tolist()]
@@ -94,9 +91,7 @@ class Masked(TextObjective):
         return f"{super().task(values)}, {values.mask_share:.0%} of them"
 
     @classmethod
-    def prompt(
-        cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Hyperparameters
-    ) -> Prompt:
+    def prompt(cls, pieces: Pieces, special: SpecialTokens, values: Hyperparameters) -> Prompt:
         """Put a mask at each hole."""
         if len(pieces) == 1:
             raise BadInput(f"the prompt has no {HOLE}: an encoder predicts one token for each")
@@ -104,7 +99,7 @@ class Masked(TextObjective):
         check_room(start, values)
         return Prompt(start, [place for place, token in enumerate(start) if token == special[MASK]])
 
-    def example(self) -> Sequence[Sequence[int]]:
+    def example(self) -> Pieces:
         """Return the first window with a hole at each target."""
         batch = self._batch(np.array([0]), RandomStream(generator_key(0, "evaluation masks")))
         inputs, targets = batch.inputs[0], batch.targets[0]
@@ -151,8 +146,7 @@ class Masked(TextObjective):
 # ------------------------------------------------------------------ spans
 
 
-@dataclass(frozen=True)
-class Corruption:
+class Corruption(NamedTuple):
     """The size of a window in tokens, of which `n_hidden` are hidden, in `n_spans` spans."""
 
     window: int
@@ -169,21 +163,16 @@ class Corruption:
         """Return the length of the decoder's output."""
         return self.n_hidden + self.n_spans + 1
 
-    @classmethod
-    def of(cls, window: int, mask_share: float, span_length: float) -> Corruption:
-        """Return the counts for a window of this many tokens, at least two."""
-        n_hidden = min(max(round(window * mask_share), 1), window - 1)
-        n_spans = min(max(round(n_hidden / span_length), 1), n_hidden, window - n_hidden)
-        return cls(window, n_hidden, n_spans)
-
 
 @lru_cache(256)
 def _longest(block_size: int, mask_share: float, span_length: float) -> Corruption:
     # Every token is in the source or in the target, so a window has at most 2 * block_size tokens.
     for window in range(2 * block_size, 1, -1):
-        corruption = Corruption.of(window, mask_share, span_length)
-        if max(corruption.source_length, corruption.target_length) <= block_size:
-            return corruption
+        n_hidden = min(max(round(window * mask_share), 1), window - 1)
+        n_spans = min(max(round(n_hidden / span_length), 1), n_hidden, window - n_hidden)
+        counts = Corruption(window, n_hidden, n_spans)
+        if max(counts.source_length, counts.target_length) <= block_size:
+            return counts
     raise ValueError(f"block_size {block_size} is too small for spans: at least {Span.shortest_block}")
 
 
@@ -233,9 +222,7 @@ class Span(TextObjective):
         return corruption(values).window
 
     @classmethod
-    def prompt(
-        cls, pieces: Sequence[Sequence[int]], special: SpecialTokens, values: Hyperparameters
-    ) -> Prompt:
+    def prompt(cls, pieces: Pieces, special: SpecialTokens, values: Hyperparameters) -> Prompt:
         """Put a sentinel at each hole; without holes, at the end of the text."""
         pieces = pieces if len(pieces) > 1 else [*pieces, []]
         counts, n_holes = corruption(values), len(pieces) - 1
@@ -248,7 +235,7 @@ class Span(TextObjective):
         markers = [*sentinels, special[EOS]]
         return Prompt([special[BOS]], (), source, markers, special[EOS], room=values.block_size)
 
-    def example(self) -> Sequence[Sequence[int]]:
+    def example(self) -> Pieces:
         """Return the source of the first window, without `eos`."""
         first = next(self.evaluation()).source
         assert first is not None
@@ -272,31 +259,25 @@ class Span(TextObjective):
             yield self._batch(items, random)
 
     def _batch_of_texts(self, texts: Ids, random: RandomStream) -> Batch:
-        starts = self._segments(len(texts), random)
+        n_rows, (window, n_hidden, n_spans) = len(texts), self._counts
+        # Segments, shown and hidden in turn: their lengths [B, 2 * n_spans], and a mask [B, window] of their starts.
+        lengths = [_parts(n_rows, total, n_spans, random) for total in (window - n_hidden, n_hidden)]
+        ends = np.cumsum(np.stack(lengths, axis=2).reshape(n_rows, 2 * n_spans), axis=1)
+        starts = np.zeros((n_rows, window), np.bool_)
+        starts[:, 0] = True
+        np.put_along_axis(starts, ends[:, :-1], True, axis=1)
         segment = np.cumsum(starts, axis=1) - 1
         is_hidden = segment % 2 == 1
         sentinels = self._sentinels[segment // 2]
-        source = self._replaced(is_hidden, texts, sentinels, starts)
-        targets = self._replaced(~is_hidden, texts, sentinels, starts)
+
+        def with_sentinels(removed: NDArray[np.bool_]) -> Ids:
+            kept = np.where(removed, sentinels, texts)[starts | ~removed].reshape(n_rows, -1)
+            return np.pad(kept, ((0, 0), (0, 1)), constant_values=self.special[EOS])
+
+        targets = with_sentinels(~is_hidden)
         inputs = np.roll(targets, 1, axis=1)
         inputs[:, 0] = self.special[BOS]
-        return Batch(inputs, targets, source)
-
-    def _segments(self, n_rows: int, random: RandomStream) -> NDArray[np.bool_]:
-        """Divide each window into segments, shown and hidden in turn; return a mask [B, window] of their starts."""
-        window, n_hidden, n_spans = self._counts.window, self._counts.n_hidden, self._counts.n_spans
-        lengths = [_parts(n_rows, total, n_spans, random) for total in (window - n_hidden, n_hidden)]
-        in_turn = np.stack(lengths, axis=2).reshape(n_rows, 2 * n_spans)
-        starts = np.zeros((n_rows, window), np.bool_)
-        starts[:, 0] = True
-        np.put_along_axis(starts, np.cumsum(in_turn, axis=1)[:, :-1], True, axis=1)
-        return starts
-
-    def _replaced(
-        self, removed: NDArray[np.bool_], texts: Ids, sentinels: Ids, starts: NDArray[np.bool_]
-    ) -> Ids:
-        kept = np.where(removed, sentinels, texts)[starts | ~removed].reshape(len(texts), -1)
-        return np.pad(kept, ((0, 0), (0, 1)), constant_values=self.special[EOS])
+        return Batch(inputs, targets, with_sentinels(is_hidden))
 
 
 def _parts(n_rows: int, total: int, n_parts: int, random: RandomStream) -> Ids:

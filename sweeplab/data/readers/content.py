@@ -9,7 +9,7 @@ import codecs
 import glob
 import os
 from collections.abc import Iterator
-from itertools import dropwhile, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import IO
 
@@ -98,7 +98,7 @@ def text_parts(file: Path, encoding: str = "") -> Iterator[str]:
         BadInput: as `contents` does.
     """
     decoder, n_before = None, 0
-    for part, is_last in _with_last(contents(file)):
+    for part, after in pairwise(chain(contents(file), [b""])):
         if decoder is None:
             marked = next((name for mark, name in MARKS.items() if part.startswith(mark)), "utf-8")
             encoding = encoding or marked
@@ -112,24 +112,14 @@ def text_parts(file: Path, encoding: str = "") -> Iterator[str]:
             raise NoText("binary", what, "UTF-8; data.encoding names another, such as utf-16-le")
         waiting = len(decoder.getstate()[0])
         try:
-            yield decoder.decode(part, is_last)
-        except UnicodeDecodeError as error:
-            name = {"utf-8-sig": "UTF-8"}.get(encoding, encoding.upper())
-            at = error.start
-            place = f"byte {n_before - waiting + at} is 0x{error.object[at]:02x}"
+            yield decoder.decode(part, not after)
+        except UnicodeError as error:
+            name, place = encoding.removesuffix("-sig").upper(), str(error)
+            if isinstance(error, UnicodeDecodeError):  # not of UTF-16 without a mark of its byte order
+                place = f"byte {n_before - waiting + error.start} is 0x{error.object[error.start]:02x}"
             allowed = "UTF-8; data.encoding names another, such as latin-1"
             raise NoText(f"not {name}", f"{file} is not {name}: {place}", allowed) from error
-        except UnicodeError as error:  # UTF-16 without a mark of its byte order
-            raise NoText(f"not {encoding}", f"{file} is not {encoding}: {error}") from error
         n_before += len(part)
-
-
-def _with_last(parts: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
-    before = next(parts, b"")
-    for part in parts:
-        yield before, False
-        before = part
-    yield before, True
 
 
 def document(file: Path, encoding: str = "") -> str:
@@ -166,7 +156,7 @@ SAVED, SAVED_SPLITS = "dataset_info.json", "dataset_dict.json"
 
 
 def user_files(path: str | None, corpus: str = "text", suffix: str = ".txt") -> list[Path]:
-    """Return the files at a path, in a folder (but hidden ones), or of a glob.
+    """Return the files at a path, in a folder, or of a glob; none that is hidden, and `**` follows no links.
 
     Raises:
         BadInput: no path is given, or there are no files.
@@ -175,43 +165,27 @@ def user_files(path: str | None, corpus: str = "text", suffix: str = ".txt") -> 
         raise BadInput(
             f"corpus {corpus} needs a path: a file, a folder, or a glob such as notes/**/*{suffix}"
         )
-    pattern = Path(path)
+    place = Path(path)
     try:
-        is_folder = pattern.is_dir()
-    except OSError as error:  # such as a name that is too long
-        raise BadInput(f"{path[:60]}… cannot be a file: {error.strerror}") from error
-    if pattern.is_file():
-        return [pattern.resolve()]
-    if is_folder:
-        inside = "data-*.arrow" if (pattern / SAVED).is_file() else "**"
-        path = str(Path(glob.escape(path)) / inside)
-    files = sorted({*islice(filter(os.path.isfile, _matches(path)), MOST_FILES + 1)})
+        if place.is_file():
+            return [place.resolve()]
+        if place.is_dir():
+            top, pattern = place, "data-*.arrow" if (place / SAVED).is_file() else "**/*"
+        else:
+            parts = place.parts
+            n_named = next((at for at, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
+            top, pattern = Path(*parts[:n_named]), str(Path(*parts[n_named:]))
+            if parts[-1] == "**":
+                pattern += "/*"
+        visible = (file for file in top.glob(pattern) if "/." not in f"/{file.relative_to(top)}")
+        files = sorted({*islice(filter(Path.is_file, visible), MOST_FILES + 1)})
+    except (OSError, ValueError) as error:  # such as a name that is too long
+        raise BadInput(f"{path[:60]}… cannot be read: {getattr(error, 'strerror', error)}") from error
     if len(files) > MOST_FILES:
         what = f"more than {MOST_FILES:,} files match {path}"
         raise BadInput(Problem(what, "the files of one folder, such as notes/**/*.txt"))
-    if is_folder and not files:
-        raise BadInput(f"there are no files in {pattern}")
-    if not files and glob.has_magic(path):
-        raise BadInput(f"no file matches {path}")
     if not files:
-        beside = [each.name for each in pattern.parent.glob("*") if each.is_file()]
-        raise BadInput(Problem(f"there is no file {path}", nearest=nearest(pattern.name, beside)))
-    return [Path(match).absolute() for match in files]
-
-
-def _matches(path: str) -> Iterator[str]:
-    """Yield the matches of a glob as `glob` does, but `**` does not follow links, which may form cycles."""
-    # Path.glob would descend into hidden folders, such as .git.
-    parts = Path(path).parts
-    if "**" not in parts:
-        yield from glob.iglob(path)  # noqa: PTH207
-        return
-    at = parts.index("**")
-    rest = tuple(dropwhile("**".__eq__, parts[at:]))
-    for top in glob.iglob(str(Path(*parts[:at]))):  # noqa: PTH207
-        for folder, below, files in os.walk(top):
-            below[:] = [each for each in below if not each.startswith(".")]
-            if rest:
-                yield from _matches(str(Path(glob.escape(folder), *rest)))
-            else:
-                yield from (str(Path(folder, each)) for each in files if not each.startswith("."))
+        beside = [each.name for each in place.parent.glob("*") if each.is_file()]
+        what = f"there are no files in {path}" if place.is_dir() else f"there is no file {path}"
+        raise BadInput(Problem(what, nearest=nearest(place.name, beside)))
+    return [file.absolute() for file in files]

@@ -9,7 +9,7 @@ import csv
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from sweeplab.data.readers.content import (
     MOST_RATIO,
     NoText,
     contents,
+    document,
     lines,
     suffix_of,
     text_parts,
@@ -30,24 +31,25 @@ from sweeplab.formatting import bytes_in_words, listed, several, several_named
 csv.field_size_limit(LONGEST_LINE)
 # Rows of a Parquet file that are read at once: one may hold a book.
 ROWS_AT_ONCE = 256
-MOST_JSON = 2**28
+
+# Alternatives for the fields of a row that are wanted.
+Wanted = Sequence[tuple[str, ...]]
 
 
 class Row(NamedTuple):
-    """A row with its line: values by name, or the cells of a table without names yet; or what is wrong with it."""
+    """A row with its line: its values by name, or what is wrong with it."""
 
     line: int
-    values: Mapping[str, Any] | Sequence[str]
+    values: dict[str, Any]
     wrong: str = ""
 
 
 class Format(NamedTuple):
-    """A format of rows. The first row of a `table` may have the names of its columns."""
+    """A format of rows."""
 
     name: str
     suffixes: tuple[str, ...]
-    rows: Callable[[Path, str], Iterator[Row]]
-    is_table: bool = False
+    rows: Callable[[Path, str, Wanted], Iterator[Row]]
 
 
 def _json_value(text: str) -> Any:
@@ -65,7 +67,7 @@ def _as_row(number: int, value: Any) -> Row:
     return Row(number, value if isinstance(value, dict) else {})
 
 
-def _of_lines(file: Path, encoding: str) -> Iterator[Row]:
+def _of_lines(file: Path, encoding: str, wanted: Wanted) -> Iterator[Row]:
     for number, line in enumerate(lines(file, encoding), start=1):
         if line.strip(" \r"):
             try:
@@ -74,18 +76,12 @@ def _of_lines(file: Path, encoding: str) -> Iterator[Row]:
                 yield Row(number, {}, str(error))
 
 
-def _of_json(file: Path, encoding: str) -> Iterator[Row]:
+def _of_json(file: Path, encoding: str, wanted: Wanted) -> Iterator[Row]:
     """Yield the objects or strings of a list; of an object, those of the list in it."""
-    text = ""
-    for part in text_parts(file, encoding):
-        text += part
-        if len(text) > MOST_JSON:
-            raise BadInput(Problem(f"{file} has more than {MOST_JSON:,} characters", "JSON Lines"))
     try:
-        value = _json_value(text)
+        value = _json_value(document(file, encoding))
     except ValueError as error:
-        allowed = "data.format: jsonl for a row a line" if "Extra data" in str(error) else ""
-        raise BadInput(Problem(f"{file} {error}", allowed)) from None
+        raise BadInput(f"{file} {error}") from None
     if isinstance(value, dict):
         value = next((held for held in value.values() if isinstance(held, list) and held), [value])
     if not isinstance(value, list):
@@ -93,21 +89,37 @@ def _of_json(file: Path, encoding: str) -> Iterator[Row]:
     yield from itertools.starmap(_as_row, enumerate(value, start=1))
 
 
-def _of_csv(file: Path, encoding: str) -> Iterator[Row]:
+def _of_csv(file: Path, encoding: str, wanted: Wanted) -> Iterator[Row]:
     reader = csv.reader(f"{line}\n" for line in lines(file, encoding))
     try:
-        yield from (Row(reader.line_num, row) for row in reader if row and row != [""])
+        yield from _of_table((reader.line_num, cells) for cells in reader if cells and cells != [""])
     except csv.Error as error:
         raise BadInput(Problem(f"this is not CSV: {error}", file=file, line=reader.line_num)) from error
 
 
-def _of_tsv(file: Path, encoding: str) -> Iterator[Row]:
-    for number, line in enumerate(lines(file, encoding), start=1):
-        if line.strip(" \r"):  # a line with only a tab is a pair
-            yield Row(number, line.removesuffix("\r").split("\t"))
+def _of_tsv(file: Path, encoding: str, wanted: Wanted) -> Iterator[Row]:
+    """Yield the rows; without names of columns those of pairs are a source and a target."""
+    numbered = enumerate(lines(file, encoding), start=1)
+    # A line with only a tab is a pair.
+    table = ((number, line.removesuffix("\r").split("\t")) for number, line in numbered if line.strip(" \r"))
+    for number, cells in table:
+        whole = [(number, cells)]
+        if len(wanted[0]) > 1 and not _spelled(cells, wanted):
+            whole.insert(0, (0, [*wanted[0]]))
+        yield from _of_table(itertools.chain(whole, table))
 
 
-def _of_parquet(file: Path, encoding: str) -> Iterator[Row]:
+def _of_table(table: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
+    _, head = next(table, (0, []))
+    names = [name.strip() for name in head]
+    for number, cells in table:
+        wrong = ""
+        if len(cells) != len(names):
+            wrong = f"has {several(len(cells), 'field')}; allowed: {len(names)}, {several_named(names)}"
+        yield Row(number, dict(zip(names, cells, strict=False)), wrong)
+
+
+def _of_parquet(file: Path, encoding: str, wanted: Wanted) -> Iterator[Row]:
     from pyarrow import parquet
 
     with parquet.ParquetFile(_mapped(file)) as opened:
@@ -115,7 +127,7 @@ def _of_parquet(file: Path, encoding: str) -> Iterator[Row]:
         yield from _of_batches(file, opened.iter_batches(ROWS_AT_ONCE, columns=names))
 
 
-def _of_arrow(file: Path, encoding: str) -> Iterator[Row]:
+def _of_arrow(file: Path, encoding: str, wanted: Wanted) -> Iterator[Row]:
     """Yield the rows of a file or a stream of record batches, such as Hugging Face datasets save."""
     import pyarrow
 
@@ -154,10 +166,7 @@ def _of_batches(file: Path, batches: Iterator[Any]) -> Iterator[Row]:
 def _is_plain(kind: Any) -> bool:
     from pyarrow import types
 
-    if types.is_dictionary(kind):
-        kind = kind.value_type
-    tests = ("string", "large_string", "string_view", "integer", "boolean", "floating")
-    return any(getattr(types, f"is_{test}")(kind) for test in tests)
+    return not (types.is_nested(kind) or types.is_binary(kind) or types.is_large_binary(kind))
 
 
 FORMATS = {
@@ -165,41 +174,24 @@ FORMATS = {
     for form in (
         Format("jsonl", (".jsonl", ".ndjson"), _of_lines),
         Format("json", (".json",), _of_json),
-        Format("csv", (".csv",), _of_csv, is_table=True),
-        Format("tsv", (".tsv",), _of_tsv, is_table=True),
+        Format("csv", (".csv",), _of_csv),
+        Format("tsv", (".tsv",), _of_tsv),
         Format("parquet", (".parquet",), _of_parquet),
         Format("arrow", (".arrow", ".feather"), _of_arrow),
     )
 }
-SUFFIXES = {suffix: form for form in FORMATS.values() for suffix in form.suffixes}
-BINARY = {b"PAR1": "parquet", b"ARROW1": "arrow"}
-TEXT = "text"
 
 
 def format_of(file: Path, name: str = "") -> Format | None:
     """Return the format of a file's rows, by the given name, its first bytes or its suffix; None for a text."""
     if name:
         return FORMATS.get(name)
-    start = next(contents(file), b"")[:8]
-    known = next((name for magic, name in BINARY.items() if start.startswith(magic)), "")
-    if known:
-        return FORMATS[known]
-    return SUFFIXES.get(suffix_of(file))
-
-
-def rows(file: Path, form: Format, encoding: str = "") -> Iterator[Row]:
-    """Yield the rows of a file.
-
-    Raises:
-        BadInput: it is damaged, or no file of this format.
-    """
-    import pyarrow
-
-    damage = (pyarrow.ArrowException, OSError, ValueError, KeyError, MemoryError, OverflowError, TypeError)
-    try:
-        yield from form.rows(file, encoding)
-    except damage as error:
-        raise BadInput(f"{file} is no whole {form.name} file: {str(error).partition(chr(10))[0]}") from error
+    start = next(contents(file), b"")
+    if start.startswith(b"PAR1"):
+        return FORMATS["parquet"]
+    if start.startswith(b"ARROW1"):
+        return FORMATS["arrow"]
+    return next((form for form in FORMATS.values() if suffix_of(file) in form.suffixes), None)
 
 
 # ------------------------------------------------------------------ documents and rows of files
@@ -207,34 +199,28 @@ def rows(file: Path, form: Format, encoding: str = "") -> Iterator[Row]:
 
 # The usual names of fields, the likeliest first. A file's own may have capitals.
 TEXT_FIELDS = (
-    *("text", "content", "contents", "body", "document", "article", "story", "passage", "sentence"),
-    *("review", "comment", "message", "lyrics", "abstract", "code"),
-)
+    "text", "content", "contents", "body", "document", "article", "story", "passage", "sentence", "review", "comment",
+    "message", "lyrics", "abstract", "code",
+)  # fmt: skip
 LABEL_FIELDS = ("label", "labels", "class", "category", "sentiment", "intent")
 PAIR_FIELDS = (
     ("source", "target"), ("prompt", "completion"), ("question", "answer"), ("instruction", "output"),
     ("instruction", "response"), ("prompt", "response"), ("input", "output"), ("query", "response"), ("src", "tgt"),
 )  # fmt: skip
 # Of each corpus of the user's files.
-FIELDS: dict[str, Sequence[tuple[str, ...]]] = {
+FIELDS: dict[str, Wanted] = {
     "text": [(name,) for name in TEXT_FIELDS],
     "pairs": PAIR_FIELDS,
     "labels": [*itertools.product(TEXT_FIELDS, LABEL_FIELDS)],
 }
-# An instruction may come with a text of its own.
-CONTEXT: dict[tuple[str, ...], str] = {
-    ("instruction", "output"): "input",
-    ("instruction", "response"): "input",
-}
-MOST_NAMED = 10  # bad lines that are named; a file of another format has thousands
+# An instruction may come with a text of its own, in this field.
+INSTRUCTION, CONTEXT = "instruction", "input"
 
 
 class Document(NamedTuple):
-    """A document, or the next part of a long one that `continues`, and where it is."""
+    """A document, or the next part of a long one that `continues`."""
 
     text: str
-    file: Path
-    line: int = 1
     continues: bool = False
 
 
@@ -242,7 +228,8 @@ class Document(NamedTuple):
 class Reading:
     """How the user's files are read: the `fields` of rows, the format and the encoding, if the user names them.
 
-    While they are read it counts which fields were taken, which files were skipped and how many rows had no text.
+    While they are read it counts which fields were taken, which files were skipped and how many rows had no text, and
+    keeps the problems of rows.
     """
 
     fields: tuple[str, ...] = ()
@@ -252,6 +239,7 @@ class Reading:
     skipped: Counter[str] = field(default_factory=Counter)
     n_empty: int = 0
     more: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
 
     @property
     def notes(self) -> list[str]:
@@ -263,6 +251,15 @@ class Reading:
         if self.n_empty:
             notes.append(f"{several(self.n_empty, 'row')} without text left out")
         return notes + self.more
+
+    def refuse(self, file: Path, line: int, wrong: object) -> None:
+        """Keep the problem of a line."""
+        self.problems.append(Problem(f"line {line} {wrong}", file=file, line=line))
+
+    def check(self) -> None:
+        """Raise BadInput if a line has a problem."""
+        if self.problems:
+            raise BadInput(*self.problems)
 
 
 def documents(files: Sequence[Path], reading: Reading) -> Iterator[Document]:
@@ -283,116 +280,89 @@ def documents(files: Sequence[Path], reading: Reading) -> Iterator[Document]:
                 raise
             reading.skipped[error.kind] += 1
     if len(files) > 1 and reading.skipped.total() == len(files):
-        allowed = f"data.tokens: {files[0].parent}" if any(file.suffix == ".bin" for file in files) else ""
-        raise BadInput(Problem(f"there is no text in {files[0].parent}: {reading.notes[-1]}", allowed))
+        raise BadInput(f"there is no text in {files[0].parent}: {reading.notes[-1]}")
 
 
 def _of_text(file: Path, reading: Reading) -> Iterator[Document]:
     is_begun = False
     for part in text_parts(file, reading.encoding):
         if is_begun or part.strip():
-            yield Document(part, file, continues=is_begun)
+            yield Document(part, continues=is_begun)
             is_begun = True
     if not is_begun:
         raise NoText("empty", f"{file} is empty")
 
 
 def _of_rows(file: Path, form: Format, reading: Reading) -> Iterator[Document]:
-    wrong: list[Problem] = []
-    for row in named_rows(file, form, FIELDS["text"], reading):
-        (value,) = row.values or ("",)  # a wrong row has none
-        if row.wrong or not isinstance(value, str | None):
-            wrong.append(bad_line(file, row, f"has a text that is {type(value).__name__}, no string"))
-        elif value and value.strip():
-            yield Document(value, file, row.line)
-        else:
+    for line, (value,) in named_rows(file, form, FIELDS["text"], reading):
+        if value is None or (isinstance(value, str) and not value.strip()):
             reading.n_empty += 1
-    check_lines(wrong)
-
-
-def bad_line(file: Path, row: Row, otherwise: str = "") -> Problem:
-    """Return the problem of a row, with its file and line."""
-    return Problem(f"line {row.line} {row.wrong or otherwise}", file=file, line=row.line)
-
-
-def check_lines(problems: Sequence[Problem]) -> None:
-    """Raise BadInput with the first of these problems, and the number of the others; nothing if there is none."""
-    named = [*problems[:MOST_NAMED]]
-    if len(problems) > MOST_NAMED:
-        named.append(Problem(f"and {len(problems) - MOST_NAMED:,} more bad lines"))
-    if named:
-        raise BadInput(*named)
+        elif isinstance(value, str):
+            yield Document(value)
+        else:
+            reading.refuse(file, line, f"has a text that is {type(value).__name__}, no string")
+    reading.check()
 
 
 def named_rows(
-    file: Path, form: Format, wanted: Sequence[tuple[str, ...]], reading: Reading
-) -> Iterator[Row]:
-    """Yield the rows of a file with the values of the wanted fields, in their order.
+    file: Path, form: Format, wanted: Wanted, reading: Reading
+) -> Iterator[tuple[int, Sequence[Any]]]:
+    """Yield the line of each row of a file, and the values of the wanted fields in their order.
 
-    `wanted` are alternatives: the first whole row decides which; the fields that the reading names come before them.
+    The first whole row decides between alternatives; the fields that the reading names come before them. Of other rows
+    the reading keeps the problems.
 
     Raises:
-        BadInput: the file has none of them; says which it has.
+        NoText: there is no row, or none of the fields of a text; says which fields there are.
+        BadInput: the file is damaged, or has none of the fields of pairs.
     """
-    known = [reading.fields] if reading.fields else wanted
-    head, names, context, is_begun = list[str](), tuple[str, ...](), "", False
-    for row in rows(file, form, reading.encoding):
-        if row.wrong:
-            yield row
-            continue
-        if not is_begun:
-            is_begun = True
-            head = [name.strip() for name in row.values] if form.is_table else [*row.values]
-            names = _chosen(file, head, row, known, form, len(wanted[0]) > 1)
-            if names:
+    import pyarrow
+
+    if reading.fields:
+        wanted = [reading.fields]
+    damage = (pyarrow.ArrowException, OSError, ValueError, KeyError, MemoryError, OverflowError, TypeError)
+    names = tuple[str, ...]()
+    try:
+        for line, values, wrong in form.rows(file, reading.encoding, wanted):
+            if wrong:
+                reading.refuse(file, line, wrong)
+                continue
+            if not names:
+                names = _spelled(values, wanted) or _refuse_fields(file, line, values, wanted)
                 reading.taken[names] += 1
-            if form.is_table and names:
-                continue  # the row has the names of the columns
-            if not names:  # the columns alone, in their order
-                head, names = [*known[0]], known[0]
-            context = CONTEXT.get(tuple(name.lower() for name in names), "")
-        if form.is_table and len(row.values) != len(head):
-            fields = several(len(row.values), "field")
-            yield Row(row.line, (), f"has {fields}; allowed: {len(head)}, {several_named(head)}")
-            continue
-        values = row.values
-        if not isinstance(values, Mapping):  # of two columns of one name the first counts
-            values = dict(zip(reversed(head), reversed(values), strict=True))
-        if not all(name in values for name in names):
-            allowed = ", ".join(f'"{name}": "…"' for name in names)
-            yield Row(row.line, (), f"has no {listed(names)}; allowed: {{{allowed}}}")
-            continue
-        picked = [values[name] for name in names]
-        more = values.get(context)
-        if isinstance(more, str) and more.strip():
-            picked[0] = f"{picked[0]}\n\n{more}"
-        yield Row(row.line, picked)
-    if not is_begun:
-        check_lines([bad_line(file, row) for row in rows(file, form, reading.encoding)])
+            if not values.keys() >= {*names}:
+                allowed = ", ".join(f'"{name}": "…"' for name in names)
+                reading.refuse(file, line, f"has no {listed(names)}; allowed: {{{allowed}}}")
+                continue
+            picked = [values[name] for name in names]
+            if len(names) > 1 and names[0].lower() == INSTRUCTION and values.get(CONTEXT):
+                picked[0] = f"{picked[0]}\n\n{values[CONTEXT]}"
+            yield line, picked
+    except damage as error:
+        raise BadInput(f"{file} is no whole {form.name} file: {str(error).partition(chr(10))[0]}") from error
+    if not names and not reading.problems:
         raise NoText("empty", f"{file} is empty")
 
 
-def _chosen(
-    file: Path, head: list[str], first: Row, known: Sequence[tuple[str, ...]], form: Format, are_pairs: bool
-) -> tuple[str, ...]:
-    """Return the fields to take, as the file spells them; none where its columns have no names."""
-    spelled = {name.lower(): name for name in reversed(head)} | {name: name for name in head}
-    for names in known:
-        if all(name in spelled or name.lower() in spelled for name in names):
-            return tuple(spelled.get(name) or spelled[name.lower()] for name in names)
-    if form.name == "tsv" and are_pairs:
-        return ()
-    if not form.is_table and are_pairs:
-        return known[0]
-    if are_pairs:
-        absent = next(name for name in known[0] if name.lower() not in spelled)
-        what = f"there is no column {absent}, but {several_named(head)}"
-        allowed = f"a first line with {listed(known[0])}, or data.field: [NAME, NAME]"
-        raise BadInput(Problem(what, allowed, file=file, line=first.line))
-    missing = known[0][0] if len(known) == 1 else listed(known[0])
-    texts = head
-    if isinstance(first.values, Mapping):
-        texts = [name for name, value in first.values.items() if isinstance(value, str)]
-    what = f"{file} has no field {missing}, but {several_named(head)}" if head else f"{file} has no fields"
+def _spelled(head: Iterable[str], wanted: Wanted) -> tuple[str, ...]:
+    """Return the first of the wanted fields that are there, as the file spells them; none if it has none."""
+    names = [*head]
+    spelled = {name.strip().lower(): name for name in reversed(names)} | {name: name for name in names}
+    for fields in wanted:
+        found = [spelled.get(name) or spelled.get(name.lower(), "") for name in fields]
+        if all(found):
+            return tuple(found)
+    return ()
+
+
+def _refuse_fields(file: Path, line: int, values: dict[str, Any], wanted: Wanted) -> tuple[str, ...]:
+    there, missing = several_named([*values]) or "nothing else", wanted[0]
+    if len(missing) > 1:
+        known = {name.lower() for name in values}
+        absent = [name for name in missing if name.lower() not in known]
+        what = f"line {line} has no {listed(absent)}, but {there}"
+        raise BadInput(Problem(what, "data.field: [NAME, NAME]", file=file, line=line))
+    texts = [name for name, value in values.items() if isinstance(value, str)]
     allowed = f"data.field: {texts[0] if texts else 'NAME'}, or another"
-    raise NoText("without a field of text", what, allowed, nearest(missing, head))
+    what = f"{file} has no field {missing[0]}, but {there}"
+    raise NoText("without a field of text", what, allowed, nearest(missing[0], [*values]))

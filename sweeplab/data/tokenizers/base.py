@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self, final
 
@@ -117,9 +117,9 @@ class FieldsTokenizer(Tokenizer):
     def from_json(cls, description: Mapping[str, Any]) -> Self:
         """Return the tokenizer with the fields of the description."""
         try:
-            return cls(**{each.name: description[each.name] for each in fields(cls)})
-        except KeyError as error:
-            raise ValueError(f"the description of a {cls.name} tokenizer has no {error}") from None
+            return cls(**{name: value for name, value in description.items() if name != "name"})
+        except TypeError as error:
+            raise ValueError(f"this describes no {cls.name} tokenizer: {error}") from None
 
 
 @final

@@ -33,50 +33,30 @@ if TYPE_CHECKING:
 class LearnedTokenizer(Tokenizer):
     """A tokenizer with the 256 bytes and tokens that are learned from the training split only.
 
-    Because of the bytes it encodes every text. Of fewer than 256 tokens, it has only the bytes of its corpus, and
-    encodes texts of these. A model may generate bytes that are not UTF-8: these decode to U+FFFD.
+    Because of the bytes it encodes every text. A model may generate bytes that are not UTF-8: these decode to U+FFFD.
     """
 
     default_size: ClassVar[int]
 
     @classmethod
-    def train(cls, text: str, vocab_size: int | None = None, others: str = "") -> Self:
+    def train(cls, text: str, vocab_size: int | None = None) -> Self:
         """Learn `vocab_size` tokens, by default `default_size`; fewer if the text has no more.
 
-        `others` are characters that it encodes too, such as those of the other splits.
-
         Raises:
-            ValueError: vocab_size is below the number of distinct bytes of the characters, or above 65,536.
+            ValueError: vocab_size is below 256 or above 65,536, or a character of the text is half of a surrogate pair.
         """
-        if vocab_size is None:
-            vocab_size = cls.default_size
-        letters = bytes(range(N_BYTES))
-        if vocab_size < N_BYTES:
-            letters = bytes(sorted({*utf8("".join({*text, *others}))}))
-        if not len(letters) <= vocab_size <= LARGEST_VOCABULARY:
+        size = cls.default_size if vocab_size is None else vocab_size
+        if not N_BYTES <= size <= LARGEST_VOCABULARY:
             raise ValueError(
-                f"the {cls.name} tokenizer cannot have {several(vocab_size, 'token')}; allowed: {len(letters)} "
-                f"(the bytes of the corpus) to {LARGEST_VOCABULARY:,}"
+                f"the {cls.name} tokenizer cannot have {several(size, 'token')}; allowed: {N_BYTES} (the bytes) "
+                f"to {LARGEST_VOCABULARY:,}"
             )
-        return cls._learned(text, vocab_size, letters)
+        return cls._learned(text, size)
 
     @classmethod
     @abstractmethod
-    def _learned(cls, text: str, vocab_size: int, letters: bytes) -> Self:
-        """Learn at most `vocab_size` tokens, among them these bytes."""
-
-    @cached_property
-    @abstractmethod
-    def _letters(self) -> set[int]:
-        """Return the bytes that are tokens; all if other tokens stand for the missing ones."""
-
-    def _check(self, text: str) -> None:
-        """Raise ValueError if there is no token for a character, with the character and its position."""
-        missing = set(utf8(text)) - self._letters
-        if missing:
-            at = next(at for at, character in enumerate(text) if not missing.isdisjoint(character.encode()))
-            what = f"character {text[at]!r} at {at} is not in the corpus of the {self.name} tokenizer"
-            raise ValueError(f"{what}, which has {several(self.vocab_size, 'token')} and not all bytes")
+    def _learned(cls, text: str, vocab_size: int) -> Self:
+        """Learn at most `vocab_size` tokens, among them the bytes."""
 
 
 # The library gets so many characters at once, because it needs a hundred bytes of memory per token.
@@ -118,30 +98,27 @@ class LibraryTokenizer(LearnedTokenizer):
     @property
     def end_of_text(self) -> int | None:
         """Return the id of GPT-2's end-of-text token, which an imported tokenizer may have."""
-        token = self._library.token_to_id(END_OF_TEXT)
-        if token is None:
-            return None
-        return int(token)
+        token: int | None = self._library.token_to_id(END_OF_TEXT)
+        return token
 
     @cached_property
-    def _letters(self) -> set[int]:
-        definition = json.loads(self.definition)
-        decoder, model = definition.get("decoder") or {}, definition["model"]
-        is_complete = decoder.get("type") != "ByteLevel" or model.get("unk_id") is not None
-        return {
-            byte
-            for letter, byte in BYTES.items()
-            if is_complete or self._library.token_to_id(letter) is not None
-        }
+    def _is_of_bytes(self) -> bool:
+        decoder = json.loads(self.definition).get("decoder") or {}
+        return bool(decoder.get("type") == "ByteLevel")
+
+    @cached_property
+    def _missing(self) -> set[int]:
+        if not self._is_of_bytes or json.loads(self.definition)["model"].get("unk_id") is not None:
+            return set()
+        return {byte for letter, byte in BYTES.items() if self._library.token_to_id(letter) is None}
 
     @classmethod
-    def _learned(cls, text: str, vocab_size: int, letters: bytes) -> Self:
+    def _learned(cls, text: str, vocab_size: int) -> Self:
         from tokenizers import Tokenizer as Library
         from tokenizers import decoders, models, pre_tokenizers, trainers
 
-        alphabet = sorted(ALPHABET[byte] for byte in letters)
         trainer = getattr(trainers, cls.trainer)(
-            vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False, **cls.options
+            vocab_size=vocab_size, initial_alphabet=sorted(ALPHABET), show_progress=False, **cls.options
         )
         library = Library(getattr(models, cls.model)(**cls.model_options, **cls.options))
         library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -151,11 +128,12 @@ class LibraryTokenizer(LearnedTokenizer):
 
     def encode(self, text: str) -> Ids:
         """Return the ids of a text."""
-        self._check(text)  # the library's own error names neither the character nor its position
+        missing = self._missing.intersection(utf8(text))
+        if missing:  # the library would leave them out
+            at = next(at for at, character in enumerate(text) if not missing.isdisjoint(character.encode()))
+            raise ValueError(f"character {text[at]!r} at {at} has no token of the {self.name} tokenizer")
         ids = [self._library.encode(piece, add_special_tokens=False).ids for piece in _pieces(text)]
-        if ids:
-            return np.concatenate([np.array(each, np.uint16) for each in ids])
-        return np.empty(0, np.uint16)
+        return np.concatenate([np.empty(0, np.uint16), *(np.array(each, np.uint16) for each in ids)])
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
         """Return the text of the ids."""
@@ -163,14 +141,17 @@ class LibraryTokenizer(LearnedTokenizer):
 
     def byte_lengths(self) -> NDArray[np.int64]:
         """Return the number of bytes of each token, which the library writes as one letter per byte, or as text."""
-        decoder = json.loads(self.definition).get("decoder")
-        is_bytes = isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"
-        written = [str(self._library.id_to_token(token)) for token in range(self.vocab_size)]
-        if not is_bytes:  # BERT's mark of a continued word, and SentencePiece's mark of a space
-            written = [each.removeprefix("##").replace("\u2581", " ") for each in written]
-            written = ["\0" if re.fullmatch("<0x[0-9A-F]{2}>", each) else each for each in written]  # a byte
-        spelled = (each if is_bytes and BYTES.keys() >= {*each} else utf8(each) for each in written)
-        return np.array([*map(len, spelled)])
+        lengths = []
+        for token in range(self.vocab_size):
+            written = str(self._library.id_to_token(token))
+            is_byte = not self._is_of_bytes and re.fullmatch("<0x[0-9A-F]{2}>", written)
+            if is_byte:
+                lengths.append(1)
+            elif self._is_of_bytes and BYTES.keys() >= {*written}:
+                lengths.append(len(written))
+            else:  # with BERT's mark of a continued word, or SentencePiece's mark of a space
+                lengths.append(len(utf8(written.removeprefix("##").replace("\u2581", " "))))
+        return np.array(lengths)
 
     def to_json(self) -> dict[str, Any]:
         """Return the name and the library's definition."""
@@ -214,20 +195,22 @@ class UnigramTokenizer(LibraryTokenizer):
     name, model, trainer = "unigram", "Unigram", "UnigramTrainer"
 
     @classmethod
-    def _learned(cls, text: str, vocab_size: int, letters: bytes) -> Self:
+    def _learned(cls, text: str, vocab_size: int) -> Self:
         """Learn pieces, and give all missing bytes the same score."""
-        definition = json.loads(super()._learned(text, vocab_size, letters).definition)
+        definition = json.loads(super()._learned(text, vocab_size).definition)
         # Of a text of one repeated character the library learns no score: JSON has null for its NaN.
         scores = {token: round(score or 0.0, 9) for token, score in definition["model"]["vocab"]}
         ranked = sorted(scores, key=lambda token: (-scores[token], token))
         longer = [token for token in ranked if len(token) > 1]
         least = scores[longer[-1]] if longer else 0.0
-        single = {
-            letter: scores[letter] if scores[letter] > least + TOLERANCE else round(least - BYTE_GAP, 9)
-            for letter in sorted(scores.keys() - {*longer})
-        }
-        kept = single | {token: scores[token] for token in longer[: vocab_size - len(single)]}
-        definition["model"]["vocab"] = [[token, score] for token, score in kept.items()]
+        kept = []
+        for letter in sorted(scores.keys() - {*longer}):
+            score = scores[letter]
+            if score <= least + TOLERANCE:
+                score = round(least - BYTE_GAP, 9)
+            kept.append([letter, score])
+        kept += [[token, scores[token]] for token in longer[: vocab_size - len(kept)]]
+        definition["model"]["vocab"] = kept
         return cls.from_json({"definition": definition})
 
 
@@ -253,48 +236,43 @@ class WordTokenizer(LearnedTokenizer, FieldsTokenizer):
     name: ClassVar[str] = "word"
     default_size: ClassVar[int] = 4096
     words: tuple[str, ...]
-    letters: tuple[int, ...] = tuple(range(N_BYTES))
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "words", tuple(self.words))  # of JSON, a list
         if len(set(self.words)) < len(self.words):
             raise ValueError("the words of a word tokenizer must be distinct")
 
     @cached_property
     def contents(self) -> list[bytes]:
         """Return the bytes of each token."""
-        return [bytes((byte,)) for byte in self.letters] + [word.encode() for word in self.words]
+        return [bytes((byte,)) for byte in range(N_BYTES)] + [word.encode() for word in self.words]
 
     @cached_property
-    def _ids(self) -> dict[bytes, int]:
-        return {content: number for number, content in enumerate(self.contents)}
-
-    @cached_property
-    def _letters(self) -> set[int]:
-        return {*self.letters}
+    def _ids(self) -> dict[str, int]:
+        return {word: N_BYTES + number for number, word in enumerate(self.words)}
 
     @property
     def vocab_size(self) -> int:
         """Return the number of bytes and words."""
-        return len(self.contents)
+        return N_BYTES + len(self.words)
 
     @classmethod
-    def _learned(cls, text: str, vocab_size: int, letters: bytes) -> Self:
+    def _learned(cls, text: str, vocab_size: int) -> Self:
         """Take the most frequent words of more than one byte; equally frequent words are in alphabetical order."""
         counts = Counter(WORD.findall(text))
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
-        long = [word for word in ranked if len(word.encode()) > 1]
-        return cls(tuple(long[: vocab_size - len(letters)]), tuple(letters))
+        long = [word for word in ranked if len(utf8(word)) > 1]
+        return cls(tuple(long[: vocab_size - N_BYTES]))
 
     def encode(self, text: str) -> Ids:
         """Return the ids of a text's words, or of their bytes."""
-        self._check(text)
+        utf8(text)
         ids: list[int] = []
         for word in WORD.findall(text):
-            content = word.encode()
-            if content in self._ids:
-                ids.append(self._ids[content])
+            if word in self._ids:
+                ids.append(self._ids[word])
             else:
-                ids.extend(self._ids[content[at : at + 1]] for at in range(len(content)))
+                ids += word.encode()
         return np.array(ids, np.uint16)
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
@@ -304,15 +282,3 @@ class WordTokenizer(LearnedTokenizer, FieldsTokenizer):
     def byte_lengths(self) -> NDArray[np.int64]:
         """Return the lengths of the bytes and of the words."""
         return np.array([len(each) for each in self.contents])
-
-    @classmethod
-    def from_json(cls, description: Mapping[str, Any]) -> Self:
-        """Return the tokenizer with the words of the description, and its letters if they are not all bytes."""
-        return cls(tuple(description.get("words", ())), tuple(description.get("letters", range(N_BYTES))))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the name and the words, and the letters if they are not all bytes."""
-        described = super().to_json()
-        if len(self.letters) == N_BYTES:
-            del described["letters"]
-        return described
