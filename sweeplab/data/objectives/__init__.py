@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sweeplab.data.batches import DataKind, Split, kind_of
-from sweeplab.data.objectives.base import Objective
+from sweeplab.data.objectives.base import Objective, OwnIds
 from sweeplab.data.objectives.pairs import Classification as Classification
 from sweeplab.data.objectives.pairs import PairsObjective as PairsObjective
 from sweeplab.data.objectives.tokens import Masked, NextToken, Span
@@ -41,8 +41,10 @@ def settled_objective(values: Hyperparameters, kind: DataKind) -> str:
     """Return the objective; `auto` is the family's objective for this kind of data."""
     if values.objective != AUTO:
         return values.objective
-    fitting = (each for each in OBJECTIVES.values() if each.learns == kind)
-    return next((each.name for each in fitting if values.family in each.families), NextToken.name)
+    for objective in OBJECTIVES.values():
+        if objective.learns == kind and values.family in objective.families:
+            return objective.name
+    return NextToken.name
 
 
 def objective_of(values: Hyperparameters) -> type[Objective]:
@@ -58,14 +60,12 @@ def n_special(values: Hyperparameters) -> int:
         return 0
 
 
-def special_tokens(values: Hyperparameters, known: Mapping[str, int] | None = None) -> SpecialTokens:
+def special_tokens(values: Hyperparameters, known: OwnIds = None) -> SpecialTokens:
     """Return the special tokens for a run's effective hyperparameters; `known` are the ids of an imported run."""
     return SpecialTokens(values.vocab_size, objective_of(values).special_names(values), known)
 
 
-def make_objective(
-    split: Split, values: Hyperparameters, own_special: Mapping[str, int] | None = None
-) -> Objective:
+def make_objective(split: Split, values: Hyperparameters, own_special: OwnIds = None) -> Objective:
     """Return the objective of a run on a split, which makes its batches; `own_special` are an imported run's ids.
 
     Raises:

@@ -5,7 +5,6 @@ The items of a batch are a pure function of its arguments, so a run saves no sta
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -25,6 +24,8 @@ DRAWS_PER_CHUNK = 4096
 # An evaluation takes stretches of so many consecutive tokens, and cuts them into windows of block_size.
 STRETCH = 1024
 
+# The ids of special tokens that an imported run has of its own.
+OwnIds = Mapping[str, int] | None
 # The tokens of a prompt, cut at its holes.
 Pieces = Sequence[Sequence[int]]
 
@@ -79,9 +80,7 @@ class Objective(ABC):
     reads_start: ClassVar[bool] = False
     has_positions: ClassVar[bool] = True
 
-    def __init__(
-        self, split: Any, values: Hyperparameters, own_special: Mapping[str, int] | None = None
-    ) -> None:
+    def __init__(self, split: Any, values: Hyperparameters, own_special: OwnIds = None) -> None:
         self.special = SpecialTokens(values.vocab_size, self.special_names(values), own_special)
         self._values, self._batch_size = values, values.batch_size // self.per_loss
         self._n_items = self._load(split)
@@ -213,9 +212,7 @@ class Objective(ABC):
         return None
 
     @classmethod
-    def likelihood(
-        cls, tokens: Ids, values: Hyperparameters, own_special: Mapping[str, int] | None = None
-    ) -> Iterator[Batch]:
+    def likelihood(cls, tokens: Ids, values: Hyperparameters, own_special: OwnIds = None) -> Iterator[Batch]:
         """Yield batches in which each token of a text that can be predicted is a target once, in its order.
 
         Raises:
@@ -253,13 +250,11 @@ class TextObjective(Objective):
         block_size, n_tokens = values.block_size, len(split)
         if cls.window(values) <= n_tokens:
             return
-        sizes = range(cls.shortest_block, block_size)
-        n_fitting = bisect_right(
-            sizes, n_tokens, key=lambda size: cls.window(values.replace(block_size=size))
-        )
         what = f"block_size {block_size} is longer than the data: the {name} split has {several(n_tokens, 'token')}"
-        allowed = f"at most {sizes[n_fitting - 1]}" if n_fitting else "none, the corpus is too short"
-        raise BadInput(Problem(what, allowed))
+        for smaller in reversed(range(cls.shortest_block, block_size)):
+            if cls.window(values.replace(block_size=smaller)) <= n_tokens:
+                raise BadInput(Problem(what, f"at most {smaller}"))
+        raise BadInput(Problem(what, "none, the corpus is too short"))
 
     def _load(self, split: Any) -> int:
         length = self.window(self._values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple, final
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sweeplab.data.batches import NO_TARGET, Batch, Ids
 from sweeplab.data.generators import RandomStream, generator_key
-from sweeplab.data.objectives.base import Pieces, TextObjective, rows_together, spread, spread_items
+from sweeplab.data.objectives.base import OwnIds, Pieces, TextObjective, rows_together, spread, spread_items
 from sweeplab.data.prompts import (
     BOS,
     EOS,
@@ -55,9 +55,7 @@ class NextToken(TextObjective):
         return [text[: len(text) // 2].tolist()]
 
     @classmethod
-    def likelihood(
-        cls, tokens: Ids, values: Hyperparameters, own_special: Mapping[str, int] | None = None
-    ) -> Iterator[Batch]:
+    def likelihood(cls, tokens: Ids, values: Hyperparameters, own_special: OwnIds = None) -> Iterator[Batch]:
         """Predict every token but the first, in windows of block_size as an evaluation has."""
         if len(tokens) < 2:
             raise BadInput("the text is one token, and no token is before it to predict it from")
@@ -117,9 +115,7 @@ class Masked(TextObjective):
         return Batch(inputs, targets)
 
     @classmethod
-    def likelihood(
-        cls, tokens: Ids, values: Hyperparameters, own_special: Mapping[str, int] | None = None
-    ) -> Iterator[Batch]:
+    def likelihood(cls, tokens: Ids, values: Hyperparameters, own_special: OwnIds = None) -> Iterator[Batch]:
         """Mask each token in turn: the pseudo-likelihood of Salazar et al. (2020), in windows of block_size."""
         mask = SpecialTokens(values.vocab_size, cls.special_names(values), own_special)[MASK]
         for start in range(0, len(tokens), values.block_size):

@@ -169,8 +169,8 @@ class CharTokenizer(FieldsTokenizer):
             )
 
     @cached_property
-    def _points(self) -> NDArray[np.uint32]:
-        return _code_points(self.characters)
+    def _ids(self) -> dict[str, int]:
+        return {character: number for number, character in enumerate(self.characters)}
 
     @property
     def vocab_size(self) -> int:
@@ -184,22 +184,16 @@ class CharTokenizer(FieldsTokenizer):
 
     def encode(self, text: str) -> Ids:
         """Return the index of each character."""
-        points = _code_points(text)
-        ids = np.searchsorted(self._points, points)
-        known = self._points.take(ids, mode="clip") == points
-        if not known.all():
-            at = int(np.argmin(known))
-            what = f"character {text[at]!r} at {at} is not among the {self.vocab_size} of the training text"
-            raise ValueError(what)
-        return ids.astype(np.uint16)
+        try:
+            return np.fromiter(map(self._ids.__getitem__, text), np.uint16, len(text))
+        except KeyError as error:
+            (unknown,) = error.args
+            what = f"is not among the {self.vocab_size} of the training text"
+            raise ValueError(f"character {unknown!r} at {text.index(unknown)} {what}") from None
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
         """Return the character of each index."""
-        return self._points[self._known(ids)].astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
-
-
-def _code_points(text: str) -> NDArray[np.uint32]:
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint32, copy=False)
+        return "".join(map(self.characters.__getitem__, self._known(ids).tolist()))
 
 
 @final
