@@ -68,8 +68,7 @@ def load_study(
 ) -> "Study":
     """Read a study, given by its file, its name or its keys with their values; `.run()` runs it.
 
-    The name `small` means studies/small.yaml or small.yaml, else the lab's study as it was last run. What was ordered
-    since the file was last run stays in force where the file has not changed.
+    The name `small` means studies/small.yaml or small.yaml, else the lab's study as it was last run.
 
     `hyperparameters` are fixed at other values: max_iters=100. `overrides` are written as on the command line,
     ["budget.time=5m"], or map places to values, {"budget.time": "5m"}. A file or tracking address in an override is
@@ -84,10 +83,9 @@ def load_study(
 
     from sweeplab.api import Study
     from sweeplab.formatting import yaml_text
-    from sweeplab.lab.identity import standing
     from sweeplab.lab.listing import study_source
     from sweeplab.permissions import name_address
-    from sweeplab.records.folders import StudyFolder, lab_folder
+    from sweeplab.records.folders import lab_folder
     from sweeplab.runs import find_checkpoint
     from sweeplab.study.file.reading import read_plain, read_study
 
@@ -101,9 +99,6 @@ def load_study(
         return Study(read_plain(parts, overrides, allow_plugins, find_run), folder)
     file = study_source(path, folder)
     spec = read_study(file, overrides, name, allow_plugins, find_run=find_run)
-    ordered = standing(StudyFolder(folder, spec.name), spec)
-    if ordered:
-        spec = read_study(file, overrides, name, allow_plugins, ordered, find_run)
     for place, _, address in spec.addresses:
         if spec.is_overridden(place):
             name_address(address)

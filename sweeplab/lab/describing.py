@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.lab.identity import DIGEST_CHARACTERS
-from sweeplab.lab.listing import StudyTrials, Trial, find_metric, has_one_task, read_spec, tracking_uri_of
+from sweeplab.lab.listing import StudyTrials, Trial, find_metric, read_spec, tracking_uri_of
 from sweeplab.lab.moving import Done
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.notes import write_note
@@ -53,7 +53,7 @@ def summarize(folder: StudyFolder, state: str) -> StudySummary:
         "elapsed_seconds": folder.elapsed_seconds,
     }
     by_task = StudyTrials(folder).by_task()
-    if by_task and has_one_task(folder):
+    if len(by_task) == 1:
         best = by_task[0][0]
         summary["best_value"], summary["best_run"] = best.value, best.start.key
         summary["best_searched"] = best.start.sampled

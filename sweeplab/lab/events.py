@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +41,11 @@ class WorkerExited(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyError(Event):
-    """An error of the study that is not the failure of a trial."""
-
-    message: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class StudyNotice(Event):
-    """Something that the study's owner should know, but not an error."""
+    """Something that the study's owner should know; an error is one of the study, not the failure of a trial."""
 
     message: str
+    is_error: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,24 +99,20 @@ class Notices:
         self._files: dict[Path, GrowingFile] = {}
         self.new()  # of an earlier start
 
-    def new(self) -> list[StudyNotice | StudyError]:
+    def new(self) -> list[StudyNotice]:
         """Return what was said since the last call."""
-        said: list[StudyNotice | StudyError] = []
+        said = []
         for path in sorted(self._folder.glob("*.jsonl")):
             file = self._files.setdefault(path, GrowingFile(path))
-            for line in file.new_lines().splitlines():
-                record = json.loads(line)
-                kind = StudyError if record["is_error"] else StudyNotice
-                said.append(kind(message=record["message"]))
+            said += [StudyNotice(**json.loads(line)) for line in file.new_lines().splitlines()]
         return said
 
 
-def write_notice(folder: StudyFolder, worker: str, event: StudyNotice | StudyError) -> None:
+def write_notice(folder: StudyFolder, worker: str, notice: StudyNotice) -> None:
     """Write a notice or an error into the file of a worker, whose name no other process has."""
-    line = json.dumps({"is_error": isinstance(event, StudyError), "message": event.message})
     make_folder(folder.path / NOTICES)
     with opened(folder.path / NOTICES / f"{worker}.jsonl", "ab") as file:
-        file.write(f"{line}\n".encode())
+        file.write(f"{json.dumps(asdict(notice))}\n".encode())
 
 
 OnLook = Callable[[RunFolder, Sequence[CurvePoint], RunEnd | None], object]
@@ -138,7 +128,7 @@ class EventStream:
     def __init__(self, folder: StudyFolder, hear: OnLook = lambda run, points, end: None) -> None:
         self._runs, self._hear = folder.path / "runs", hear
         self._seen: dict[Path, int] = {}  # a cell's folder and when something was last added to it
-        self._known: dict[Path, CurveReader] = {}  # by the run's folder
+        self._known: dict[Path, CurveReader] = {}  # by the folders of runs
         self._live: list[CurveReader] = []
         self._ended: set[tuple[str, int]] = set()
         self._taken_back: dict[Path, float] = {}  # end times of resumed runs, until the ends are removed
@@ -148,88 +138,80 @@ class EventStream:
 
         With `anew`, and if all of its runs have ended, only the storage's record of the trial is written again.
         """
-        curves = [
-            curve
-            for curve in self._known.values()
-            if (curve.folder.cell, curve.folder.trial) == (cell, trial)
-        ]
+        known = [curve for path, curve in self._known.items() if path.parent == self._runs / cell]
+        curves = [curve for curve in known if curve.folder.trial == trial]
         if anew and curves and all(curve.folder.end_file.exists() for curve in curves):
             return False
         self._ended.discard((cell, trial))
         for curve in curves:
-            if curve not in self._live:
-                end = curve.folder.read_end()
-                if end:
-                    self._taken_back[curve.folder.path] = end.ended
-                self._live.append(curve)
+            if curve in self._live:
+                continue
+            end = curve.folder.read_end()
+            if end:
+                self._taken_back[curve.folder.path] = end.ended
+            self._live.append(curve)
         return True
-
-    def past(self) -> Iterator[TrialEvent]:
-        """Yield all that has happened so far."""
-        yield from self.new(latest_only=True)
-        yield from self.new(latest_only=True)  # the first pass finds runs, the second one their ends
 
     def new(self, latest_only: bool = False) -> Iterator[TrialEvent]:
         """Yield what has happened since the last time, with all evaluations of each run or with its latest only."""
-        known = [*self._live]
         yield from self._started()
         for curve in [*self._live]:
-            run = curve.folder
-            cell, trial = place = run.cell, run.trial
-            end = None
-            if curve in known:
-                end = run.read_end()  # first: no point is written after it
+            run, end = curve.folder, curve.folder.read_end()  # before its points: none is written after it
             if end and self._taken_back.get(run.path) == end.ended:
                 end = None
-            points = curve.new_points()
+            points, place = curve.new_points(), (run.cell, run.trial)
             self._hear(run, points, end)
-            evaluated = [
-                point for point in points if point.eval_seconds is not None and place not in self._ended
-            ]
+            if end:
+                self._live.remove(curve)
+            if place in self._ended:  # by another of its runs
+                continue
+            evaluated = [point for point in points if point.eval_seconds is not None]
             if latest_only:
                 evaluated = evaluated[-1:]
             for point in evaluated:
                 yield RunEvaluated(
-                    cell=cell,
-                    trial=trial,
+                    cell=run.cell,
+                    trial=run.trial,
                     seed=run.seed,
                     iteration=point.iteration,
                     val_loss=math.nan if point.val_loss is None else point.val_loss,
                     measures=point.measures,
                 )
-            if end is None:
-                continue
-            self._live.remove(curve)
-            if place not in self._ended:
+            if end:
                 self._ended.add(place)
-                why = end.stop_reason
-                yield TrialEnded(cell=cell, trial=trial, ending=end.ending, ended=end.ended, stop_reason=why)
+                yield TrialEnded(
+                    cell=run.cell,
+                    trial=run.trial,
+                    ending=end.ending,
+                    ended=end.ended,
+                    stop_reason=end.stop_reason,
+                )
 
     def _started(self) -> Iterator[TrialEvent]:
         for cell in sorted(self._runs.glob("*")):
             changed = cell.stat().st_mtime_ns
             if self._seen.get(cell) == changed:
                 continue
-            self._seen[cell] = changed
-            for path in sorted({cell / each.name for each in os.scandir(cell)} - self._known.keys()):
-                folder = RunFolder(path)
-                if not folder.has_started:  # it is just being made
-                    del self._seen[cell]
-                    break
-                self._known[path] = curve = CurveReader(folder)
+            folders = [RunFolder(path) for path in sorted(cell.iterdir()) if path not in self._known]
+            whole = [folder for folder in folders if folder.has_started]
+            if whole == folders:  # else a run's folder is just being made
+                self._seen[cell] = changed
+            for folder in whole:
+                self._known[folder.path] = curve = CurveReader(folder)
                 self._live.append(curve)
-                yield TrialClaimed(cell=folder.cell, trial=folder.trial, started=folder.started)
+                if (folder.cell, folder.trial) not in self._ended:
+                    yield TrialClaimed(cell=folder.cell, trial=folder.trial, started=folder.started)
 
 
 # The names of MLflow's metrics that a callback may log.
 _NAME = re.compile(r"[\w.\- /]{1,200}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Logging:
     """Logs a callback's numbers and files with the runs of its trial, from where they are sent to MLflow."""
 
-    runs: Sequence[RunFolder] = field(default=(), repr=False, compare=False, kw_only=True)
+    runs: Sequence[RunFolder] = field(repr=False, compare=False)
 
     def log_metric(self, name: str, value: float) -> None:
         """Log a number under a name of your own, at the run's last iteration.
@@ -264,7 +246,7 @@ class Logging:
             run.log(max((point.iteration for point in run.points()), default=0), entry)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Evaluation(Logging):
     """One run's evaluation: its validation loss, in its objective's unit, and what else was measured, by name.
 
@@ -277,17 +259,15 @@ class Evaluation(Logging):
     seed: int
     iteration: int
     val_loss: float
-    measures: Mapping[str, float] = field(default_factory=dict)
-    ask_to_prune: Callable[[str, int], object] = field(
-        default=lambda cell, trial: None, repr=False, compare=False, kw_only=True
-    )
+    measures: Mapping[str, float]
+    ask_to_prune: Callable[[str, int], object] = field(repr=False, compare=False)
 
     def prune(self) -> None:
         """Prune the trial: it ends at its next evaluation, unless it has reached its end by then."""
         self.ask_to_prune(self.cell, self.trial)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrialEnd(Logging):
     """How a trial ended: `outcome` is complete, stopped, pruned, diverged or failed; `states` is the same by seed.
 
@@ -315,43 +295,42 @@ class Callbacks:
         folder: StudyFolder,
         on_evaluation: OnEvaluation | None,
         on_trial_end: OnTrialEnd | None,
-        prune: Callable[[str, int], object] = lambda cell, trial: None,
+        prune: Callable[[str, int], object],
     ) -> None:
         self._folder, self._prune = folder, prune
         self._on_evaluation, self._on_trial_end = on_evaluation, on_trial_end
-        self._raised: dict[str, tuple[str, int]] = {}
+        self._raised: dict[str, list[str]] = defaultdict(list)
 
     @property
     def errors(self) -> list[str]:
         """Return what each function raised first, and how often it raised."""
-        raised = self._raised.items()
-        return [f"{name} raised {what}, {several(times, 'time')} in all" for name, (what, times) in raised]
+        return [
+            f"{name} raised {raised[0]}, {several(len(raised), 'time')} in all"
+            for name, raised in self._raised.items()
+        ]
 
     def hear(self, event: Event) -> None:
         """Call the function for an event, if there is one."""
         study = self._folder.name
+        if isinstance(event, RunEvaluated) and self._on_evaluation:
+            runs = [self._folder.run(*event.place, event.seed)]
+            evaluation = Evaluation(study=study, runs=runs, ask_to_prune=self._prune, **vars(event))
+            self._call("on_evaluation", self._on_evaluation, evaluation)
+        elif isinstance(event, TrialEnded) and self._on_trial_end:
+            end = TrialEnd(
+                study=study,
+                cell=event.cell,
+                trial=event.trial,
+                runs=[*self._folder.runs_of(*event.place)],
+                **vars(event.ending),
+            )
+            self._call("on_trial_end", self._on_trial_end, end)
+
+    def _call(self, name: str, function: Callable[[Any], object], record: Any) -> None:
         try:
-            if isinstance(event, RunEvaluated) and self._on_evaluation:
-                name = "on_evaluation"
-                self._on_evaluation(
-                    Evaluation(
-                        study,
-                        *event.place,
-                        event.seed,
-                        event.iteration,
-                        event.val_loss,
-                        event.measures,
-                        runs=[self._folder.run(*event.place, event.seed)],
-                        ask_to_prune=self._prune,
-                    )
-                )
-            elif isinstance(event, TrialEnded) and self._on_trial_end:
-                name, how, runs = "on_trial_end", event.ending, [*self._folder.runs_of(*event.place)]
-                self._on_trial_end(
-                    TrialEnd(study, *event.place, how.outcome, how.value, how.states, how.error, runs=runs)
-                )
+            function(record)
         except Exception as error:
-            first, times = self._raised.get(name, (f"{type(error).__name__}: {error}", 0))
-            self._raised[name] = first, times + 1
-            if not times:  # later ones are only counted
-                _log.error("%s raised %s; the study goes on", name, first, exc_info=error)
+            raised = self._raised[name]
+            raised.append(f"{type(error).__name__}: {error}")
+            if len(raised) == 1:  # later ones are only counted
+                _log.error("%s raised %s; the study goes on", name, raised[0], exc_info=error)

@@ -1,8 +1,6 @@
-"""What identifies a study: its file, its data and the code that trains it; and what a person ordered since about it.
+"""What identifies a study: its file, its data and the code that trains it.
 
-The study's folder has the values in force (study.json), the file as it was last read (study.yaml), and which values
-were ordered by a command (ordered.json). An order stays in force until the file itself changes there. Overrides are for
-the run that they are given to.
+The study's folder has the values in force (study.json) and the file as it was last read (study.yaml).
 """
 
 from __future__ import annotations
@@ -10,111 +8,20 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-import time
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
-from sweeplab.formatting import duration, yaml_text
+from sweeplab.formatting import yaml_text
 from sweeplab.records.folders import DataDescription, StudyFolder
 from sweeplab.version import VERSION
 
 if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
 
-
-@dataclass(frozen=True)
-class Order:
-    """A value that a command set: its place, such as budget.time, the command, when, and what the file says there.
-
-    `at` is in seconds since 1970.
-    """
-
-    place: str
-    by: str
-    at: float
-    file: Any
-    value: Any
-
-    def in_words(self) -> str:
-        """Say which value is in force, by which command, since when, and what the file says."""
-        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.at))
-        in_force, in_file = _order_text(self.place, self.value), _order_text(self.place, self.file)
-        return f"{self.place} is {in_force}, by {self.by} on {since}; the file says {in_file}"
-
-
-def _order_text(place: str, value: Any) -> str:
-    if value is None:
-        return "nothing"
-    if place == "budget.time" and isinstance(value, float):
-        return duration(value)
-    return yaml_text(value)
-
-
-def read_orders(folder: StudyFolder) -> list[Order]:
-    """Return the orders about a study."""
-    return [Order(**order) for order in folder.read_if_written(folder.ordered_file).get("orders", ())]
-
-
-def orders_in_words(folder: StudyFolder, spec: StudySpec) -> list[str]:
-    """Say which earlier orders are in force in a study that is about to run."""
-    study = spec.as_written()
-    orders = [order for order in read_orders(folder) if order.value != order.file]
-    return [order.in_words() for order in orders if _value_at(study, order.place) == order.value]
-
-
-def standing(folder: StudyFolder, spec: StudySpec) -> list[str]:
-    """Return the orders that a file, read just now, does not contradict by a change of its own, as overrides."""
-    orders = read_orders(folder)
-    if spec.source == folder.canonical_file or not orders:
-        return []
-    document = _document(spec.text)
-    kept = [order for order in orders if _value_at(document, order.place) == order.file]
-    return [f"{order.place}={yaml_text(order.value)}" for order in kept]
-
-
-def write_orders(folder: StudyFolder, spec: StudySpec, places: Iterable[str] = ()) -> None:
-    """Record the orders that hold for a study whose values are now `spec`: earlier ones, and those at the `places`.
-
-    An order is dropped if the file that the study was last run from has another value at its place than it had then.
-    """
-    document = _document(folder.read_study())
-    orders = {}
-    for order in read_orders(folder):
-        if order.file == _value_at(document, order.place):
-            orders[order.place] = order
-    study = spec.as_written()
-    for place in places:
-        in_file = _value_at(document, place)
-        orders[place] = Order(place, "extend", spec.read, in_file, _value_at(study, place))
-    if orders or folder.ordered_file.exists():
-        lasting = {"orders": [asdict(order) for order in orders.values()]}
-        write_whole(folder.ordered_file, json.dumps(lasting, indent=1).encode())
-
-
-def _value_at(study: Mapping[str, Any], place: str) -> Any:
-    value: Any = study
-    for key in place.split("."):
-        if not isinstance(value, dict):
-            return None
-        value = value.get(key)
-    return value
-
-
-def _document(text: str) -> dict[str, Any]:
-    from sweeplab.study.file.parse import parse
-    from sweeplab.study.problems import Problems, SourceMap
-
-    document = parse(text.removeprefix("\ufeff"), Problems(SourceMap()))
-    return document if isinstance(document, dict) else {}
-
-
-# The values of keys that a study file may leave out.
-ABSENT: Mapping[str, Any] = {"plugins": [], "init_from": None}
 # The names for users of each part of the code and data that a process works with.
 PARTS = {
     "sweeplab": "sweeplab",
@@ -159,24 +66,21 @@ def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription
     """
     if not folder.has_started:
         return
-    from sweeplab.study.spec import IDENTITY
-
-    known, ours, changes = folder.read(folder.canonical_file), spec.as_written(), list[str]()
-    for part in IDENTITY:
-        for difference in differences(_identity(ours, part), _identity(known, part), part):
-            changes.append(f"{difference.place} is {_said(difference.a)} and was {_said(difference.b)}")
-    # With other data or plugins that one cannot be continued either.
-    can_continue = not any(words.startswith("plugins") for words in changes)
-    described, digests = folder.data, (data.text_digest, data.token_digest)
-    if ours["data"] == known["data"] and digests != (described.text_digest, described.token_digest):
-        can_continue = False
+    known, ours, was = folder.read(folder.canonical_file), spec.as_written(), folder.data
+    found = differences(_identity(ours), _identity(known))
+    changes = [f"{place} is {_said(a)} and was {_said(b)}" for place, a, b in found]
+    has_other_text = (data.text_digest, data.token_digest) != (was.text_digest, was.token_digest)
+    has_other_text = has_other_text and ours["data"] == known["data"]
+    has_other_weights = data.init_digest != was.init_digest
+    if has_other_text:
         changes.append("the text of the corpus has changed")
-    if data.init_digest != described.init_digest:
-        can_continue = False
+    if has_other_weights:
         changes.append("the weights that it starts from have changed")
     if changes:
         cure = "give this one a --name of its own"
-        if can_continue:
+        # With other files of these kinds that one cannot be continued either.
+        has_other_plugins = any(each.place.startswith("plugins") for each in found)
+        if not (has_other_text or has_other_weights or has_other_plugins):
             cure += f", or {folder.command('resume')} continues that one"
         raise BadInput(
             f"another study named {spec.name} exists in {folder.lab}: {'; '.join(changes)}; {cure}"
@@ -184,12 +88,16 @@ def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription
     folder.check_whole()
 
 
-def _identity(study: Mapping[str, Any], part: str) -> Any:
-    """Return what identifies a study in a part of it: of plugins their digests, not the rows that they have added."""
-    value = study.get(part, ABSENT.get(part))
-    if part != "plugins":
-        return value
-    return [{name: plugin[name] for name in plugin if name != "rows"} for plugin in value]
+def _identity(study: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what identifies a study: of plugins their digests, not the rows that they have added."""
+    from sweeplab.study.spec import IDENTITY
+
+    identity = {part: study.get(part) for part in IDENTITY}
+    identity["plugins"] = [
+        {name: value for name, value in plugin.items() if name != "rows"}
+        for plugin in study.get("plugins") or ()
+    ]
+    return identity
 
 
 def _said(value: Any) -> str:
@@ -203,15 +111,11 @@ def _said(value: Any) -> str:
 def write_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> None:
     """Store the study file as the user wrote it and as it was parsed (which workers read), and its data's digests.
 
-    A study that continues from its own folder keeps its file. A budget that was ordered after the file was read stays.
+    A study that continues from its own folder keeps its file.
     """
-    if any(order.at > spec.read for order in read_orders(folder)):
-        budget = type(spec.budget).model_validate(folder.read(folder.canonical_file)["budget"])
-        spec = spec.model_copy(update={"budget": budget})
     understood = json.dumps(spec.as_written(), indent=1)
     if spec.source != folder.canonical_file:
         write_whole(folder.study_file, (spec.text if spec.source else understood).encode())
-    write_orders(folder, spec)
     write_whole(folder.data_file, json.dumps(data.as_dict(), indent=1).encode())
     write_whole(folder.canonical_file, understood.encode())
 
@@ -230,12 +134,8 @@ def code_versions() -> dict[str, Any]:
 
 def version_differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
     """Say in which parts two processes differ; parts that only one of them names are ignored."""
-    both = ours.keys() & theirs.keys()
-    return [
-        f"{PARTS[difference.place]} ({difference.a} here, {difference.b} there)"
-        for difference in differences(ours, theirs)
-        if difference.place in both
-    ]
+    both = [name for name in PARTS if name in ours and name in theirs and ours[name] != theirs[name]]
+    return [f"{PARTS[name]} ({ours[name]} here, {theirs[name]} there)" for name in both]
 
 
 def _code() -> dict[str, str]:

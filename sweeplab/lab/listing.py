@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab import plugins
-from sweeplab.data.task import TASK, have_one_task, loss_unit, task_of
+from sweeplab.data.task import loss_unit, task_of
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import shipped
 from sweeplab.formatting import several
@@ -57,19 +58,18 @@ class StudyState(StrEnum):
         return self in (StudyState.COMPLETE, StudyState.STOPPED, StudyState.DIVERGED)
 
 
-# The states of a study that a process runs, by the phase that its commands have set.
-_STATES = {"pause": StudyState.PAUSED, "stop": StudyState.STOPPING} | dict.fromkeys(
-    ("over", "closing"), StudyState.ENDING
-)
-
-
 def state_in_phase(phase: str, places: Sequence[WorkerPlace]) -> StudyState:
-    """Return the state of a study that a process runs, with workers at these places."""
-    if phase == "run" and places and all(place.state == "queued" for place in places):
+    """Return the state of a study that a process runs, in the phase that its commands set, with workers at places."""
+    match phase:
+        case "pause":
+            return StudyState.PAUSING if places else StudyState.PAUSED
+        case "stop":
+            return StudyState.STOPPING
+        case "over" | "closing":
+            return StudyState.ENDING
+    if places and all(place.state == "queued" for place in places):
         return StudyState.QUEUED
-    if phase == "pause" and places:
-        return StudyState.PAUSING
-    return _STATES.get(phase, StudyState.RUNNING)
+    return StudyState.RUNNING
 
 
 def study_state(folder: StudyFolder) -> StudyState:
@@ -94,33 +94,26 @@ def study_state(folder: StudyFolder) -> StudyState:
         return state_in_phase(phase, folder.workers)
     if status == StudyState.FAILED:
         return StudyState.FAILED
-    counts = count_trials(folder)
-    is_over_time, has_room = _room(folder, {cell: each.counted for cell, each in counts.items()})
-    if status and not is_extended:
-        has_room = status == StudyState.INTERRUPTED
-    if has_room:
-        if commands or counts:
-            return StudyState.INTERRUPTED
+    counts, budget, limits = count_trials(folder), read_budget(folder), cell_limits(folder)
+    is_over_time = budget["time"] is not None and folder.elapsed_seconds >= budget["time"]
+    has_room = status == StudyState.INTERRUPTED
+    if is_extended or not status:
+        full = [cell for cell, each in counts.items() if each.counted >= (limits.get(cell) or math.inf)]
+        has_room = not is_over_time and bool(limits.keys() - full)
+    if has_room and not commands and not counts:
         return StudyState.NOT_STARTED
+    if has_room:
+        return StudyState.INTERRUPTED
     states = sum((each.states for each in counts.values()), Counter[str]())
     if states["enqueued"] or (states[RunState.WAITING] and not is_over_time):
         return StudyState.WAITING
     n_counted = sum(each.counted for each in counts.values())
     if n_counted and states[RunState.DIVERGED] == n_counted:
         return StudyState.DIVERGED
-    n_planned = sum(limit or 0 for limit in cell_limits(folder).values())
-    if n_counted < n_planned and (is_over_time or read_budget(folder).get("flops") is not None):
+    n_planned = sum(limit or 0 for limit in limits.values())
+    if n_counted < n_planned and (is_over_time or budget.get("flops") is not None):
         return StudyState.STOPPED
     return StudyState.COMPLETE
-
-
-def _room(folder: StudyFolder, counted: Mapping[str, int]) -> tuple[bool, bool]:
-    """Tell whether a study's time is used up, and whether its budget has room for more trials."""
-    budget = read_budget(folder)
-    if budget["time"] is not None and folder.elapsed_seconds >= budget["time"]:
-        return True, False
-    limits = cell_limits(folder)
-    return False, any(limit is None or counted.get(cell, 0) < limit for cell, limit in limits.items())
 
 
 def cell_limits(folder: StudyFolder) -> dict[str, int | None]:
@@ -149,17 +142,16 @@ def find_study(lab: str | Path | None, name: str) -> StudyFolder:
     Raises:
         BadInput: there is no such study; offers the nearest name.
     """
-    folder = lab_folder(lab)
-    names = study_names(folder)
-    if not names and not is_file(file_of(name)):
-        what = f"no study {name!r} in {folder}, a lab without studies; --lab or SWEEPLAB_LAB name another lab"
-        raise BadInput(what)
-    if name not in names:
-        if is_file(file_of(name)):
-            command = StudyFolder(folder, name).command("run")
-            raise BadInput(f"no study {name!r} in {folder} yet; {command} runs it")
-        raise BadInput(Problem(f"no study {name!r} in {folder}", some_of(names), nearest(name, names)))
-    return StudyFolder(folder, name)
+    folder = StudyFolder(lab_folder(lab), name)
+    names = study_names(folder.lab)
+    if name in names:
+        return folder
+    what = f"no study {name!r} in {folder.lab}"
+    if is_file(file_of(name)):
+        raise BadInput(f"{what} yet; {folder.command('run')} runs it")
+    if not names:
+        raise BadInput(f"{what}, a lab without studies; --lab or SWEEPLAB_LAB name another lab")
+    raise BadInput(Problem(what, some_of(names), nearest(name, names)))
 
 
 def latest_study(lab: Path | None) -> StudyFolder:
@@ -171,22 +163,21 @@ def latest_study(lab: Path | None) -> StudyFolder:
     place = lab_folder(lab)
     names = study_names(place)
     confirming = {f"{name}.{part}" for name in names for part in CONFIRMING}
-    folders = [StudyFolder(place, name) for name in names if name not in confirming]
-    if not folders:
+    last: dict[StudyFolder, float] = {}
+    for folder in (StudyFolder(place, name) for name in names if name not in confirming):
+        # A run writes the study as it begins, and its time as it goes on.
+        written = [file for file in (folder.canonical_file, folder.elapsed_file) if file.exists()]
+        last[folder] = max((file.stat().st_mtime for file in written), default=0.0)
+    if not last:
         raise BadInput(f"{place} has no study to look at yet; sweeplab run FILE trains one")
-    return max(folders, key=_last_run)
-
-
-def _last_run(folder: StudyFolder) -> float:
-    # A run writes the study as it begins, and its time as it goes on.
-    written = (folder.canonical_file, folder.elapsed_file)
-    return max((file.stat().st_mtime for file in written if file.exists()), default=0.0)
+    return max(last, key=last.__getitem__)
 
 
 def file_of(name: str | Path) -> Path:
     """Return the study file of a path or a name; a name's file is looked for in `studies` and in this folder."""
-    path = Path(name)
-    files = (path, *(Path(folder, f"{name}.yaml") for folder in ("studies", ".") if is_name(str(name))))
+    path, files = Path(name), [Path(name)]
+    if is_name(str(name)):
+        files += [Path("studies", f"{name}.yaml"), Path(f"{name}.yaml")]
     return next((file for file in files if is_file(file)), path)
 
 
@@ -228,9 +219,8 @@ def study_source(path: str | Path, lab: Path) -> Path:
     if not is_name(name) or file.suffix in (".yaml", ".yml"):
         return file
     names = sorted({*study_names(lab), *(each.stem for each in files_here())})
-    raise BadInput(
-        Problem(f"{name}: no study file, and no study in {lab}", some_of(names), nearest(name, names))
-    )
+    what = f"{name}: no study file, and no study in {lab}"
+    raise BadInput(Problem(what, some_of(names), nearest(name, names)))
 
 
 def read_spec(folder: StudyFolder, allow_plugins: bool = False) -> StudySpec:
@@ -286,20 +276,18 @@ def find_trial(study: str, trials: Mapping[str, Collection[int]], number: int, c
     Raises:
         BadInput: there is no such cell or trial, or several cells have a trial of this number.
     """
+    where = f"study {study}"
     if cell is not None:
         cell = named_cell(study, trials, cell)
-    searched, where = trials, f"study {study}"
-    if cell is not None:
-        searched, where = {cell: trials[cell]}, f"cell {cell}"
-    keys = [key for key, numbers in searched.items() if number in numbers]
-    if len(keys) > 1:
+        trials, where = {cell: trials[cell]}, f"cell {cell}"
+    keys = [key for key, numbers in trials.items() if number in numbers]
+    if len(keys) == 1:
+        return keys[0]
+    if keys:
         what = f"{several(len(keys), 'cell')} of study {study} have a trial {number}; name one with --cell"
         raise BadInput(Problem(what, some_of(keys)))
-    if not keys:
-        last = max((max(numbers) for numbers in searched.values() if numbers), default=None)
-        allowed = "none yet" if last is None else f"0 to {last}"
-        raise BadInput(Problem(f"{where} has no trial {number}", allowed))
-    return keys[0]
+    last = max((max(numbers) for numbers in trials.values() if numbers), default=None)
+    raise BadInput(Problem(f"{where} has no trial {number}", "none yet" if last is None else f"0 to {last}"))
 
 
 @dataclass(frozen=True)
@@ -329,23 +317,17 @@ class Trial:
     @property
     def ending(self) -> TrialEnding | None:
         """Return how it ended, or None while it has not."""
-        if self.ends:
-            return self.ends[0].ending
-        return None
+        return self.ends[0].ending if self.ends else None
 
     @property
     def state(self) -> RunState:
         """Return its outcome; before its end, running or interrupted, as the study is."""
-        if self.ending:
-            return self.ending.outcome
-        return self.study.unfinished
+        return self.ending.outcome if self.ending else self.study.unfinished
 
     @property
     def value(self) -> float | None:
         """Return its value, the mean over its seeds; for a pruned trial the last value before pruning."""
-        if self.ending:
-            return self.ending.value
-        return None
+        return self.ending.value if self.ending else None
 
     @property
     def has_value(self) -> bool:
@@ -390,59 +372,40 @@ def read_trials(folder: StudyFolder) -> list[Trial]:
     return [Trial(folder, *place, sorted(own, key=lambda run: run.seed)) for place, own in runs.items()]
 
 
-def has_one_task(folder: StudyFolder) -> bool:
-    """Return whether all runs of a study learn one task; runs are read only if its plan lets tasks differ."""
-    return not _tasks_may_differ(folder) or have_one_task(run.read_start().values for run in folder.runs())
-
-
 def loss_unit_of(folder: StudyFolder) -> str:
     """Return the unit of a study's losses."""
     return loss_unit(run.read_start().values.objective for run in islice(folder.runs(), 1))
 
 
-def _tasks_may_differ(folder: StudyFolder) -> bool:
-    """Return whether a study's plan lets its runs learn different tasks."""
-    cells = folder.read(folder.plan_file)["cells"]
-    return any(name in TASK for cell in cells for name in (*cell["values"], *cell["search"]))
-
-
-def pick_trial(folder: StudyFolder, trials: Iterable[Trial], number: int, cell: str | None) -> Trial:
-    """Return the trial with a number, in a cell or in the only cell that has one.
-
-    Raises:
-        BadInput: there is no such trial or cell, or several cells have a trial of this number.
-    """
-    by_cell: dict[str, dict[int, Trial]] = defaultdict(dict)
-    for trial in trials:
-        by_cell[trial.cell][trial.number] = trial
-    return by_cell[find_trial(folder.name, by_cell, number, cell)][number]
-
-
 class StudyTrials:
     """All trials of a study that have started, and the ranking of those with a value; read and ranked once."""
 
-    def __init__(self, folder: StudyFolder, trials: Iterable[Trial] | None = None) -> None:
+    def __init__(self, folder: StudyFolder) -> None:
         self.folder = folder
-        self.all = read_trials(folder) if trials is None else [*trials]
+        self.all = read_trials(folder)
 
     @cached_property
     def _rankings(self) -> list[Ranking]:
-        by_task: dict[str, list[Trial]] = defaultdict(list)
-        differ = self.folder.plan_file.exists() and _tasks_may_differ(self.folder)
+        by_task: dict[str, list[Tried]] = defaultdict(list)
         for trial in self.all:
-            if trial.has_value:
-                by_task[task_of(trial.start.values) if differ else ""].append(trial)
-        rankings = [rank([_tried(trial) for trial in of_task]) for of_task in by_task.values()]
-        return sorted(rankings, key=lambda ranking: ranking.order[0].value)
-
-    @cached_property
-    def _by_place(self) -> dict[tuple[str, int], Trial]:
-        return {(trial.cell, trial.number): trial for trial in self.all}
+            if trial.value is None or not trial.has_value:
+                continue
+            values = trial.start.values
+            sizes = {name: getattr(values, name) for name in trial.start.grid}
+            losses = {run.seed: end.valued_val_loss for run, end in zip(trial.runs, trial.ends, strict=False)}
+            tried = Tried.of((trial.cell, trial.number), trial.value, sizes, trial.start.sampled, losses)
+            by_task[task_of(values)].append(tried)
+        return sorted(map(rank, by_task.values()), key=lambda ranking: ranking.order[0].value)
 
     def by_task(self, cell: str | None = None) -> list[list[Trial]]:
         """Return the trials that have a value, of a cell or of all, the best first, in one list per task."""
-        tasks = ([tried for tried in each.order if cell in (None, tried.cell)] for each in self._rankings)
-        return [[self._by_place[tried.place] for tried in of_task] for of_task in tasks if of_task]
+        trials = {(trial.cell, trial.number): trial for trial in self.all}
+        tasks = []
+        for ranking in self._rankings:
+            of_task = [trials[tried.place] for tried in ranking.order if cell in (None, tried.cell)]
+            if of_task:
+                tasks.append(of_task)
+        return tasks
 
     def best_of_cells(self) -> dict[str, Trial]:
         """Return the chosen trial of each cell that has one."""
@@ -476,7 +439,10 @@ class StudyTrials:
                 or the trials learn different tasks.
         """
         if number is not None:
-            return pick_trial(self.folder, self.all, number, cell)
+            by_cell: dict[str, dict[int, Trial]] = defaultdict(dict)
+            for trial in self.all:
+                by_cell[trial.cell][trial.number] = trial
+            return by_cell[find_trial(self.folder.name, by_cell, number, cell)][number]
         name, cell = self.folder.name, self.cell_named(cell)
         by_task = self.by_task(cell)
         if not by_task:
@@ -486,11 +452,3 @@ class StudyTrials:
             what = f"the cells of study {name} learn different tasks: no trial is best of all; name a cell"
             raise BadInput(Problem(what, some_of(sorted({trial.cell for trial in self.all}))))
         return by_task[0][0]
-
-
-def _tried(trial: Trial) -> Tried:
-    value, values = trial.value, trial.start.values
-    assert value is not None  # it has one
-    sizes = {name: getattr(values, name) for name in trial.start.grid}
-    losses = {seed: end.valued_val_loss for seed, end in zip(trial.seeds, trial.ends, strict=False)}
-    return Tried.of((trial.cell, trial.number), value, sizes, trial.start.sampled, losses)

@@ -215,7 +215,6 @@ class StudyFolder:
     storage_file = Inside("storage.url")  # its URL where it is another database
     study_file = Inside("study.yaml")  # the study file as it was last run
     canonical_file = Inside("study.json")  # the typed study: what workers read
-    ordered_file = Inside("ordered.json")  # what commands set to another value than the study file
     data_file = Inside("data.json")  # the description of the study's data, with its digests
     baselines_file = Inside("baselines.json")  # the n-gram baseline of each cell
     plan_file = Inside("plan.json")  # the plan that it was last started with

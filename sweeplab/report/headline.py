@@ -7,12 +7,14 @@ all trials only.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.errors import BadInput
+from sweeplab.errors import BadInput, DamagedFile
 from sweeplab.formatting import duration, rounded, several, written
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.lab.findings import Finding, find_limits
@@ -25,7 +27,6 @@ from sweeplab.lab.listing import (
     read_budget,
     study_state,
 )
-from sweeplab.lab.showing import study_row
 from sweeplab.lab.storage import TrialCounts, count_trials
 from sweeplab.records.confirmed import read_confirmed
 from sweeplab.records.folders import StudyFolder
@@ -362,13 +363,41 @@ def _scaled(assessment: Assessment) -> list[str]:
 
 
 def list_rows(folders: Sequence[StudyFolder], jobs: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return a row per study: its state, counts and best value, and the command to give next."""
+    """Return a row per study: its state, counts and best value, and the command to give next.
+
+    A study is queued with a job that is to run it; `last` is when its last trial ended or started, in this machine's
+    time, and `age` the seconds since.
+    """
     rows = []
     for folder in folders:
-        row = study_row(folder, jobs.get(folder.name, ""))
-        row["next"] = folder.command("doctor")
-        with suppress(BadInput):
-            row["next"] = headline(replace(read_facts(folder), state=row["state"])).next
+        cells = count_trials(folder).values()
+        last, age = max((each.last for each in cells), default=""), None
+        if last:
+            age = max(0.0, (datetime.now() - datetime.fromisoformat(last)).total_seconds())
+        row: dict[str, Any] = {
+            "name": folder.name,
+            "state": StudyState.INTERRUPTED,
+            "done": sum(each.counted for each in cells),
+            "planned": None,
+            "goal": None,
+            "last": last or None,
+            "age": age,
+            "states": dict(sum((each.states for each in cells), Counter[str]())),
+            "best_value": None,
+            "folder": str(folder.path),
+            "next": folder.command("doctor"),
+        }
+        with suppress(DamagedFile):  # `show` and `doctor` say what is wrong
+            facts, metric = read_facts(folder), find_metric(folder)
+            if folder.name in jobs:
+                facts = replace(facts, state=StudyState.QUEUED)
+            row |= {
+                "state": facts.state,
+                "planned": facts.total,
+                "best_value": facts.best and facts.best.value,
+            }
+            row["goal"] = f"{'highest' if metric.startswith('-') else 'lowest'} {metric.removeprefix('-')}"
+            row["next"] = headline(facts).next
         rows.append(row)
     return rows
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,8 +84,7 @@ def escaped(text: str) -> str:
 class SourceMap:
     """Lines and columns (from 1) of every key and value of a document, and the overrides applied to it.
 
-    `overrides` maps a location to the command-line option that set it. `text` is the document as it was read, at
-    `read` (seconds since 1970).
+    `overrides` maps a location to the command-line option that set it. `text` is the document as it was read.
     """
 
     file: Path | None = None
@@ -94,7 +92,6 @@ class SourceMap:
     values: dict[Location, Mark] = field(default_factory=dict)
     overrides: dict[Location, str] = field(default_factory=dict)
     text: str = ""
-    read: float = field(default_factory=time.time)
 
     def forget(self, path: Location) -> None:
         """Drop the entries of a location and of all below it."""

@@ -415,11 +415,6 @@ class StudySpec(Section):
         return self._source_map.text
 
     @property
-    def read(self) -> float:
-        """Return when the study file was read, in seconds since 1970."""
-        return self._source_map.read
-
-    @property
     def changed(self) -> dict[str, list[Any]]:
         """Return the hyperparameters that any of the `cells` changes, each with its values over all cells."""
         whole = [{**defaults(), **self.fixed, **changes} for changes in self.cells]

@@ -58,7 +58,7 @@ class Watched:
             elif command.kind == "reopen" and self._stream.reopen(*command.reopened):
                 self.progress.reopen(command.value["cell"])
         progress, start = self.progress, self.commands.state.start
-        events = [*(self._stream.new() if self._has_begun else self._stream.past())]
+        events = [*(self._stream.new(latest_only=not self._has_begun))]
         for event in events:
             progress.take_in(event)
             yield event
@@ -131,7 +131,7 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
     started: set[tuple[str, int]] = set()  # a trial starts with the first of its runs
     logs: dict[Path, GrowingFile] = {}
     places: dict[int, str] = {}
-    events, is_last = stream.past(), not follow
+    events, is_last = stream.new(latest_only=True), not follow
     while True:
         lines = [LogLine(time=each.given, source="study", text=_in_words(each)) for each in commands.read()]
         for event in events:

@@ -121,7 +121,7 @@ class Loop:
     def _claim(self, n_trials: int = 1, fits: Callable[[Cell], bool] = lambda cell: True) -> bool:
         claims = self.store.claim_many(n_trials, fits)
         for message in self.store.take_notices():
-            self.emit(events.StudyError(message=message))
+            self.emit(events.StudyNotice(message=message, is_error=True))
         for claim in claims:
             self._take_up(claim)
         return bool(claims)

@@ -203,7 +203,7 @@ class Outlook:
 def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
     """Return a plan's outlook in its lab."""
     folder = StudyFolder(lab, spec.name)
-    trials = StudyTrials(folder, None if folder.has_started else ())
+    trials = StudyTrials(folder)
     done = Counter(
         each.cell for each in trials.all if each.ending and each.ending.outcome.counts_towards_budget
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sweeplab.formatting import duration, out_of
-from sweeplab.lab.events import Event, RunEvaluated, StudyError, TrialClaimed, TrialEnded, TrialEvent
+from sweeplab.lab.events import Event, RunEvaluated, StudyNotice, TrialClaimed, TrialEnded, TrialEvent
 from sweeplab.lab.listing import StudyState, state_in_phase
 from sweeplab.records.folders import WorkerPlace
 from sweeplab.records.runs import RunState
@@ -340,7 +340,7 @@ class StudyProgress:
             case TrialEvent():
                 self.live.pop(event.place, None)
                 self.lowest.pop(event.place, None)
-            case StudyError():
+            case StudyNotice(is_error=True):
                 self.errors.append(event.message)
         if not isinstance(event, TrialEnded):
             return

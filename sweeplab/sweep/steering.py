@@ -23,7 +23,6 @@ from sweeplab.files import make_folder, opened, read_bytes, write_whole
 from sweeplab.formatting import duration, several, written
 from sweeplab.hyperparameters import TABLE, canonical
 from sweeplab.lab.findings import find_limits
-from sweeplab.lab.identity import write_orders
 from sweeplab.lab.listing import StudyTrials, find_trial, read_spec
 from sweeplab.lab.moving import Done
 from sweeplab.lab.storage import SEED_OFFSET
@@ -184,9 +183,8 @@ def extend(
 
 
 def _rewrite(folder: StudyFolder, changes: Mapping[str, Any]) -> StudySpec:
-    """Write other values into a study at some places, as ordered by `extend`; return the study."""
+    """Write other values into a study at some places; return the study."""
     spec = read_study(folder.canonical_file, [f"{place}={value}" for place, value in changes.items()])
-    write_orders(folder, spec, changes)
     write_whole(folder.canonical_file, json.dumps(spec.as_written(), indent=1).encode())
     return spec
 

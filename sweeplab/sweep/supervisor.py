@@ -25,7 +25,7 @@ from sweeplab.errors import BadInput, StorageUnavailable, TrackingUnavailable
 from sweeplab.files import machine, make_folder, write_whole
 from sweeplab.lab import events
 from sweeplab.lab.describing import describe, summarize
-from sweeplab.lab.identity import check_same_study, code_versions, orders_in_words, versions, write_study
+from sweeplab.lab.identity import check_same_study, code_versions, versions, write_study
 from sweeplab.lab.listing import read_spec
 from sweeplab.records.folders import StudyFolder, WorkerPlace, service_file
 from sweeplab.records.runs import DOES_NOT_FIT, RunState, TrialEnding
@@ -196,7 +196,7 @@ def _opened(spec: StudySpec, lab: Path) -> Iterator[_Opened]:
         from sweeplab.sweep.trials.store import Store
 
         shortage = memory_shortage(plan.cells, plan.workers, plan.device) if engine.is_here else ""
-        notices = [choose_storage(folder, is_shared=not engine.is_here), *orders_in_words(folder, spec)]
+        notices = [choose_storage(folder, is_shared=not engine.is_here)]
         notices += [plan.reach_in_words, plan.mirror, shortage]
         create = partial(Store.create, spec, cells, plan.data.sizes, folder.storage_url)
         store = Availability(spec.name).retry(create)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from sweeplab.errors import StorageUnavailable
 from sweeplab.hyperparameters import AUTO
-from sweeplab.lab.events import Event, StudyError, StudyNotice, write_notice
+from sweeplab.lab.events import Event, StudyNotice, write_notice
 from sweeplab.permissions import work_for_parent
 from sweeplab.records.folders import StudyFolder
 from sweeplab.sweep.engines import BEGIN, LEAVE, LEFT, REFUSED, engine_class
@@ -155,7 +155,7 @@ def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
     name = uuid.uuid4().hex
 
     def emit(event: Event) -> None:
-        if isinstance(event, StudyNotice | StudyError):
+        if isinstance(event, StudyNotice):
             _say(event.message)
             with suppress(OSError):  # such as a full disk; the log has it too
                 write_notice(folder, name, event)

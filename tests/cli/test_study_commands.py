@@ -67,7 +67,7 @@ def test_list_and_show(cli, finished) -> None:
     printed = cli("show", "tiny", *lab).out
     values = json.loads(cli("best", "tiny", *lab, "--json").out)["values"]
     read = values["max_iters"] * values["batch_size"] * values["block_size"]
-    loss = f"{shown['cells'][0]['baseline']:.4f} nats/token"
+    loss = f"{shown['baselines'][CELLS[0]]['loss']:.4f} nats/token"
     assert f"n-gram baseline: {loss}, by n-grams, counted in {read:,} tokens" in printed
     assert ["n_embd=8", "1,840", "2/2", "2"] in [line.split()[:4] for line in printed.splitlines()]
     first = shown["headline"]

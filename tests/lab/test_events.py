@@ -35,7 +35,7 @@ def test_a_run_that_goes_on_before_its_reopening_is_seen_lacks_no_point(opened, 
     Loop(store.spec, store, dataset, folder).run()
     heard: list[int] = []
     feed = EventStream(folder, lambda run, points, end: heard.extend(point.iteration for point in points))
-    *_, ended = feed.past()
+    *_, ended = feed.new(latest_only=True)
     assert isinstance(ended, TrialEnded)
     (run,) = folder.runs()
     last = run.points()[-1]

@@ -14,8 +14,8 @@ from sweeplab.cli.options import argument, flag, option
 from sweeplab.cli.printing import Answer, answer_of, say_start
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_new, write_whole
+from sweeplab.formatting import counts
 from sweeplab.lab.listing import find_study
-from sweeplab.lab.showing import states_in_words
 from sweeplab.records.folders import lab_folder
 
 
@@ -131,7 +131,7 @@ def rm(
     if undo:
         return answer_of(restore_study(lab_folder(lab), name))
     folder = find_study(lab, name)
-    _confirm(f"move {name} (runs: {states_in_words(folder.states()) or 'none'}) to the trash?", yes)
+    _confirm(f"move {name} (runs: {counts(folder.states()) or 'none'}) to the trash?", yes)
     return answer_of(remove_study(folder))
 
 

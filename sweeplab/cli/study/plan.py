@@ -21,7 +21,6 @@ from sweeplab.cli.printing import (
 )
 from sweeplab.errors import BadInput, Problem, conflict
 from sweeplab.formatting import bytes_in_words, duration, several, several_named, yaml_text
-from sweeplab.lab.identity import orders_in_words
 from sweeplab.records.folders import lab_folder
 
 if TYPE_CHECKING:
@@ -86,11 +85,10 @@ def plan(
         return {"cell": timed, "ways": [asdict(way) for way in ways]}, lambda _: _print_ways(timed, ways)
     planned = study.plan()
     ahead = study.look_ahead(planned)
-    orders = orders_in_words(study.folder, study.spec)
     algorithms = {"sampler": settled_sampler(study.spec), "pruner": study.spec.pruner}
     values = {key: algorithm.model_dump() for key, algorithm in algorithms.items()}
     answer = {**planned.as_dict(), **values, "outlook": asdict(ahead)}
-    return answer, lambda _: _print_plan(planned, ahead, orders)
+    return answer, lambda _: _print_plan(planned, ahead)
 
 
 def _count(file: Path, changes: Sequence[str], cell: str | None) -> Answer:
@@ -176,7 +174,7 @@ def _print_ways(cell: str, ways: Sequence[BenchRow]) -> None:
     print_rows(table, text=("precision", "step", "plan"))
 
 
-def _print_plan(plan: Plan, ahead: Outlook, orders: Sequence[str]) -> None:
+def _print_plan(plan: Plan, ahead: Outlook) -> None:
     _print_data(plan.name, plan.data)
     say()
     has_seeds = any(len(cell.seeds) > 1 for cell in plan.cells)
@@ -210,7 +208,7 @@ def _print_plan(plan: Plan, ahead: Outlook, orders: Sequence[str]) -> None:
     if ahead.done and plan.trials is not None:
         done += f", {max(0, plan.trials - ahead.done)} to go"
     say(f"ends after {' or '.join(ends)}{done}")
-    lines = [*orders, ahead.in_words]
+    lines = [ahead.in_words]
     if plan.train_tokens is not None:
         most = f"{plan.train_tokens:.3g} tokens and {plan.train_flops:.3g} FLOPs"
         lines.append(f"at most {most}: pruning and patience save some")

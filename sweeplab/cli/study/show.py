@@ -22,8 +22,7 @@ from sweeplab.errors import BadInput, DamagedFile, Problem
 from sweeplab.formatting import duration, out_of, several, written, yaml_text
 from sweeplab.lab import showing
 from sweeplab.lab.findings import Finding, find_limits
-from sweeplab.lab.identity import Order
-from sweeplab.lab.listing import StudyTrials, find_metric, find_study, pick_trial, read_trials, study_names
+from sweeplab.lab.listing import StudyTrials, find_metric, find_study, study_names
 from sweeplab.records.folders import StudyFolder, lab_folder
 from sweeplab.records.runs import MEASURED_ON
 from sweeplab.study.problems import shown
@@ -133,15 +132,13 @@ def print_study(study: dict[str, Any]) -> None:
     """Print what `show_study` returned: one row per cell, what limited the best trials, and the failures."""
     rows = []
     for cell in study["cells"]:
-        row = {name: value for name, value in cell.items() if name not in ("baseline", "n_trials")}
+        row = {name: value for name, value in cell.items() if name != "n_trials"}
         row["n_params"] = cell["n_params"] and f"{cell['n_params']:,}"
         row["trials"] = out_of(cell["trials"], cell["n_trials"])
         rows.append(row)
     print_rows(rows, text=("cell",))
     for place, text in study["notes"].items():
         say(f"note{f' of {place}' if place else ''}: {text}")
-    for order in study["orders"]:
-        say(Order(**order).in_words())
     known = Counter[str]()
     for sources in study["warm_start"].values():
         known.update(sources)
@@ -296,6 +293,9 @@ def best(
             sentences = choice.in_words(folder.command("confirm"))
     whole = [end.whole_val_loss for end in chosen.ends if end.whole_val_loss is not None]
     checkpoint = chosen.runs[0].checkpoint()
+    of_cell = cell if trial is None else chosen.cell
+    objective = chosen.start.values.objective
+    commands = showing.commands_about(chosen.study, objective, of_cell, trial, chosen.seeds[0])
     plain = {
         **chosen.as_dict(),
         "choice": choice and choice.as_dict(),
@@ -303,7 +303,7 @@ def best(
         "whole_val_loss": fmean(whole) if whole else None,
         "findings": findings,
         "checkpoint": checkpoint and str(checkpoint),
-        "commands": showing.how_to_use(chosen, cell, trial),
+        "commands": commands,
     }
     print_answer((plain, lambda _: _print_best(plain, sentences)), as_json)
 
@@ -366,8 +366,7 @@ def diff(
         return showing.differ(a, b), _print_differences
     if trial_a is None or trial_b is None:
         raise BadInput(Problem("a study and a trial", "two studies, or two trials"))
-    one = pick_trial(a, read_trials(a), trial_a, cell_of_a)
-    other = pick_trial(b, read_trials(b), trial_b, cell_of_b)
+    one, other = StudyTrials(a).find(cell_of_a, trial_a), StudyTrials(b).find(cell_of_b, trial_b)
     return showing.differ_in_trials(one, other), lambda rows: print_rows(rows, text=("name", "a", "b"))
 
 
@@ -393,7 +392,7 @@ def note(
         return answer_of(keep_note(find_study(lab, name), text))
     folder, cell, number = options.study_or_trial(f"{name}/{trial}", lab)
     assert number is not None
-    of = pick_trial(folder, read_trials(folder), number, cell)
+    of = StudyTrials(folder).find(cell, number)
     return answer_of(keep_note(folder, text, trial=(of.cell, number)))
 
 

@@ -122,7 +122,7 @@ class Lines:
             self._say(f"{name}: {progress.state}")
         if isinstance(event, events.TrialEnded):
             self._say(ended_in_words(event, progress))
-        elif isinstance(event, events.StudyError | events.StudyNotice):
+        elif isinstance(event, events.StudyNotice):
             self._say(event.message)
         elif self._said and time.monotonic() - self._said > QUIET_SECONDS:
             so_far = ", ".join([_trials_done(progress), *pace(progress)])

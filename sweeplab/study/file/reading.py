@@ -9,7 +9,6 @@ from typing import Any
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.study.file.check import study_from
-from sweeplab.study.file.overrides import lay_over, rename
 from sweeplab.study.file.parse import file_text, parse
 from sweeplab.study.file.resolve import FindRun, no_run, resolve
 from sweeplab.study.problems import Problems, SourceMap
@@ -23,21 +22,19 @@ def read_study(
     overrides: Sequence[str] = (),
     name: str | None = None,
     allow_plugins: bool = False,
-    ordered: Sequence[str] = (),
     find_run: FindRun = no_run,
 ) -> StudySpec:
     """Read a study file, apply `name=value` overrides to it, and check it.
 
     An override names a hyperparameter, which is then fixed, or a place, such as `budget.time`; or it is an option of
     the command line as `overrides_of` has it. No two may set the same thing to different values. `name` gives the
-    study another name. The study's plugins are imported only with `allow_plugins`. What was `ordered` before, as
-    overrides, comes before all others, and does not count as said on this command line. `find_run` returns the
-    checkpoint of a run whose name `init_from` gives.
+    study another name. The study's plugins are imported only with `allow_plugins`. `find_run`
+    returns the checkpoint of a run whose name `init_from` gives.
 
     Raises:
         BadInput: lists everything that is wrong, each with its file, line and column, or its override.
     """
-    return read_text(file_text(path, MAX_BYTES), path, overrides, name, allow_plugins, ordered, find_run)
+    return read_text(file_text(path, MAX_BYTES), path, overrides, name, allow_plugins, find_run)
 
 
 def read_text(
@@ -46,7 +43,6 @@ def read_text(
     overrides: Sequence[str] = (),
     name: str | None = None,
     allow_plugins: bool = False,
-    ordered: Sequence[str] = (),
     find_run: FindRun = no_run,
 ) -> StudySpec:
     """Read a study file's text as `read_study` does; `path` is its file, which need not exist."""
@@ -56,10 +52,6 @@ def read_text(
         if not problems.found:
             problems.add((), "the study is empty")
         raise BadInput(*problems.found)
-    if ordered and isinstance(document, dict):
-        rename(document, problems)
-        for override in ordered:
-            lay_over(document, override, problems, "")
     return _read(document, problems, overrides, name, allow_plugins, find_run)
 
 
