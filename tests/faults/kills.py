@@ -17,7 +17,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -26,6 +27,7 @@ import psutil
 from benchmarks.setting import print_table, setting
 from faults.disk import Disk, mounted
 from postgres_server import IS_INSTALLED, Server, started
+from terminal import heeds_hangups
 from tracked import Tracked
 
 from sweeplab.records.folders import StudyFolder
@@ -54,7 +56,13 @@ class Study:
     """One study in a lab of its own, and what befalls it."""
 
     def __init__(
-        self, folder: Path, lab: Path, dice: random.Random, disk: Disk | None, server: Server | None
+        self,
+        folder: Path,
+        lab: Path,
+        dice: random.Random,
+        disk: Disk | None = None,
+        server: Server | None = None,
+        text: str = STUDY,
     ) -> None:
         self.place, self.folder, self.dice = folder, StudyFolder(lab, "killed"), dice
         self.disk, self.server = disk, server
@@ -62,7 +70,7 @@ class Study:
         self.counts: Counter[str] = Counter()
         self._stopped: list[tuple[float, psutil.Process]] = []
         self._full_until = 0.0
-        (folder / "killed.yaml").write_text(STUDY)
+        (folder / "killed.yaml").write_text(text)
 
     def start(self, *more: str) -> None:
         """Start the study, or go on with it, in a process group of its own."""
@@ -71,10 +79,8 @@ class Study:
         known |= {"SWEEPLAB_STORAGE": self.server.url} if self.server else {}
         command = [sys.executable, "-m", "sweeplab", *words]
         with self.said.open("ab") as said:
-            files = {"stdout": said, "stderr": said}
-            self.process = subprocess.Popen(
-                command, cwd=self.place, start_new_session=True, env=known, **files
-            )
+            own = {"start_new_session": True, "preexec_fn": heeds_hangups, "stdout": said, "stderr": said}
+            self.process = subprocess.Popen(command, cwd=self.place, env=known, **own)
 
     @property
     def n_points(self) -> int:
@@ -109,13 +115,10 @@ class Study:
 
     def befall(self) -> None:
         """Let one fault befall the study, as the dice say."""
-        faults: dict[str, Callable[[], object]] = {
-            "SIGKILL to all": lambda: os.killpg(self.process.pid, signal.SIGKILL),
-            "SIGKILL to the supervisor": self.process.kill,
-            "SIGTERM to all": lambda: os.killpg(self.process.pid, signal.SIGTERM),
-            "SIGINT to all": lambda: os.killpg(self.process.pid, signal.SIGINT),
-            "bits flipped in snapshots": self._flip,
-        }
+        faults: dict[str, Callable[[], object]] = {"SIGKILL to the supervisor": self.process.kill}
+        faults["bits flipped in snapshots"] = self._flip
+        for sent in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
+            faults[f"{sent.name} to all"] = partial(os.killpg, self.process.pid, sent)
         if workers := self.workers():
             one = self.dice.choice(workers)
             faults["SIGKILL to a worker"] = one.kill
@@ -174,28 +177,26 @@ class Study:
         """Yield what is not as it should be now that the study has ended."""
         if self.process.returncode != 0:
             yield f"did not end: exit code {self.process.returncode}"
-        logs = [self.said, *self.folder.path.glob("worker-*.log")]
-        for log in logs:
+        for log in [self.said, *self.folder.path.glob("worker-*.log")]:
             if "Traceback" in (said := log.read_text(errors="replace")):
                 yield f"in {log.name}: {said[max(0, said.index('Traceback') - 500) :][:12000]}"
         store = open_store(self.folder)
-        (cell,) = store.cells
-        numbers = Counter(trial.number for trial in store.trials(cell))
-        yield from (f"trial {n} lost" for n in range(N_TRIALS) if n not in numbers)
-        yield from (f"trial {n} beyond the budget" for n in numbers if n >= N_TRIALS)
+        trials = store.trials(store.cells[0])
+        if [trial.number for trial in trials] != [*range(N_TRIALS)]:
+            yield f"the trials are {[trial.number for trial in trials]}"
         if store.n_held():
             yield "a lease is left"
+        store.storage.engine.dispose()
         found = {run.trial: curve(run) for run in self.folder.runs()}
         yield from (f"trial {n} differs" for n in expected if found.get(n) != expected[n])
-        for trial in store.trials(cell):
+        for trial in trials:
             ended = (trial.value, str(trial.state.name))
             if trial.number in found and ended != (found[trial.number][2], "COMPLETE"):
                 yield f"trial {trial.number} is told otherwise than it ended"
-        store.storage.engine.dispose()
         tracked = Tracked(self.folder.lab, "killed")
         runs = tracked.runs()
-        times = Counter(run.trial for run in runs)
-        yield from (f"trial {n} is {times[n]} times in MLflow" for n in range(N_TRIALS) if times[n] != 1)
+        if sorted(run.trial for run in runs) != [*range(N_TRIALS)]:
+            yield f"MLflow has the trials {sorted(run.trial for run in runs)}"
         for run in runs:
             steps = tracked.steps(run.run_id, "val_loss")
             if steps != list(range(0, 201, 20)) or run.state != "complete":
@@ -209,49 +210,39 @@ def curve(run: object) -> tuple[object, ...]:
     return points, end and str(end.state), end and end.value
 
 
-@contextmanager
-def place(root: Path, number: int) -> Iterator[tuple[Path, Disk | None]]:
-    """Make a folder for a study, on a disk of its own where one can be mounted."""
-    folder = root / str(number)
-    folder.mkdir()
-    with mounted(folder / "disk") as disk:
-        yield folder, disk
-    shutil.rmtree(folder, ignore_errors=True)
+def undisturbed(root: Path) -> dict[int, object]:
+    """Return what the runs of a study come to that nothing befalls."""
+    whole = Study(root, root / "lab", random.Random(0))
+    whole.run(0)
+    found = {run.trial: curve(run) for run in whole.folder.runs()}
+    assert len(found) == N_TRIALS, whole.said.read_text()
+    return found
 
 
 def main(n_faults: int, seed: int) -> int:
     print(setting(), f"seed {seed}", flush=True)
-    dice, wrong = random.Random(seed), list[str]()
-    done = {"SQLite": Counter[str](), "PostgreSQL": Counter[str]()}
-    n_studies: Counter[str] = Counter()
-    began = time.monotonic()
+    dice, counts, n_studies, wrong = random.Random(seed), Counter[str](), 0, list[str]()
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server = stack.enter_context(started()) if IS_INSTALLED else None
-        whole = Study(root, root / "lab", dice, None, None)
-        whole.run(0)
-        expected = {run.trial: curve(run) for run in whole.folder.runs()}
-        assert len(expected) == N_TRIALS, whole.said.read_text()
-        while (left := n_faults - sum(sum(each.values()) for each in done.values())) > 0:
-            number = sum(n_studies.values())
-            database = "PostgreSQL" if server and number % 2 else "SQLite"
-            with place(root, number) as (folder, disk):
-                lab = disk.path / "lab" if disk and database == "SQLite" else folder / "lab"
-                own = (disk, None) if database == "SQLite" else (None, server)
-                study = Study(folder, lab, dice, *own)
-                study.run(min(left, FAULTS_A_STUDY))
-                found = [f"{database} study {number}: {each}" for each in study.problems(expected)]
+        expected = undisturbed(root)
+        while counts.total() < n_faults:
+            folder = root / str(n_studies)
+            folder.mkdir()
+            with mounted(folder / "disk") as disk:
+                if server and n_studies % 2:
+                    study = Study(folder, folder / "lab", dice, server=server)
+                else:
+                    study = Study(folder, (disk.path if disk else folder) / "lab", dice, disk)
+                study.run(min(n_faults - counts.total(), FAULTS_A_STUDY))
+                found = [f"study {n_studies}: {each}" for each in study.problems(expected)]
                 if found:
                     print(*found, study.said.read_text()[-3000:], sep="\n", flush=True)
-            done[database].update(study.counts)
-            n_studies[database] += 1
-            wrong += found
-    rows = [[kind, *(str(done[each][kind]) for each in done)] for kind in sorted(set().union(*done.values()))]
-    rows.append(["all", *(str(sum(each.values())) for each in done.values())])
-    rows.append([f"studies of {N_TRIALS} trials", *(str(n_studies[each]) for each in done)])
-    rows.append(["not as it should be", *(str(sum(each in one for one in wrong)) for each in done)])
-    print_table(["", *done], rows)
-    print(f"{(time.monotonic() - began) / 60:.0f} minutes")
+            shutil.rmtree(folder, ignore_errors=True)
+            counts, n_studies, wrong = counts + study.counts, n_studies + 1, wrong + found
+    rows = [[kind, str(count)] for kind, count in sorted(counts.items())]
+    print_table(["fault", "done"], [*rows, [f"studies of {N_TRIALS} trials", str(n_studies)]])
+    print(f"not as it should be: {len(wrong)}")
     return 1 if wrong else 0
 
 

@@ -1,13 +1,12 @@
 """A study whose database is lost for a while: it is waited for, training goes on, and nothing is lost or doubled."""
 
-import json
+import random
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
+from faults import kills
 from sqlalchemy.exc import OperationalError
 
 from sweeplab.errors import StorageUnavailable
@@ -81,35 +80,14 @@ def test_an_ending_of_which_the_answer_was_lost_is_told_once(tiny, opened, monke
     assert [trial.value for trial in store.trials(store.cells[0])] == [1.0]
 
 
-STUDY = """\
-name: lost
-data: {corpus: python-docs, tokenizer: char}
-fixed: {block_size: 32, batch_size: 8, max_iters: 400, n_layer: 1, n_head: 2, n_embd: 16, dropout: 0.0,
-        warmup_iters: 2, eval_interval: 20, eval_iters: 2, save_interval: 20, device: cpu}
-search: {learning_rate: {min: 3e-4, max: 1e-2, log: true}}
-budget: {trials_per_cell: 12}
-pruner: {type: median, n_startup_trials: 2}
-engine: {workers: 2, stack: 2}
-"""
-
-
 @pytest.mark.slow
 def test_a_study_goes_on_after_its_database_was_locked_for_longer_than_a_lease(tmp_path):
-    (tmp_path / "lost.yaml").write_text(STUDY)
-    command = [sys.executable, "-m", "sweeplab", "study", "run", "lost.yaml", "--lab", str(tmp_path / "lab")]
-    folder = StudyFolder(tmp_path / "lab", "lost")
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as study:
-        while len(list(folder.runs())) < 3:
-            assert study.poll() is None
-            time.sleep(0.1)
-        lock = Locked(folder)
-        time.sleep(LEASE_SECONDS + 5)
-        lock.free()
-        said = study.communicate()[0].decode()
-    assert study.returncode == 0, said
-    shown = [*command[:3], "study", "show", "lost", *command[-2:], "--json"]
-    (cell,) = json.loads(subprocess.run(shown, cwd=tmp_path, capture_output=True, check=True).stdout)["cells"]
-    assert cell["trials"] == 12
-    for run in folder.runs():
-        iterations = [point.iteration for point in run.points() if point.val_loss is not None]
-        assert iterations == sorted(set(iterations)) and run.read_end() is not None
+    expected = kills.undisturbed(tmp_path)
+    study = kills.Study(tmp_path, tmp_path / "other", random.Random(0))
+    study.start()
+    assert study.pass_time(lambda: study.n_points > 20), study.said.read_text()
+    lock = Locked(study.folder)
+    time.sleep(LEASE_SECONDS + 5)
+    lock.free()
+    assert study.process.wait() == 0
+    assert [*study.problems(expected)] == [], study.said.read_text()

@@ -88,9 +88,9 @@ def test_a_study_uses_the_server_of_its_lab_and_is_restored_from_a_backup(run, l
     run("study", "extend", "tiny", "--trials-per-cell", "4", "--no-run")
     run("study", "resume", "tiny")
     counted = json.loads(run("study", "list", "--json"))
-    assert counted[0]["trials"] == 4
+    assert counted[0]["done"] == 4
     subprocess.run(restore, shell=True, check=True, capture_output=True)
-    assert json.loads(run("study", "list", "--json"))[0]["trials"] == 3
+    assert json.loads(run("study", "list", "--json"))[0]["done"] == 3
 
     # Its password is in one file, which its owner alone reads.
     holding = [
