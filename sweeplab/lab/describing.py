@@ -70,14 +70,12 @@ def publish(folder: StudyFolder, cell: str | None = None, name: str | None = Non
     from sweeplab.tracking.models import publish_model
 
     best = StudyTrials(folder).find(cell)
-    losses = {}
-    for run in best.runs:
-        if run.checkpoint() and (end := run.read_end()):
-            losses[run] = end.best_val_loss or math.inf
-    if not losses:
+    losses = {run: end.best_val_loss or math.inf for run, end in zip(best.runs, best.ends, strict=True)}
+    kept = [run for run in losses if run.checkpoint()]
+    if not kept:
         keep = "track: {checkpoints: best} keeps one"
         raise BadInput(f"trial {best.number} in cell {best.cell} kept no checkpoint; {keep}")
-    lowest = min(losses, key=losses.__getitem__)
+    lowest = min(kept, key=losses.__getitem__)
     return publish_model(folder.lab, folder.name, tracking_uri_of(folder), lowest, name or folder.name)
 
 
@@ -90,9 +88,8 @@ def keep_note(
         BadInput: there is no such trial, or the note is too long.
     """
     note = write_note(folder, text, tags, trial)
-    kept = f"the note of {folder.name} is kept"
-    if trial is not None:
-        kept = f"the note of trial {trial[1]} in cell {trial[0]} is kept"
+    about = f"trial {trial[1]} in cell {trial[0]}" if trial else folder.name
+    kept = f"the note of {about} is kept"
     try:
         tracker = open_tracker(folder.lab, folder.name, tracking_uri_of(folder))
         runs = trial and [run for run in folder.runs() if (run.cell, run.trial) == trial]
@@ -121,9 +118,8 @@ def rerun_text(trial: Trial) -> str:
         "objective": study["objective"],
         "budget": {"trials_per_cell": 1},
         "pruner": "none",
-        "seeds": sorted(
-            trial.seeds, key=lambda seed: order.index(seed - offset)
-        ),  # the last bit of their mean depends on the order
+        # The last bit of their mean depends on the order.
+        "seeds": sorted(trial.seeds, key=lambda seed: order.index(seed - offset)),
         "engine": {"workers": 1, "threads": trial.start.threads},
         "track": study["track"],
         "init_from": study.get("init_from"),

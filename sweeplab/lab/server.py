@@ -70,10 +70,7 @@ def program_folders() -> Iterator[Path]:
     programs = map(shutil.which, PROGRAMS)
     places = [Path(program).resolve().parent for program in programs if program]
     places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda at: -float(at.parent.name))
-    config, wheel = shutil.which("pg_config"), find_spec(WHEEL)
-    if config:
-        asked = subprocess.run([config, "--bindir"], capture_output=True, text=True, check=False)
-        places.append(Path(asked.stdout.strip()))
+    wheel = find_spec(WHEEL)
     if wheel and wheel.origin:
         places += sorted(Path(wheel.origin).parent.glob("pginstall*/bin"), reverse=True)
     yield from dict.fromkeys(at for at in places if all((at / each).exists() for each in PROGRAMS))
@@ -116,9 +113,10 @@ class Server:
             return {}
         with reading(file, "remove it: the next start writes it again"):
             record = json.loads(read_bytes(file))
-            if record == {}:  # its first start failed
-                return {}
-            return {"port": int(record["port"]), **{name: str(record[name]) for name in _STARTED}}
+            return {
+                "port": int(record["port"]),
+                **{name: str(record[name]) for name in (*_place(), "listen")},
+            }
 
     @property
     def listens_on(self) -> str:
@@ -143,10 +141,10 @@ class Server:
         then, now = self._last_start, _place()
         if not then or not self._pid_file.exists():
             return None
-        if then["host"] == now["host"] and then["boot"] == now["boot"] and then["space"] != now["space"]:
-            return f"another container of {now['host']}"
         if then["host"] != now["host"]:
             return str(then["host"])
+        if then["boot"] == now["boot"] and then["space"] != now["space"]:
+            return f"another container of {now['host']}"
         return None
 
     def command(self, verb: str) -> str:
@@ -172,33 +170,30 @@ class Server:
             _check_here(host)
         try:
             make_folder(self.folder, 0o700)
-            self._refuse_links()
+            # PostgreSQL and openssl would write through links, and wait for pipes.
+            for file in (self.folder, *self.folder.iterdir()):
+                if file.is_symlink() and file != self.data:  # data of the user's own may lie on another disk
+                    raise BadInput(
+                        Problem(f"{file} is a link to {file.readlink()}", "a folder without links")
+                    )
+                if not (file.is_file() or file.is_dir()):
+                    raise BadInput(Problem("is no file", file=file))
             with FileLock(self.folder / "lock"):
                 if self.exists and not allow_data:
                     service_url(self.service)
-                if not host:
-                    _check_here(self.listens_on)
+                if not host:  # not before the data are known as the user's: to look it up asks others
+                    host = self.listens_on
+                    _check_here(host)
                 then = self._last_start
-                host, wanted = host or self.listens_on, port or then.get("port")
                 if not self.is_running:
-                    if not wanted or not (port or _is_free(wanted)):
-                        wanted = _free_port()
-                    self._start(host, wanted)
+                    self._start(host, port or _free_port(then.get("port", 0)))
                     return True
         except OSError as error:
             raise BadInput(f"cannot write {self.folder}: {error.strerror}") from error
-        if (host, wanted) != (then["listen"], then["port"]):
+        if (host, port or then["port"]) != (then["listen"], then["port"]):
             runs = f"the lab's storage is running on {then['listen']}, port {then['port']}"
             raise BadInput(f"{runs}; to change that, stop it first: {self.command('stop')}")
         return False
-
-    def _refuse_links(self) -> None:
-        """Refuse links in the server's folder, through which PostgreSQL and openssl would write, and pipes."""
-        for file in (self.folder, *self.folder.iterdir()):
-            if file.is_symlink() and file != self.data:  # data of the user's own may lie on another disk
-                raise BadInput(Problem(f"{file} is a link to {file.readlink()}", "a folder without links"))
-            if not (file.is_file() or file.is_dir()):
-                raise BadInput(Problem("is no file", file=file))
 
     def _refuse_elsewhere(self) -> None:
         there = self.elsewhere
@@ -219,7 +214,8 @@ class Server:
         now, then = _place(), self._last_start
         if then.get("boot") != now["boot"]:  # since the reboot its process id may belong to another process
             self._pid_file.unlink(missing_ok=True)
-        write_whole(self.folder / "started.json", json.dumps({**now, "listen": host, "port": port}).encode())
+        started = self.folder / "started.json"
+        write_whole(started, json.dumps({**now, "listen": host, "port": port}).encode())
         self._write_service(host, port)
         listen = "*" if host in EVERYWHERE else f"{host}, {LOOPBACK}"
         kind, ssl = ("hostssl", "on") if is_open else ("host", "off")
@@ -234,7 +230,9 @@ class Server:
         words = ("-D", self.data.name, "-l", log.name, "-t", RECOVERY_SECONDS, "-w", "start")
         if _run(account, programs / "pg_ctl", *words).returncode:
             output = GrowingFile(log, before).new_lines().decode(errors="replace")
-            write_whole(self.folder / "started.json", json.dumps(then).encode())  # what failed is not kept
+            started.unlink()
+            if then:  # what failed is not kept
+                write_whole(started, json.dumps(then).encode())
             why = re.findall(r"(?:LOG|FATAL|PANIC): +(could not .*|(?<=FATAL:  ).*)", output) or [
                 "see its log"
             ]
@@ -310,14 +308,13 @@ class Server:
         if not self.exists:
             return {"state": "none"}
         url = read_service(self.service)
-        state = {"state": "runs", "address": f"{url.host}:{url.port}", "data": str(self.data)}
-        try:
-            state["version"] = self.check()
-        except BadInput as error:
-            state |= {"state": "stopped", "why": str(error)}
+        state = {"address": f"{url.host}:{url.port}", "data": str(self.data)}
         if self.elsewhere:
             state["host"] = self.elsewhere
-        return state
+        try:
+            return {"state": "runs", **state, "version": self.check()}
+        except BadInput as error:
+            return {"state": "stopped", **state, "why": str(error)}
 
     def _programs(self) -> Path:
         """Find the folder of PostgreSQL's programs, of the version that wrote the data if there are data.
@@ -342,13 +339,13 @@ class Server:
         if os.getuid() != 0:
             return {"cwd": self.folder}
         owner = self.folder.stat()
-        ids = [(owner.st_uid, owner.st_gid)]
+        uid, gid = owner.st_uid, owner.st_gid
         for name in ACCOUNTS:
-            ids += [(entry.pw_uid, entry.pw_gid) for entry in pwd.getpwall() if entry.pw_name == name]
-        ids = [(user, group) for user, group in ids if user]
-        if not ids:
+            with suppress(KeyError):
+                if uid == 0:
+                    uid, gid = pwd.getpwnam(name)[2:4]
+        if uid == 0:
             raise BadInput("PostgreSQL does not run as root, and there is no account postgres or nobody")
-        uid, gid = ids[0]
         return {"user": uid, "group": gid, "extra_groups": [], "cwd": self.folder}
 
     def _check_account(self, account: Mapping[str, Any], programs: Path) -> None:
@@ -411,25 +408,12 @@ def _give(path: Path, account: Mapping[str, Any]) -> None:
         os.chown(path, account["user"], account["group"])
 
 
-_STARTED = ("host", "boot", "space", "listen")  # what started.json says beside the port
-
-
 def _place() -> dict[str, str]:
     """Identify this machine, its boot, and the namespace of its process ids."""
     space = ""
     with suppress(OSError):
         space = str(Path("/proc/self/ns/pid").readlink())
     return {"host": socket.gethostname(), "boot": machine(), "space": space}
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            tried.bind((LOOPBACK, port))
-        except OSError:
-            return False
-    return True
 
 
 def _check_here(host: str) -> None:
@@ -444,9 +428,14 @@ def _check_here(host: str) -> None:
         raise BadInput(Problem(f"the lab's storage cannot listen on {host}: {why}", allowed)) from error
 
 
-def _free_port() -> int:
+def _free_port(wanted: int) -> int:
+    """Return the wanted port if it is free, else another."""
     with socket.socket() as free:
-        free.bind((LOOPBACK, 0))
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            free.bind((LOOPBACK, wanted))
+        except OSError:
+            free.bind((LOOPBACK, 0))
         return int(free.getsockname()[1])
 
 

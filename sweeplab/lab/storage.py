@@ -79,13 +79,10 @@ def count_trials(folder: StudyFolder) -> dict[str, TrialCounts]:
         BadInput: the storage cannot be read.
     """
     unfinished = {"RUNNING": str(folder.unfinished), "WAITING": "enqueued"}
-    if switched_off():
-        rows = _rows_by_optuna(folder)
-    else:
-        try:
-            rows = _rows(folder, counts(VOID))
-        except BadInput as error:  # it is damaged, or another version of Optuna has other tables
-            rows = _rows_by_optuna(folder, error)
+    try:
+        rows = _rows_by_optuna(folder) if switched_off() else _rows(folder, counts(VOID))
+    except BadInput as error:  # it is damaged, or another version of Optuna has other tables
+        rows = _rows_by_optuna(folder, error)
     cells: dict[str, TrialCounts] = {}
     for name, state, outcome, count, last in rows:
         of_cell = cells.setdefault(name.partition("/")[2], TrialCounts())
@@ -153,26 +150,24 @@ def rename_studies(url: str, old: str, new: str) -> None:
 
     Optuna has no call for it: without its tables they are copied, by which their trials get other ids.
     """
-    if why_public():
-        import optuna
+    if not why_public():
+        from sqlalchemy import text
 
-        names = optuna.get_all_study_names(url)
-        for name in names:
-            if name.startswith(old):
-                renamed = new + name[len(old) :]
-                if renamed in names:  # an earlier copy, which may be a part only
-                    optuna.delete_study(study_name=renamed, storage=url)
-                optuna.copy_study(
-                    from_study_name=name, from_storage=url, to_storage=url, to_study_name=renamed
-                )
-                optuna.delete_study(study_name=name, storage=url)
+        engine = open_database(url)
+        with engine.begin() as connection:
+            connection.execute(text(RENAME), {"old": old, "new": new})
+        engine.dispose()
         return
-    from sqlalchemy import text
+    import optuna
 
-    engine = open_database(url)
-    with engine.begin() as connection:
-        connection.execute(text(RENAME), {"old": old, "new": new})
-    engine.dispose()
+    names = optuna.get_all_study_names(url)
+    for name in names:
+        if name.startswith(old):
+            renamed = new + name[len(old) :]
+            if renamed in names:  # an earlier copy, which may be a part only
+                optuna.delete_study(study_name=renamed, storage=url)
+            optuna.copy_study(from_study_name=name, from_storage=url, to_storage=url, to_study_name=renamed)
+            optuna.delete_study(study_name=name, storage=url)
 
 
 def choose_storage(folder: StudyFolder, is_shared: bool = False) -> str:
@@ -186,10 +181,10 @@ def choose_storage(folder: StudyFolder, is_shared: bool = False) -> str:
         BadInput: SWEEPLAB_STORAGE names no PostgreSQL, or the database does not answer, or serves one machine only.
     """
     asked, server, notice = os.environ.get(VARIABLE), Server(folder.lab), ""
-    is_new = not (folder.storage_file.exists() or folder.database.exists())
     if is_shared and folder.database.exists():
         what = f"the trials of study {folder.name} are in an SQLite file, which only one machine may open"
         raise BadInput(f"{what}: continue with --engine local, or begin in PostgreSQL with a new --name")
+    is_new = not (folder.storage_file.exists() or folder.database.exists())
     if folder.is_on_own_server or (is_new and not asked and (is_shared or server.exists)):
         if is_shared:
             notice = _start_shared(server)
@@ -197,73 +192,10 @@ def choose_storage(folder: StudyFolder, is_shared: bool = False) -> str:
     if not is_new or not (asked or server.exists):
         return notice
     schema = f"{folder.name}-{uuid.uuid4().hex[:8]}"
+    url, storage, what = _new_url(server), f"{OWN_SERVER}{schema}", "the lab's storage"
     if asked:
-        url, storage = _named(asked), schema_url(_named(asked), schema)
-        what = f"{VARIABLE}: {without_password(asked)}"
+        storage, what = schema_url(url, schema), f"{VARIABLE}: {without_password(asked)}"
         allow_address(STORAGE, asked)
-    else:
-        url, storage, what = service_url(server.service), f"{OWN_SERVER}{schema}", "the lab's storage"
-    _create_schema(url, schema, what)
-    write_whole(folder.storage_file, storage.encode(), mode=0o600)  # it may hold a password
-    return notice
-
-
-def _start_shared(server: Server) -> str:
-    if server.exists and is_loopback(server.listens_on):
-        again = f"{server.command('stop')}, then {server.command('start')} --host {EVERYWHERE[0]}"
-        raise BadInput(f"the lab's storage listens on {server.listens_on}, for this machine only: {again}")
-    if server.elsewhere or server.is_running:
-        return ""
-    host = None if server.exists else EVERYWHERE[0]
-    if IN_A_JOB in os.environ:
-        start = server.command("start")
-        if host:
-            start += f" --host {host}"
-        what = "the lab's storage is not running, and one that starts in a job ends with the job"
-        raise BadInput(f"{what}: {start} on a machine that outlives it, such as the login node")
-    server.start(host)
-    stops = f"{server.command('stop')} stops it"
-    return f"{VARIABLE} is not set: started the lab's own PostgreSQL, for this and later studies; {stops}"
-
-
-def storage_address(folder: StudyFolder) -> tuple[str, int] | None:
-    """Return host and port of the database of a study, or of a new one; None if there is none, or a file.
-
-    Raises:
-        BadInput: SWEEPLAB_STORAGE names no PostgreSQL, or the storage's file is damaged.
-    """
-    from sqlalchemy import make_url  # slow to import
-
-    asked, server = os.environ.get(VARIABLE), Server(folder.lab)
-    if folder.has_started:
-        url = make_url(folder.storage_url)
-    elif asked or server.exists:
-        url = _named(asked) if asked else service_url(server.service)
-    else:
-        return None
-    host = url.host or url.query.get("host")
-    if not isinstance(host, str) or host.startswith("/"):
-        return None
-    return host, url.port or 5432
-
-
-def _named(asked: str) -> URL:
-    from sqlalchemy import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    try:
-        url = make_url(asked)
-    except (ArgumentError, ValueError):
-        url = None
-    # An @ in the host belongs to a password that is not escaped.
-    if url is None or url.get_backend_name() != "postgresql" or "@" in (url.host or ""):
-        shown = without_password(asked) if url else "its value"
-        allowed = "postgresql://USER:PASSWORD@HOST/DATABASE, an @ in the password as %40"
-        raise BadInput(Problem(f"{VARIABLE}: {shown} is not a PostgreSQL address", allowed))
-    return url.set(drivername="postgresql+psycopg")
-
-
-def _create_schema(url: URL, schema: str, what: str) -> None:
     from sqlalchemy import create_engine
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.schema import CreateSchema
@@ -277,6 +209,67 @@ def _create_schema(url: URL, schema: str, what: str) -> None:
         raise BadInput(NEEDS_DRIVER) from error
     except SQLAlchemyError as error:
         raise BadInput(f"{what} does not answer: {reason_of(error)}") from error
+    write_whole(folder.storage_file, storage.encode(), mode=0o600)  # it may hold a password
+    return notice
+
+
+def _start_shared(server: Server) -> str:
+    start, host = server.command("start"), None
+    if not server.exists:
+        host = EVERYWHERE[0]
+        start += f" --host {host}"
+    elif is_loopback(server.listens_on):
+        again = f"{server.command('stop')}, then {start} --host {EVERYWHERE[0]}"
+        raise BadInput(f"the lab's storage listens on {server.listens_on}, for this machine only: {again}")
+    if server.elsewhere or server.is_running:
+        return ""
+    if IN_A_JOB in os.environ:
+        what = "the lab's storage is not running, and one that starts in a job ends with the job"
+        raise BadInput(f"{what}: {start} on a machine that outlives it, such as the login node")
+    server.start(host)
+    stops = f"{server.command('stop')} stops it"
+    return f"{VARIABLE} is not set: started the lab's own PostgreSQL, for this and later studies; {stops}"
+
+
+def _new_url(server: Server) -> URL:
+    """Return the URL of the database for new studies: of SWEEPLAB_STORAGE, else of the lab's own server."""
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    asked = os.environ.get(VARIABLE)
+    if not asked:
+        return service_url(server.service)
+    try:
+        url = make_url(asked)
+    except (ArgumentError, ValueError):
+        url = None
+    # An @ in the host belongs to a password that is not escaped.
+    if url is None or url.get_backend_name() != "postgresql" or "@" in (url.host or ""):
+        shown = without_password(asked) if url else "its value"
+        allowed = "postgresql://USER:PASSWORD@HOST/DATABASE, an @ in the password as %40"
+        raise BadInput(Problem(f"{VARIABLE}: {shown} is not a PostgreSQL address", allowed))
+    return url.set(drivername="postgresql+psycopg")
+
+
+def storage_address(folder: StudyFolder) -> tuple[str, int] | None:
+    """Return host and port of the database of a study, or of a new one; None if there is none, or a file.
+
+    Raises:
+        BadInput: SWEEPLAB_STORAGE names no PostgreSQL, or the storage's file is damaged.
+    """
+    from sqlalchemy import make_url  # slow to import
+
+    server = Server(folder.lab)
+    if folder.has_started:
+        url = make_url(folder.storage_url)
+    elif os.environ.get(VARIABLE) or server.exists:
+        url = _new_url(server)
+    else:
+        return None
+    host = url.host or url.query.get("host")
+    if not isinstance(host, str) or host.startswith("/"):
+        return None
+    return host, url.port or 5432
 
 
 def reason_of(error: Exception) -> str:
