@@ -62,7 +62,7 @@ def test_a_study_is_run_steered_and_looked_at(run, tmp_path, monkeypatch):
     assert not folder.database.exists() and folder.storage_file.stat().st_mode & 0o077 == 0
     monkeypatch.delenv("SWEEPLAB_STORAGE")  # from here on the study knows
     (row,) = json.loads(run("study", "list", "--json"))
-    assert (row["trials"], sum(row["states"].values())) == (10, 10)
+    assert (row["done"], sum(row["states"].values())) == (10, 10)
     run("study", "enqueue", "tiny", "learning_rate=1e-3", "n_embd=8")
     shown = json.loads(run("study", "show", "tiny", "--json"))
     assert [cell["enqueued"] for cell in shown["cells"]] == [1, 0]
@@ -75,7 +75,7 @@ def test_a_study_is_run_steered_and_looked_at(run, tmp_path, monkeypatch):
     run("study", "rename", "tiny", "small", "--yes")
     run("study", "resume", "small")
     (row,) = json.loads(run("study", "list", "--json"))
-    assert (row["name"], row["trials"]) == ("small", 12)
+    assert (row["name"], row["done"]) == ("small", 12)
 
 
 STORED = (
@@ -127,6 +127,6 @@ def test_a_study_outlives_restarts_of_its_database(run, running, tmp_path):
     assert study.returncode == 0, said
     assert "the storage of study tiny answers again" in said and "Traceback" not in said
     (row,) = json.loads(run("study", "list", "--json"))
-    assert (row["trials"], sum(row["states"].values())) == (20, 20)
+    assert (row["done"], sum(row["states"].values())) == (20, 20)
     verdicts = {each["name"]: each["verdict"] for each in json.loads(run("doctor", "tiny", "--json"))}
     assert (verdicts["storage"], verdicts["runs"], verdicts["agreement"]) == ("ok", "ok", "ok")
