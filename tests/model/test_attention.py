@@ -1,7 +1,6 @@
 """Each kind of attention against the whole square of weights with a mask."""
 
 import math
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -9,7 +8,7 @@ import torch
 from model.cases import batch_of, dropout_of, rows_of, shape_of
 
 from sweeplab.errors import BadInput
-from sweeplab.model.attention import ATTENTION, POSITIONS, AttentionMask
+from sweeplab.model.attention import ATTENTION, AttentionMask
 from sweeplab.model.blocks import Site, element_hashes
 from sweeplab.model.transformer import Transformer
 
@@ -101,49 +100,3 @@ def test_local_attention_never_holds_the_square() -> None:
     shape = shape_of(attention_window=8)
     assert ATTENTION["full"].n_weights(shape, 1024, 1024, True) == 1024 * 1024
     assert ATTENTION["local"].n_weights(shape, 1024, 1024, True) == 1024 * 16
-
-
-@pytest.mark.parametrize(
-    ("positions", "part"), [("rotary", "rotation"), ("alibi", "bias"), ("relative", "bias")]
-)
-@pytest.mark.parametrize("family", ["decoder", "encoder", "encoder_decoder"])
-def test_the_layers_of_a_side_share_what_positions_do(family, positions, part, monkeypatch) -> None:
-    calls, scheme = [], POSITIONS[positions]
-
-    def counting(*given):
-        calls.append(given)
-        return getattr(scheme, part)(*given)
-
-    monkeypatch.setitem(POSITIONS, positions, replace(scheme, **{part: counting}))
-    model = Transformer(shape_of(family=family, positions=positions, n_layer=3))
-    model.logits(model.layout.views(rows_of(model, 2)), batch_of(model.shape, 2))
-    assert len(calls) == len(model.shape.of_family.sides)
-
-
-@pytest.mark.parametrize("positions", ["alibi", "relative", "rotary"])
-@pytest.mark.parametrize("family", ["decoder", "encoder", "encoder_decoder"])
-def test_full_attention_is_the_kernels_unless_weights_are_dropped(family, positions, monkeypatch) -> None:
-    model = Transformer(shape_of(family=family, positions=positions))
-    views, batch = model.layout.views(rows_of(model, 2)), batch_of(model.shape, 2)
-    none = dict.fromkeys(("embedding", "residual", "depth"), 0.0)
-    kept = dropout_of(
-        [1, 2],
-        [0, 0],
-        [none | {"attention": 1e-9}] * 2,
-        model.sites,
-        element_hashes(4000, views["token_embedding"].device),
-    )
-    dropping = model.logits(views, batch, kept)
-    calls, kernel = [], torch.nn.functional.scaled_dot_product_attention
-
-    def counting(*given, **named):
-        calls.append(given)
-        return kernel(*given, **named)
-
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counting)
-    torch.testing.assert_close(model.logits(views, batch), dropping, atol=1e-5, rtol=1e-4)
-    n_kernels = len(calls)
-    model.logits(views, batch, kept)
-    assert (n_kernels, len(calls)) == (
-        sum(len(side.sub_layers) - 1 for side in model.shape.of_family.sides),
-    ) * 2

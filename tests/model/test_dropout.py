@@ -28,12 +28,6 @@ def test_share_and_scale_are_each_runs_own() -> None:
     assert found[1].max().item() == pytest.approx(1 / 0.6)
 
 
-def test_probability_zero_beside_another_keeps_all() -> None:
-    found = masks(probabilities=(0.0, 0.5))
-    assert (found[0] == 1).all()
-    assert (found[1] == 0).any()
-
-
 def test_a_runs_mask_depends_on_no_neighbor() -> None:
     alone = masks(seeds=(7,), iterations=(11,), probabilities=(0.3,))
     among = masks(seeds=(3, 9, 7), iterations=(2, 400, 11), probabilities=(0.1, 0.5, 0.3))
@@ -53,11 +47,6 @@ def test_masks_of_other_seeds_iterations_and_sites_are_unrelated() -> None:
     correlation = torch.corrcoef(torch.cat(found).double())
     off = correlation[~torch.eye(len(found), dtype=torch.bool)]
     assert off.abs().max().item() < 5 / N**0.5
-
-
-def test_drops_are_spread_evenly_over_blocks() -> None:
-    blocks = (masks(probabilities=(0.5, 0.5))[0] == 0).view(-1, 100).double().sum(dim=1)
-    assert blocks.var().item() == pytest.approx(25, rel=0.15)  # binomial: n p (1 - p)
 
 
 def of_model(model: Transformer, iteration: int = 0, **chances) -> Dropout | None:

@@ -111,21 +111,6 @@ def test_a_cache_is_no_larger_than_its_kind_of_attention_needs() -> None:
     assert kept["local"] == [(1, 1, window - 1, d)] * 2
 
 
-def test_the_source_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    shape = shape_of(family="encoder_decoder")
-    model, weights = model_of(shape)
-    calls = []
-    encode = Transformer.encode
-    monkeypatch.setattr(Transformer, "encode", lambda *given: calls.append(1) or encode(*given))
-    reader = Reader(model, weights, prompt_of(shape), START)
-    projected = []
-    for length in range(4):
-        reader(ids(*[1] * length))
-        projected.append(dict(reader._cache.cached)["blocks.0.cross"][0])
-    assert len(calls) == 1
-    assert all(each is projected[0] for each in projected), "nor are its keys and values computed again"
-
-
 @pytest.mark.parametrize(
     "how",
     [
@@ -216,16 +201,6 @@ def test_beams_wide_enough_find_what_brute_force_finds(attention: str, one_threa
     few = beam_search(Reader(model, weights, prompt, 3), prompt, n_beams=3, max_new_tokens=4)
     assert [beam.tokens for beam in few] == [beam.tokens for beam in found[:3]], "as it should be here"
     assert all(beam.score == beam.log_probability / penalty(len(beam.tokens)) for beam in few)
-
-
-def test_one_beam_is_greedy_until_another_text_would_score_higher() -> None:
-    shape = shape_of(positions="alibi")
-    model, weights = model_of(shape)
-    prompt = Prompt([4, 1])
-    (beam,) = beam_search(Reader(model, weights, prompt, VOCABULARY), prompt, 1, 12)
-    assert beam.tokens == list(
-        sample(Reader(model, weights, prompt, VOCABULARY), TokenSampler(GREEDY), prompt, 12)
-    )
 
 
 def test_contrast_is_the_published_formula() -> None:

@@ -7,16 +7,13 @@ import numpy as np
 import pytest
 import torch
 from references.numpy_model import loss_and_gradients
-from references.numpy_model.attention import self_attention, sight
 from references.numpy_model.functions import (
     ACTIVATIONS,
     GATES,
     NORMS,
-    cross_entropy,
     log_sum_exp,
     softmax,
 )
-from references.numpy_model.passes import Pass
 from torch import nn
 from torch.nn import functional as F
 
@@ -53,40 +50,6 @@ def test_functions_and_derivatives_are_torchs(name: str) -> None:
     (gradient,) = torch.autograd.grad(out, theirs, torch.from_numpy(dy[..., : y.shape[-1]]))
     np.testing.assert_allclose(y, out.detach().numpy(), rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(back(dy[..., : y.shape[-1]]), gradient.numpy(), rtol=1e-11, atol=1e-14)
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_cross_entropy_is_torchs(smoothing: float) -> None:
-    rng = np.random.default_rng(0)
-    given, targets = rng.normal(0.0, 5.0, (3, 4, 9)), rng.integers(-1, 9, (3, 4))
-    loss, gradient = cross_entropy(given, targets, smoothing)
-    theirs = torch.from_numpy(given).requires_grad_()
-    expected = F.cross_entropy(
-        theirs.view(-1, 9), torch.from_numpy(targets).view(-1), ignore_index=-1, label_smoothing=smoothing
-    )
-    expected.backward()
-    assert loss == pytest.approx(expected.item(), rel=1e-12)
-    np.testing.assert_allclose(gradient, theirs.grad.numpy(), rtol=1e-11, atol=1e-15)
-
-
-def test_attention_is_torchs_in_output_and_weights() -> None:
-    rng = np.random.default_rng(0)
-    shape = ModelShape(vocab_size=13, block_size=8, n_layer=1, n_head=3, n_embd=12, positions="none")
-    sizes = {"qkv.weight": (12, 36), "qkv.bias": (36,), "out.weight": (12, 12), "out.bias": (12,)}
-    weights = {f"a.{name}": rng.normal(size=size) for name, size in sizes.items()}
-    x, p = rng.normal(size=(2, 8, 12)), Pass(shape, weights)
-    y, _ = self_attention(p, "a", "full", sight(p, "", x, np.array([8, 5]), causal=True), x)
-    theirs = nn.MultiheadAttention(12, 3, batch_first=True).double()
-    own = {"in_proj_weight": "qkv.weight", "in_proj_bias": "qkv.bias"}
-    own |= {"out_proj.weight": "out.weight", "out_proj.bias": "out.bias"}
-    theirs.load_state_dict({name: torch.from_numpy(weights[f"a.{ours}"].T) for name, ours in own.items()})
-    padding = torch.arange(8) >= torch.tensor([[8], [5]])
-    future = torch.ones(8, 8, dtype=torch.bool).triu(1)
-    out, mixing = theirs(
-        *[torch.from_numpy(x)] * 3, key_padding_mask=padding, attn_mask=future, average_attn_weights=False
-    )
-    np.testing.assert_allclose(y, out.detach().numpy(), rtol=1e-11, atol=1e-13)
-    np.testing.assert_allclose(dict(p.steps)["a.weights"], mixing.detach().numpy(), rtol=1e-11, atol=1e-13)
 
 
 LENGTHS, SOURCE_LENGTHS = torch.tensor([8, 3, 6]), torch.tensor([2, 7, 5])

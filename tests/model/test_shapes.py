@@ -76,7 +76,6 @@ list(coordinates(small.replace(parametrization="mup"), tokens, 1))
 
 WRONG = """
 from sweeplab.model.attention import by_run
-from sweeplab.model.attention import _causal_sums
 from sweeplab.model.transformer import cross_entropy
 from sweeplab.train.optimizers import orthogonalize
 from sweeplab.train.step import clip_
@@ -84,7 +83,6 @@ from sweeplab.train.step import clip_
 for wrong in (
     lambda: cross_entropy(torch.zeros(2, 12, 5), torch.zeros(3, 4, 3, dtype=torch.long)),
     lambda: by_run(torch.Tensor.sum, torch.zeros(2, 64), 2),
-    lambda: _causal_sums(torch.zeros(2, 1, 4, 8), torch.zeros(2, 1, 4, 8), torch.zeros(1, 1, 4, 8)),
     lambda: orthogonalize(torch.ones(1, 2, 2, 2)),
     lambda: clip_(torch.ones(2, 3), torch.ones(2), torch.ones(1)),
 ):

@@ -42,36 +42,6 @@ def test_the_last_step_is_the_stacked_models_logits(shape) -> None:
     np.testing.assert_allclose(shares.values, logits[0, POSITION].softmax(dim=-1).numpy(), rtol=0, atol=1e-10)
 
 
-def test_a_row_is_the_tokens_own_in_every_step() -> None:
-    shape = shape_of(family="encoder_decoder", positions="relative")
-    steps = trace_token(shape, random_weights(shape, 0), TOKEN, POSITION, SOURCE)
-    embedding = random_weights(shape, 0)["token_embedding"][TOKEN]
-    by_name = {step.name: step for step in steps}
-    assert by_name["encoder.token_embedding"].shape == (1, SOURCE, 8)
-    for name in ("encoder.token_embedding", "token_embedding"):
-        np.testing.assert_allclose(by_name[name].values, embedding[:5], atol=1e-7)
-    assert by_name["blocks.0.cross.weights"].shape == (1, 2, POSITION + 1, SOURCE)
-    assert all(1 <= len(step.values) <= 5 for step in steps)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "shape",
-    [*pairwise_shapes()],
-    ids=lambda shape: shape.positions,
-)
-def test_weights_are_the_softmax_of_scores(shape) -> None:
-    inputs = np.arange(7)[None] % VOCABULARY
-    source = inputs if shape.family == "encoder_decoder" else None
-    steps = dict(trace(shape, random_weights(shape, 0), Batch(inputs, inputs, source)))
-    names = [name.removesuffix(".weights") for name in steps if name.endswith(".weights")]
-    assert names and {f"{name}.scores" for name in names} == {
-        name for name in steps if name.endswith(".scores")
-    }
-    for name in names:
-        torch.testing.assert_close(steps[f"{name}.scores"].softmax(dim=-1), steps[f"{name}.weights"])
-
-
 def test_attention_weights_are_shares() -> None:
     shape = shape_of(family="encoder_decoder", n_layer=2)
     tokens, source = torch.randint(VOCABULARY, (2, 1, 6), generator=torch.Generator().manual_seed(0))

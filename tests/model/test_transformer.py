@@ -8,7 +8,6 @@ from model.cases import batch_of, losses_and_gradients, rows_of, shape_of
 from torch import nn
 from torch.nn import functional as F
 
-from sweeplab.data.batches import Batch
 from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
@@ -24,17 +23,6 @@ def test_initialization_is_gpt2s() -> None:
     assert weights["blocks.3.feed_forward.down.weight"].std().item() == pytest.approx(0.02 / 4, rel=0.02)
     assert (weights["final_norm.gain"] == 1).all()
     assert (weights["blocks.0.feed_forward.up.bias"] == 0).all()
-
-
-def test_a_short_sequence_needs_no_padding() -> None:
-    model = Transformer(ModelShape(vocab_size=33, block_size=12, n_layer=2, n_head=3, n_embd=24))
-    rows = rows_of(model, 2)
-    tokens = torch.randint(0, 33, (2, 3, 12), generator=torch.Generator().manual_seed(2))
-    whole = model.logits(model.layout.views(rows), Batch(tokens, tokens)).view(2, 3, 12, -1)
-    short = model.logits(model.layout.views(rows), Batch(tokens[:, :, :5], tokens[:, :, :5])).view(
-        2, 3, 5, -1
-    )
-    torch.testing.assert_close(whole[:, :, :5], short)
 
 
 def test_xavier_is_glorots_of_each_matrix() -> None:
@@ -61,25 +49,6 @@ def test_bert_starts_every_matrix_alike_and_gpt2_those_into_the_residual_stream_
             assert weights[f"blocks.1.{part}.weight"].std().item() == pytest.approx(expected, rel=0.03)
         for name in ("token_embedding", "blocks.0.feed_forward.up.weight", "blocks.1.attention.qkv.weight"):
             assert weights[name].std().item() == pytest.approx(0.02, rel=0.03)
-
-
-@pytest.mark.parametrize("family", ["decoder", "encoder", "encoder_decoder"])
-@pytest.mark.parametrize("attention", ["full", "local"])
-def test_what_padding_holds_changes_nothing(family: str, attention: str) -> None:
-    shape = shape_of(family=family, attention=attention, n_layer=2, positions="rotary")
-    model = Transformer(shape)
-    rows, batch = rows_of(model, 2), batch_of(shape, 2)
-    if family == "decoder":
-        batch = batch._replace(lengths=torch.full((2, 2), 6))
-        batch.targets[:, :, 6:] = -1
-    padding = torch.arange(batch.inputs.shape[2]) >= batch.lengths[:, :, None]
-    other = batch._replace(inputs=batch.inputs.where(~padding, 3))
-    if batch.source is not None:
-        padding = torch.arange(batch.source.shape[2]) >= batch.source_lengths[:, :, None]
-        other = other._replace(source=batch.source.where(~padding, 5))
-    losses = model.losses(model.layout.views(rows), batch)
-    assert losses.isfinite().all()
-    torch.testing.assert_close(model.losses(model.layout.views(rows), other), losses, rtol=1e-5, atol=1e-6)
 
 
 def test_a_sequence_of_padding_alone_is_finite() -> None:
@@ -124,13 +93,6 @@ def test_label_smoothing_is_torchs_with_each_runs_share(dense: bool) -> None:
         torch.testing.assert_close(losses[run], expected)
 
 
-def test_a_tied_head_may_be_scaled() -> None:
-    plain, scaled = Transformer(shape_of()), Transformer(shape_of(tie_scale=True))
-    rows, batch = rows_of(plain, 1), batch_of(plain.shape, 1)
-    expected = plain.logits(plain.layout.views(rows), batch) * 8**-0.5
-    torch.testing.assert_close(scaled.logits(scaled.layout.views(rows), batch), expected)
-
-
 @pytest.mark.parametrize("tie_weights", [True, False])
 def test_weights_start_as_torchs_own(tie_weights: bool) -> None:
     """Within a tenth of torch's deviations and bounds, over thousands of numbers each."""
@@ -157,3 +119,15 @@ def test_weights_start_as_torchs_own(tie_weights: bool) -> None:
             if kind is nn.Linear:
                 assert own.abs().max().item() == pytest.approx(n_in**-0.5, rel=0.01)
     assert seen == set(modules)
+
+
+def test_router_losses_are_each_runs_own_and_only_training_has_them() -> None:
+    model = Transformer(shape_of(n_expert=3, n_layer=2))
+    rows, batch = rows_of(model, 2), batch_of(model.shape, 2)
+    views = model.layout.views(rows)
+    plain = model.losses(views, batch)
+    routings = model.routings(views, batch)
+    assert len(routings) == 2
+    weighed = model.losses(views, batch, router=(torch.tensor([0.5, 0.0]), torch.tensor([0.0, 0.25])))
+    balance, z = sum(each.balance for each in routings), sum(each.z for each in routings)
+    torch.testing.assert_close(weighed - plain, torch.stack([0.5 * balance[0], 0.25 * z[1]]))

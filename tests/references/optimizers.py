@@ -1,4 +1,5 @@
-"""Every optimizer as its paper writes it: one weight at a time, in float64, nothing stacked.
+"""The optimizers that torch lacks, or computes in half precision, as their papers write them: in float64, one weight
+at a time, nothing stacked.
 
 `step(weight, gradient, state, rates, name, decays)` returns the new weight; `state` is the weight's own, empty at
 the start. Weights are [in, out], embeddings and the head [rows, width].
@@ -15,24 +16,11 @@ def adamw(weight, gradient, state, rates, name, decays):
     return weight - rates.learning_rate * (moved + decay * weight)
 
 
-def adam(weight, gradient, state, rates, name, decays):
-    if decays:
-        gradient = gradient + rates.weight_decay * weight
-    return weight - rates.learning_rate * _adam_direction(gradient, state, rates)
-
-
 def _adam_direction(gradient, state, rates):
     m = state["m"] = rates.beta1 * state.get("m", 0.0) + (1 - rates.beta1) * gradient
     v = state["v"] = rates.beta2 * state.get("v", 0.0) + (1 - rates.beta2) * gradient**2
     m_hat, v_hat = m / (1 - rates.beta1**rates.step), v / (1 - rates.beta2**rates.step)
     return m_hat / (np.sqrt(v_hat) + rates.eps)
-
-
-def sgd(weight, gradient, state, rates, name, decays):
-    if decays:
-        gradient = gradient + rates.weight_decay * weight
-    state["b"] = rates.momentum * state.get("b", 0.0) + gradient
-    return weight - rates.learning_rate * state["b"]
 
 
 def lion(weight, gradient, state, rates, name, decays):
@@ -62,19 +50,4 @@ def newton_schulz(matrix):
     return u @ np.diag(s) @ v
 
 
-def adafactor(weight, gradient, state, rates, name, decays):
-    kept = 1 - rates.step**-0.8
-    squares = gradient**2 + 1e-30
-    if weight.ndim == 2:
-        r = state["r"] = kept * state.get("r", 0.0) + (1 - kept) * squares.sum(axis=1)
-        c = state["c"] = kept * state.get("c", 0.0) + (1 - kept) * squares.sum(axis=0)
-        v = np.outer(r, c) / r.sum()
-    else:
-        v = state["v"] = kept * state.get("v", 0.0) + (1 - kept) * squares
-    u = gradient / np.sqrt(v)
-    u = u / max(1.0, np.sqrt(np.mean(u**2)))
-    decay = rates.weight_decay if decays else 0.0
-    return weight * (1 - rates.learning_rate * decay) - rates.learning_rate * u
-
-
-STEPS = {"adamw": adamw, "adam": adam, "sgd": sgd, "lion": lion, "muon": muon, "adafactor": adafactor}
+STEPS = {"lion": lion, "muon": muon}

@@ -1,15 +1,11 @@
 """A batch in parts is the batch at once; a batch that warms up is a smaller batch."""
 
-import numpy as np
 import pytest
 import torch
 from trained import begun
 
 from sweeplab.data.batches import changed
 from sweeplab.model.blocks import Dropout
-from sweeplab.train.run import TrainingRun, shape_key
-from sweeplab.train.schedule import rows_seen
-from sweeplab.train.stack import Stack
 
 
 def after_one_step(values, tokens, seed: int = 0) -> tuple[torch.Tensor, float]:
@@ -19,19 +15,6 @@ def after_one_step(values, tokens, seed: int = 0) -> tuple[torch.Tensor, float]:
     stack.advance()
     (record,) = stack.advance()
     return stack._way.buffers[0][0].clone(), record.points[0]["train_loss"]
-
-
-def losses_and_ends(stack: Stack):
-    losses, ends = {}, {}
-    while len(stack):
-        for record in stack.advance():
-            losses.setdefault(record.key, []).append(
-                (record.val_loss, [p["train_loss"] for p in record.points])
-            )
-            if record.state != "running":
-                ends[record.key] = stack.snapshot(record.key).rows
-                stack.release(record.key)
-    return losses, ends
 
 
 @pytest.mark.parametrize("n_parts", [2, 3, 4, 12])
@@ -81,22 +64,6 @@ def test_parts_have_dropout_masks_of_their_own(values_of, tokens) -> None:
         assert 0.4 < float((masks[one] == masks[other]).float().mean()) < 0.6
 
 
-@pytest.mark.slow
-def test_in_parts_a_stack_of_four_equals_four_of_one(unlike, tokens) -> None:
-    runs = unlike("P", grad_accum=2, max_iters=20, eval_interval=10, ema=0.9)
-    runs[1] = TrainingRun("run1", runs[1].values.replace(batch_warmup_iters=13, ema=0.99))
-    together = Stack(runs[0].values, tokens, tokens, capacity=4)
-    for run in runs:
-        together.admit(run)
-    losses, ends = losses_and_ends(together)
-    for run in runs:
-        alone = Stack(run.values, tokens, tokens)
-        alone.admit(run)
-        own_losses, own_ends = losses_and_ends(alone)
-        assert own_losses[run.key] == losses[run.key]
-        assert all(torch.equal(row, ends[run.key][name]) for name, row in own_ends[run.key].items())
-
-
 def test_a_warming_batch_is_its_first_rows(values_of, tokens) -> None:
     values = values_of(batch_size=12, dropout=0.0, optimizer="sgd", weight_decay=0.0, batch_warmup_iters=5)
     found, loss = after_one_step(values, tokens)  # of 12 * 1 / 6 = 2 rows
@@ -112,24 +79,3 @@ def test_a_warming_batch_is_its_first_rows(values_of, tokens) -> None:
     stack.transformer.layout.gather(pieces, out=gradient)
     assert loss == pytest.approx(expected.item(), rel=1e-6)
     assert (found - gradient[0]).norm() < 2e-6 * gradient.norm()
-
-
-def test_warming_up_shares_a_stack_and_parts_do_not(values_of) -> None:
-    plain = shape_key(values_of())
-    assert shape_key(values_of(batch_warmup_iters=9, momentum=0.5, decay_share=0.5)) == plain
-    others = [{"grad_accum": 2}, {"optimizer": "lion"}, {"ema": 0.9}, {"parametrization": "mup"}]
-    assert len({shape_key(values_of(**each)) for each in others} | {plain}) == 5
-
-
-def test_tokens_a_second_count_rows_that_were_learnt_from(values_of, tokens) -> None:
-    values = values_of(batch_size=12, batch_warmup_iters=20, max_iters=25)
-    stack = begun(values, tokens)
-    stack.advance()
-    (record,) = stack.advance()
-    ends = [0, *(int(point["iteration"]) for point in record.points)]
-    seconds = np.diff([0.0, *(point["wall_seconds"] for point in record.points)])
-    for begin, end, point, took in zip(ends, ends[1:], record.points, seconds, strict=False):
-        rows = rows_seen(values, end) - rows_seen(values, begin)
-        assert rows < 12 * 5 or begin == 20
-        if begin:  # the first stretch has an evaluation in it, which the speed leaves out
-            assert point["tokens_per_second"] == pytest.approx(rows * 16 / took, rel=1e-6)

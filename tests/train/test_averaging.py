@@ -25,13 +25,6 @@ def test_is_a_plain_loop_in_double_precision() -> None:
     np.testing.assert_allclose(mean.numpy(), expected, atol=1e-6)
 
 
-def test_forgets_the_start_of_a_short_run() -> None:
-    mean = torch.ones(1, 1)
-    for iteration in range(100):
-        average_(mean, torch.zeros(1, 1), torch.tensor([decay_at(0.9999, iteration)]))
-    assert mean.item() < 1e-6
-
-
 def test_evaluations_and_best_use_the_mean(values_of, tokens) -> None:
     values = values_of(ema=0.95, learning_rate=2e-2, warmup_iters=0, max_iters=60, eval_interval=20)
     stack = begun(values, tokens)

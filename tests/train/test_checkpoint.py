@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from trained import begun
 
 from sweeplab.train.checkpoint import (
     DamagedCheckpoint,
@@ -48,14 +47,6 @@ for _ in sys.stdin:
         if number == 1:
             print(os.getpid(), flush=True)
 """
-
-
-def test_round_trip(tmp_path: Path) -> None:
-    tensors = {"a": torch.randn(3, 4), "b": torch.arange(5).float()}
-    write_checkpoint(tmp_path, "model", tensors, {"iteration": 7})
-    found, facts = read_checkpoint(tmp_path, "model")
-    assert facts == {"iteration": 7}
-    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
 
 
 def test_the_old_tensors_go_when_new_ones_are_in_place(tmp_path: Path) -> None:
@@ -179,13 +170,6 @@ def test_whatever_is_damaged_of_a_snapshot_the_one_before_it_is_read(tmp_path: P
     assert same(read_snapshot(tmp_path), at(20))
 
 
-@pytest.mark.slow
-def test_whatever_is_damaged_of_the_only_snapshot_there_is_none(tmp_path: Path) -> None:
-    write_snapshot(tmp_path, at(5))
-    for what in damages(latest(tmp_path)):
-        assert read_snapshot(tmp_path) is None, what
-
-
 def test_what_follows_a_damaged_snapshot_does_not_take_the_good_ones_place(tmp_path: Path) -> None:
     for iteration in (10, 20):
         write_snapshot(tmp_path, at(iteration))
@@ -216,16 +200,6 @@ def test_whatever_is_damaged_of_a_checkpoint_is_noticed(pattern: str, tmp_path: 
         else:  # white space between two facts is none of them
             assert pattern == "*.json" and json.dumps(said) == written, what
             assert torch.equal(found["a"], tensors["a"])
-
-
-def test_a_stacks_snapshot_comes_back_and_goes(values_of, tokens, tmp_path: Path) -> None:
-    stack = begun(values_of(), tokens)
-    stack.advance()
-    assert read_snapshot(tmp_path) is None
-    write_snapshot(tmp_path, stack.snapshot("run"))
-    assert same(read_snapshot(tmp_path), stack.snapshot("run"))
-    remove_snapshots(tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_snapshot_written_beside_the_training_is_of_the_moment_it_was_taken(

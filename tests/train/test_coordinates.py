@@ -58,44 +58,12 @@ def test_flat_under_mup_and_growing_under_standard(optimizer, head, changed, gro
     assert max(map(abs, after.values())) < 0.25
 
 
-def test_at_the_base_width_training_is_that_of_the_standard_parametrization(values_of, tokens) -> None:
-    rows = {
-        way: [
-            (row.step, row.layer, row.size)
-            for row in coordinates(
-                values_of(parametrization=way, n_embd=32, mup_base_width=32, learning_rate=2e-3),
-                tokens,
-                N_STEPS,
-            )
-        ]
-        for way in ("standard", "mup")
-    }
-    assert rows["mup"] == rows["standard"]
-
-
 def test_without_its_learning_rates_mup_grows(grown, monkeypatch) -> None:
     start = Weight.width_factors
     monkeypatch.setattr(Weight, "width_factors", lambda weight, ratio: (start(weight, ratio)[0], 1.0))
     before, after = grown("mup")
     assert max(before.values()) < 0.1
     assert max(after.values()) > 0.5
-
-
-def test_rows_say_every_layer_step_and_width(values_of, tokens) -> None:
-    rows = [
-        row
-        for width in (16, 32)
-        for row in coordinates(values_of(parametrization="mup", n_embd=width), tokens, n_steps=2)
-    ]
-    assert all(isinstance(row, Coordinate) and row.size > 0 for row in rows)
-    layers = {"token_embedding"} | {
-        f"blocks.{layer}.{part}.weight"
-        for layer in range(2)
-        for part in ("attention.qkv", "attention.out", "feed_forward.up", "feed_forward.down")
-    }
-    assert {(row.n_embd, row.step, row.layer) for row in rows} == {
-        (width, step, layer) for width in (16, 32) for step in range(3) for layer in layers
-    }
 
 
 def test_experts_are_one_layer(values_of, tokens) -> None:

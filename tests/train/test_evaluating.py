@@ -8,10 +8,8 @@ import torch
 from trained import begun
 
 from sweeplab.data.batches import NO_TARGET, changed
-from sweeplab.data.dataset import prepare
-from sweeplab.data.objectives import make_objective, n_special
+from sweeplab.data.objectives import make_objective
 from sweeplab.data.objectives.base import spread
-from sweeplab.model.transformer import Transformer
 from sweeplab.train.evaluating import N_MASKED_SEQUENCES
 from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
@@ -57,30 +55,6 @@ def test_pseudo_perplexity_is_a_plain_loops(of_encoder, tokens) -> None:
             moved = changed(batch, lambda part: torch.from_numpy(part)[None])
             losses.append(stack.transformer.losses(weights, moved).item())
         assert record.measures == {"pseudo_perplexity": pytest.approx(math.exp(np.mean(losses)), rel=1e-5)}
-
-
-def test_only_encoders_of_text_have_a_pseudo_perplexity(values_of, tokens) -> None:
-    stack = begun(values_of(), tokens)
-    (record,) = stack.advance()
-    assert record.measures == {}
-
-
-def test_of_pairs_loss_and_matches_are_of_one_pass(values_of, monkeypatch) -> None:
-    data = prepare("reverse", "char")
-    values = values_of(family="encoder_decoder", objective="pairs")
-    values = values.replace(vocab_size=data.tokenizer.vocab_size + n_special(values))
-    stack = begun(values, data.train, data.val)
-    passes, forward = [], Transformer.forward
-    monkeypatch.setattr(Transformer, "forward", lambda *given: passes.append(given) or forward(*given))
-    (record,) = stack.advance()
-    assert len(passes) == len(list(make_objective(data.val, values).evaluation(values.evaluated_tokens)))
-    assert record.measures.keys() == {"exact_match"}
-    weights = {name: weight[None] for name, weight in stack.weights("run").items()}
-    total, n_targets = torch.zeros((), dtype=torch.float64), 0
-    for batch in make_objective(data.val, values).evaluation(values.evaluated_tokens):
-        loss = stack.transformer.losses(weights, changed(batch, lambda part: torch.from_numpy(part)[None]))
-        total, n_targets = total + loss.double() * batch.n_targets, n_targets + batch.n_targets
-    assert record.val_loss == (total / n_targets).item()
 
 
 def test_experts_use_is_the_worst_layers(values_of, tokens) -> None:

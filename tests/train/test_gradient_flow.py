@@ -12,7 +12,6 @@ from sweeplab.model.shape import ModelShape
 from sweeplab.train.member import Point
 from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
-from sweeplab.train.step import TrainStep
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -109,15 +108,6 @@ def test_what_is_trained_is_the_same_to_the_last_bit_and_norms_do_not_depend_on_
         points, again = trained(keys, tracks=True, cut=cut)
         assert again == losses
         assert [{name: tuple(own) for name, own in point["layers"].items()} for point in points] == flows
-
-
-def test_without_it_no_step_computes_a_gradient_twice(monkeypatch) -> None:
-    computed, own = [], TrainStep.differentiate
-    monkeypatch.setattr(TrainStep, "differentiate", lambda *given: computed.append(1) or own(*given))
-    trained("0", tracks=False)
-    assert len(computed) == 12
-    trained("0", tracks=True)
-    assert len(computed) == 12 + 12 + 4, "one more at each point of the curve"
 
 
 def test_layers_come_in_the_order_in_which_they_are_passed() -> None:

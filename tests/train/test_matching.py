@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from trained import begun
 
 from sweeplab.data.batches import NO_TARGET, Batch, Pairs, changed
@@ -13,7 +11,6 @@ from sweeplab.data.objectives.pairs import PairsObjective
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 from sweeplab.train.evaluating import exact_matches
-from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
 N_SYMBOLS = 12
@@ -32,31 +29,6 @@ def pairs() -> Pairs:
 def of_pairs(values_of):
     """Return effective values of a small run on pairs, with changes."""
     return lambda **changed: values_of(objective="pairs", vocab_size=N_SYMBOLS + 4, **changed)
-
-
-@given(
-    n_runs=st.integers(1, 3),
-    n_rows=st.integers(1, 4),
-    length=st.integers(1, 5),
-    seed=st.integers(0, 2**31 - 1),
-)
-def test_counts_rows_that_are_right_wherever_it_counts(
-    n_runs: int, n_rows: int, length: int, seed: int
-) -> None:
-    draw = torch.Generator().manual_seed(seed)
-    logits = torch.randn(n_runs, n_rows * length, 2, generator=draw)
-    targets = torch.randint(-1, 2, (n_runs, n_rows, length), generator=draw)
-    found = exact_matches(logits, targets).tolist()
-    for run in range(n_runs):
-        expected = 0
-        for row in range(n_rows):
-            right = True
-            for place in range(length):
-                target = int(targets[run, row, place])
-                likeliest = int(logits[run, row * length + place].argmax())
-                right = right and target in (NO_TARGET, likeliest)
-            expected += right
-        assert found[run] == expected
 
 
 def test_agrees_with_greedy_decoding() -> None:
@@ -94,28 +66,6 @@ def test_an_evaluation_weighs_every_target_alike_and_counts_what_is_found_whole(
             whole += bool((logits.argmax(-1) == found)[counted].all())
     assert record.val_loss == pytest.approx(total / count, rel=1e-5)
     assert record.measures == {"exact_match": whole / pairs.n_pairs}
-
-
-def test_a_stack_of_pairs_equals_its_runs_alone(of_pairs, pairs: Pairs) -> None:
-    runs = [TrainingRun(str(seed), of_pairs(seed=seed, learning_rate=1e-3 * (seed + 1))) for seed in range(3)]
-
-    def trained(members: list[TrainingRun]) -> dict:
-        stack, found = Stack(members[0].values, pairs, pairs, len(members)), {}
-        for run in members:
-            stack.admit(run)
-        while len(stack):
-            for record in stack.advance():
-                found.setdefault(record.key, []).append((record.val_loss, record.measures))
-                if record.state != "running":
-                    found[record.key].append(stack.snapshot(record.key).rows["weights"])
-                    stack.release(record.key)
-        return found
-
-    together = trained(runs)
-    for run in runs:
-        (alone,) = trained([run]).values()
-        assert together[run.key][:-1] == alone[:-1]
-        assert torch.equal(together[run.key][-1], alone[-1])
 
 
 def test_padding_is_not_seen(of_pairs, pairs: Pairs) -> None:

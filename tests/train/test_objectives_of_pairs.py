@@ -16,7 +16,7 @@ from trained import digest
 
 from sweeplab.data.batches import NO_TARGET, Batch, Pairs, changed, limited
 from sweeplab.data.dataset import Dataset, prepare
-from sweeplab.data.objectives import OBJECTIVES, make_objective, n_special, settled_objective
+from sweeplab.data.objectives import OBJECTIVES, make_objective, n_special
 from sweeplab.data.objectives.pairs import source_lengths
 from sweeplab.data.prompts import BOS, EOS, PAD, label
 from sweeplab.errors import BadInput
@@ -139,13 +139,6 @@ def start_of(data: Dataset, values: Hyperparameters) -> dict[str, torch.Tensor]:
 # ------------------------------------------------------------------ what all do
 
 
-@pytest.mark.parametrize("name", CORPORA)
-def test_auto_is_what_suits_family_and_corpus(name: str) -> None:
-    asked = Hyperparameters(objective="auto", family=FAMILIES[name][0])
-    assert settled_objective(asked, CORPORA[name]) == {"embedding": "similarity"}.get(name, name)
-    assert OBJECTIVES[name].meaning and OBJECTIVES[name].families == FAMILIES[name]
-
-
 @pytest.mark.parametrize(("name", "family"), KINDS)
 def test_batches_depend_on_seed_and_iteration_only(data: dict[str, Dataset], name: str, family: str) -> None:
     values = values_of(data[name], name, family)
@@ -215,39 +208,6 @@ def test_it_is_learned_with_the_same_bits_in_any_stack(
             assert last < variance / 4 and measures["pearson"] > 0.85 and measures["spearman"] > 0.8
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "family"), KINDS)
-def test_a_step_as_it_is_compiled_has_the_losses_of_an_eager_one(
-    data: dict[str, Dataset], name: str, family: str
-) -> None:
-    values = values_of(data[name], name, family)
-    stack = Stack(values, data[name].train, data[name].val, 2)
-    for seed, start in enumerate((start_of(data[name], values), None)):
-        own = {"beta": 0.1 + seed} if name == "preference" else {}
-        stack.admit(TrainingRun(str(seed), values.replace(seed=seed, **own)), start=start)
-    stack.advance()
-    step, inputs = stack.traced()
-    (losses,) = step(*(tensor.clone() for tensor in inputs))
-    stack.step()
-    torch.testing.assert_close(losses, stack._rows["loss"][:2, 0], atol=1e-5, rtol=1e-6)
-    if name == "preference":
-        assert losses[0].item() == pytest.approx(math.log(2), abs=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CORPORA)
-def test_parts_of_a_batch_are_the_batch_at_once(data: dict[str, Dataset], name: str) -> None:
-    losses = []
-    for n_parts in (1, 4):
-        values = values_of(data[name], name, grad_accum=n_parts, max_iters=20, eval_interval=20)
-        stack = Stack(values, data[name].train, data[name].val)
-        stack.admit(TrainingRun("run", values), start=start_of(data[name], values))
-        losses.append([stack.advance()[0].val_loss for _ in range(2)])
-    # Labels' losses are near zero after some steps, where the order of sums shows.
-    rel = {"classification": 1e-4}.get(name, 1e-5)
-    assert losses[0] == pytest.approx(losses[1], rel=rel) and losses[0][1] < losses[0][0]
-
-
 BAD = [
     ("labels", "a.csv", "text,lable\na,b\n", "a.csv:2: line 2 has no label, but text, lable; allowed: data.field"),
     ("labels", "a.csv", "text,label\na,b,c\n", "a.csv:2: line 2 has 3 fields; allowed: 2, text, label"),
@@ -284,17 +244,6 @@ def test_a_file_of_something_else_is_one_line(
 
 
 # ------------------------------------------------------------------ labels
-
-
-def test_labels_are_numbers_and_no_text_of_a_tokenizers(data: dict[str, Dataset]) -> None:
-    own = data["classification"]
-    assert own.labels == tuple(sorted(LABELS)) and isinstance(own.train, Pairs)
-    assert own.sizes == (own.tokenizer.vocab_size, len(own.train), 320, 3)
-    assert "g" not in own.tokenizer.decode(range(own.tokenizer.vocab_size))
-    start, end = own.train.ends[:2]
-    text, (number,) = own.tokenizer.decode(own.train.tokens[:start]), own.train.tokens[start:end]
-    assert text[0] == "xyz"[LABELS.index(own.labels[number])] and text.endswith("\n.")
-    assert own.bits_per_byte(0.5, values_of(own, "classification")) is None
 
 
 @pytest.mark.parametrize("family", FAMILIES["classification"])
@@ -398,36 +347,6 @@ def test_the_measures_of_preferences_are_those_of_the_formula(data: dict[str, Da
     stacked = {name: each[None] for name, each in weights.items()}
     alone = stack._evaluation.loss(stacked, stack._loss_inputs([0], 1))
     assert alone == pytest.approx([record.val_loss], abs=1e-7)
-
-
-def test_label_smoothing_takes_a_share_of_preferences_for_wrong(data: dict[str, Dataset]) -> None:
-    own, more = data["preference"], {"label_smoothing": 0.1, "learning_rate": 1e-2, "lr_decay": False}
-    values = values_of(own, "preference", log_interval=1, **more)
-    start, stack = start_of(own, values), Stack(values, own.train, own.val)
-    stack.admit(TrainingRun("run", values), start=start)
-    for _ in range(4):
-        stack.step()
-    _, margins = plainly(stack, stack.weights("run"), start, stack._objective.training(0, 4), values.beta)
-    stack.step()
-    sure = torch.nn.functional.logsigmoid
-    wanted = -(0.9 * sure(margins) + 0.1 * sure(-margins)).mean().item()
-    assert stack._members[0].points[-1]["train_loss"] == pytest.approx(wanted, abs=1e-5)
-
-
-def test_what_the_start_says_is_computed_once_for_all_runs_of_a_stack(
-    data: dict[str, Dataset], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = data["preference"]
-    values, computed = values_of(own, "preference"), []
-    start = start_of(own, values)
-    from sweeplab.train import evaluating as module
-
-    plain = module.values_at_start
-    monkeypatch.setattr(module, "values_at_start", lambda *given: computed.append(1) or plain(*given))
-    stack = Stack(values, own.train, own.val, 3)
-    for seed in range(3):
-        stack.admit(TrainingRun(str(seed), values.replace(seed=seed)), start=start)
-    assert len(computed) == 2, "of the training and of the validation split"
 
 
 @pytest.mark.parametrize("family", FAMILIES["preference"])

@@ -72,29 +72,6 @@ def test_on_a_cpu_large_products_alone_are_of_bfloat16(values_of, tokens) -> Non
 
 
 @pytest.mark.slow
-def test_bfloat16_ranks_learning_rates_as_float32_does(values_of, tokens) -> None:
-    """Of 16 runs at 5 learning rates: final losses within the spread of seeds, and the same order."""
-    rates = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
-    seeds = dict(zip(rates, (3, 3, 3, 3, 4), strict=True))
-    found: dict[str, dict[float, list[float]]] = {}
-    for dtype in ("float32", "bfloat16"):
-        like = values_of("B", n_layer=2, dtype=dtype, dropout=0.0, max_iters=75, eval_interval=75)
-        for rate in rates:
-            stack = Stack(like, tokens, tokens, capacity=seeds[rate])
-            for seed in range(seeds[rate]):
-                stack.admit(TrainingRun(str(seed), like.replace(learning_rate=rate, seed=seed)))
-            stack.advance()
-            found.setdefault(dtype, {})[rate] = [each.val_loss for each in stack.advance()]
-    single, half = found["float32"], found["bfloat16"]
-    spread = {rate: max(losses) - min(losses) for rate, losses in single.items()}
-    assert {rate for rate in rates for one, other in zip(single[rate], half[rate], strict=True)
-            if abs(one - other) > spread[rate]} == set()  # fmt: skip
-    ranks = [sorted(rates, key=lambda rate: sum(each[rate]) / seeds[rate]) for each in (single, half)]
-    assert ranks[0] == ranks[1]
-    assert single != half
-
-
-@pytest.mark.slow
 def test_float16_learns_the_same_with_a_scaled_loss(values_of, tokens, monkeypatch) -> None:
     values = values_of(learning_rate=5e-3, dropout=0.0)
     half = losses(values.replace(dtype="float16"), tokens)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.train.member import Member, StoppingState
 from sweeplab.train.run import TrainingRun
-from sweeplab.train.schedule import SCHEDULES, decay_at, learning_rate, own_schedule, rows_seen, rows_used
+from sweeplab.train.schedule import SCHEDULES, decay_at, learning_rate, rows_seen, rows_used
 
 VALUES = Hyperparameters.of({
     "learning_rate": 1e-3, "warmup_iters": 10, "max_iters": 110, "min_lr": 1e-4,
@@ -85,27 +85,12 @@ def test_wsd_is_stable_then_falls_over_the_last_decay_share(iteration: int, expe
     assert learning_rate(values, 110) == pytest.approx(1e-4)
 
 
-def test_wsd_over_the_whole_run_is_linear() -> None:
-    wsd, linear = (
-        VALUES.replace(scheduler_type="wsd", decay_share=1.0),
-        VALUES.replace(scheduler_type="linear"),
-    )
-    for iteration in range(111):
-        assert learning_rate(wsd, iteration) == pytest.approx(learning_rate(linear, iteration))
-
-
 def test_inverse_sqrt_is_the_original_transformers() -> None:
     values = VALUES.replace(scheduler_type="inverse_sqrt", min_lr=0.0, learning_rate=(512 * 4000) ** -0.5)
     values = values.replace(warmup_iters=3999, max_iters=100_000)
     for step in (1, 100, 3999, 4000, 4001, 16_000, 100_000):
         published = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)  # section 5.3
         assert learning_rate(values, step - 1) == pytest.approx(published)
-
-
-def test_inverse_sqrt_stops_at_min_lr() -> None:
-    values = VALUES.replace(scheduler_type="inverse_sqrt", max_iters=10_000)
-    assert learning_rate(values, 43) == pytest.approx(5e-4)
-    assert learning_rate(values, 9_999) == 1e-4
 
 
 @given(
@@ -127,14 +112,6 @@ def test_stays_between_its_ends(kind, peak, low, warmup, max_iters, iteration, s
     assert floor * (1 - 1e-9) <= rate <= peak * (1 + 1e-9)
     if SCHEDULES[kind].ends_low:
         assert learning_rate(values, max(warmup + 1, max_iters)) == pytest.approx(min(low, peak))
-
-
-def test_a_batch_rises_through_its_divisors() -> None:
-    values = Hyperparameters(batch_size=12, batch_warmup_iters=11)
-    found = [rows_used(values, iteration) for iteration in range(14)]
-    assert found == [1, 2, 3, 4, 4, 6, 6, 6, 6, 6, 6, 12, 12, 12]
-    at_once = values.replace(batch_warmup_iters=0)
-    assert [rows_used(at_once, iteration) for iteration in (0, 1)] == [12, 12]
 
 
 @given(st.integers(1, 200), st.integers(0, 100), st.integers(0, 150))
@@ -160,12 +137,3 @@ def test_what_a_loss_takes_is_not_mistaken_for_what_the_optimizer_takes(values_o
 )
 def test_the_average_s_decay_is_tensorflow_s(iteration: int, expected: float) -> None:
     assert decay_at(0.99, iteration) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("at", [0.0, 0.01, 0.5, 0.99, 1.0])
-@pytest.mark.parametrize("share", [2.0, -0.1, math.nan, None, "0.5", True])
-def test_a_plug_in_s_schedule_is_a_share_of_the_way_at_every_hundredth(at: float, share: object) -> None:
-    with pytest.raises(ValueError, match=rf"at {at:g} of training; allowed: 0 to 1"):
-        own_schedule(lambda progress: share if progress == at else 1.0 - progress)
-    assert own_schedule(lambda progress: 1.0 - progress).ends_low
-    assert not own_schedule(lambda progress: 1.0 - progress / 2).ends_low

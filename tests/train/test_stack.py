@@ -1,6 +1,5 @@
 """A run computes the same bits in any stack; what it does is its own."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,6 @@ import torch
 from trained import begun
 
 from sweeplab.data.batches import Batch
-from sweeplab.sweep.engines import SETTINGS
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
 from sweeplab.train.run import TrainingRun, shape_key
 from sweeplab.train.schedule import learning_rate
@@ -56,77 +54,35 @@ def train_in_stacks_of(capacity: int, runs: list[TrainingRun], tokens: np.ndarra
     return losses, weights
 
 
-@pytest.mark.parametrize("shape", ["P", pytest.param("B", marks=pytest.mark.slow)])
-def test_a_stack_of_four_equals_four_stacks_of_one(shape, unlike, tokens) -> None:
-    runs = unlike(shape)
-    together, alone = (train_in_stacks_of(capacity, runs, tokens) for capacity in (4, 1))
-    assert_same(together, alone, [run.key for run in runs])
-
-
-@pytest.mark.slow
-def test_a_stack_in_bfloat16_equals_stacks_of_one(unlike, tokens) -> None:
-    runs = unlike("P", **SHORT, dtype="bfloat16", n_embd=96, batch_size=16)
-    together, alone = (train_in_stacks_of(capacity, runs, tokens) for capacity in (4, 1))
-    assert_same(together, alone, [run.key for run in runs])
-
-
-MODERN = {
-    "norm": "rmsnorm", "positions": "rotary", "activation": "swiglu", "n_kv_head": 2, "qk_norm": True, "bias": False,
-    "stochastic_depth": 0.2, "residual_dropout": 0.05,
+LIKE = {
+    "plain": ("P", {}),
+    "larger": ("B", {}),
+    "largest": ("A", {"max_iters": 2, "eval_interval": 2, "eval_iters": 1, "log_interval": 1}),
+    "bfloat16": ("P", {**SHORT, "dtype": "bfloat16", "n_embd": 96, "batch_size": 16}),
+    "parts of a batch": ("P", {**SHORT, "grad_accum": 2, "batch_warmup_iters": 13, "ema": 0.9}),
+    "modern": ("P", {
+        **SHORT, "norm": "rmsnorm", "positions": "rotary", "activation": "swiglu", "n_kv_head": 2, "qk_norm": True,
+        "bias": False, "stochastic_depth": 0.2, "residual_dropout": 0.05, "label_smoothing": 0.1,
+    }),
+    "routed": ("P", {
+        **SHORT, "n_expert": 3, "n_expert_active": 2, "attention": "local", "attention_window": 6,
+        "full_attention_interval": 2, "positions": "alibi",
+    }),
 }  # fmt: skip
-ROUTED = {
-    "n_expert": 3,
-    "n_expert_active": 2,
-    "attention": "local",
-    "attention_window": 6,
-    "full_attention_interval": 2,
-    "positions": "alibi",
-}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("changed", [MODERN, ROUTED], ids=["modern", "routed"])
-def test_a_stack_of_other_parts_equals_stacks_of_one(changed, unlike, tokens) -> None:
-    runs = [
-        TrainingRun(
-            run.key, run.values.replace(label_smoothing=0.02 * (index + 1), router_balance=0.01 * index)
-        )
-        for index, run in enumerate(unlike("P", **SHORT, **changed))
-    ]
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "name", ["plain", *(pytest.param(each, marks=pytest.mark.slow) for each in LIKE if each != "plain")]
+)
+def test_a_stack_of_four_equals_four_stacks_of_one(name, unlike, tokens) -> None:
+    shape, changed = LIKE[name]
+    runs = unlike(shape, **changed)
+    for index, run in enumerate(runs):
+        if name == "routed":
+            runs[index] = TrainingRun(run.key, run.values.replace(router_balance=0.01 * index))
     together, alone = (train_in_stacks_of(capacity, runs, tokens) for capacity in (4, 1))
     assert_same(together, alone, [run.key for run in runs])
-    assert all(losses[-1][1] < losses[0][1] for losses in together[0].values())
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_stack_of_four_equals_four_stacks_of_one_at_the_largest_shape(unlike, tokens, tmp_path) -> None:
-    # What a schedule does over many steps is the same at every shape; a step's products are those of this one.
-    runs = unlike("A", max_iters=2, eval_interval=2, eval_iters=1, log_interval=1)
-    given = tmp_path / "given.pt"
-    torch.save((runs, tokens), given)
-    found = {capacity: tmp_path / f"{capacity}.pt" for capacity in (4, 1)}
-    # Side by side in two processes: in threads of one they wait for each other's pages of memory.
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", IN_STACKS, str(TESTS), str(given), str(capacity), str(path)],
-            env=os.environ | SETTINGS,
-        )
-        for capacity, path in found.items()
-    ]
-    assert [process.wait() for process in processes] == [0, 0]
-    together, alone = (torch.load(path, weights_only=False) for path in found.values())
-    assert_same(together, alone, [run.key for run in runs])
-
-
-TESTS = Path(__file__).parents[1]
-IN_STACKS = """
-import sys, torch
-sys.path.insert(0, sys.argv[1])
-from train.test_stack import train_in_stacks_of
-runs, tokens = torch.load(sys.argv[2], weights_only=False)
-torch.save(train_in_stacks_of(int(sys.argv[3]), runs, tokens), sys.argv[4])
-"""
 
 
 @pytest.mark.parametrize("fault", ["learning rate", "weight"])
@@ -175,24 +131,6 @@ def test_a_run_that_enters_late_computes_the_same(unlike, tokens) -> None:
     stack.release("run0")
     stack.admit(runs[3])
     assert_same(expected, train(stack), ["run3"])
-
-
-def test_evaluating_more_often_changes_no_step(values_of, tokens) -> None:
-    ends = []
-    for interval in (50, 7):
-        stack = begun(values_of(eval_interval=interval), tokens)
-        ends.append(train(stack)[1]["run"]["weights"])
-    assert torch.equal(*ends)
-
-
-def test_another_seed_is_another_run(values_of, tokens) -> None:
-    found = []
-    for seed in (0, 1):
-        stack = Stack(values_of(), tokens, tokens)
-        stack.admit(TrainingRun("run", values_of(seed=seed)))
-        found.append(train(stack)[0]["run"])
-    assert found[0][0][1] != found[1][0][1]  # initial weights
-    assert found[0][-1][1] != found[1][-1][1]
 
 
 RESUME = """
@@ -315,10 +253,19 @@ def test_refuses_what_does_not_fit(values_of, tokens) -> None:
         stack.admit(TrainingRun("two", values_of()))
 
 
-def test_having_dropout_at_all_is_part_of_the_shape(values_of) -> None:
-    assert shape_key(values_of(dropout=0.1)) == shape_key(values_of(dropout=0.3))
-    assert shape_key(values_of(dropout=0.0)) != shape_key(values_of(dropout=0.3))
-    assert shape_key(values_of(dropout=0.3, attention_dropout=0.0)) != shape_key(values_of(dropout=0.3))
-    assert shape_key(values_of(label_smoothing=0.1)) == shape_key(values_of(label_smoothing=0.2))
-    assert shape_key(values_of(label_smoothing=0.1)) != shape_key(values_of())
-    assert shape_key(values_of(learning_rate=1.0, seed=3)) == shape_key(values_of())
+@pytest.mark.parametrize(
+    ("one", "other", "shares"),
+    [
+        ({}, {"learning_rate": 1.0, "seed": 3, "batch_warmup_iters": 9, "momentum": 0.5}, True),
+        ({"dropout": 0.1}, {"dropout": 0.3}, True),
+        ({"label_smoothing": 0.1}, {"label_smoothing": 0.2}, True),
+        ({"dropout": 0.0}, {"dropout": 0.3}, False),
+        ({}, {"attention_dropout": 0.0}, False),
+        *(({}, {name: value}, False) for name, value in [
+            ("label_smoothing", 0.1), ("grad_accum", 2), ("optimizer", "lion"), ("ema", 0.9),
+            ("parametrization", "mup"),
+        ]),
+    ],
+)  # fmt: skip
+def test_what_shares_a_stack(one, other, shares, values_of) -> None:
+    assert (shape_key(values_of(**one)) == shape_key(values_of(**other))) is shares
