@@ -106,26 +106,19 @@ Next = Reader | Contrast
 class Sampling:
     """How a token is drawn: temperature, then top-k, then top-p (Holtzman et al., "The curious case", 2020).
 
-    `greedy`, as a temperature of 0, takes the best token; of equally good ones, it takes the one with the lowest
-    id. `top_k` keeps the k best tokens. Of these, `top_p` keeps the fewest best ones whose probabilities sum to at
+    A temperature of 0 takes the best token; of equally good ones, the one with the lowest id. `top_k` keeps the k best tokens. Of these, `top_p` keeps the fewest best ones whose probabilities sum to at
     least p.
     """
 
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
-    greedy: bool = False
-
-    @property
-    def is_greedy(self) -> bool:
-        """Return whether the best token is taken each time."""
-        return self.greedy or self.temperature == 0
 
     def probabilities(self, scores: Float[Tensor, "... V"]) -> Float[Tensor, "... V"]:
-        """Return the probability of drawing each token, given their scores; greedy gives the best token 1."""
+        """Return the probability of drawing each token, given their scores; without a temperature the best token has 1."""
         # A stable sort orders equal scores by id on any device.
         ranked, order = scores.double().sort(dim=-1, descending=True, stable=True)
-        if self.is_greedy:
+        if self.temperature == 0:
             kept = torch.zeros_like(ranked)
             kept[..., 0] = 1.0
         else:
@@ -149,7 +142,7 @@ class TokenSampler:
     def __call__(self, scores: Float[Tensor, "V"]) -> int:
         """Draw a token by its scores."""
         probabilities = self.how.probabilities(scores.cpu())
-        if self.how.is_greedy:
+        if self.how.temperature == 0:
             return int(probabilities.argmax())
         return int(torch.multinomial(probabilities, 1, generator=self._generator))
 

@@ -9,10 +9,8 @@ Legend: T positions, S keys, H n_head, C n_embd, N tokens, A n_expert_active.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -40,13 +38,6 @@ if TYPE_CHECKING:
 
 # The default length of a source; a source is longer if it could not hold the token's position.
 SOURCE_LENGTH = 10
-# The order in which a sub-layer's steps are listed; the model computes some of them together.
-ORDER = (
-    *("qkv", "q", "q_norm", "q.heads", "kv", "k_norm", "k.heads", "v.heads"),
-    *("scores", "weights", "mixed", "out"),
-    *("router", "router.shares", "up", "gate", "hidden", "down", "added"),
-)
-_SUB_LAYER = re.compile(r"(.*blocks\.\d+\.\w+)\.(.+)")
 Step = tuple[str, Tensor]
 
 
@@ -119,15 +110,7 @@ def trace(shape: ModelShape, weights: Mapping[str, Any], batch: Batch) -> list[S
     doubles = {name: torch.as_tensor(weight).double()[None] for name, weight in weights.items()}
     p = _RecordingPass(shape, doubles, 1, 1)
     Transformer(shape).forward(p, changed(batch, lambda part: torch.as_tensor(part)[None]))
-    return [listed for step in _ordered(p.steps) for listed in _listed(p, *step)]
-
-
-def _ordered(steps: list[Step]) -> Iterator[Step]:
-    def sub_layer(step: Step) -> str:
-        return _SUB_LAYER.sub(r"\1", step[0])
-
-    for name, group in groupby(steps, sub_layer):
-        yield from sorted(group, key=lambda step: ORDER.index(step[0][len(name) + 1 :] or ORDER[0]))
+    return [listed for step in p.steps for listed in _listed(p, *step)]
 
 
 def _listed(p: _RecordingPass, name: str, value: Tensor) -> Iterator[Step]:
@@ -160,7 +143,6 @@ def trace_token(
     weights: Mapping[str, Any],
     token: int,
     position: int,
-    source_length: int | None = None,
     seed: int = 0,
     n_values: int = 5,
 ) -> list[TracedStep]:
@@ -172,9 +154,11 @@ def trace_token(
     Raises:
         BadInput: the model has no such token, position or source.
     """
-    length = _source_length(shape, position, source_length)
-    _check("token", token, shape.vocab_size, "vocab_size")
-    _check("position", position, shape.block_size, "block_size")
+    for what, number, name in (("token", token, "vocab_size"), ("position", position, "block_size")):
+        end = getattr(shape, name)
+        if not 0 <= number < end:
+            raise BadInput(Problem(f"{what} {number}", f"0 to {end - 1}, because {name} is {end}"))
+    length = min(shape.block_size, max(position + 1, SOURCE_LENGTH))
     drawn = np.random.default_rng(seed)
 
     def tokens(n: int) -> Any:
@@ -197,23 +181,6 @@ def trace_batch(
         for name, value in trace(shape, weights, batch)
         if position < value.shape[-2]  # a source may be shorter
     ]
-
-
-def _source_length(shape: ModelShape, position: int, asked: int | None) -> int:
-    if asked is None:
-        return min(shape.block_size, max(position + 1, SOURCE_LENGTH))
-    if shape.family == "decoder":
-        allowed = "a source length only for family encoder or encoder_decoder"
-        raise BadInput(Problem("a decoder reads no source", allowed))
-    if not position < asked <= shape.block_size:
-        what = f"a source of {asked} tokens"
-        raise BadInput(Problem(what, f"{position + 1} (it has position {position}) to {shape.block_size}"))
-    return asked
-
-
-def _check(what: str, number: int, end: int, name: str) -> None:
-    if not 0 <= number < end:
-        raise BadInput(Problem(f"{what} {number}", f"0 to {end - 1}, because {name} is {end}"))
 
 
 def attention_weights(shape: ModelShape, weights: Mapping[str, Any], batch: Batch) -> dict[str, Any]:

@@ -201,7 +201,9 @@ def chosen(values: Hyperparameters, asked: Mapping[str, Any], greedy: bool = Fal
             what = f"--{name.replace('_', '-')} is {value}"
             raise BadInput(Problem(what, replace(row, optional=False).allowed)) from error
     most = settings.pop("max_new_tokens")
-    return Sampling(**settings, greedy=greedy), most
+    if greedy:
+        settings["temperature"] = 0.0
+    return Sampling(**settings), most
 
 
 def fills_holes(run: LoadedRun) -> bool:

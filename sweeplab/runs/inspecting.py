@@ -58,7 +58,7 @@ def read_prompt(run: LoadedRun, text: str) -> Batch:
     """
     from sweeplab.model.generation import Sampling
 
-    writer = Writer(run, text, Sampling(greedy=True), max_new_tokens=run.values.block_size)
+    writer = Writer(run, text, Sampling(temperature=0.0), max_new_tokens=run.values.block_size)
     prompt = writer.prompt
     check_room(prompt.start, run.values)
     tokens = list(prompt.start)

@@ -5,7 +5,6 @@ Legend: K runs, B sequences, T positions, N = B*T, V vocab_size, L layers with e
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ from sweeplab.model.attention import POSITIONS
 from sweeplab.model.blocks import Weights
 from sweeplab.model.transformer import Transformer, candidate_logits, cross_entropy
 from sweeplab.train.run import METRICS, ModelMetric
-from sweeplab.train.step import Precision
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -215,37 +213,6 @@ def exact_matches(logits: Float[Tensor, "K N V"], targets: Int[Tensor, "K B T"])
     """
     is_correct = logits.argmax(dim=-1).view(targets.shape) == targets
     return (is_correct | (targets == NO_TARGET)).all(dim=2).sum(dim=1)
-
-
-class StartValues:
-    """What objectives that read the start compute of each sequence of their splits from initial weights, only once."""
-
-    def __init__(
-        self,
-        transformer: Transformer,
-        precision: Precision,
-        objectives: Sequence[Objective],
-        device: torch.device,
-    ) -> None:
-        self._transformer, self._precision = transformer, precision
-        self._objectives, self._device = objectives, device
-        self._computed: dict[str, Sequence[Tensor]] = {}  # by the digest of the weights
-
-    def of(self, row: Float[Tensor, "P"] | None) -> Sequence[Tensor]:
-        """Return the values by objective under a row of weights, 0 without one; nothing if no objective reads them."""
-        if not self._objectives[0].reads_start:
-            return ()
-        if row is None:
-            return [torch.zeros(objective.n_sequences) for objective in self._objectives]
-        digest = hashlib.sha256(row.numpy().tobytes()).hexdigest()
-        if digest not in self._computed:
-            placed = row.to(self._device)
-            with self._precision.context():
-                values = [
-                    values_at_start(self._transformer, placed, objective) for objective in self._objectives
-                ]
-            self._computed[digest] = values
-        return self._computed[digest]
 
 
 @torch.no_grad()

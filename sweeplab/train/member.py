@@ -165,9 +165,9 @@ class Member:
         at_interval = iteration % values.eval_interval == 0 or iteration == values.max_iters
         return at_interval and self.evaluated < iteration
 
-    def has_point(self, ahead: int = 0) -> bool:
-        """Return whether the curve gets a point after the last step, or after `ahead` more steps."""
-        return (self.iteration + ahead) % self.run.values.log_interval == 0 or self.is_due(ahead)
+    def has_point_ahead(self) -> bool:
+        """Return whether the curve gets a point after the next step."""
+        return (self.iteration + 1) % self.run.values.log_interval == 0 or self.is_due(ahead=1)
 
     def add_point(self, loss: float, norm: float) -> Point:
         """Add a point to the curve from sums of loss and gradient norm since the last one, and return it."""

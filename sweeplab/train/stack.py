@@ -8,6 +8,7 @@ Legend: K live runs, P the row size, B sequences, T positions.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import time
@@ -32,9 +33,9 @@ from sweeplab.train.evaluating import (
     Evaluator,
     LossInputs,
     MeasuredModel,
-    StartValues,
     compiled_losses,
     measured,
+    values_at_start,
 )
 from sweeplab.train.member import Member, Record, Snapshot
 from sweeplab.train.optimizers import adam_, fused_adam_rows_, make_optimizer
@@ -42,6 +43,7 @@ from sweeplab.train.program import compiles_whole, load_programs
 from sweeplab.train.run import TrainingRun, dropout_rates, is_at_end, shape_key
 from sweeplab.train.schedule import rows_used
 from sweeplab.train.step import (
+    INITIAL_SCALE,
     EagerStep,
     LayerNorms,
     StagedStep,
@@ -49,7 +51,7 @@ from sweeplab.train.step import (
     StepWay,
     TrainingLoss,
     TrainStep,
-    precision_of,
+    autocast_of,
 )
 
 # Where torch.compile keeps its programs.
@@ -82,7 +84,7 @@ class Stack:
         self.transformer = model_of(like, mixed=on_cpu and like.dtype == "bfloat16")
         self.device = torch.device(like.device)
         self._objective, val_objective = make_objective(train, like), make_objective(val, like)
-        self._precision = precision_of(like)
+        self._autocast = autocast_of(like)
         programs = load_programs(like, train, val, pause) if like.compile and compiles_whole(like) else []
         losses = evaluated = self.transformer.losses
         if like.compile and not programs:
@@ -90,10 +92,8 @@ class Stack:
         if programs[1:]:
             evaluated = compiled_losses(programs[1], self.transformer)
         self._evaluation = Evaluator(self.transformer, evaluated, val_objective, like.evaluated_tokens)
-        self._train_evals = [replace(self._evaluation, objective=self._objective)] if like.eval_train else []
-        self._start_values = StartValues(
-            self.transformer, self._precision, (self._objective, val_objective), self.device
-        )
+        self._evaluates_training = like.eval_train
+        self._at_start: dict[str, Sequence[Tensor]] = {}  # by the digest of the weights
         rates = dropout_rates(like)
         self._sites = {
             name: site for name, site in self.transformer.sites.items() if rates.get(site.kind, 1.0) > 0
@@ -110,17 +110,18 @@ class Stack:
         self._initial = ("weights", "best", self._evaluated)  # the rows that start as the initial weights
         # "loss" and "norm" are sums since the last point. They stay on the device so that a step does not wait.
         sizes = dict.fromkeys(self._initial, layout.row_size) | optimizer.buffers() | {"loss": 1, "norm": 1}
-        sizes |= {name: len(row) for name, row in self._precision.rows().items()}
+        if like.dtype == "float16":
+            sizes["scale"] = 2
         self._rows = {name: torch.zeros(capacity, size, device=self.device) for name, size in sizes.items()}
         loss = TrainingLoss(losses, self._objective, like)
-        self._step = TrainStep(layout, optimizer, loss, self._precision, like.grad_accum)
+        self._step = TrainStep(layout, optimizer, loss, self._autocast, like.grad_accum)
         self._way: StepWay = EagerStep(self._step, self._rows)
         if programs:
             self._way = lambda inputs: partial(programs[0], inputs.tensors())
         # Experts are not staged, because they read from the device how many tokens each gets; a plugin's may read too.
         elif not on_cpu and like.n_expert == 1 and like.model == TRANSFORMER:
             self._way = StagedStep(self._step, self._rows, self.device)
-        self._observers = [LayerNorms(self._step, self._rows)] if tracks_gradients else []
+        self._norms = LayerNorms(self._step, self._rows) if tracks_gradients else None
 
     def __len__(self) -> int:
         return len(self._members)
@@ -148,12 +149,27 @@ class Stack:
         layout, key = self.transformer.layout, generator_key(run.values.seed, "init")
         row = None if start is None else layout.row_of(start, key)
         if snapshot is None:
-            rows = dict.fromkeys(self._rows, torch.zeros(())) | self._precision.rows()
             initial = layout.initial_row(key) if row is None else row
+            rows = dict.fromkeys(self._rows, torch.zeros(())) | {"scale": torch.tensor([INITIAL_SCALE, 0.0])}
             snapshot = Snapshot(rows | dict.fromkeys(self._initial, initial), {})
         for name, all_rows in self._rows.items():
             all_rows[len(self._members)].copy_(snapshot.rows[name])
-        self._members.append(Member.of(run, snapshot.numbers, self._start_values.of(row)))
+        self._members.append(Member.of(run, snapshot.numbers, self._values_at_start(row)))
+
+    def _values_at_start(self, row: Tensor | None) -> Sequence[Tensor]:
+        """Return what objectives that read the start compute of both splits' sequences from a row of weights, once."""
+        if not self._objective.reads_start:
+            return ()
+        objectives = (self._objective, self._evaluation.objective)
+        if row is None:
+            return [torch.zeros(objective.n_sequences) for objective in objectives]
+        digest = hashlib.sha256(row.numpy().tobytes()).hexdigest()
+        if digest not in self._at_start:
+            placed = row.to(self.device)
+            with self._autocast():
+                values = [values_at_start(self.transformer, placed, objective) for objective in objectives]
+            self._at_start[digest] = values
+        return self._at_start[digest]
 
     def release(self, key: str) -> None:
         """Remove a run; the last run moves to its row."""
@@ -189,9 +205,9 @@ class Stack:
         """Take one step of all runs, and add points to the curves that are due."""
         started = time.perf_counter()
         members, inputs = self._members, self._inputs()
-        ending = [row for row, member in enumerate(members) if member.has_point(ahead=1)]
-        for observer in self._observers if ending else ():
-            observer.before(inputs, ending)
+        ending = [row for row, member in enumerate(members) if member.has_point_ahead()]
+        if self._norms and ending:
+            self._norms.before(inputs, ending)
         change = self._way(inputs)
         self.is_whole = False
         change()
@@ -205,8 +221,8 @@ class Stack:
         for member in members:
             member.wall_seconds += seconds
         points = {row: members[row].add_point(*sums[row]) for row in ending}
-        for observer in self._observers if ending else ():
-            observer.after(points)
+        if self._norms and ending:
+            self._norms.after(points)
         for row in ending:
             self._rows["loss"][row].zero_()
             self._rows["norm"][row].zero_()
@@ -246,10 +262,11 @@ class Stack:
         started = time.perf_counter()
         rows = self._rows[self._evaluated][: len(self._members)]
         weights = self.transformer.layout.views(rows if len(due) == len(rows) else rows[due])
-        with self._precision.context():
+        with self._autocast():
             measures = self._evaluation(weights, self._loss_inputs(due, 1))
-            for evaluation in self._train_evals:
-                measures["eval_train_loss"] = evaluation.loss(weights, self._loss_inputs(due, 0))
+            if self._evaluates_training:
+                of_training = replace(self._evaluation, objective=self._objective)
+                measures["eval_train_loss"] = of_training.loss(weights, self._loss_inputs(due, 0))
         seconds = time.perf_counter() - started
         records = []
         for index, row in enumerate(due):
@@ -278,7 +295,7 @@ class Stack:
             weights = {name: view[0] for name, view in views.items()}
             names = [name for name in self._metrics if is_at_end(name) == at_end]
             model = MeasuredModel(member.run.values, weights, self.transformer)
-            with self._precision.context():
+            with self._autocast():
                 record.measures |= measured(names, model, batches, record)
         seconds = time.perf_counter() - started
         member.wall_seconds += seconds

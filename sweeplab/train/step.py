@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate, chain, islice, repeat
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,6 +40,7 @@ INITIAL_SCALE, GROWTH_INTERVAL, GROWTH, BACKOFF = 2.0**16, 2000, 2.0, 0.5
 ALIGNMENT = 16
 
 Columns = Mapping[str, Tensor]
+Autocast = Callable[[], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True)
@@ -98,29 +98,30 @@ class TrainingLoss:
 
     def __init__(self, losses: Callable[..., Tensor], objective: Objective, like: Hyperparameters) -> None:
         self.losses, self._objective = losses, objective
-        self._fixed = {
-            "dense": objective.dense,
-            "candidates": objective.n_candidates,
-            "loss": objective.own_loss,
-        }
-        self._arguments: dict[str, Callable[[Columns], Any]] = {
-            "hyperparameters": lambda columns: [columns[name] for name in objective.hyperparameters]
-        }
+        self._smooths, self._routes = like.label_smoothing > 0, like.n_expert > 1
         self.names = list(objective.hyperparameters)
-        if like.label_smoothing > 0:
-            self._arguments["smoothing"] = itemgetter("label_smoothing")
+        if self._smooths:
             self.names.append("label_smoothing")
-        if like.n_expert > 1:
-            self._arguments["router"] = itemgetter("router_balance", "router_z")
+        if self._routes:
             self.names += ["router_balance", "router_z"]
 
     def __call__(
         self, weights: Mapping[str, Tensor], batch: Batch, dropout: Dropout | None, columns: Columns
     ) -> Losses:
         """Return the loss of each run on a batch."""
+        objective = self._objective
         single = {name: columns[f"loss.{name}"].float() for name in self.names}
-        arguments = {name: argument(single) for name, argument in self._arguments.items()}
-        return self.losses(weights, batch, dropout, **arguments, **self._fixed)
+        return self.losses(
+            weights,
+            batch,
+            dropout,
+            smoothing=single["label_smoothing"] if self._smooths else None,
+            router=(single["router_balance"], single["router_z"]) if self._routes else None,
+            hyperparameters=[single[name] for name in objective.hyperparameters],
+            dense=objective.dense,
+            candidates=objective.n_candidates,
+            loss=objective.own_loss,
+        )
 
     def parts(self, batch: Batch, n_parts: int) -> Iterator[tuple[Batch, Tensor | None]]:
         """Yield each micro-batch and its share of the batch's losses; a whole batch has no share."""
@@ -133,79 +134,29 @@ class TrainingLoss:
             yield part, self._objective.n_losses(part) / n_losses
 
 
-class Precision:
-    """How a pass computes: in the precision of its tensors, or of `autocast`."""
-
-    def __init__(self, autocast: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
-        self.context = autocast
-
-    def rows(self) -> dict[str, Tensor]:
-        """Return the initial rows by name that a run needs besides those of its weights and optimizer."""
-        return {}
-
-    def scaled(self, losses: Losses, rows: Mapping[str, Tensor]) -> Losses:
-        """Return the losses as they are differentiated."""
-        return losses
-
-    def unscale_(self, gradient: Rows, rows: Mapping[str, Tensor]) -> None:
-        """Undo the scale of the losses in their gradient."""
-
-    def update_(self, gradient: Rows, rows: Mapping[str, Tensor], update: Callable[[], Losses]) -> Losses:
-        """Update the rows, and return the norms of the gradient, which `update` does."""
-        return update()
-
-
-class LossScaling(Precision):
-    """float16, in which small gradients would become zero: each run has its own loss scale, as in torch's GradScaler.
-
-    Micikevicius et al., "Mixed precision training" (2018): the loss is multiplied by the scale, and the gradient is
-    divided by it. If a gradient is not finite, the run's step is skipped and its scale is halved. After GROWTH_INTERVAL
-    finite steps in a row the scale is doubled. A run's row has the scale, and the steps since it changed.
-
-    Departure: a skipped step counts as an iteration, for schedules and for Adam's bias correction.
-    """
-
-    def rows(self) -> dict[str, Tensor]:
-        """Return the initial scale of a run."""
-        return {"scale": torch.tensor([INITIAL_SCALE, 0.0])}
-
-    def scaled(self, losses: Losses, rows: Mapping[str, Tensor]) -> Losses:
-        """Return the losses times the scales."""
-        return losses * rows["scale"][:, 0]
-
-    def unscale_(self, gradient: Rows, rows: Mapping[str, Tensor]) -> None:
-        """Divide each row of a gradient by its scale."""
-        gradient.div_(rows["scale"][:, :1])
-
-    def update_(self, gradient: Rows, rows: Mapping[str, Tensor], update: Callable[[], Losses]) -> Losses:
-        """Update the rows of runs with a finite gradient; the norms of the others are 0."""
-        finite = gradient.isfinite().all(dim=1)
-        before = {name: row.clone() for name, row in rows.items()}
-        norms = update()
-        for name, saved in before.items():
-            rows[name].copy_(torch.where(finite[:, None], rows[name], saved))
-        update_scale_(rows["scale"], finite)
-        return torch.where(finite, norms, 0.0)
-
-
-def precision_of(like: Hyperparameters) -> Precision:
-    """Return the precision of a run; on a CPU the transformer itself chooses the products in bfloat16."""
-    autocast = partial(torch.autocast, torch.device(like.device).type)
-    if like.dtype == "float16":
-        return LossScaling(partial(autocast, torch.float16))
-    if like.dtype == "bfloat16" and like.device != "cpu":
-        return Precision(partial(autocast, torch.bfloat16))
-    return Precision()
+def autocast_of(like: Hyperparameters) -> Autocast:
+    """Return the context in which a run's passes compute; on a CPU the transformer chooses the products in bfloat16."""
+    if like.dtype == "float16" or (like.dtype == "bfloat16" and like.device != "cpu"):
+        return partial(torch.autocast, torch.device(like.device).type, getattr(torch, like.dtype))
+    return nullcontext
 
 
 @dataclass(frozen=True)
 class TrainStep:
-    """A training step of runs of one shape, in `n_parts` micro-batches."""
+    """A training step of runs of one shape, in `n_parts` micro-batches.
+
+    In float16, in which small gradients would become zero, each run has its own loss scale, as in torch's GradScaler
+    (Micikevicius et al., "Mixed precision training", 2018): the loss is multiplied by the scale, and the gradient is
+    divided by it. If a gradient is not finite, the run's step is skipped and its scale is halved. After GROWTH_INTERVAL
+    finite steps in a row the scale is doubled. A run's row `scale` has the scale, and the steps since it changed.
+
+    Departure: a skipped step counts as an iteration, for schedules and for Adam's bias correction.
+    """
 
     layout: Layout
     optimizer: Optimizer
     loss: TrainingLoss
-    precision: Precision
+    autocast: Autocast
     n_parts: int
 
     def __call__(self, inputs: StepInputs) -> Losses:
@@ -222,42 +173,51 @@ class TrainStep:
         The losses of micro-batches are weighted by their numbers of targets, so that their sum equals the loss of the
         whole batch. Only the routers' balance loss differs: it is a product of means within each micro-batch.
         """
-        passes = self._passes(inputs, buffers)
-        losses, gradient = next(passes)
-        for further_losses, further in passes:
-            losses, gradient = losses + further_losses, gradient.add_(further)
-        self.precision.unscale_(gradient, inputs.rows)
-        return losses, gradient
-
-    def _passes(self, inputs: StepInputs, buffers: Iterable[Rows | None]) -> Iterator[tuple[Losses, Rows]]:
         views = self.layout.views(inputs.rows["weights"].detach())
         leaves = {name: view.requires_grad_() for name, view in views.items()}
         dropouts = [Dropout(mask, inputs.sites, inputs.elements) for mask in inputs.masks] or repeat(None)
         parts, columns = self.loss.parts(inputs.batch, self.n_parts), inputs.columns
+        losses: Losses | None = None
+        gradient: Rows | None = None
         for (batch, share), dropout, buffer in zip(parts, dropouts, buffers, strict=False):
-            with self.precision.context():
-                losses = self.loss(leaves, batch, dropout, columns)
+            with self.autocast():
+                part = self.loss(leaves, batch, dropout, columns)
             if share is not None:
-                losses = losses * share
-            total = self.precision.scaled(losses, inputs.rows).sum()
-            pieces = torch.autograd.grad(total, list(leaves.values()))
-            yield losses.detach(), self.layout.gather(pieces, buffer)
+                part = part * share
+            scaled = part
+            if "scale" in inputs.rows:
+                scaled = part * inputs.rows["scale"][:, 0]
+            pieces = torch.autograd.grad(scaled.sum(), list(leaves.values()))
+            of_part = self.layout.gather(pieces, buffer)
+            if losses is None or gradient is None:
+                losses, gradient = part.detach(), of_part
+            else:
+                losses, gradient = losses + part.detach(), gradient.add_(of_part)
+        assert losses is not None and gradient is not None
+        if "scale" in inputs.rows:
+            gradient.div_(inputs.rows["scale"][:, :1])
+        return losses, gradient
 
     @torch.no_grad()
     def update_(self, inputs: StepInputs, losses: Losses, gradient: Rows) -> None:
         """Clip the gradient, update the weights and their average, and add to the sums of the curve."""
         rows, columns = inputs.rows, inputs.columns
-
-        def update() -> Losses:
-            norms = gradient_norms(gradient)
-            clip_(gradient, norms, columns["limit"].float())
-            state = {name: rows[name] for name in self.optimizer.buffers()}
-            self.optimizer.update_(rows["weights"], gradient, state, Rates.of(columns))
-            if "mean" in rows:
-                average_(rows["mean"], rows["weights"], columns["decay"].float())
-            return norms
-
-        norms = self.precision.update_(gradient, rows, update)
+        finite = before = None
+        if "scale" in rows:
+            finite = gradient.isfinite().all(dim=1)
+            before = {name: row.clone() for name, row in rows.items()}
+        norms = gradient_norms(gradient)
+        clip_(gradient, norms, columns["limit"].float())
+        state = {name: rows[name] for name in self.optimizer.buffers()}
+        rates = Rates(*(columns[name] for name in Rates._fields))
+        self.optimizer.update_(rows["weights"], gradient, state, rates)
+        if "mean" in rows:
+            average_(rows["mean"], rows["weights"], columns["decay"].float())
+        if finite is not None and before is not None:
+            for name, saved in before.items():
+                rows[name].copy_(torch.where(finite[:, None], rows[name], saved))
+            update_scale_(rows["scale"], finite)
+            norms = torch.where(finite, norms, 0.0)
         rows["loss"].add_(losses[:, None])
         rows["norm"].add_(norms[:, None])
 

@@ -45,32 +45,22 @@ BASES = {
 EXPRESSIBLE = (
     (GPT2, {}),
     (GPT2, {"bias": False, "tie_weights": False, "activation": "relu", "d_ff": 12}),
-    (
-        GPT2,
-        {"positions": "sinusoidal", "activation": "gelu_tanh", "scale_embedding": True, "tie_scale": True},
-    ),
     (GPT2, {"positions": "none", "activation": "relu2", "parametrization": "mup", "mup_base_width": 2}),
     (LLAMA, {}),
     (LLAMA, {"n_kv_head": 1, "head_dim": 6, "bias": False, "rotary_base": 500.0, "norm_eps": 1e-3}),
-    (LLAMA, {"activation": "geglu", "qkv_bias": False, "tie_weights": False, "scale_embedding": True}),
     (LLAMA, {"attention": "local", "attention_window": 3, "n_kv_head": 1, "bias": False}),  # Mistral
     (NEOX, {"parallel_block": True, "rotary_share": 0.5, "tie_weights": False, "activation": "relu"}),
     (NEOX, {"parallel_block": True, "shared_norm": False, "ff_bias": False, "attention_scale": "n_embd"}),
-    (NEOX, {"bias": False, "rotary_base": 500.0}),
     (QWEN2, {"n_kv_head": 1, "tie_weights": False}),
     (QWEN3, {"n_kv_head": 1, "head_dim": 6, "attention_scale": "n_embd"}),
-    (QWEN3, {"bias": True, "out_bias": False, "ff_bias": False, "activation": "geglu"}),
     (BERT, {}),
     (BERT, {"tie_weights": False, "n_token_types": 0, "activation": "relu2", "positions": "sinusoidal"}),
-    (BERT, {"bias": False, "scale_embedding": True, "tie_scale": True, "norm_eps": 1e-2}),
     (T5, {"tie_scale": True, "head_dim": 5, "d_ff": 12}),
     (T5, {"activation": "geglu", "tie_weights": False, "n_encoder_layer": 1, "relative_buckets": 6}),
-    (T5, {"activation": "swiglu", "n_decoder_layer": 1, "relative_max_distance": 20}),
     (MIXTRAL, {"n_expert_active": 3, "tie_weights": False}),
     (MIXTRAL, {"attention": "local", "attention_window": 3, "n_kv_head": 1, "activation": "geglu_tanh"}),
     (BART, {"head_bias": True, "scale_embedding": True}),
     (BART, {"bias": False, "activation": "relu", "positions": "sinusoidal", "n_encoder_layer": 1}),
-    (T5, {"scale_embedding": True, "activation": "geglu_tanh"}),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,12 +70,6 @@ def test_what_was_written_reads_back_as_the_same_function(index: int, tmp_path: 
     assert differing <= {"attention_bias", "mlp_bias", "scale_decoder_outputs"}
 
 
-@pytest.mark.parametrize("base", [LLAMA, T5], ids=["llama", "t5"])
-def test_what_has_no_biases_there_is_written_without(base: dict, tmp_path: Path) -> None:
-    export_run(run_of(small(base, bias=False)), tmp_path / "hf")
-    assert not [name for name in load_file(tmp_path / "hf/model.safetensors") if name.endswith(".bias")]
-
-
 def test_every_legal_shape_is_expressed_or_refused_with_its_reason() -> None:
     n_expressed = n_refused = 0
     for shape in (*random_shapes(400), *legal_shapes()):
@@ -98,21 +93,15 @@ def test_every_legal_shape_is_expressed_or_refused_with_its_reason() -> None:
         (GPT2, {"positions": "alibi"}, "cannot express positions alibi; allowed: positions learned | sinusoidal"),
         (GPT2, {"n_kv_head": 1},
          "GPT2LMHeadModel cannot express n_kv_head 1; allowed: n_kv_head equal to n_head, because every"),
-        (GPT2, {"head_dim": 6},
-         "GPT2LMHeadModel cannot express head_dim 6; allowed: head_dim equal to n_embd / n_head"),
         (LLAMA, {"norm": "layernorm"}, "LlamaForCausalLM cannot express norm layernorm; allowed: norm rmsnorm"),
-        (LLAMA, {"qk_norm": True}, "LlamaForCausalLM cannot express qk_norm true; allowed: qk_norm false"),
         (BERT, {"positions": "rotary", "norm": "rmsnorm", "activation": "swiglu"},
          "BertForMaskedLM cannot express positions rotary, norm rmsnorm, activation swiglu; allowed: positions"),
         (BERT, {"norm_position": "pre"}, "cannot express norm_position pre; allowed: norm_position post, because"),
-        (BERT, {"n_expert": 2}, "BertForMaskedLM cannot express n_expert 2; allowed: n_expert 1, because it"),
         (LLAMA, {"attention": "local", "full_attention_interval": 2, "bias": False},
          "MistralForCausalLM cannot express full_attention_interval 2; allowed: full_attention_interval null, because"),
         (MIXTRAL, {"n_expert_active": 1}, "LlamaForCausalLM cannot express n_expert 3; allowed: n_expert 1, because"),
         (BART, {"norm_eps": 1e-6}, "BartForConditionalGeneration cannot express norm_eps 1e-06; allowed: norm_eps 1e"),
         (T5, {"bias": True}, "T5ForConditionalGeneration cannot express bias true; allowed: bias false, because"),
-        (T5, {"share_embeddings": False}, "cannot express share_embeddings false; allowed: share_embeddings true"),
-        (T5, {"attention": "local", "norm": "layernorm"}, "cannot express norm layernorm, attention local; allowed: "),
     ],
 )  # fmt: skip
 def test_what_no_class_can_express(base: dict, changed: dict, said: str, tmp_path: Path) -> None:
@@ -127,17 +116,13 @@ def test_what_no_class_can_express(base: dict, changed: dict, said: str, tmp_pat
     [
         ({"model_type": "mamba"}, "config.json has the unsupported model_type 'mamba'; allowed: gpt2 | qwen2 | "),
         ({"model_type": "gemma2"}, "config.json is of gemma2, whose attn_logit_softcapping caps attention scores: no"),
-        ({"model_type": "albert"}, "config.json is of albert, whose num_hidden_groups makes blocks share their"),
-        ({"model_type": "marian"}, "config.json is of marian, whose static_position_embeddings puts all sines of a"),
         ({"activation_function": "silu"},
          "config.json has activation_function 'silu', which is not supported as activation"),
         ({"scale_attn_by_inverse_layer_idx": True},
          "config.json has scale_attn_by_inverse_layer_idx True, which is not supported"),
         ({"n_embd": "wide"}, "config.json: n_embd is 'wide'; allowed: a whole number from 1 to 65536"),
         ({"sweeplab": {"objective": "masked"}}, "config.json has objective masked, which family decoder cannot learn"),
-        ({"sweeplab": {"objective": "maskd"}}, "config.json: objective is 'maskd'; allowed: next_token | masked"),
         ({"sweeplab": 5}, "config.json has a value of the wrong type"),
-        ({"sweeplab": "ab"}, "config.json has a value of the wrong type"),
         ({"activation_function": ["gelu"]}, "config.json has a value of the wrong type"),
         ({"n_head": None}, "config.json lacks n_head"),
         ({"n_embd": 12}, "the sizes of transformer.wte.weight [262, 8] do not match config.json"),
@@ -165,18 +150,21 @@ def test_files_that_are_not_there_or_not_whole(gpt2: Path, tmp_path: Path) -> No
         import_folder(gpt2, tmp_path / "run", "bad")
 
 
-@pytest.mark.parametrize("held", [[], {"a": 5}, 5, None])
-def test_an_index_that_names_no_files(held, gpt2: Path, tmp_path: Path) -> None:
-    (gpt2 / "model.safetensors.index.json").write_text(json.dumps({"weight_map": held}))
-    with pytest.raises(BadInput, match=r"index.json: weight_map does not say in which file each tensor is"):
-        import_folder(gpt2, tmp_path / "run", "bad")
-
-
-@pytest.mark.parametrize("name", ["/elsewhere.safetensors", "../elsewhere.safetensors", "a/../../b"])
-def test_an_index_that_names_files_elsewhere(name: str, gpt2: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "held",
+    [
+        [],
+        {"a": 5},
+        None,
+        *({"a": name} for name in ("/elsewhere.safetensors", "../elsewhere.safetensors", "a/../../b")),
+    ],
+)
+def test_an_index_that_names_no_files_or_files_elsewhere(held: Any, gpt2: Path, tmp_path: Path) -> None:
     shutil.copyfile(gpt2 / "model.safetensors", gpt2.parent / "elsewhere.safetensors")
-    (gpt2 / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
-    with pytest.raises(BadInput, match=r"index.json: weight_map names '.*'; allowed: files of this folder"):
+    (gpt2 / "model.safetensors.index.json").write_text(json.dumps({"weight_map": held}))
+    with pytest.raises(
+        BadInput, match=r"index.json: weight_map (does not say|names '.*'; allowed: files of this folder)"
+    ):
         import_folder(gpt2, tmp_path / "run", "bad")
 
 

@@ -34,7 +34,6 @@ from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.errors import BadInput
 from sweeplab.hf.folders import export_run, import_folder
 from sweeplab.model.shape import ModelShape
-from sweeplab.model.transformer import Transformer
 from sweeplab.runs.run import Run
 from sweeplab.tracking.loading import LoadedRun, load_checkpoint
 
@@ -225,31 +224,18 @@ def planted(class_name: str, **config: Any) -> Any:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_model_of_theirs_computes_the_same_here_and_back_there(name: str, tmp_path: Path) -> None:
+    """With -s, print the largest differences of logits: of a model there and here, and there after both ways."""
     class_name, config = CONFIGS[name]
-    model = planted(class_name, **config)
-    model.save_pretrained(tmp_path / "theirs")
-    import_folder(tmp_path / "theirs", tmp_path / "run", "run")
-    run = load_checkpoint(tmp_path / "run")
-    check_same(run, model)
-    export_run(run, tmp_path / "back")
-    back = opened(tmp_path / "back", run.model.shape)
-    assert type(back).__name__ == class_name.replace("BertForPreTraining", "BertForMaskedLM")
-    check_same(run, back)
-
-
-def test_the_table_of_folders(tmp_path: Path) -> None:
-    """Print, with -s, the largest differences of logits: of a model there and here, and there after both ways."""
-    print("\n| folder | model | here | back there |\n|---|---|---|---|")
-    for name, (class_name, config) in CONFIGS.items():
-        model = made(class_name, **config)
-        model.save_pretrained(tmp_path / name / "theirs")
-        import_folder(tmp_path / name / "theirs", tmp_path / name / "run", "run")
-        run = load_checkpoint(tmp_path / name / "run")
-        export_run(run, tmp_path / name / "back")
-        back = opened(tmp_path / name / "back", run.model.shape)
+    for model, most in ((planted(class_name, **config), 1e-5), (made(class_name, **config), 1e-6)):
+        model.save_pretrained(tmp_path / "theirs")
+        import_folder(tmp_path / "theirs", tmp_path / "run", "run", force=True)
+        run = load_checkpoint(tmp_path / "run")
+        export_run(run, tmp_path / "back", force=True)
+        back = opened(tmp_path / "back", run.model.shape)
+        assert type(back).__name__ == class_name.replace("BertForPreTraining", "BertForMaskedLM")
         here, there = check_same(run, model), check_same(run, back)
         print(f"| {name} | {class_name} | {here:.1e} | {there:.1e} |")
-        assert max(here, there) <= 1e-6
+        assert max(here, there) <= most
 
 
 @pytest.mark.parametrize(
@@ -321,31 +307,3 @@ def test_their_generate_goes_on_as_ours_would(base: dict[str, Any], tmp_path: Pa
     config = json.loads((tmp_path / "generation_config.json").read_text())
     values = run.values
     assert (config["temperature"], config["top_k"]) == (values.temperature, values.top_k)
-
-
-def test_t5_starts_as_the_package_draws_it_but_for_queries_that_are_not_divided() -> None:
-    sizes = {"vocab_size": 500, "d_model": 128, "d_kv": 32, "num_heads": 4, "d_ff": 320, "num_layers": 1}
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        theirs = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes)).state_dict()
-    shape = ModelShape(
-        family="encoder_decoder", positions="relative", norm="rmsnorm", bias=False, activation="relu", init="t5",
-        vocab_size=500, block_size=64, n_layer=1, n_head=4, n_embd=128, head_dim=32, d_ff=320, tie_scale=True,
-    )  # fmt: skip
-    layout = Transformer(shape).layout
-    ours = {name: view[0] for name, view in layout.views(layout.initial_row(3)[None]).items()}
-    query, key, value = ours["encoder.blocks.0.attention.qkv.weight"].split(128, dim=1)
-    layer = "encoder.block.0.layer"
-    pairs = {
-        "shared.weight": ours["token_embedding"],
-        f"{layer}.0.SelfAttention.q.weight": query * 32**-0.5,
-        f"{layer}.0.SelfAttention.k.weight": key,
-        f"{layer}.0.SelfAttention.v.weight": value,
-        f"{layer}.0.SelfAttention.o.weight": ours["encoder.blocks.0.attention.out.weight"],
-        f"{layer}.1.DenseReluDense.wi.weight": ours["encoder.blocks.0.feed_forward.up.weight"],
-        f"{layer}.1.DenseReluDense.wo.weight": ours["encoder.blocks.0.feed_forward.down.weight"],
-    }
-    for name, matrix in pairs.items():
-        assert matrix.std().item() == pytest.approx(theirs[name].std().item(), rel=0.04), name
-    biases = theirs[f"{layer}.0.SelfAttention.relative_attention_bias.weight"]
-    assert ours["encoder.relative_bias"].std().item() == pytest.approx(biases.std().item(), rel=0.3)

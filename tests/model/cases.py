@@ -52,17 +52,6 @@ def legal_shapes(**fixed) -> Iterator[ModelShape]:
         yield next(each for each in with_extra if not why_not(each))
 
 
-def pairwise_shapes(**fixed) -> Iterator[ModelShape]:
-    """Yield a few of the legal models, among which every legal pair of choices stands in some model."""
-    seen: set[tuple[tuple[str, object], ...]] = set()
-    for shape in legal_shapes(**fixed):
-        chosen = [(name, getattr(shape, name)) for name in (*PARTS, "n_expert", "bias", "tie_weights")]
-        pairs = set(itertools.combinations(chosen, 2))
-        if not pairs <= seen:
-            seen |= pairs
-            yield shape
-
-
 def batch_of(shape: ModelShape, n_runs: int, n_sequences: int = 2, seed: int = 1) -> Batch:
     """Return random tokens for a family: with padding and with targets that do not count, where it has them."""
     generator = torch.Generator().manual_seed(seed)

@@ -28,12 +28,6 @@ def test_share_and_scale_are_each_runs_own() -> None:
     assert found[1].max().item() == pytest.approx(1 / 0.6)
 
 
-def test_a_runs_mask_depends_on_no_neighbor() -> None:
-    alone = masks(seeds=(7,), iterations=(11,), probabilities=(0.3,))
-    among = masks(seeds=(3, 9, 7), iterations=(2, 400, 11), probabilities=(0.1, 0.5, 0.3))
-    assert torch.equal(alone[0], among[2])
-
-
 def test_masks_of_other_seeds_iterations_and_sites_are_unrelated() -> None:
     same = {"seeds": (1,), "iterations": (5,), "probabilities": (0.5,)}
     found = [

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 import torch
-from model.cases import batch_of, legal_shapes, losses_and_gradients, pairwise_shapes, rows_of, run_of
+from model.cases import batch_of, legal_shapes, losses_and_gradients, rows_of, run_of
 
 from sweeplab.hyperparameters import TABLE
 from sweeplab.model.accounting import n_params
@@ -24,12 +24,6 @@ TABLES = {
 @pytest.mark.parametrize("row", TABLES)
 def test_every_part_can_be_chosen(row: str) -> None:
     assert set(TABLE[row].choices) == set(TABLES[row])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-def test_size_independence_and_learning(family: str, one_thread) -> None:
-    assert check_size_independence_and_learning(pairwise_shapes(family=family), n_steps=1) >= 80
 
 
 @pytest.mark.slow

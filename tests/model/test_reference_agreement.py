@@ -5,12 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from model.cases import batch_of, legal_shapes, losses_and_gradients, pairwise_shapes, shape_of
+from model.cases import batch_of, legal_shapes, losses_and_gradients, shape_of
 from references.numpy_model import logits, loss_and_gradients
-from references.numpy_model.positions import relative_buckets
 
 from sweeplab.data.batches import Batch
-from sweeplab.model.attention import ATTENTION, buckets
+from sweeplab.model.attention import ATTENTION
 from sweeplab.model.shape import FAMILIES, ModelShape
 from sweeplab.model.transformer import Transformer
 
@@ -53,50 +52,15 @@ def check(shape: ModelShape, seed: int, batch: Batch, smoothing: float = 0.0) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-def test_loss_and_every_gradient_agree(family: str, one_thread: None) -> None:
-    check_agreement(list(pairwise_shapes(family=family)))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_loss_and_every_gradient_agree_in_every_combination(
     family: str, attention: str, one_thread: None
 ) -> None:
-    check_agreement(list(legal_shapes(family=family, attention=attention)))
-
-
-def check_agreement(shapes: list[ModelShape]) -> None:
+    shapes = list(legal_shapes(family=family, attention=attention))
     for seed, shape in enumerate(shapes):
         check(shape, seed, batch_of(shape, 1, seed=seed), 0.1 * (seed % 2))
     assert len(shapes) >= 80
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_routers_losses_are_means_over_what_is_no_padding(family: str, one_thread: None) -> None:
-    for seed in range(4):
-        shape = shape_of(family=family, n_expert=3, n_expert_active=1 + seed % 2)
-        batch, lengths = batch_of(shape, 1, seed=seed), torch.tensor([[3, 8]])
-        padding = torch.arange(batch.inputs.shape[-1]) >= lengths[..., None]
-        check(shape, seed, batch._replace(targets=batch.targets.masked_fill(padding, -1), lengths=lengths))
-
-
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize(("count", "furthest"), [(32, 128), (8, 16), (64, 1000), (4, 3)])
-def test_buckets_agree_at_every_distance(count: int, furthest: int, causal: bool) -> None:
-    shape = ModelShape(
-        vocab_size=5,
-        block_size=4,
-        n_layer=1,
-        n_head=1,
-        n_embd=2,
-        relative_buckets=count,
-        relative_max_distance=furthest,
-    )
-    distance = np.arange(-2048, 2049)
-    ours = relative_buckets(distance, causal, count, furthest)
-    np.testing.assert_array_equal(ours, buckets(torch.from_numpy(distance), shape, causal).numpy())
 
 
 @pytest.mark.parametrize("attention", ATTENTION)
@@ -114,3 +78,16 @@ def test_long_sequences_agree(family: str, attention: str, one_thread: None) -> 
     theirs = model.logits(model.layout.views(row), batch).view(2, 150, 7)
     weights = {name: view[0].numpy() for name, view in model.layout.views(row).items()}
     assert difference(logits(shape, weights, alone(batch)), theirs) < 1e-10
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_padding_and_routers_losses_agree(family: str, attention: str, one_thread: None) -> None:
+    """Routers' losses are means over what is no padding."""
+    for seed, positions in enumerate(("learned", "rotary", "alibi", "relative")):
+        shape = shape_of(
+            family=family, attention=attention, positions=positions, n_expert=3, n_expert_active=1 + seed % 2
+        )
+        batch, lengths = batch_of(shape, 1, seed=seed), torch.tensor([[3, 8]])
+        padding = torch.arange(batch.inputs.shape[-1]) >= lengths[..., None]
+        check(shape, seed, batch._replace(targets=batch.targets.masked_fill(padding, -1), lengths=lengths))

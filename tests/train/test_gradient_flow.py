@@ -9,7 +9,6 @@ import torch
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape
-from sweeplab.train.member import Point
 from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
@@ -19,29 +18,23 @@ TOKENS = (np.arange(3000) * np.arange(3000) % 31).astype(np.uint16)
 
 
 def values_of(**changed) -> Hyperparameters:
-    sizes = {"n_layer": 2, "n_embd": 16, "n_head": 2, "block_size": 16, "batch_size": 4, "vocab_size": 31}
-    steps = {"max_iters": 12, "eval_interval": 6, "log_interval": 4, "warmup_iters": 2, "learning_rate": 1e-2}
-    own = {"device": "cpu", "dtype": "float32", "compile": False, "eval_iters": 1, "dropout": 0.1}
-    return Hyperparameters.of({**sizes, **steps, **own, "objective": "next_token", **changed})
+    return Hyperparameters.of({
+        "n_layer": 2, "n_embd": 16, "n_head": 2, "block_size": 16, "batch_size": 4, "vocab_size": 31, "max_iters": 12,
+        "eval_interval": 6, "log_interval": 4, "warmup_iters": 2, "learning_rate": 1e-2, "device": "cpu",
+        "dtype": "float32", "compile": False, "eval_iters": 1, "dropout": 0.1, "objective": "next_token", **changed,
+    })  # fmt: skip
 
 
-def trained(keys: str, tracks: bool, values: Hyperparameters | None = None, cut: bool = False):
-    """Return the points and the losses of run 0, trained in a stack with others."""
-    values = values or values_of()
+def trained(keys: str, tracks: bool, cut: bool = False):
+    """Return the points and the losses of run 0, trained in a stack with others; `cut` moves it to another stack."""
+    values, points, losses = values_of(), [], []
     stack = Stack(values, TOKENS, TOKENS, len(keys), tracks)
     for key in keys:
         stack.admit(TrainingRun(key, values.replace(seed=int(key), learning_rate=1e-2 * (1 + int(key)))))
-    points: list[Point] = []
-    losses = []
-    n_steps = 0
-
-    def pauses() -> bool:  # between a point of the curve and the evaluation that hands it out
-        nonlocal n_steps
-        n_steps += 1
-        return cut and n_steps == 6
-
+    # Between a point of the curve and the evaluation that hands it out.
+    pauses = iter([False] * 5 + [cut])
     while "0" in stack.keys:
-        records = stack.advance(pauses)
+        records = stack.advance(lambda: next(pauses, False))
         if not records:
             snapshot = stack.snapshot("0")
             stack = Stack(values, TOKENS, TOKENS, 1, tracks)
@@ -64,11 +57,7 @@ def test_they_are_the_norms_of_plain_gradients_and_differences(changed: dict) ->
     stack.admit(TrainingRun("0", values))
     stack.advance()
 
-    def weights() -> dict[str, torch.Tensor]:
-        return {
-            name: view[0].clone()
-            for name, view in stack.transformer.layout.views(stack._rows["weights"]).items()
-        }
+    views = stack.transformer.layout.views
 
     def norms(of: dict[str, torch.Tensor]) -> dict[str, float]:
         found: dict[str, float] = {}
@@ -78,36 +67,30 @@ def test_they_are_the_norms_of_plain_gradients_and_differences(changed: dict) ->
         return found
 
     for _ in range(3):
-        before = weights()
-        leaves = {name: each[None].clone().requires_grad_() for name, each in before.items()}
-        loss = stack.transformer.losses(leaves, stack._inputs().batch).sum()
-        gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+        before = {name: each.clone().requires_grad_() for name, each in views(stack._rows["weights"]).items()}
+        loss = stack.transformer.losses(before, stack._inputs().batch).sum()
+        gradients = dict(zip(before, torch.autograd.grad(loss, list(before.values())), strict=True))
         stack.step()
-        after = weights()
-        layers = stack._members[0].points[-1]["layers"]
-        wanted = norms(gradients), norms({name: after[name] - before[name] for name in before}), norms(before)
-        for layer, own in layers.items():
+        moved = {name: each - before[name] for name, each in views(stack._rows["weights"]).items()}
+        wanted = norms(gradients), norms(moved), norms(before)
+        point = stack._members[0].points[-1]
+        assert set(point["layers"]) == set(wanted[0])
+        for layer, own in point["layers"].items():
             assert own == pytest.approx([each[layer] for each in wanted], rel=1e-4)
-        assert set(layers) == set(wanted[0])
-        clipped = stack._members[0].points[-1]["grad_norm"]
-        assert math.hypot(*(own[0] for own in layers.values())) == pytest.approx(clipped, rel=1e-4), (
-            "before clipping"
-        )
+        whole = math.hypot(*(own[0] for own in point["layers"].values()))
+        assert whole == pytest.approx(point["grad_norm"], rel=1e-4), "before clipping"
 
 
 def test_what_is_trained_is_the_same_to_the_last_bit_and_norms_do_not_depend_on_a_stack() -> None:
     plain, losses = trained("0", tracks=False)
     assert all("layers" not in point for point in plain)
     alone, same = trained("0", tracks=True)
-    assert same == losses and [point["train_loss"] for point in alone] == [
-        point["train_loss"] for point in plain
-    ]
-    assert [point["iteration"] for point in alone if "layers" in point] == [4, 6, 8, 12]
-    flows = [{name: tuple(own) for name, own in point["layers"].items()} for point in alone]
+    assert same == losses and [each["train_loss"] for each in alone] == [each["train_loss"] for each in plain]
+    flows = [(point["iteration"], point["layers"]) for point in alone]
+    assert [at for at, _ in flows] == [4, 6, 8, 12]
     for keys, cut in (("120", False), ("02", True)):
         points, again = trained(keys, tracks=True, cut=cut)
-        assert again == losses
-        assert [{name: tuple(own) for name, own in point["layers"].items()} for point in points] == flows
+        assert again == losses and [(point["iteration"], point["layers"]) for point in points] == flows
 
 
 def test_layers_come_in_the_order_in_which_they_are_passed() -> None:

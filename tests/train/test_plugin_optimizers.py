@@ -1,7 +1,6 @@
 """Optimizers and schedules of plug-ins: what is asked of the package's own is asked of them too."""
 
 import math
-from itertools import pairwise
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
-from sweeplab.train.optimizers import Optimizer, TorchOptimizer, column, make_optimizer
+from sweeplab.train.optimizers import Optimizer, Rates, TorchOptimizer, column, make_optimizer
 from sweeplab.train.run import TrainingRun, shape_key
 from sweeplab.train.schedule import learning_rate
 from sweeplab.train.stack import Stack
@@ -91,18 +90,11 @@ def test_a_torch_optimizer_takes_the_steps_that_it_takes_alone(name: str, values
         for leaf, view in zip(leaves, layout.views(gradient).values(), strict=True):
             leaf.grad = view[0].clone()
         theirs.param_groups[0]["lr"] = 0.01 / step
-        numbers = dict.fromkeys(("weight_decay", "beta1", "beta2", "eps", "momentum"), 0.0)
-        ours.update_(rows, gradient, state, rates_of(0.01 / step, step, **numbers))
+        rates = Rates.at(0.01 / step, 0.0, 0.0, 0.0, 0.0, 0.0, step)
+        ours.update_(rows, gradient, state, Rates(*torch.tensor(rates, dtype=torch.float64)[:, None]))
         theirs.step()
         for leaf, view in zip(leaves, layout.views(rows).values(), strict=True):
             torch.testing.assert_close(view[0], leaf, rtol=1e-6, atol=1e-8)
-
-
-def rates_of(learning_rate: float, step: int, **numbers: float):
-    from sweeplab.train.optimizers import Rates
-
-    rates = Rates.at(learning_rate, **numbers, step=step)
-    return Rates(*(torch.tensor([number], dtype=torch.float64) for number in rates))
 
 
 def test_only_runs_of_equal_values_share_a_stack_of_a_torch_optimizer(values_of) -> None:
@@ -112,10 +104,6 @@ def test_only_runs_of_equal_values_share_a_stack_of_a_torch_optimizer(values_of)
         assert (keys[0] == keys[1]) is shares
         seeds = [shape_key(values_of(optimizer="mine", seed=seed)) for seed in (0, 1)]
         assert seeds[0] == seeds[1]
-
-
-class Lacking(Optimizer):
-    """An optimizer without an update."""
 
 
 class Double(torch.optim.Optimizer):
@@ -129,8 +117,7 @@ class Double(torch.optim.Optimizer):
 @pytest.mark.parametrize(
     ("own", "reason"),
     [
-        (Lacking, "Lacking is no subclass of .*Optimizer with update_"),
-        (int, "int is no subclass of"),
+        (type("Lacking", (Optimizer,), {}), "Lacking is no subclass of .*Optimizer with update_"),
         (lambda parameters, values: 3, "the factory returned a int; allowed: a torch.optim.Optimizer"),
         (lambda parameters, values: Double(parameters, {"lr": 1.0}), "state total is torch.float64; allowed"),
     ],
@@ -145,13 +132,8 @@ def test_a_schedule_is_a_function_of_the_share_of_training(values_of) -> None:
     plugins.schedule("half")(lambda share: 0.5 * (1.0 + math.cos(math.pi * share)))
     ours, theirs = (values_of(scheduler_type=name, max_iters=80) for name in ("half", "cosine"))
     assert [learning_rate(ours, at) for at in range(81)] == [learning_rate(theirs, at) for at in range(81)]
-    plugins.schedule("square")(lambda share: (1 - share) ** 2)
-    square = values_of(scheduler_type="square", max_iters=80, min_lr=1e-5)
-    rates = [learning_rate(square, at) for at in range(80)]
-    assert all(before > after for before, after in pairwise(rates[5:]))
-    assert learning_rate(square, 80) == 1e-5
     plugins.forget()
-    assert "square" not in TABLE["scheduler_type"].choices
+    assert "half" not in TABLE["scheduler_type"].choices
 
 
 @pytest.mark.parametrize("function", [lambda share: 2.0, lambda share: None, lambda share: math.nan])

@@ -59,24 +59,6 @@ def test_a_compiled_run_goes_on_beside_one_that_diverges(mark, unlike, tokens) -
     assert all(torch.equal(row, resumed[name]) for name, row in whole.items())
 
 
-def test_a_step_is_a_function_of_what_is_staged(unlike, tokens) -> None:
-    """It does what `advance` does; on the meta device it neither mixes devices nor waits for a number."""
-    runs = unlike("P", **SHORT)
-    stack = Stack(runs[0].values, tokens, tokens, capacity=4)
-    for run in runs:
-        stack.admit(run)
-    stack.advance()
-    step, tensors = stack.traced()
-    copies = [tensor.clone() for tensor in tensors]
-    (losses,) = step(*copies)
-    stack.step()
-    assert losses.tolist() == pytest.approx(stack._rows["loss"][:, 0].tolist())
-    for name, copy in zip(stack._inputs().rows, copies, strict=False):
-        assert torch.allclose(copy, stack._rows[name][:4], atol=1e-6), name
-    (shapeless,) = step(*(tensor.to("meta") for tensor in tensors))
-    assert shapeless.device.type == "meta" and shapeless.shape == (4,)
-
-
 def compilers(process: psutil.Process) -> list[psutil.Process]:
     """Return the processes that compile a step for a process, once there are some."""
     found = []

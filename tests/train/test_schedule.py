@@ -39,12 +39,6 @@ def test_linear_constant_and_no_decay() -> None:
     assert learning_rate(VALUES.replace(lr_decay=False), 100) == 1e-3
 
 
-def test_plateau_halves_down_to_min_lr() -> None:
-    values = VALUES.replace(scheduler_type="plateau")
-    found = [learning_rate(values, 50, n_halvings) for n_halvings in range(5)]
-    assert found == pytest.approx([1e-3, 5e-4, 2.5e-4, 1.25e-4, 1e-4])
-
-
 @pytest.mark.parametrize(("threshold", "patience", "factor"), [(1e-4, 1, 0.5), (0.05, 2, 0.1), (0.0, 3, 0.7)])
 def test_plateau_is_torchs(threshold: float, patience: int, factor: float) -> None:
     """The rates of torch's own scheduler over fifty losses that fall more and more slowly, with noise."""

@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from train.test_stack import train
 
-from sweeplab.train import step
+from sweeplab.train import stack as stacks
 from sweeplab.train.optimizers import OPTIMIZERS
 from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
@@ -52,7 +52,7 @@ def test_staged_steps_train_what_the_others_do(changed, unlike, tokens, monkeypa
 
     In float16 this scale makes the first gradients no numbers: those steps are none.
     """
-    monkeypatch.setattr(step, "INITIAL_SCALE", 2.0**24)
+    monkeypatch.setattr(stacks, "INITIAL_SCALE", 2.0**24)
     runs = [
         TrainingRun(run.key, run.values.replace(max_iters=12 * (1 + index // 2)))
         for index, run in enumerate(unlike("P", **SHORT, **changed))
