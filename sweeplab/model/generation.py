@@ -106,8 +106,8 @@ Next = Reader | Contrast
 class Sampling:
     """How a token is drawn: temperature, then top-k, then top-p (Holtzman et al., "The curious case", 2020).
 
-    A temperature of 0 takes the best token; of equally good ones, the one with the lowest id. `top_k` keeps the k best tokens. Of these, `top_p` keeps the fewest best ones whose probabilities sum to at
-    least p.
+    A temperature of 0 takes the best token; of equally good ones, it takes the one with the lowest id. `top_k` keeps
+    the k best tokens. Of these, `top_p` keeps the fewest best ones whose probabilities sum to at least p.
     """
 
     temperature: float = 1.0
@@ -115,7 +115,7 @@ class Sampling:
     top_p: float | None = None
 
     def probabilities(self, scores: Float[Tensor, "... V"]) -> Float[Tensor, "... V"]:
-        """Return the probability of drawing each token, given their scores; without a temperature the best token has 1."""
+        """Return the probability of drawing each token, given their scores; at a temperature of 0 of 1 or 0."""
         # A stable sort orders equal scores by id on any device.
         ranked, order = scores.double().sort(dim=-1, descending=True, stable=True)
         if self.temperature == 0:
