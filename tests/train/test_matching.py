@@ -5,13 +5,11 @@ import pytest
 import torch
 from trained import begun
 
-from sweeplab.data.batches import NO_TARGET, Batch, Pairs, changed
+from sweeplab.data.batches import NO_TARGET, Batch, Pairs
 from sweeplab.data.objectives import make_objective
-from sweeplab.data.objectives.pairs import PairsObjective
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 from sweeplab.train.evaluating import exact_matches
-from sweeplab.train.stack import Stack
 
 N_SYMBOLS = 12
 
@@ -66,22 +64,3 @@ def test_an_evaluation_weighs_every_target_alike_and_counts_what_is_found_whole(
             whole += bool((logits.argmax(-1) == found)[counted].all())
     assert record.val_loss == pytest.approx(total / count, rel=1e-5)
     assert record.measures == {"exact_match": whole / pairs.n_pairs}
-
-
-def test_padding_is_not_seen(of_pairs, pairs: Pairs) -> None:
-    """A longer pair in the split makes rows longer, and changes nothing of what the others cost."""
-    values = of_pairs(batch_size=300, block_size=32, dropout=0.0)
-    stack = Stack(values, pairs, pairs)
-    weights = stack.transformer.layout.views(stack.transformer.layout.initial_row(0)[None])
-    longer = Pairs(
-        np.concatenate([pairs.tokens, np.zeros(20, np.uint16)]),
-        np.concatenate([pairs.ends, pairs.ends[-1] + np.array([10, 20])]),
-    )
-    losses = []
-    for split in (pairs, longer):
-        objective = PairsObjective(split, values)
-        batch = objective._batch(np.arange(300), None)
-        placed = changed(batch, lambda part: torch.from_numpy(part)[None])
-        losses.append(stack.transformer.losses(weights, placed))
-    assert batch.inputs.shape[1] == 21
-    torch.testing.assert_close(losses[0], losses[1])
