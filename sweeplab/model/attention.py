@@ -10,12 +10,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.model.shape import GENERAL, ModelShape, Requirement, Side, requirement
+from sweeplab.model.shape import GENERAL, ModelShape, Side, requirement
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -81,7 +79,6 @@ class PositionalEncoding:
     rotation(shape, positions, like): returns the factors that rotate the queries and keys of a sequence like `like`.
     bias(w, shape, prefix, causal, distances): returns the bias of scores [n, H, ...] for distances [...].
     is_bounded: positions from block_size on have no encoding.
-    requires: conditions on the shape of every model, also of models with another encoding.
     """
 
     table: tuple[str, str, str] | None = None
@@ -89,7 +86,6 @@ class PositionalEncoding:
     rotation: Callable[[ModelShape, range, Tensor], Turns] | None = None
     bias: Callable[[Weights, ModelShape, str, bool, Distances], Bias] | None = None
     is_bounded: bool = False
-    requires: tuple[Requirement, ...] = ()
 
 
 def _learned(w: Weights, shape: ModelShape, prefix: str, positions: range, like: Tensor) -> Added:
@@ -158,19 +154,6 @@ def _relative(w: Weights, shape: ModelShape, prefix: str, causal: bool, distance
     return table[:, rows].transpose(1, 2).reshape(len(table), shape.n_head, *distances.shape)
 
 
-_BUCKETS = requirement(
-    "relative positions need an even relative_buckets, and relative_max_distance above half of it",
-    "positions relative_buckets relative_max_distance",
-    lambda shape: (
-        shape.positions != "relative"
-        or (shape.relative_buckets % 2 == 0 and shape.relative_max_distance > shape.relative_buckets // 2)
-    ),
-)
-_EVEN_HEADS = requirement(
-    "rotary positions rotate pairs of a head's columns: head_dim must be even, and so must its rotary_share",
-    "positions head_dim rotary_share n_embd n_head",
-    lambda shape: shape.positions != "rotary" or (shape.rotary_columns > 0 and shape.rotary_columns % 2 == 0),
-)
 # learned: an embedding for each position of the context, as in GPT-2 and BERT.
 # sinusoidal (Vaswani et al., 2017): sines in even columns, cosines in odd ones; nothing is learned.
 # relative (Raffel et al., "T5", 2020): each head learns a bias for each bucket of distances. Half of the buckets hold
@@ -185,10 +168,8 @@ POSITIONS: dict[str, PositionalEncoding] = {
         table=("position_embedding", "block_size", "n_embd"), add=_learned, is_bounded=True
     ),
     "sinusoidal": PositionalEncoding(add=_sinusoidal),
-    "relative": PositionalEncoding(
-        table=("relative_bias", "relative_buckets", "n_head"), bias=_relative, requires=(_BUCKETS,)
-    ),
-    "rotary": PositionalEncoding(rotation=_rotation, requires=(_EVEN_HEADS,)),
+    "relative": PositionalEncoding(table=("relative_bias", "relative_buckets", "n_head"), bias=_relative),
+    "rotary": PositionalEncoding(rotation=_rotation),
     "alibi": PositionalEncoding(bias=_alibi),
     "none": PositionalEncoding(),
 }
@@ -435,15 +416,33 @@ def _near_scores(
 
 
 FULL = _Full()
-_KNOWN_KIND = requirement(
-    "attention must be full or local: strided and linear are removed, and their runs are shown from their records",
-    "attention",
-    lambda shape: shape.is_plugin or shape.attention in ATTENTION,
-)
 ATTENTION: dict[str, AttentionKind] = {
     "full": FULL,
     "local": _Local(),
 }
+
+
+KNOWN_KINDS = "attention must be full or local: strided and linear are removed, and their runs are shown from their records"
+# All conditions on a model's shape.
+SHAPE_REQUIREMENTS = (
+    *GENERAL,
+    requirement(KNOWN_KINDS, "attention", lambda shape: shape.is_plugin or shape.attention in ATTENTION),
+    requirement(
+        "relative positions need an even relative_buckets, and relative_max_distance above half of it",
+        "positions relative_buckets relative_max_distance",
+        lambda shape: (
+            shape.positions != "relative"
+            or (shape.relative_buckets % 2 == 0 and shape.relative_max_distance > shape.relative_buckets // 2)
+        ),
+    ),
+    requirement(
+        "rotary positions rotate pairs of a head's columns: head_dim must be even, and so must its rotary_share",
+        "positions head_dim rotary_share n_embd n_head",
+        lambda shape: (
+            shape.positions != "rotary" or (shape.rotary_columns > 0 and shape.rotary_columns % 2 == 0)
+        ),
+    ),
+)
 
 
 def kinds(shape: ModelShape, side: Side) -> list[AttentionKind]:
@@ -454,7 +453,7 @@ def kinds(shape: ModelShape, side: Side) -> list[AttentionKind]:
     """
     names = [shape.attention_of(layer) for layer in range(shape.layers(side))]
     if removed := [name for name in names if name not in ATTENTION]:
-        raise BadInput(Problem(f"attention is {removed[0]}; {_KNOWN_KIND.text}"))
+        raise BadInput(Problem(f"attention is {removed[0]}; {KNOWN_KINDS}"))
     return [ATTENTION[name] for name in names]
 
 
@@ -468,13 +467,6 @@ def query_factor(shape: ModelShape) -> float:
     return math.sqrt(shape.head_dim / shape.n_embd) if shape.attention_scale == "n_embd" else 1.0
 
 
-@cache
-def requirements() -> tuple[Requirement, ...]:
-    """Return all requirements on a model's shape."""
-    of_positions = (part.requires for part in POSITIONS.values())
-    return (*GENERAL, _KNOWN_KIND, *chain(*of_positions))
-
-
 def why_not(shape: ModelShape) -> str | None:
     """Return why a model of this shape is impossible, or None."""
-    return next((condition.text for condition in requirements() if not condition.holds(shape)), None)
+    return next((condition.text for condition in SHAPE_REQUIREMENTS if not condition.holds(shape)), None)

@@ -13,7 +13,7 @@ from sweeplab.data.task import DataSizes, Sizes
 from sweeplab.expressions import Expression
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model import accounting
-from sweeplab.model.attention import requirements
+from sweeplab.model.attention import SHAPE_REQUIREMENTS
 from sweeplab.model.shape import SETTLED, ModelShape, Requirement, settled
 from sweeplab.study.problems import Location
 from sweeplab.study.search import Derived, Divisors, SearchSpec, needs
@@ -143,7 +143,7 @@ def rules(spec: StudySpec, sizes: Sizes) -> list[Rule]:
             every.append(_derived_rule(name, entry))
         elif isinstance(entry, Divisors):
             every.append(_divisors_rule(name, entry))
-    for shape in requirements():
+    for shape in SHAPE_REQUIREMENTS:
         every.append(Rule(shape.text, spec.place(*shape.names), frozenset(shape.names), _shape_meets(shape)))
     if spec.place("head_dim") == NOWHERE:
         every.append(_expression_rule("n_embd % n_head == 0", spec.place("n_head", "n_embd")))

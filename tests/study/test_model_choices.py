@@ -8,7 +8,7 @@ from tiny_study import problem_of
 from tiny_study import study_of_parts as study
 
 from sweeplab.hyperparameters import AUTO
-from sweeplab.model.attention import requirements
+from sweeplab.model.attention import SHAPE_REQUIREMENTS
 from sweeplab.model.shape import SETTLED
 from sweeplab.study.space import Cell, Space, cells
 
@@ -76,7 +76,7 @@ def test_what_cannot_be_is_said_with_the_reason(case: str) -> None:
 
 def test_every_requirement_is_tried_here() -> None:
     said = [reason for _, reason in IMPOSSIBLE.values()]
-    assert all(any(reason in each.text for reason in said) for each in requirements())
+    assert all(any(reason in each.text for reason in said) for each in SHAPE_REQUIREMENTS)
 
 
 def test_an_impossible_cell_is_left_out_with_its_reason() -> None:
