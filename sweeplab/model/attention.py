@@ -422,7 +422,9 @@ ATTENTION: dict[str, AttentionKind] = {
 }
 
 
-KNOWN_KINDS = "attention must be full or local: strided and linear are removed, and their runs are shown from their records"
+KNOWN_KINDS = (
+    "attention must be full or local: strided and linear are removed, their runs are shown from their records"
+)
 # All conditions on a model's shape.
 SHAPE_REQUIREMENTS = (
     *GENERAL,
