@@ -48,7 +48,7 @@ def test_longer_sequences_are_read_as_they_are(positions: str, longer, tokens) -
         logits = model.logits(weights, batch)[0]
         losses = torch.nn.functional.cross_entropy(logits, batch.targets.flatten(), reduction="none")
         total += losses.view(-1, 64).double().sum(dim=0)
-    np.testing.assert_allclose(found.by_position, total / found.counts, rtol=1e-5)
+    np.testing.assert_allclose(found.by_position, total.numpy() / found.counts, rtol=1e-5)
     # A causal model finds the first tokens of a longer sequence as it would those of its own length.
     short = losses_at(model, weights, tokens, values.replace(block_size=64), 1)
     np.testing.assert_array_equal(short.by_position[:16], found.by_position[:16])
