@@ -209,8 +209,7 @@ class TrainStep:
         norms = gradient_norms(gradient)
         clip_(gradient, norms, columns["limit"].float())
         state = {name: rows[name] for name in self.optimizer.buffers()}
-        rates = Rates(*(columns[name] for name in Rates._fields))
-        self.optimizer.update_(rows["weights"], gradient, state, rates)
+        self.optimizer.update_(rows["weights"], gradient, state, Rates.of(columns))
         if "mean" in rows:
             average_(rows["mean"], rows["weights"], columns["decay"].float())
         if finite is not None and before is not None:
