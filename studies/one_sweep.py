@@ -32,7 +32,7 @@ RATES = [1e-6, 1e-3, 1e-2]
 
 
 def key(purpose: str, seed: int = 0) -> int:
-    """Return the key of a run's random numbers. (data/generators.py)"""
+    """Return the key of a run's random numbers. (data/batches.py)"""
     return int.from_bytes(hashlib.sha256(f"{purpose}:{seed}".encode()).digest()[:8], "big") >> 1
 
 

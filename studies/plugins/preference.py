@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sweeplab.data.batches import NO_TARGET, Batch, Ids
+from sweeplab.data.batches import NO_TARGET, Batch, Ids, RandomStream
 from sweeplab.data.corpora import Pair, Targets
-from sweeplab.data.generators import RandomStream
 from sweeplab.data.objectives import PairsObjective
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.plugins import hyperparameter, metric, objective, pairs

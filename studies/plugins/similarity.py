@@ -22,9 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sweeplab.data.batches import NO_TARGET, Batch, Ids, Pairs
+from sweeplab.data.batches import NO_TARGET, Batch, Ids, Pairs, RandomStream
 from sweeplab.data.corpora import Pair, Targets
-from sweeplab.data.generators import RandomStream
 from sweeplab.data.objectives import Classification
 from sweeplab.data.prompts import BOS, EOS, PAD
 from sweeplab.hyperparameters import Hyperparameters

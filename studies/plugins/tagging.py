@@ -20,10 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sweeplab.data.batches import NO_TARGET, Batch, Ids, Pairs
+from sweeplab.data.batches import NO_TARGET, Batch, Ids, Pairs, RandomStream
 from sweeplab.data.corpora import Pair, Targets
 from sweeplab.data.corpora.base import document
-from sweeplab.data.generators import RandomStream
 from sweeplab.data.objectives import Classification
 from sweeplab.data.prompts import label
 from sweeplab.errors import BadInput

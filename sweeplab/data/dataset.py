@@ -29,7 +29,7 @@ from sweeplab.data.corpora import CORPORA
 from sweeplab.data.corpora.base import Encoded, Files, Texts
 from sweeplab.data.corpora.large import LargeText, is_large
 from sweeplab.data.objectives import OBJECTIVES, check_fits, evaluated_on, make_objective
-from sweeplab.data.readers.source import (
+from sweeplab.data.source import (
     WHOLE,
     Source,
     checked,

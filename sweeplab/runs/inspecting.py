@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeplab.data.batches import Batch
-from sweeplab.data.generators import generator_key
+from sweeplab.data.batches import Batch, generator_key
 from sweeplab.data.objectives import check_fits, make_objective, objective_of, wholly
 from sweeplab.data.prompts import check_room
 from sweeplab.errors import BadInput, Problem

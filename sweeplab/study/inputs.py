@@ -19,7 +19,7 @@ from sweeplab.data.corpora import CORPORA
 from sweeplab.data.corpora.splits import MOST_OVERLAP, WINDOW
 from sweeplab.data.dataset import Dataset, WrongVocabulary, prepare
 from sweeplab.data.objectives import SETTINGS, n_special, objective_of, special_tokens
-from sweeplab.data.readers.source import Source
+from sweeplab.data.source import Source
 from sweeplab.data.tokenizers import Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole

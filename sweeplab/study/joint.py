@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
-from sweeplab.data.generators import generator_key
+from sweeplab.data.batches import generator_key
 from sweeplab.laws.surrogate import (
     MOST_FITTED,
     MOST_ROWS,

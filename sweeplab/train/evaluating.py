@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from sweeplab.data.batches import NO_TARGET, Batch, Split, changed
-from sweeplab.data.generators import generator_key
+from sweeplab.data.batches import NO_TARGET, Batch, Split, changed, generator_key
 from sweeplab.data.objectives import make_objective, objective_of
 from sweeplab.data.objectives.base import Objective, rows_together
 from sweeplab.data.objectives.tokens import Span

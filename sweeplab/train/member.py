@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
-from sweeplab.data.generators import generator_key
+from sweeplab.data.batches import generator_key
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.train.optimizers import Rates
 from sweeplab.train.run import TrainingRun, dropout_rates, train_tokens

@@ -22,8 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sweeplab.data.batches import Batch, Split, changed, stacked
-from sweeplab.data.generators import generator_key
+from sweeplab.data.batches import Batch, Split, changed, generator_key, stacked
 from sweeplab.data.objectives import make_objective
 from sweeplab.files import cache_folder, unsafe
 from sweeplab.hyperparameters import TRANSFORMER, Hyperparameters

@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeplab.data.batches import NO_TARGET, Batch
-from sweeplab.data.generators import RandomStream, generator_key
+from sweeplab.data.batches import NO_TARGET, Batch, RandomStream, generator_key
 from sweeplab.data.objectives.base import STRETCH
 from sweeplab.data.objectives.tokens import NextToken
 from sweeplab.hyperparameters import Hyperparameters

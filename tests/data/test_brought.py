@@ -12,11 +12,11 @@ import psutil
 import pytest
 from data.brought import DOCUMENTS, IDS, TABLES, TEXT, TEXTS, arrow, broken, meta, npy, zst
 
+from sweeplab.data import content
 from sweeplab.data.corpora import CORPORA, large
 from sweeplab.data.dataset import Dataset
-from sweeplab.data.readers import content
-from sweeplab.data.readers.formats import Reading
-from sweeplab.data.readers.source import checked, plain_pickle, token_files, token_splits, vocabulary_of
+from sweeplab.data.formats import Reading
+from sweeplab.data.source import checked, plain_pickle, token_files, token_splits, vocabulary_of
 from sweeplab.data.tokenizers.library import tokenizer_in
 from sweeplab.errors import BadInput
 from sweeplab.study.file.reading import read_plain

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from sweeplab.data import content
 from sweeplab.data.corpora import CORPORA, Corpus, Texts, download
 from sweeplab.data.corpora.base import user_files
-from sweeplab.data.readers import content
-from sweeplab.data.readers.formats import Reading
+from sweeplab.data.formats import Reading
 from sweeplab.errors import BadInput
 
 ALWAYS_THERE = ("python-docs", "python-source", "python-docstrings", "copy", "reverse", "sort", "addition")

@@ -13,8 +13,7 @@ import optuna
 import torch
 from references.plain_gpt import PlainGPT
 
-from sweeplab.data.batches import Batch
-from sweeplab.data.generators import generator_key
+from sweeplab.data.batches import Batch, generator_key
 from sweeplab.data.objectives import make_objective
 from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape

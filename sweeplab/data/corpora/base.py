@@ -22,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.data.batches import DataKind
+from sweeplab.data.content import document as document
+from sweeplab.data.content import user_files as user_files
 from sweeplab.data.corpora.splits import (
     BETWEEN_DOCUMENTS,
     TENTHS,
@@ -30,9 +32,7 @@ from sweeplab.data.corpora.splits import (
     overlaps,
     without_near_duplicates,
 )
-from sweeplab.data.readers.content import document as document
-from sweeplab.data.readers.content import user_files as user_files
-from sweeplab.data.readers.formats import Reading, documents
+from sweeplab.data.formats import Reading, documents
 from sweeplab.data.tokenizers import Tokenizer
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import cache_folder, make_folder, read_bytes, write_whole

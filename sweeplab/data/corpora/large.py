@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from sweeplab.data.corpora.base import AnyCorpus, Corpus, Encoded, Files
 from sweeplab.data.corpora.splits import BETWEEN_DOCUMENTS, TENTHS, dealt, kept_of, sampled, share_of
-from sweeplab.data.readers.formats import Document, Reading, documents
-from sweeplab.data.readers.source import size_of
+from sweeplab.data.formats import Document, Reading, documents
+from sweeplab.data.source import size_of
 from sweeplab.data.tokenizers import Tokenizer
 from sweeplab.errors import BadInput
 from sweeplab.files import opened

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from sweeplab.data.batches import DataKind
+from sweeplab.data.batches import DataKind, RandomStream, generator_key
 from sweeplab.data.corpora.base import (
     TEXTS,
     AnyCorpus,
@@ -28,8 +28,7 @@ from sweeplab.data.corpora.base import (
     user_files,
 )
 from sweeplab.data.corpora.splits import TENTHS
-from sweeplab.data.generators import RandomStream, generator_key
-from sweeplab.data.readers.formats import FIELDS, Reading, format_of, named_rows
+from sweeplab.data.formats import FIELDS, Reading, format_of, named_rows
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed, several
 

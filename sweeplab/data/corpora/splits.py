@@ -11,7 +11,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.data.generators import RandomStream, generator_key
+from sweeplab.data.batches import RandomStream, generator_key
 
 # Tenths of the corpus: a tenth of a small corpus is enough for an evaluation of 20,000 targets, and a test split of
 # the same size is as precise.

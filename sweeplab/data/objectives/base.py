@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sweeplab.data.batches import NO_TARGET, Batch, DataKind, Ids
-from sweeplab.data.generators import RandomStream, generator_key
+from sweeplab.data.batches import NO_TARGET, Batch, DataKind, Ids, RandomStream, generator_key
 from sweeplab.data.prompts import Prompt, SpecialTokens
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import several

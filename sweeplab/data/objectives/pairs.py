@@ -21,8 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.data.batches import NO_TARGET, Batch, DataKind, Ids, Pairs
-from sweeplab.data.generators import RandomStream
+from sweeplab.data.batches import NO_TARGET, Batch, DataKind, Ids, Pairs, RandomStream
 from sweeplab.data.objectives.base import Objective, Pieces, spread_items
 from sweeplab.data.prompts import BOS, EOS, HOLE, MASK, PAD, Prompt, SpecialTokens, check_room, label
 from sweeplab.errors import BadInput, Problem

@@ -9,8 +9,7 @@ from typing import NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.data.batches import NO_TARGET, Batch, Ids
-from sweeplab.data.generators import RandomStream, generator_key
+from sweeplab.data.batches import NO_TARGET, Batch, Ids, RandomStream, generator_key
 from sweeplab.data.objectives.base import OwnIds, Pieces, TextObjective, rows_together, spread, spread_items
 from sweeplab.data.prompts import (
     BOS,

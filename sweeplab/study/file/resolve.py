@@ -133,7 +133,7 @@ def _lay_data_under(document: dict[str, Any], source: SourceMap) -> None:
     named = {key: data[key] for key in DATA_FILES if isinstance(data.get(key), str)}
     if not named:
         return
-    from sweeplab.data.readers.source import Source, guessed
+    from sweeplab.data.source import Source, guessed
 
     fields, format = data.get("field") or [], data.get("format")
     if not isinstance(fields, list):

@@ -106,7 +106,7 @@ track: {{checkpoints: best}}  # best | last | all | none
 
 def section_of(place: str, folder: Path, **keys: Any) -> dict[str, Any]:
     """Return the section `data` of a study file in a folder, for a file, folder, glob, or files of tokens."""
-    from sweeplab.data.readers.source import NAMES, SUFFIXES
+    from sweeplab.data.source import NAMES, SUFFIXES
 
     check_is_path(place)
     path = Path(place)

@@ -33,7 +33,7 @@ from optuna.samplers import BaseSampler, TPESampler
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from sweeplab.data.generators import generator_key
+from sweeplab.data.batches import generator_key
 from sweeplab.lab.storage import PROMOTED, REPEATS, VOID
 from sweeplab.records.runs import RunState
 from sweeplab.study.algorithms import make_sampler, settled_sampler

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.data.readers.content import SAVED_SPLITS, user_files
-from sweeplab.data.readers.formats import PAIR_FIELDS, TEXT_FIELDS, Reading, format_of, named_rows
+from sweeplab.data.content import SAVED_SPLITS, user_files
+from sweeplab.data.formats import PAIR_FIELDS, TEXT_FIELDS, Reading, format_of, named_rows
 from sweeplab.data.tokenizers import CharTokenizer, IdsTokenizer, Tokenizer
 from sweeplab.data.tokenizers.base import LARGEST_VOCABULARY
 from sweeplab.data.tokenizers.library import tokenizer_in

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sweeplab.data.readers.content import (
+from sweeplab.data.content import (
     ALWAYS_BYTES,
     LONGEST_LINE,
     MOST_RATIO,

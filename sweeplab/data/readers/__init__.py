@@ -1,1 +1,0 @@
-"""What a user brings: files found, unpacked and decoded, as documents, rows or tokens; see `formats.FORMATS`."""
