@@ -349,9 +349,9 @@ def _spelled(head: Iterable[str], wanted: Wanted) -> tuple[str, ...]:
     names = [*head]
     spelled = {name.strip().lower(): name for name in reversed(names)} | {name: name for name in names}
     for fields in wanted:
-        found = [spelled.get(name) or spelled.get(name.lower(), "") for name in fields]
-        if all(found):
-            return tuple(found)
+        there = [spelled.get(name) or spelled.get(name.lower(), "") for name in fields]
+        if all(there):
+            return tuple(there)
     return ()
 
 

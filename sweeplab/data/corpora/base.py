@@ -304,9 +304,9 @@ def download(url: str, target: Path, sha256: str) -> Path:
                 content = response.read(MOST_BYTES)
         except http.client.HTTPException as error:
             raise OSError(f"the answer is not HTTP: {error!r}") from error
-        found = hashlib.sha256(content).hexdigest()
-        if found != sha256:
-            raise OSError(f"its sha256 is {found} but should be {sha256}")
+        digest = hashlib.sha256(content).hexdigest()
+        if digest != sha256:
+            raise OSError(f"its sha256 is {digest} but should be {sha256}")
         write_whole(target, content)
     return target
 

@@ -76,8 +76,8 @@ class PairCorpus(AnyCorpus):
         if self.targets.labels is None:
             return result
         trained, *held_out = (
-            {label for target in each[1::2] for label in self.targets.labels(target)}
-            for each in texts.values()
+            {label for target in split_texts[1::2] for label in self.targets.labels(target)}
+            for split_texts in texts.values()
         )
         new = sorted(set().union(*held_out) - trained)
         if not 2 <= len(trained | {*new}) <= MOST_LABELS:
