@@ -42,7 +42,7 @@ from sweeplab.train.run import row_flops, state_bytes, train_memory_bytes
 from sweeplab.train.schedule import patience_begins
 
 # How many points of a cell's space are sampled to estimate the share of valid trials and the model sizes.
-MOST_SAMPLES, FEWEST_SAMPLES = 128, 16
+MOST_SAMPLES, FEWEST_SAMPLES = 64, 16
 SAMPLES_IN_ALL = 9 * MOST_SAMPLES
 
 # On a CPU a step of a small model is mostly interpreter overhead, which a stack shares; a larger model fills

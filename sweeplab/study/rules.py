@@ -19,7 +19,8 @@ from sweeplab.study.problems import Location
 from sweeplab.study.search import Derived, Divisors, SearchSpec, needs
 from sweeplab.study.spec import NOWHERE, StudySpec
 from sweeplab.study.values import FACTS, LENGTHS_OF, Facts
-from sweeplab.train.run import REQUIREMENTS, train_flops, train_tokens
+from sweeplab.train.run import REQUIREMENTS, row_lengths, train_flops, train_tokens
+from sweeplab.train.schedule import rows_seen
 
 Values = Mapping[str, Any]
 
@@ -42,8 +43,9 @@ def iterations(values: Hyperparameters, sizes: DataSizes) -> int:
         return sizes.iterations(values) or values.max_iters
     counted = {"total": accounting.n_params, "non_embedding": accounting.n_params_non_embedding}
     tokens = values.tokens_per_param * counted[values.params_counted](ModelShape.of(values))
+    rows = tokens / sum(row_lengths(values))
     most = TABLE["max_iters"].high or 1
-    return bisect_left(range(int(most) + 1), tokens, lo=1, key=lambda count: train_tokens(values, count))
+    return bisect_left(range(int(most) + 1), rows, lo=1, key=lambda count: rows_seen(values, count))
 
 
 # Caches the facts of the last values: each constraint asks for them in turn.
