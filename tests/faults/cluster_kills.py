@@ -1,12 +1,8 @@
 """Faults of a Ray cluster on real studies: nodes, actors and workers killed or stopped, one after another."""
 
-import random
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import psutil
 import ray_cluster
@@ -22,23 +18,23 @@ class RayStudy(kills.Study):
 
     KINDS = ("SIGKILL to an actor", "SIGKILL to a worker", "node lost, another joins", "SIGSTOP to a worker")
 
-    def __init__(self, folder: Path, dice: random.Random, server: Any, cluster: Any, left: list[str]) -> None:
+    def __init__(self, folder, dice, server, cluster, left):
         super().__init__(folder, folder / "lab", dice, server=server)
         self.cluster, self.left = cluster, left
         self.free_after = defaultdict[str, list[float]](list)
 
-    def start(self) -> None:
+    def start(self):
         """Start the study, or go on with it."""
         address = f"engine.address={self.cluster.address}"
         super().start("--engine", "ray", "-o", address, "-o", "engine.workers=3")
 
-    def workers(self) -> list[psutil.Process]:
+    def workers(self):
         """Return the worker processes, which are children of actors."""
         lab = str(self.folder.lab)
         listed = [(each, each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"])]
         return [each for each, words in listed if lab in words and "sweeplab.sweep.worker" in words]
 
-    def held(self) -> set[int]:
+    def held(self):
         """Return the processes that hold trials which nobody else may take."""
         store = open_store(self.folder)
         with store.storage.reading() as connection:
@@ -46,7 +42,7 @@ class RayStudy(kills.Study):
         store.storage.engine.dispose()
         return {lease.owner.pid for lease in leases if not lease.is_dead}
 
-    def befall(self) -> None:
+    def befall(self):
         """Let one fault befall a worker that holds a trial; wait until none of its trials is its own."""
         if not (self.left and self.n_points):
             return
@@ -58,7 +54,7 @@ class RayStudy(kills.Study):
         with suppress(psutil.Error):  # it has ended meanwhile
             actor = victim.parent()
             assert actor and "ray::" in " ".join(actor.cmdline())
-            faults: dict[str, Callable[[], object]] = {
+            faults = {
                 self.KINDS[0]: actor.kill,
                 self.KINDS[1]: victim.kill,
                 self.KINDS[2]: lambda: self._lose_node(actor),
@@ -72,7 +68,7 @@ class RayStudy(kills.Study):
             time.sleep(0.1)
         self.free_after[kind].append(time.monotonic() - began)
 
-    def _lose_node(self, actor: psutil.Process) -> None:
+    def _lose_node(self, actor):
         raylets = {each.pid for each in [actor, *actor.parents()]}
         for node in [*self.cluster.worker_nodes]:
             if any(each.process.pid in raylets for each in node.all_processes["raylet"]):

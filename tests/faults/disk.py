@@ -1,18 +1,16 @@
 """A small disk of its own that can be filled up: a tmpfs, which only root can mount."""
 
 import subprocess
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 
 class Disk:
     """A disk of its own: `fill` leaves no byte of it, `free` gives all of that back."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path, self._ballast = path, path / "ballast"
 
-    def fill(self) -> None:
+    def fill(self):
         with self._ballast.open("ab", buffering=0) as file:
             for size in (2**20, 2**12, 1):
                 try:
@@ -21,12 +19,12 @@ class Disk:
                 except OSError:
                     pass
 
-    def free(self) -> None:
+    def free(self):
         self._ballast.unlink(missing_ok=True)
 
 
 @contextmanager
-def mounted(place: Path) -> Iterator[Disk | None]:
+def mounted(place):
     """Mount a disk of 64 MB; None where that is not allowed."""
     place.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(place)]

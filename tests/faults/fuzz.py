@@ -19,11 +19,11 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ruamel.yaml import YAML
 
@@ -50,14 +50,14 @@ CELLS = [
     "", " ", "nan", "inf", "-inf", "-1", "0", "1e400", "1e-400", "1,5", "1.5%", "1.3B", "x", "é", '"', '"a\n',
     "\0", "\ud800", "9" * 8000, "9" * 8000 + "x", "1," * 4000, "a" * 5000, "=1+1", "1e5", "True", "2026-01-01",
 ]  # fmt: skip
-VALUES: list[Any] = [
+VALUES = [
     None, True, "", "a", "a" * 300, "\ud800", "\0", [], {}, [[]], [1, "a"], {"a": 1}, "auto", "gelu",
     -1, 0, 1, 2, 3, 1.5, 2**31, 2**63, 10**400, 1e308, -1e308, float("nan"), float("inf"), 65536, 1e-320,
 ]  # fmt: skip
 ODD = "{}[]:,-#&*!|>'\"%@` \t\r\u2028\x07\x85\ufeff\x00é\U0001f600"
 
 
-def of_lines(draw: Random, text: str, words: list[str], others: str) -> str:
+def of_lines(draw, text, words, others):
     """Return a text with one to four changes of lines, of values, of keys or of characters."""
     for _ in range(draw.choice([1, 1, 2, 4])):
         lines = text.splitlines() or [""]
@@ -87,7 +87,7 @@ def of_lines(draw: Random, text: str, words: list[str], others: str) -> str:
     return text
 
 
-def of_bytes(draw: Random, content: bytes) -> bytes:
+def of_bytes(draw, content):
     """Return bytes of which some are others, lacking, or there twice."""
     found = bytearray(content)
     for _ in range(draw.randint(1, 3)):
@@ -102,7 +102,7 @@ def of_bytes(draw: Random, content: bytes) -> bytes:
     return bytes(found)
 
 
-def of_json(draw: Random, held: Any) -> Any:
+def of_json(draw, held):
     """Change one value somewhere in a JSON document, in its place; return the document."""
     holder, name = None, None
     value = held
@@ -168,7 +168,7 @@ panels:
 """
 
 
-def write_text(draw: Random, file: Path, *texts: str, words: list[str] = WORDS) -> None:
+def write_text(draw, file, *texts, words=WORDS):
     """Write one of the texts with changes; with WORDS it may also be changed as the document of YAML that it is."""
     text = draw.choice(texts)
     if words is WORDS and draw.random() < 0.6:  # JSON is a part of YAML
@@ -182,7 +182,7 @@ def write_text(draw: Random, file: Path, *texts: str, words: list[str] = WORDS) 
     file.write_bytes(of_bytes(draw, content) if draw.random() < 0.1 else content)
 
 
-def study(draw: Random, folder: Path) -> Read:
+def study(draw, folder):
     from sweeplab.study.file.reading import read_study
     from sweeplab.sweep.planning import make_plan
 
@@ -190,7 +190,7 @@ def study(draw: Random, folder: Path) -> Read:
     return lambda: make_plan(read_study(folder / "study.yaml"), folder / "lab")
 
 
-def table(draw: Random, folder: Path) -> Read:
+def table(draw, folder):
     from sweeplab.cli.laws import read_source
     from sweeplab.laws.assessment import assess, law_for
 
@@ -203,7 +203,7 @@ def table(draw: Random, folder: Path) -> Read:
     texts = ["\n".join(map(separator.join, rows)) + "\n" for separator in ",;\t "]
     write_text(draw, folder / "table.csv", *texts, words=CELLS)
 
-    def read() -> None:
+    def read():
         points = read_source(str(folder / "table.csv"), None, None, folder / "lab").points
         if draw.random() < 0.02:  # a fit takes as long as many readings
             assess(points, law_for(points, "power-n"))
@@ -211,14 +211,14 @@ def table(draw: Random, folder: Path) -> Read:
     return read
 
 
-def dashboard(draw: Random, folder: Path) -> Read:
+def dashboard(draw, folder):
     from sweeplab.report.panels.base import read_dashboard
 
     write_text(draw, folder / "dashboard.yaml", DASHBOARD)
     return lambda: read_dashboard(folder / "dashboard.yaml")
 
 
-def imported(draw: Random, folder: Path) -> Read:
+def imported(draw, folder):
     """Change a folder of the package transformers with a small model, which is made once."""
     from hf.models import BASES, run_of, small
 
@@ -252,7 +252,7 @@ def imported(draw: Random, folder: Path) -> Read:
     return lambda: import_hf(source, name="imported", force=True, lab=folder / "lab")
 
 
-def _change_tensors(draw: Random, file: Path) -> None:
+def _change_tensors(draw, file):
     """Change a file of tensors: its bytes, or in its header names, types, sizes and places."""
     content = file.read_bytes()
     size = struct.unpack("<Q", content[:8])[0]
@@ -281,7 +281,7 @@ def _change_tensors(draw: Random, file: Path) -> None:
 
 
 # Each writes a case into a folder, and returns what reads it or raises BadInput.
-KINDS: dict[str, Callable[[Random, Path], Read]] = {
+KINDS = {
     "study": study,
     "table": table,
     "dashboard": dashboard,
@@ -301,7 +301,7 @@ class Tried(NamedTuple):
     seconds: float
 
 
-def tried(kind: str, seed: int, case: int, folder: Path) -> Tried:
+def tried(kind, seed, case, folder):
     """Write and read one case in a folder."""
     from sweeplab.errors import BadInput
 
@@ -324,10 +324,10 @@ def tried(kind: str, seed: int, case: int, folder: Path) -> Tried:
 
 
 @contextmanager
-def _bounded() -> Iterator[None]:
+def _bounded():
     """Let what runs within this take MOST_SECONDS of the processor and MOST_BYTES more memory, or raise an error."""
 
-    def end(_number: int, _frame: object) -> None:
+    def end(_number, _frame):
         raise TimeoutError(f"more than {MOST_SECONDS:g} s")
 
     here = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE if sys.platform == "linux" else 0
@@ -344,7 +344,7 @@ def _bounded() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=0)

@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -25,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import psutil
 from benchmarks.setting import print_table, setting
-from faults.disk import Disk, mounted
-from postgres_server import IS_INSTALLED, Server, started
+from faults.disk import mounted
+from postgres_server import IS_INSTALLED, started
 from terminal import heeds_hangups
 from tracked import Tracked
 
@@ -57,22 +56,22 @@ class Study:
 
     def __init__(
         self,
-        folder: Path,
-        lab: Path,
-        dice: random.Random,
-        disk: Disk | None = None,
-        server: Server | None = None,
-        text: str = STUDY,
-    ) -> None:
+        folder,
+        lab,
+        dice,
+        disk=None,
+        server=None,
+        text=STUDY,
+    ):
         self.place, self.folder, self.dice = folder, StudyFolder(lab, "killed"), dice
         self.disk, self.server = disk, server
         self.said = folder / "said.txt"
-        self.counts: Counter[str] = Counter()
-        self._stopped: list[tuple[float, psutil.Process]] = []
+        self.counts = Counter()
+        self._stopped = []
         self._full_until = 0.0
         (folder / "killed.yaml").write_text(text)
 
-    def start(self, *more: str) -> None:
+    def start(self, *more):
         """Start the study, or go on with it, in a process group of its own."""
         words = ["study", "run", "killed.yaml", "--lab", str(self.folder.lab), *more]
         known = os.environ | {"OMP_NUM_THREADS": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
@@ -83,12 +82,12 @@ class Study:
             self.process = subprocess.Popen(command, cwd=self.place, env=known, **own)
 
     @property
-    def n_points(self) -> int:
+    def n_points(self):
         """Return how many points all curves have."""
         files = self.folder.path.glob("runs/*/*/points.jsonl")
         return sum(file.read_bytes().count(b"\n") for file in files)
 
-    def workers(self) -> list[psutil.Process]:
+    def workers(self):
         """Return the worker processes."""
         with suppress(psutil.Error):
             children = psutil.Process(self.process.pid).children()
@@ -97,14 +96,14 @@ class Study:
             ]
         return []
 
-    def pass_time(self, is_over: Callable[[], bool]) -> bool:
+    def pass_time(self, is_over):
         """Wait until something is so; wake up what was stopped in the meantime. Say whether the study still runs."""
         while not is_over() and self.process.poll() is None:
             self._undo(time.monotonic())
             time.sleep(0.05)
         return self.process.poll() is None
 
-    def _undo(self, now: float) -> None:
+    def _undo(self, now):
         for until, process in [*self._stopped]:
             if now >= until:
                 self._stopped.remove((until, process))
@@ -113,9 +112,9 @@ class Study:
         if self.disk and now >= self._full_until:
             self.disk.free()
 
-    def befall(self) -> None:
+    def befall(self):
         """Let one fault befall the study, as the dice say."""
-        faults: dict[str, Callable[[], object]] = {"SIGKILL to the supervisor": self.process.kill}
+        faults = {"SIGKILL to the supervisor": self.process.kill}
         faults["bits flipped in snapshots"] = self._flip
         for sent in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
             faults[f"{sent.name} to all"] = partial(os.killpg, self.process.pid, sent)
@@ -133,16 +132,16 @@ class Study:
             faults[kind]()
         self.counts[kind] += 1
 
-    def _stop(self, worker: psutil.Process, seconds: float = LEASE_SECONDS + 5) -> None:
+    def _stop(self, worker, seconds=LEASE_SECONDS + 5):
         worker.suspend()
         self._stopped.append((time.monotonic() + seconds, worker))
 
-    def _fill(self) -> None:
+    def _fill(self):
         assert self.disk
         self.disk.fill()
         self._full_until = time.monotonic() + FULL_SECONDS
 
-    def _flip(self) -> None:
+    def _flip(self):
         """Kill all, and flip a bit of the latest snapshot of each run."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -153,7 +152,7 @@ class Study:
                 content[self.dice.randrange(len(content))] ^= 1 << self.dice.randrange(8)
                 file.write_bytes(content)
 
-    def run(self, n_faults: int) -> None:
+    def run(self, n_faults):
         """Run the study to its end, through at most so many faults."""
         for _ in range(MOST_STARTS):
             self.start()
@@ -173,7 +172,7 @@ class Study:
             with suppress(psutil.Error):
                 process.kill()
 
-    def problems(self, expected: dict[int, object]) -> Iterator[str]:
+    def problems(self, expected):
         """Yield what is not as it should be now that the study has ended."""
         if self.process.returncode != 0:
             yield f"did not end: exit code {self.process.returncode}"
@@ -203,14 +202,14 @@ class Study:
                 yield f"trial {run.trial} in MLflow is {run.state} with points at {steps}"
 
 
-def curve(run: object) -> tuple[object, ...]:
+def curve(run):
     """Return what no fault may change of a run."""
     end = run.read_end()  # type: ignore[attr-defined]
     points = [(each.iteration, each.val_loss, each.train_loss) for each in run.points()]  # type: ignore[attr-defined]
     return points, end and str(end.state), end and end.value
 
 
-def undisturbed(root: Path) -> dict[int, object]:
+def undisturbed(root):
     """Return what the runs of a study come to that nothing befalls."""
     whole = Study(root, root / "lab", random.Random(0))
     whole.run(0)
@@ -219,7 +218,7 @@ def undisturbed(root: Path) -> dict[int, object]:
     return found
 
 
-def main(n_faults: int, seed: int) -> int:
+def main(n_faults, seed):
     print(setting(), f"seed {seed}", flush=True)
     dice, counts, n_studies, wrong = random.Random(seed), Counter[str](), 0, list[str]()
     with ExitStack() as stack:

@@ -13,12 +13,9 @@ import random
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import psutil
@@ -32,7 +29,7 @@ from sweeplab.study.search import Range
 from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, DataSpec, StudySpec
 from sweeplab.sweep.trials import sharing
-from sweeplab.sweep.trials.sharing import LEASE_SECONDS, Claim, LeaseLost, Owner, Report
+from sweeplab.sweep.trials.sharing import LEASE_SECONDS, LeaseLost, Owner, Report
 from sweeplab.sweep.trials.store import Store
 
 VOCAB_SIZE, N_REPORTS, STACK = 103, 4, 3
@@ -45,7 +42,7 @@ class Killed(BaseException):
     """Say that a worker's process is no more."""
 
 
-def study(trials_per_cell: int, promotes: bool) -> StudySpec:
+def study(trials_per_cell, promotes):
     """Return a study whose pruner promotes all that it pruned in the end, or another one."""
     pruner = Pruner(type="median", options={"n_startup_trials": 3})
     if promotes:
@@ -62,17 +59,17 @@ def study(trials_per_cell: int, promotes: bool) -> StudySpec:
     )
 
 
-def value_at(learning_rate: float, iteration: int) -> float:
+def value_at(learning_rate, iteration):
     return 4.0 - iteration * (learning_rate % 1e-3)
 
 
 @cache
-def _this_process() -> Owner:
+def _this_process():
     return Owner.of_this_process()
 
 
 @cache
-def _gone() -> int:
+def _gone():
     """Return the number of no process."""
     return next(each for each in range(400_000, 500_000) if not psutil.pid_exists(each))
 
@@ -92,24 +89,22 @@ class Stores:
     Tables take longer to make than a small study to run. `befall` is what each store's statements and commits call.
     """
 
-    def __init__(
-        self, folder: Path, n_workers: int = 4, trials_per_cell: int = 40, promotes: bool = False
-    ) -> None:
+    def __init__(self, folder, n_workers=4, trials_per_cell=40, promotes=False):
         self.place, self.trials_per_cell, self.promotes = folder / "trials.db", trials_per_cell, promotes
-        self.befall: list[Callable[[sql.Connection | None], None]] = [lambda _: None] * n_workers
+        self.befall = [lambda _: None] * n_workers
         self.all = [self._open(index) for index in range(n_workers)]
         for store in self.all:
             store.storage.engine.dispose()
         self._empty = self.place.read_bytes()
 
-    def _open(self, index: int) -> Store:
+    def _open(self, index):
         spec = study(self.trials_per_cell, self.promotes)
         store = Store.create(spec, cells(spec, VOCAB_SIZE)[0], VOCAB_SIZE, f"sqlite:///{self.place}")
         store.availability.limit = 1e9
         engine = store.storage.engine
 
         # The database's clock stands still: time passes by moving the leases, however long this process takes.
-        def stop_clock(connection: Any, _: object) -> None:
+        def stop_clock(connection, _):
             connection.create_function("julianday", 1, lambda _: 2440587.5)
 
         sql.event.listen(engine, "connect", stop_clock)
@@ -118,7 +113,7 @@ class Stores:
         sql.event.listen(engine, "commit", lambda connection: self.befall[index](connection))
         return store
 
-    def begin(self) -> None:
+    def begin(self):
         """Put the empty database in the place of the last study's."""
         for store in self.all:
             store.storage.engine.dispose()
@@ -130,11 +125,11 @@ class Stores:
 class Worker:
     """One process: a real store, and a stack of pretended runs."""
 
-    def __init__(self, world: World, store: Store) -> None:
+    def __init__(self, world, store):
         self.world, self.store = world, store
         self.start()
 
-    def start(self) -> None:
+    def start(self):
         """Start a new process in the place of one that is dead: on this machine, or on another."""
         # What the dead one's transaction had done is undone, as SQLite does; its connection is as good as a new one.
         self.store.storage._forget()
@@ -146,12 +141,12 @@ class Worker:
         owner = replace(_this_process(), unique=f"{self.world.chance.getrandbits(32):08x}")
         elsewhere = Owner(f"machine {self.world.chance.random()}", 1, 0.0, owner.unique)
         self.store.leases.owner = self.world.chance.choice([owner, elsewhere])
-        self.claims: list[Claim] = []
-        self.at: dict[int, int] = {}
+        self.claims = []
+        self.at = {}
         self.wakes = self.renewed = self.world.now
         self.until_death, self.lost_until = self.world.next_death(), 0.0
 
-    def befall(self, commits: sql.Connection | None) -> None:
+    def befall(self, commits):
         """Let what the seed says happen to the process before a statement, or at a commit."""
         if self.world.is_quiet:
             return
@@ -165,7 +160,7 @@ class Worker:
             commits.connection.dbapi_connection.execute("COMMIT")
             raise lost
 
-    def step(self) -> bool:
+    def step(self):
         """Do what a worker does between two evaluations; say whether it had anything to do."""
         chance, world = self.world.chance, self.world
         if not world.is_quiet:
@@ -190,7 +185,7 @@ class Worker:
             self.start()
         return True
 
-    def _claim(self) -> bool:
+    def _claim(self):
         new = self.store.claim_many(STACK - len(self.claims))
         for claim in new:
             ends = self.world.disk.ends
@@ -210,7 +205,7 @@ class Worker:
                 self.at[claim.trial_id] = at
         return bool(new)
 
-    def _evaluate(self) -> None:
+    def _evaluate(self):
         reports = []
         for claim in self.claims:
             self.at[claim.trial_id] += 10
@@ -235,14 +230,14 @@ class Worker:
                 self._tell(claim, written)
                 self._forget(claim)
 
-    def _take_back_end(self, claim: Claim) -> None:
+    def _take_back_end(self, claim):
         """Remove the end with which a trial was pruned that is promoted."""
         if claim.promoted is not None and claim.trial_id in self.world.disk.ends:
             outcome, _, at = self.world.disk.ends[claim.trial_id]
             if outcome is RunState.PRUNED and at <= claim.promoted:
                 del self.world.disk.ends[claim.trial_id]
 
-    def _tell(self, claim: Claim, end: tuple[RunState, float, int]) -> None:
+    def _tell(self, claim, end):
         """Tell the storage what the files say, as the next worker does where this one dies before it."""
         outcome, value, _ = end
         totals = {"wall_seconds": self.world.chance.random(), "train_flops": 1.0}
@@ -252,7 +247,7 @@ class Worker:
             return
         self.world.disk.told[claim.trial_id] += 1
 
-    def _forget(self, claim: Claim) -> None:
+    def _forget(self, claim):
         self.claims.remove(claim)
         del self.at[claim.trial_id]
 
@@ -260,7 +255,7 @@ class Worker:
 class World:
     """A study, its workers, a clock, and chance; a process comes to `mean_life` statements and commits in the mean."""
 
-    def __init__(self, seed: int, stores: Stores, mean_life: float = 25) -> None:
+    def __init__(self, seed, stores, mean_life=25):
         self.chance, self.now, self.disk = random.Random(seed), 0.0, Disk()
         self.n_workers, self.trials_per_cell = len(stores.all), stores.trials_per_cell
         self.promotes = stores.promotes
@@ -272,16 +267,16 @@ class World:
         self.is_quiet = False
         self._clock = sqlite3.connect(stores.place, isolation_level=None, timeout=60)
 
-    def next_death(self) -> float:
+    def next_death(self):
         """Return after how many statements and commits the next process dies."""
         return self.chance.expovariate(1 / self._mean_life)
 
-    def advance(self, seconds: float) -> None:
+    def advance(self, seconds):
         """Let time pass."""
         self.now += seconds
         self._clock.execute("UPDATE sweeplab_lease SET expires = expires - ?", [seconds])
 
-    def run(self) -> None:
+    def run(self):
         """Run the study to its end, and check it."""
 
         with closing(self._clock), mock.patch.object(time, "sleep", self.advance):
@@ -297,7 +292,7 @@ class World:
                         break
             self._check()
 
-    def _step(self, worker: Worker) -> bool:
+    def _step(self, worker):
         try:
             return worker.step()
         except Killed:
@@ -306,7 +301,7 @@ class World:
             worker.start()
             return True
 
-    def pass_by(self, stopped: Worker) -> None:
+    def pass_by(self, stopped):
         """Now and then stop a worker in the middle of an ending, while others go on for longer than its lease."""
         if self.is_quiet or stopped.wakes > self.now or self.chance.random() > 0.05:
             return
@@ -318,7 +313,7 @@ class World:
                 self.advance(1.0)
         stopped.wakes = self.now
 
-    def _bury(self, worker: Worker) -> None:
+    def _bury(self, worker):
         """Let a dead process of this machine be known as such: in truth it is this one."""
         owner = worker.store.leases.owner
         if owner.is_here:
@@ -326,7 +321,7 @@ class World:
             update = "UPDATE sweeplab_lease SET owner = ? WHERE owner = ?"
             self._clock.execute(update, [str(buried), str(owner)])
 
-    def _is_done(self, worker: Worker) -> bool:
+    def _is_done(self, worker):
         """Say whether the study is at its end, by a worker that had nothing to do; nothing befalls the last ones."""
         self.is_quiet = True
         try:
@@ -334,7 +329,7 @@ class World:
         finally:
             self.is_quiet = False
 
-    def _check(self) -> None:
+    def _check(self):
         self.is_quiet = True
         store = self.workers[0].store
         store.storage._forget()
@@ -358,5 +353,5 @@ class World:
                 rate, reported = trial.params["learning_rate"], {*trial.intermediate_values}
                 known = {each: value_at(rate, each) for each in {*range(10, at + 1, 10)} | reported}
                 assert trial.intermediate_values == known, "every report, and nothing of another trial"
-        query: Callable[[str], Any] = self._clock.execute
+        query = self._clock.execute
         assert query("SELECT count(*) FROM sweeplab_lease").fetchone() == (0,), "no lease is left"

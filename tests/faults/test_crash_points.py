@@ -12,10 +12,8 @@ import os
 import shutil
 import stat
 import warnings
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sql
@@ -27,16 +25,13 @@ from sweeplab.lab.identity import write_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
 from sweeplab.study.inputs import describe_data
-from sweeplab.study.spec import Budget, StudySpec
+from sweeplab.study.spec import Budget
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.supervisor import run_study
-from sweeplab.sweep.trials.store import Store
 from sweeplab.train.checkpoint import read_checkpoint
 
-# The default suite lets a worker die at one point in 30, a supervisor, which takes seconds, at one in 150; the slow
-# suite at one in 5 and 40. SWEEPLAB_TEST_STRIDE=1 has all points of both.
-STRIDE, SUPERVISORS_STRIDE = 30, 150
-SLOW_STRIDE, SUPERVISORS_SLOW_STRIDE = (int(os.environ.get("SWEEPLAB_TEST_STRIDE", each)) for each in (5, 40))
+# A worker dies at one point in 5, a supervisor, which takes seconds, at one in 40; SWEEPLAB_TEST_STRIDE=1 has all.
+STRIDE, SUPERVISORS_STRIDE = (int(os.environ.get("SWEEPLAB_TEST_STRIDE", each)) for each in (5, 40))
 # A supervisor comes past more than so many.
 FEWEST_POINTS = 100
 
@@ -45,28 +40,28 @@ class Killed(BaseException):
     """Say that the process is no more."""
 
 
-def raise_killed() -> None:
+def raise_killed():
     raise Killed
 
 
 class Points:
     """Counts the points, and lets the process die at one of them; a dead one comes past no other."""
 
-    def __init__(self, dies_at: int | None = None, die: Callable[[], None] = raise_killed) -> None:
+    def __init__(self, dies_at=None, die=raise_killed):
         self.n, self._dies_at, self._die, self.is_dead = 0, dies_at, die, False
 
-    def __call__(self, *_: object) -> None:
+    def __call__(self, *_):
         self.n += 1
         self.is_dead |= self.n == self._dies_at
         if self.is_dead:
             self._die()
 
     @contextmanager
-    def watched(self, engine: sql.Engine | type[sql.Engine]) -> Iterator[None]:
+    def watched(self, engine):
         sync = os.fsync
 
-        def before(function: Any) -> Any:
-            def called(*given: Any, **named: Any) -> Any:
+        def before(function):
+            def called(*given, **named):
                 if function is sync and self.n + 1 == self._dies_at:
                     cut(given[0])
                 self()
@@ -88,20 +83,20 @@ class Points:
                 for event, hear in events.items():
                     sql.event.remove(engine, event, hear)
 
-    def _execute(self, *said: Any) -> None:
+    def _execute(self, *said):
         """Come past a statement that writes: a death before one that reads leaves what a death after it does."""
         if said[2].lstrip()[:6].upper() in ("INSERT", "UPDATE", "DELETE"):
             self()
 
 
-def cut(descriptor: int) -> None:
+def cut(descriptor):
     """Cut a file in half, as a death may that nothing of it was fsynced before."""
     about = os.fstat(descriptor)
     if stat.S_ISREG(about.st_mode):
         os.ftruncate(descriptor, about.st_size // 2)
 
 
-def run(spec: StudySpec, folder: StudyFolder, store: Store, dataset: Any, points: Points) -> None:
+def run(spec, folder, store, dataset, points):
     with points.watched(store.storage.engine):
         try:
             Loop(spec, store, dataset, folder).run()
@@ -113,7 +108,7 @@ def run(spec: StudySpec, folder: StudyFolder, store: Store, dataset: Any, points
     store.storage.engine.dispose()
 
 
-def content(folder: StudyFolder) -> dict[str, Any]:
+def content(folder):
     """Return what no death may change: curves to the bit, and ends."""
     found = {}
     for each in folder.runs():
@@ -132,7 +127,7 @@ def spec(tiny):
     return tiny(seeds=[0, 1], budget=Budget(trials_per_cell=2))
 
 
-def die_at(dies_at: int, spec: StudySpec, opened, dataset: Any) -> tuple[Points, dict[str, Any]]:
+def die_at(dies_at, spec, opened, dataset):
     """Let a worker die at a point, and another end the study; return what came of it."""
     points = Points(dies_at)
     folder, store = opened(spec)
@@ -157,21 +152,14 @@ def die_at(dies_at: int, spec: StudySpec, opened, dataset: Any) -> tuple[Points,
     return points, content(folder)
 
 
-def strides(some: int, many: int, seconds: int) -> Any:
-    """Parametrize a test that comes past some points, and past many where faults are asked for."""
-    marks = (pytest.mark.faults, pytest.mark.timeout(seconds))
-    chosen = [pytest.param(some, id="some"), pytest.param(many, id="many", marks=marks)]
-    return pytest.mark.parametrize("stride", chosen)
-
-
-@pytest.mark.slow
-@strides(STRIDE, SLOW_STRIDE, 3600)
-def test_points(stride, spec, opened, dataset, tmp_path):
+@pytest.mark.faults
+@pytest.mark.timeout(3600)
+def test_points(spec, opened, dataset, tmp_path):
     folder, store = opened(spec)
     undisturbed = Points()
     run(spec, folder, store, dataset, undisturbed)
     expected = content(folder)
-    for number in range(1, undisturbed.n + 1, stride):
+    for number in range(1, undisturbed.n + 1, STRIDE):
         (tmp_path / "lab").rename(tmp_path / f"lab before {number}")
         points, found = die_at(number, spec, opened, dataset)
         assert points.is_dead, "one worker comes past the same points each time"
@@ -183,7 +171,7 @@ def test_points(stride, spec, opened, dataset, tmp_path):
 CHILD = multiprocessing.get_context("fork")
 
 
-def in_child(call: Callable[[], Any]) -> Any:
+def in_child(call):
     """Return what a call returns in a process of its own; None where that died."""
     mine, its = CHILD.Pipe(duplex=False)
     process = CHILD.Process(target=lambda: its.send(call()))
@@ -198,19 +186,19 @@ def in_child(call: Callable[[], Any]) -> Any:
     return found
 
 
-def supervise(spec: StudySpec, lab: Path, dies_at: int | None = None) -> str:
+def supervise(spec, lab, dies_at=None):
     """Run a study, and die at a point; return how it ended where it has fewer."""
     points = Points(dies_at, die=lambda: os._exit(1))
     with points.watched(sql.Engine):
         return run_study(spec, lab).status
 
 
-def shipped(spec: StudySpec, lab: Path) -> dict[str, Any]:
+def shipped(spec, lab):
     """Return what no death of a supervisor may change: what MLflow has of each run, and what the study's files say."""
     folder, tracked = StudyFolder(lab, spec.name), Tracked(lab, spec.name)
     folder.check_whole()
     runs = tracked.runs()
-    found: dict[str, Any] = {f"{run.cell}/{run.trial}/{run.seed}": (run.state, run.metrics) for run in runs}
+    found = {f"{run.cell}/{run.trial}/{run.seed}": (run.state, run.metrics) for run in runs}
     assert len(found) == len(runs), "no run twice"
     for name in ("val_loss", "train_loss"):
         found[name] = sorted(
@@ -222,9 +210,9 @@ def shipped(spec: StudySpec, lab: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.slow
-@strides(SUPERVISORS_STRIDE, SUPERVISORS_SLOW_STRIDE, 7200)
-def test_points_of_a_supervisor(stride, spec, opened, dataset, tmp_path):
+@pytest.mark.faults
+@pytest.mark.timeout(7200)
+def test_points_of_a_supervisor(spec, opened, dataset, tmp_path):
     """Let the supervisor of a study whose trials are trained die at one point after the other."""
     with warnings.catch_warnings(action="ignore"):
         importlib.import_module("mlflow.store.tracking.sqlalchemy_store")  # once, and not in every child
@@ -238,7 +226,7 @@ def test_points_of_a_supervisor(stride, spec, opened, dataset, tmp_path):
     assert in_child(lambda: supervise(spec, lab)) == "complete"  # it makes MLflow's tables, once for all
     expected = in_child(lambda: shipped(spec, lab))
     assert len(expected) == 4 + 2
-    for number in itertools.count(1 + stride // 2, stride):
+    for number in itertools.count(1 + SUPERVISORS_STRIDE // 2, SUPERVISORS_STRIDE):
         shutil.rmtree(lab)
         shutil.copytree(trained, lab)
         first = in_child(lambda number=number: supervise(spec, lab, number))

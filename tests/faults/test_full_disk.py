@@ -3,14 +3,12 @@
 The disk is a real one of some megabytes (tmpfs), which another file takes up and gives back.
 """
 
-from pathlib import Path
-
 import pytest
 from faults.disk import Disk, mounted
 from tiny_study import expire_leases
 
 from sweeplab.errors import StorageUnavailable
-from sweeplab.lab.events import Event, RunEvaluated
+from sweeplab.lab.events import RunEvaluated
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.options import Pruner
 from sweeplab.study.space import cells
@@ -38,13 +36,13 @@ def spec(tiny):
     return tiny(values={"max_iters": 60}, **changes)
 
 
-def open_on(disk: Disk | Path, spec, dataset) -> tuple[StudyFolder, Store]:
+def open_on(disk, spec, dataset):
     folder = StudyFolder((disk.path if isinstance(disk, Disk) else disk) / "lab", spec.name)
     size = dataset.tokenizer.vocab_size
     return folder, Store.create(spec, cells(spec, size)[0], size, folder.storage_url)
 
 
-def found(folder: StudyFolder, store: Store) -> dict[int, object]:
+def found(folder, store):
     curves, trials = {}, {trial.number: trial for trial in store.trials(store.cells[0])}
     assert {trial.state.name for trial in trials.values()} == {"COMPLETE"}
     for run in folder.runs():
@@ -64,10 +62,10 @@ def expected(spec, dataset, tmp_path):
 @pytest.mark.slow
 def test_training_goes_on_and_what_was_not_written_is_when_there_is_room(spec, dataset, disk, expected):
     folder, store = open_on(disk, spec, dataset)
-    said: list[str] = []
+    said = []
     store.availability.limit, store.availability.say = 600.0, said.append
 
-    def meanwhile(event: Event) -> None:
+    def meanwhile(event):
         if isinstance(event, RunEvaluated) and event.iteration == 10:
             disk.fill()
         if isinstance(event, RunEvaluated) and event.iteration == 40:
@@ -84,7 +82,7 @@ def test_after_the_limit_the_worker_ends_with_one_line_and_nothing_is_lost(at, s
     folder, store = open_on(disk, spec, dataset)
     store.availability.limit = 0.2
 
-    def fill(event: Event) -> None:
+    def fill(event):
         if isinstance(event, RunEvaluated) and event.iteration == at:
             disk.fill()
 

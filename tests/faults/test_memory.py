@@ -23,20 +23,18 @@ ERRORS = {
 }
 
 
-def losses(folder) -> dict[str, list[tuple[int, float | None, float | None]]]:
+def losses(folder):
     return {
         run.path.name: [(each.iteration, each.val_loss, each.train_loss) for each in run.points()]
         for run in folder.runs()
     }
 
 
-def holds(
-    monkeypatch: pytest.MonkeyPatch, n_runs: int, n_rows: int, error: Exception, after: int = 0
-) -> None:
+def holds(monkeypatch, n_runs, n_rows, error, after=0):
     """Let the device hold so many runs at a time, each with so many rows of a batch, from an iteration on."""
     real = TrainStep.differentiate
 
-    def differentiate(step: TrainStep, inputs, buffers):
+    def differentiate(step, inputs, buffers):
         rows = len(inputs.batch.targets[0]) // step.n_parts
         if inputs.columns["step"][0] > after and (len(inputs.numbers) > n_runs or rows > n_rows):
             raise error
@@ -95,7 +93,7 @@ def test_an_update_that_breaks_off_is_not_gone_on_from(tiny, work, monkeypatch):
     whole, _, _ = work(tiny(name="whole", budget=Budget(trials_per_cell=2), engine=Engine(stack=2)))
     real, broken = Stack.step, []
 
-    def step(stack: Stack) -> None:
+    def step(stack):
         real(stack)
         if not broken and stack._members[0].iteration == 14:
             broken.append(True)
@@ -173,7 +171,7 @@ def test_a_worker_whose_memory_is_limited_trains_all_the_same(tmp_path):
     (tmp_path / "tight.yaml").write_text(STUDY)
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
 
-    def train(name: str, at: int, megabytes: int, *changes: str) -> tuple[list[str], StudyFolder]:
+    def train(name, at, megabytes, *changes):
         command = [sys.executable, "-c", TIGHT, name, str(at), str(megabytes), *changes]
         ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert ended.returncode == 0, ended.stderr

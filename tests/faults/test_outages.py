@@ -10,7 +10,6 @@ from faults import kills
 from sqlalchemy.exc import OperationalError
 
 from sweeplab.errors import StorageUnavailable
-from sweeplab.records.folders import StudyFolder
 from sweeplab.study.options import Pruner
 from sweeplab.sweep.trials.sharing import LEASE_SECONDS, Report
 
@@ -26,18 +25,18 @@ def briefly_busy(monkeypatch):
 class Locked:
     """Keeps all others from writing to a database, as a backup or a process that hangs does."""
 
-    def __init__(self, folder: StudyFolder) -> None:
+    def __init__(self, folder):
         self._connection = sqlite3.connect(folder.database, 60, isolation_level=None, check_same_thread=False)
         self._connection.execute("BEGIN IMMEDIATE")
 
-    def free(self) -> None:
+    def free(self):
         self._connection.rollback()
         self._connection.close()
 
 
 def test_reports_wait_for_the_database_and_no_trial_is_judged_without_it(tiny, opened, briefly_busy):
     folder, store = opened(tiny(pruner=Pruner(type="median", options={"n_startup_trials": 1})))
-    said: list[str] = []
+    said = []
     store.availability.limit, store.availability.say = 60.0, said.append
     good, bad = store.claim(), store.claim()
     for iteration in (0, 10):
@@ -69,7 +68,7 @@ def test_an_ending_of_which_the_answer_was_lost_is_told_once(tiny, opened, monke
     claim, run = store.claim(), type(store.storage)._write
     store.availability.limit = 60.0
 
-    def lose_the_answer(storage: object) -> None:
+    def lose_the_answer(storage):
         run(storage)
         storage._connection.commit()
         monkeypatch.undo()

@@ -9,13 +9,11 @@ import subprocess
 import sys
 from contextlib import closing, suppress
 from functools import partial
-from pathlib import Path
 
 import psutil
 import pytest
 from faults.kills import Study
 
-from sweeplab.records.folders import StudyFolder
 from sweeplab.sweep.worker import LEAVING_SIGNALS
 
 pytestmark = pytest.mark.faults
@@ -39,7 +37,7 @@ def study(tmp_path):
     return Study(tmp_path, tmp_path / "lab", random.Random(0), text=STUDY)
 
 
-def lines(folder: StudyFolder) -> dict[Path, int]:
+def lines(folder):
     return {run.path: len(run.points_file.read_bytes().splitlines()) for run in folder.runs()}
 
 
@@ -93,7 +91,7 @@ def test_who_is_waited_for_is_said_of_a_worker_that_a_signal_has_stopped(is_lock
     assert re.search(said, study.said.read_text())
 
 
-def compiles(process: psutil.Process) -> bool:
+def compiles(process):
     with suppress(psutil.Error):
         return "sweeplab.train.compiling" in process.cmdline()
     return False

@@ -10,7 +10,6 @@ from tracked import Tracked
 
 from sweeplab.lab.events import Event, RunEvaluated
 from sweeplab.sweep import shipping
-from sweeplab.sweep.progress import StudyProgress
 from sweeplab.sweep.supervisor import run_study
 from sweeplab.tracking.pages import serve
 
@@ -25,7 +24,7 @@ def test_a_server_that_hangs_delays_no_worker(tiny, tmp_path, monkeypatch):
         monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
         spec = tiny()
 
-        def listen(event: Event, _progress: StudyProgress) -> None:
+        def listen(event, _progress):
             if isinstance(event, RunEvaluated) and not hung:
                 os.killpg(server.process.pid, signal.SIGSTOP)
                 hung.append(time.monotonic())

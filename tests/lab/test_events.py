@@ -33,7 +33,7 @@ def test_a_trial_of_two_seeds_is_seen_to_end_and_runs_no_more(opened, dataset, t
 def test_a_run_that_goes_on_before_its_reopening_is_seen_lacks_no_point(opened, dataset, tiny):
     folder, store = opened(tiny(budget=Budget(trials_per_cell=1)))
     Loop(store.spec, store, dataset, folder).run()
-    heard: list[int] = []
+    heard = []
     feed = EventStream(folder, lambda run, points, end: heard.extend(point.iteration for point in points))
     *_, ended = feed.new(latest_only=True)
     assert isinstance(ended, TrialEnded)

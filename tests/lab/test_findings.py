@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,16 +19,16 @@ DROPOUT = {"dropout": {"min": 0.0, "max": 0.5}}
 HEADS = {"n_head": {"divides": "n_embd", "min": 2, "max": 8}}
 
 
-def rising(rate: float) -> float:
+def rising(rate):
     """Return a loss that falls with the learning rate, up to its highest value."""
     return 3 - 0.2 * math.log10(rate / LOW)
 
 
-def valley(rate: float) -> float:
+def valley(rate):
     return 2 + (math.log10(rate) + 2) ** 2
 
 
-def plant(lab: Path, losses, cells=("all",), search=RANGE, sampled=RATES, baseline=9.0, states=()):
+def plant(lab, losses, cells=("all",), search=RANGE, sampled=RATES, baseline=9.0, states=()):
     """Write a study's records, in each cell a trial for each sampled value; return what is found."""
     folder = StudyFolder(lab, "planted")
     folder.path.mkdir(parents=True, exist_ok=True)

@@ -58,7 +58,7 @@ def run(lab, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     (lab.parent / "tiny.yaml").write_text(STUDY)
 
-    def run(*words: str, code: int = 0) -> str:
+    def run(*words, code=0):
         command = [sys.executable, "-m", "sweeplab", *words, "--lab", str(lab)]
         ended = subprocess.run(command, cwd=lab.parent, capture_output=True, text=True, timeout=200)
         assert ended.returncode == code, ended.stdout + ended.stderr
@@ -67,12 +67,12 @@ def run(lab, monkeypatch):
     return run
 
 
-def server_found(lab: Path) -> str:
+def server_found(lab):
     """Return what the doctor finds of the lab's server."""
     return next(check.found for check in examine(lab) if check.name == "server")
 
 
-def postmaster(lab: Path) -> psutil.Process:
+def postmaster(lab):
     return psutil.Process(int((Server(lab).data / "postmaster.pid").read_text().split()[0]))
 
 
