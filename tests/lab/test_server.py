@@ -143,7 +143,7 @@ def test_data_of_somebody_else_are_not_started(run, lab, monkeypatch):
         assert "which you have not started: it was not contacted" in said and said.count("\n") == 1
     assert not Server(lab).is_running and "which you have not started" in server_found(lab)
     run("storage", "start", "--allow-data")
-    assert "runs" in server_found(lab)
+    assert "is up" in server_found(lab)
     run("storage", "stop")
 
 
