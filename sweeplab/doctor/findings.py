@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from sweeplab.errors import DamagedFile
 from sweeplab.files import read_bytes
 from sweeplab.formatting import several_named
+from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.listing import read_spec
 from sweeplab.lab.showing import is_close
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import FROM_A_COPY, RunEnd, RunFolder, RunState
+from sweeplab.records.runs import FROM_A_COPY, RunEnd, RunFolder, RunStart, RunState
 from sweeplab.study.space import Space, cells
 from sweeplab.study.spec import StudySpec
 from sweeplab.tracking import open_tracker
@@ -245,7 +246,6 @@ def end_of(run: RunFolder) -> RunEnd | None:
 
 
 def _contradiction(trial: FrozenTrial, run: RunFolder, space: Space) -> str:
-    from sweeplab.sweep.trials.sharing import stored_point
     from sweeplab.sweep.trials.store import OPTUNA_STATES
 
     try:
@@ -282,3 +282,15 @@ def tracking_findings(study: OpenedStudy) -> Iterator[RunFault]:
             yield RunFault("unsent", place, run.path)
         elif run.tracked_id not in ids:
             yield RunFault("gone", place, run.path)
+
+
+def stored_point(space: Space, start: RunStart) -> dict[str, Any]:
+    """Return a run's searched values as Optuna stores them.
+
+    Raises:
+        ValueError: one is outside of its search range.
+    """
+    point: dict[str, Any] = {}
+    for name, value in start.sampled.items():
+        point |= space.stored(name, TABLE[name].check(value))
+    return point

@@ -9,20 +9,35 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sweeplab.doctor.findings import FAULTS, OpenedStudy, RunFault, end_of, folder_findings, tracking_findings
+from sweeplab.doctor.findings import (
+    FAULTS,
+    OpenedStudy,
+    RunFault,
+    end_of,
+    folder_findings,
+    stored_point,
+    tracking_findings,
+)
 from sweeplab.errors import BadInput
 from sweeplab.files import make_folder, sync_folder
 from sweeplab.formatting import several
 from sweeplab.lab.describing import describe, summarize
 from sweeplab.lab.showing import is_close
+from sweeplab.lab.storage import PROMOTED
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import RunFolder, RunState
+from sweeplab.records.runs import RunFolder, RunStart, RunState
 from sweeplab.study.file.resolve import check_imported
 from sweeplab.study.inputs import recorded_dataset
 from sweeplab.study.plan import Plan
+from sweeplab.study.space import Cell
 from sweeplab.tracking import open_tracker
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from sweeplab.sweep.trials.store import Store
 
 Trial = tuple[str, int]
 # Faults of whole trials, as opposed to those of single files.
@@ -145,14 +160,13 @@ class _Repair:
                     sync_folder(finding.path.parent)
             described = next((run for run in runs if run.has_started), None)
             if kinds & {"unknown", "differs"} and described:
-                space, study_id = self.store.spaces[cell.index], self.store.study_id(cell)
                 try:
-                    self.store.reopening.restore(connection, space, study_id, described.read_start())
+                    _restore(self.store, connection, cell, described.read_start())
                 except ValueError as error:
                     self.repaired.left += [(finding, f"of another study: {error}") for finding in findings]
                     return False
             elif kinds & {"lost", "damaged"} and not self._ends_are_made(place, runs):
-                self.store.reopening.reopen(connection, cell, self.study.trials[place])
+                self.store.reopen(connection, cell, self.study.trials[place])
         if not kinds & {"unknown", "differs", "lost", "damaged", "unreported"}:
             return False
         if not any(map(end_of, runs)):
@@ -216,3 +230,35 @@ def _repair_tracking(study: OpenedStudy, repaired: Repaired, dry_run: bool) -> N
     if not status or study.store.n_running():
         status = "interrupted"
     tracker.close(summarize(folder, status))
+
+
+def _restore(store: Store, connection: Connection, cell: Cell, start: RunStart) -> None:
+    """Set the trial of a run to running, as its record has it, in place of the one of this number in the storage.
+
+    Missing numbers before it are filled with trials marked infeasible.
+
+    Raises:
+        ValueError: a searched value is outside of its range.
+    """
+    from optuna.trial import TrialState, create_trial  # slow to import
+
+    study_id, point = store.study_id(cell), stored_point(store.spaces[cell.index], start)
+    known = store.storage.cell(study_id).trials
+    marks = {name: getattr(start, name) for name in ("enqueued", "retries")}
+    marks = {name: value for name, value in marks.items() if value is not None}
+    if start.trial < len(known):
+        old = known[start.trial]
+        if PROMOTED in old.user_attrs:
+            marks[PROMOTED] = old.user_attrs[PROMOTED]
+        store.reopen(connection, cell, old, anew=True)
+        trial_id = store.trial_id(cell, start.trial)
+        store.storage.set_trial_system_attr(trial_id, "fixed_params", point)
+        for name, value in marks.items():
+            store.storage.set_trial_user_attr(trial_id, name, value)
+        return
+    for _ in range(start.trial - len(known)):
+        void = create_trial(state=TrialState.FAIL, user_attrs={"infeasible": True})
+        store.storage.create_new_trial(study_id, void)
+    system = {"fixed_params": point}
+    new = create_trial(state=TrialState.RUNNING, system_attrs=system, user_attrs=marks)
+    store.storage.create_new_trial(study_id, new)

@@ -210,27 +210,27 @@ class Loop:
                 stack.admit(training.run, read_snapshot(training.folder.path), start)
                 continue
             n_trials = math.ceil((stack.capacity - len(stack)) / n_seeds)
-            if self._recovery.one_at_a_time or not self._may_wait(n_trials * n_seeds, stack.capacity):
+            # Some of them may not fit the stack and have to wait for another: not so many that other workers lack them.
+            waiting, most = len(self._held.waiting), float(STACKS_WAITING * stack.capacity)
+            if self.store.n_workers > 1:
+                most = min(most, self.store.share_left())
+            if self._recovery.one_at_a_time or (waiting and waiting + n_trials * n_seeds > most):
                 return
             if not self._claim(n_trials, fits):
                 return
-
-    def _may_wait(self, n_runs: int, capacity: int) -> bool:
-        """Return whether `n_runs` more may be claimed, though some may not fit the stack and have to wait for another.
-
-        Not if other workers would lack them.
-        """
-        waiting, most = len(self._held.waiting), float(STACKS_WAITING * capacity)
-        if self.store.n_workers > 1:
-            most = min(most, self.store.share_left())
-        return not waiting or waiting + n_runs <= most
 
     # ------------------------------------------------------------------ evaluate, report, prune
 
     def _evaluate(self, stack: Stack, records: Sequence[Record]) -> bool:
         """Record and report an evaluation, and finish trials that have ended; return whether the stack goes on."""
-        trials = self._held.trials
-        known = [self._as_commanded(record) for record in records if record.key in trials]
+        trials, commanded, known = self._held.trials, self.store.commands.state, []
+        for record in records:
+            if record.key in trials:
+                trial = trials[record.key]
+                if record.state == "running" and trial.place in commanded.stopped:
+                    trial.is_stopped = True
+                    record = replace(record, state="stopped")
+                known.append(record)
         behind = self._report(known)
         known = [record for record in known if record.key in trials]
         for record in known:
@@ -243,7 +243,7 @@ class Loop:
         # Trials are judged once all records are taken in: a seed that ends may end its trial's other runs too.
         for trial in dict.fromkeys(trials[record.key] for record in known):
             outcome = trial.outcome
-            if outcome is None and (trial in behind or trial.place in self.store.commands.state.pruned):
+            if outcome is None and (trial in behind or trial.place in commanded.pruned):
                 outcome = RunState.PRUNED
             if outcome:
                 self._finish(trial, trial.ending(outcome))
@@ -253,13 +253,6 @@ class Loop:
             self._saving.snapshot(stack, stack.keys)
             return False
         return True
-
-    def _as_commanded(self, record: Record) -> Record:
-        trial = self._held.trials[record.key]
-        if record.state != "running" or trial.place not in self.store.commands.state.stopped:
-            return record
-        trial.is_stopped = True
-        return replace(record, state="stopped")
 
     def _report(self, records: Sequence[Record]) -> set[TrialRuns]:
         """Write records and report the means that they complete; return the trials to be pruned.

@@ -394,7 +394,7 @@ def resume_trial(folder: StudyFolder, number: int, cell: str | None = None) -> D
     with store.storage.transaction() as connection:
         of, trial = _find(store, number, cell)
         key, how = of.key, trial.user_attrs.get("outcome", trial.state.name.lower())
-        if how != RunState.PRUNED or not store.reopening.promote(connection, of, trial):
+        if how != RunState.PRUNED or not store.promote(connection, of, trial):
             raise BadInput(f"trial {number} in cell {key} was not pruned: {how}")
     store.poll_commands()
     for run in folder.runs_of(key, number):  # if this process dies first, the trial's next worker does this

@@ -125,9 +125,14 @@ class TrialRuns:
             self.trainings[start.key] = Training(TrainingRun(start.key, start.values), folder)
         metric, values = spec.objective.metric, next(iter(self.trainings.values())).run.values
         self._asked_parts = values.grad_accum
-        self._sign = -1.0 if spec.objective.goal == "maximize" else 1.0
-        seeds = [training.folder.seed for training in self.trainings.values()]
-        self.curves = SeedCurves(seeds, self._worth(metric, values))
+        sign = -1.0 if spec.objective.goal == "maximize" else 1.0
+
+        def worth(loss: float, iteration: int) -> float:
+            if isinstance(METRICS[metric], ModelMetric):
+                return sign * loss
+            return sign * metric_value(metric, loss, iteration, values)
+
+        self.curves = SeedCurves([training.folder.seed for training in self.trainings.values()], worth)
 
     @classmethod
     def of_claim(
@@ -155,11 +160,6 @@ class TrialRuns:
         trial = cls(spec, dataset, starts)
         trial.claim, trial.promoted = claim, claim.promoted
         return trial
-
-    def _worth(self, metric: str, values: Hyperparameters) -> Callable[[float, int], float]:
-        if isinstance(METRICS[metric], ModelMetric):
-            return lambda mean, iteration: self._sign * mean
-        return lambda loss, iteration: self._sign * metric_value(metric, loss, iteration, values)
 
     def _compared(self, loss: float, measures: Mapping[str, float], has_ended: bool) -> float | None:
         """Return the number of an evaluation that the trial's value is computed from; None if it is not measured there.
@@ -307,12 +307,21 @@ class TrialRuns:
         last = points[-1] if points else nothing
         state, n_parts, at = ending.states[seed], training.run.values.grad_accum, self.spec.objective.at
         valued = self.curves.valued(seed, at)
+        where = f"at iteration {last.iteration}"
+        why = "asked to stop" if self.is_stopped else "no improvement within its patience"
+        reasons = {
+            RunState.COMPLETE: "reached max_iters",
+            RunState.STOPPED: f"{why}, {where}",
+            RunState.PRUNED: f"behind the other trials of its cell, or ended with another seed, {where}",
+            RunState.DIVERGED: f"loss not finite, or far above its start, {where}",
+            RunState.FAILED: f"an error after iteration {last.iteration}",
+        }
         if isinstance(METRICS[self.spec.objective.metric], ModelMetric):  # whose values are no losses
             before = [each.val_loss for each in evaluated if each.iteration <= self.curves.valued_at(at)]
             valued = next(reversed(before), None)
         return RunEnd(
             state=state,
-            stop_reason=self._stop_reason(state, last.iteration),
+            stop_reason=reasons[state],
             is_asked_for=self.is_stopped,
             ended=time.time(),
             iteration=last.iteration,
@@ -329,14 +338,3 @@ class TrialRuns:
             error=ending.error,
             ending=ending,
         )
-
-    def _stop_reason(self, state: RunState, iteration: int) -> str:
-        at = f"at iteration {iteration}"
-        why = "asked to stop" if self.is_stopped else "no improvement within its patience"
-        return {
-            RunState.COMPLETE: "reached max_iters",
-            RunState.STOPPED: f"{why}, {at}",
-            RunState.PRUNED: f"behind the other trials of its cell, or ended with another seed, {at}",
-            RunState.DIVERGED: f"loss not finite, or far above its start, {at}",
-            RunState.FAILED: f"an error after iteration {iteration}",
-        }[state]

@@ -133,10 +133,9 @@ class Worker:
         """Start a new process in the place of one that is dead: on this machine, or on another."""
         # What the dead one's transaction had done is undone, as SQLite does; its connection is as good as a new one.
         self.store.storage._forget()
-        for name in ("_tallies", "_exhausted", "_failed_before", "_held", "_unsent"):
+        for name in ("_tallies", "_exhausted", "_failed_before", "_held", "_unsent", "_reopened"):
             getattr(self.store, name).clear()
         self.store.commands.state = sharing.ControlState()
-        self.store.reopening = sharing.Reopening(self.store.storage, self.store.commands, self.store.trial_id)
         self.store.availability.note_answer()
         owner = replace(_this_process(), unique=f"{self.world.chance.getrandbits(32):08x}")
         elsewhere = Owner(f"machine {self.world.chance.random()}", 1, 0.0, owner.unique)

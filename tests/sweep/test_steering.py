@@ -78,6 +78,17 @@ def test_a_trial_that_has_not_begun_is_withdrawn_and_leaves_nothing(tiny, kept):
         stop_trial(folder, 1)
 
 
+def test_left_to_the_sampler_is_drawn_until_the_constraints_are_met(tiny, kept):
+    search = {"learning_rate": Range(3e-4, 1e-2, log=True), "weight_decay": Range(0.0, 1.0)}
+    folder, store = kept(tiny(search=search, constraints=["weight_decay > 0.8"]))
+    enqueue(folder, ["learning_rate=1e-3"])
+    claim = store.claim()
+    assert claim.sampled["learning_rate"] == 1e-3 and claim.sampled["weight_decay"] > 0.8
+    assert claim.asked and not store.claim().asked
+    with pytest.raises(BadInput, match="no trial of cell all with these values meets 'weight_decay"):
+        enqueue(folder, ["weight_decay=0.5"])
+
+
 def test_failed_trials_are_tried_again_with_the_same_values_and_count_once(tiny, kept):
     folder, store = kept(tiny(budget=Budget(trials_per_cell=2)))
     failed = store.claim()

@@ -326,7 +326,7 @@ def test_of_two_who_promote_a_trial_at_once_one_does_and_both_know_it(tiny, open
     done = []
     for store, trial in zip(stores, pruned, strict=True):
         with store.storage.transaction() as connection:
-            done.append(store.reopening.promote(connection, store.cells[0], trial))
+            done.append(store.promote(connection, store.cells[0], trial))
     assert done == [True, False]
     for store in stores:
         assert [trial.state for trial in store.trials(store.cells[0])] == [TrialState.RUNNING] * 2

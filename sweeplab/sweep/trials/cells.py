@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import optuna
 import sqlalchemy as sql
@@ -60,15 +60,13 @@ SEEDS_APART = 1_000
 class CachedTrials:
     """The trials of one Optuna study by number, and their ids.
 
-    `unended` are those that have not ended, by id, and `ended` the others in the order of their ends. `version` grows
-    when a trial starts or ends.
+    `unended` are those that have not ended, by id, and `ended` the others in the order of their ends.
     """
 
     trials: list[FrozenTrial] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     unended: dict[int, FrozenTrial] = field(default_factory=dict)
     ended: list[FrozenTrial] = field(default_factory=list)
-    version: int = 0
 
     def file(self, trial_id: int, trial: FrozenTrial) -> None:
         """Move a trial to the unended or the ended ones, by its state."""
@@ -94,8 +92,7 @@ def forwards(storage: Storage) -> Storage:
     return storage
 
 
-@dataclass(frozen=True)
-class CellCounts:
+class CellCounts(NamedTuple):
     """The progress of one cell; `waiting` counts enqueued trials, `failed` the failed ones not retried."""
 
     cell: Cell
@@ -135,8 +132,6 @@ class CellTally:
     _newest: deque[int] = field(default_factory=lambda: deque(maxlen=NEWEST))  # numbers of those modelled
     _best: list[tuple[float, int]] = field(default_factory=list)  # values and numbers
     _n_seen: int = 0
-    _counts: CellCounts | None = None
-    _counted: int = 0
 
     def update(self) -> None:
         """Count the trials that have ended since the last time."""
@@ -212,14 +207,6 @@ class CellTally:
         """Return whether each of the last `n_trials` trials repeated another one."""
         last = self.trials.trials[-n_trials:]
         return len(last) == n_trials and all(REPEATS in trial.user_attrs for trial in last)
-
-    def counts(self, cell: Cell) -> CellCounts:
-        """Return the cell's counts."""
-        if self._counts is None or self._counted != self.trials.version:
-            numbers = map(len, (self.running(), self.waiting(), self.failed()))
-            self._counts = CellCounts(cell, self.counted, *numbers)
-            self._counted = self.trials.version
-        return self._counts
 
 
 @forwards

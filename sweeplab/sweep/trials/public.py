@@ -150,7 +150,6 @@ class PublicStorage(BaseStorage):
             known, trial_id = cell.trials[trial.number], cell.ids[trial.number]
             if known.state.is_finished() and not is_new:
                 continue
-            cell.version += is_new or trial.state != known.state
             cell.trials[trial.number] = trial
             cell.file(trial_id, trial)
 

@@ -34,19 +34,13 @@ from sqlalchemy.ext.compiler import compiles
 from sweeplab.errors import StorageUnavailable
 from sweeplab.files import process_space
 from sweeplab.formatting import duration
-from sweeplab.hyperparameters import TABLE
-from sweeplab.lab.storage import PROMOTED, READS, open_database, reason_of
+from sweeplab.lab.storage import READS, open_database, reason_of
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import RunStart
-from sweeplab.study.space import Cell, Space
+from sweeplab.study.space import Cell
 from sweeplab.study.spec import Budget
 
 if TYPE_CHECKING:
     import optuna
-    from optuna.trial import FrozenTrial
-
-    from sweeplab.sweep.trials.public import SharedStorage
-
 T = TypeVar("T")
 # How long workers and supervisors wait for a restarting or locked database, or for a full disk.
 OUTAGE_SECONDS = 600.0
@@ -508,89 +502,3 @@ class Commands:
 def is_running(folder: StudyFolder, commands: Commands) -> bool:
     """Return whether a process that still reads commands runs the study."""
     return folder.is_run and commands.state.phase not in ("closing", "ended")
-
-
-class Reopening:
-    """Reopens trials that have ended, pruned ones or such as disagree with their folders, in the caller's transaction.
-
-    Optuna cannot reopen an ended trial, and processes read an ended trial only once. So the same transaction adds a row
-    to the study's commands, and a process that reads the row reads the trial again. It stays one trial: a new one with
-    the same values would be counted, modeled and compared at rungs twice.
-    """
-
-    def __init__(
-        self, storage: SharedStorage, commands: Commands, trial_id: Callable[[Cell, int], int]
-    ) -> None:
-        self._storage, self._commands, self._trial_id = storage, commands, trial_id
-        self._heard: set[int] = set()  # reopened trials that this process has not read again yet
-
-    def hear(self, command: Command) -> None:
-        """Record that a trial was reopened."""
-        self._heard.add(command.value["trial_id"])
-
-    def read(self) -> None:
-        """Read the reopened trials again."""
-        if self._heard:
-            self._storage.read_again(self._heard)
-            self._heard.clear()
-
-    def reopen(self, connection: sql.Connection, cell: Cell, trial: FrozenTrial, anew: bool = False) -> bool:
-        """Set an ended trial to running, without a lease; return False if another process was faster.
-
-        With `anew` its parameters, reports and attributes are removed.
-        """
-        trial_id = self._trial_id(cell, trial.number)
-        if not self._storage.reopen(trial_id, anew):
-            return False
-        place = {"cell": cell.key, "trial": trial.number, "trial_id": trial_id, "anew": anew}
-        self._commands.add_in(connection, "reopen", place)
-        return True
-
-    def promote(self, connection: sql.Connection, cell: Cell, pruned: FrozenTrial) -> bool:
-        """Let a pruned trial continue to its end; return False if another process was faster."""
-        if not self.reopen(connection, cell, pruned):
-            return False
-        trial_id = self._trial_id(cell, pruned.number)
-        self._storage.set_trial_user_attr(trial_id, PROMOTED, pruned.last_step or 0)
-        return True
-
-    def restore(self, connection: sql.Connection, space: Space, study_id: int, start: RunStart) -> None:
-        """Set the trial of a run to running, as its record has it, in place of the one of this number in the storage.
-
-        Missing numbers before it are filled with trials marked infeasible.
-
-        Raises:
-            ValueError: a searched value is outside of its range.
-        """
-        from optuna.trial import TrialState, create_trial  # slow to import
-
-        point, number = {"fixed_params": stored_point(space, start)}, start.trial
-        marks = {name: getattr(start, name) for name in ("enqueued", "retries")}
-        marks = {name: value for name, value in marks.items() if value is not None}
-        while (n_known := len(self._storage.cell(study_id).trials)) < number:
-            void = create_trial(state=TrialState.FAIL, user_attrs={"infeasible": True})
-            self._storage.create_new_trial(study_id, void)
-        if n_known == number:
-            new = create_trial(state=TrialState.RUNNING, system_attrs=point, user_attrs=marks)
-            self._storage.create_new_trial(study_id, new)
-            return
-        old = self._storage.cell(study_id).trials[number]
-        if PROMOTED in old.user_attrs:
-            marks[PROMOTED] = old.user_attrs[PROMOTED]
-        self.reopen(connection, space.cell, old, anew=True)
-        trial_id = self._trial_id(space.cell, number)
-        self._storage.set_trial_system_attr(trial_id, *point.popitem())
-        for name, value in marks.items():
-            self._storage.set_trial_user_attr(trial_id, name, value)
-
-
-def stored_point(space: Space, start: RunStart) -> dict[str, Any]:
-    """Return a run's searched values as Optuna stores them.
-
-    Raises:
-        ValueError: one is outside of its search range.
-    """
-    point: dict[str, Any] = {}
-    for name, value in start.sampled.items():
-        point |= space.stored(name, TABLE[name].check(value))
-    return point

@@ -217,7 +217,7 @@ class TrialStorage(BaseStorage):
             known = self._cells[study_id]
             ended = [other for other in known.ended if other is not trial]
             # A new object, so that tallies of ended trials are counted again from the first one.
-            self._cells[study_id] = CachedTrials(known.trials, known.ids, known.unended, ended, known.version)
+            self._cells[study_id] = CachedTrials(known.trials, known.ids, known.unended, ended)
             copied = self._own(trial_id)
             copied.state = TrialState.WAITING  # differs from any state that is read
             self._file(study_id, trial_id, copied)
@@ -283,7 +283,6 @@ class TrialStorage(BaseStorage):
 
     def _file(self, study_id: int, trial_id: int, trial: FrozenTrial) -> None:
         cell = self.cell(study_id)
-        cell.version += 1
         cell.file(trial_id, trial)
         if trial.state.is_finished():
             self.unended.pop(trial_id, None)

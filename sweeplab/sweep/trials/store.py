@@ -73,7 +73,7 @@ class Store:
         self.storage = self.availability.retry(lambda: open_storage(url))
         self.leases = sharing.Leases(self.storage.engine)
         self.commands = sharing.Commands(self.storage.engine, self.availability)
-        self.reopening = sharing.Reopening(self.storage, self.commands, self.trial_id)
+        self._reopened: set[int] = set()  # trials that this process has not read again yet
         self.asker = Asker(
             spec,
             self.spaces,
@@ -157,7 +157,7 @@ class Store:
             if command.kind in ("enqueue", "retry"):
                 self._asked |= {cell for cell, _ in command.value["trials"]}
             elif command.kind == "reopen":
-                self.reopening.hear(command)
+                self._reopened.add(command.value["trial_id"])
             if command.kind != "reopen":  # which is no command of a person's: workers reopen trials too
                 self._failed_before.clear()
         if news:
@@ -208,7 +208,7 @@ class Store:
         claims: list[Claim] = []
         with self.storage.transaction() as connection:
             self.poll_commands()
-            self.reopening.read()
+            self._read_reopened()
             if self.commands.state.phase != "run" or self._is_asked_for_elsewhere(fits):
                 return []
             fitting = [cell for cell in self.cells if fits(cell)]
@@ -226,7 +226,7 @@ class Store:
             if asked:
                 self.leases.take(connection, asked)
             while len(claims) < n_trials and (best := self._next_to_promote(fitting)):
-                if self.reopening.promote(connection, *best):
+                if self.promote(connection, *best):
                     claims += self._take_over(connection, *best, {})
         return claims
 
@@ -514,15 +514,49 @@ class Store:
 
         self.availability.retry(give_back)
 
+    # ------------------------------------------------------------------ reopen
+
+    def _read_reopened(self) -> None:
+        if self._reopened:
+            self.storage.read_again(self._reopened)
+            self._reopened.clear()
+
+    def reopen(self, connection: sql.Connection, cell: Cell, trial: FrozenTrial, anew: bool = False) -> bool:
+        """Set an ended trial to running, without a lease; return False if another process was faster.
+
+        With `anew` its parameters, reports and attributes are removed. Optuna cannot reopen an ended trial, and
+        processes read an ended trial only once. So the same transaction adds a row to the study's commands, and a
+        process that reads the row reads the trial again. It stays one trial: a new one with the same values would be
+        counted, modeled and compared at rungs twice.
+        """
+        trial_id = self.trial_id(cell, trial.number)
+        if not self.storage.reopen(trial_id, anew):
+            return False
+        place = {"cell": cell.key, "trial": trial.number, "trial_id": trial_id, "anew": anew}
+        self.commands.add_in(connection, "reopen", place)
+        return True
+
+    def promote(self, connection: sql.Connection, cell: Cell, pruned: FrozenTrial) -> bool:
+        """Let a pruned trial continue to its end; return False if another process was faster."""
+        if not self.reopen(connection, cell, pruned):
+            return False
+        trial_id = self.trial_id(cell, pruned.number)
+        self.storage.set_trial_user_attr(trial_id, PROMOTED, pruned.last_step or 0)
+        return True
+
+    # ------------------------------------------------------------------ count
+
     def _count(self, cell: Cell) -> CellCounts:
-        return self.tally(cell).counts(cell)
+        tally = self.tally(cell)
+        numbers = map(len, (tally.running(), tally.waiting(), tally.failed()))
+        return CellCounts(cell, tally.counted, *numbers)
 
     def counts(self) -> list[CellCounts]:
         """Return the counts of each cell."""
 
         def read() -> list[CellCounts]:
             with self.storage.reading():
-                self.reopening.read()
+                self._read_reopened()
                 return [self._count(cell) for cell in self.cells]
 
         return self.availability.retry(read)
