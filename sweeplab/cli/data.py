@@ -38,7 +38,7 @@ def data(
     $ sweeplab data reviews.csv --corpus labels --field review,stars
     """
     say_start(f"reading {file}")
-    from sweeplab.sweep.beginning import look_at, spec_of
+    from sweeplab.sweep.planning import look_at, spec_of
 
     fields: Any = field.split(",") if field and "," in field else field
     spec = spec_of(file, field=fields, corpus=corpus, tokenizer=tokenizer)

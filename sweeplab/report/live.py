@@ -36,8 +36,7 @@ from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunStart, RunSt
 from sweeplab.report.headline import Headline, StudyFacts, headline, read_facts, read_headline
 from sweeplab.report.style import looks
 from sweeplab.sweep import steering
-from sweeplab.sweep.following import Watched
-from sweeplab.sweep.progress import StudyProgress, time_in_words
+from sweeplab.sweep.progress import StudyProgress, Watched, time_in_words
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

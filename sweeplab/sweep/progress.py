@@ -1,4 +1,4 @@
-"""The progress of a study, and one estimate of how long the rest takes, for its plan, its views and its dashboard.
+"""The progress of a study, followed by any process, and one estimate of how long the rest takes.
 
 A cell's whole trial takes the mean seconds of its runs so far; a cell of which nothing is timed takes what its FLOPs
 tell, beside the timed cells. How much of a run a trial trains follows from the rule of halving, corrected by the trials
@@ -10,20 +10,32 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
 
-from sweeplab.formatting import duration, out_of
-from sweeplab.lab.events import Event, RunEvaluated, StudyNotice, TrialClaimed, TrialEnded, TrialEvent
-from sweeplab.lab.listing import StudyState, state_in_phase
-from sweeplab.records.folders import WorkerPlace
+from sweeplab.files import GrowingFile
+from sweeplab.formatting import duration, out_of, yaml_text
+from sweeplab.lab.events import (
+    Event,
+    EventStream,
+    OnLook,
+    RunEvaluated,
+    StudyNotice,
+    Tick,
+    TrialClaimed,
+    TrialEnded,
+    TrialEvent,
+)
+from sweeplab.lab.listing import StudyState, find_metric, read_spec, state_in_phase, study_state
+from sweeplab.records.folders import StudyFolder, WorkerPlace, some_of
 from sweeplab.records.runs import RunState
 from sweeplab.study.plan import CellPlan, Plan
 
 if TYPE_CHECKING:
-    from sweeplab.sweep.trials.sharing import ControlState
+    from sweeplab.sweep.trials.sharing import Command, Commands, ControlState
 
 # How long a cell takes beside others, before it is timed: FLOPs per second on a CPU and on a GPU, and what a step takes
 # beside its FLOPs. In small models it is most of the time: of one that trains 150 times the FLOPs of another, steps
@@ -35,6 +47,13 @@ OTHERS_SHARE = 0.1
 EXPECTED_TRIALS = 4.0
 # The factor of a halving pruner with a single rung, and the trials of a cell whose number is not limited.
 USUAL_FACTOR, MANY_TRIALS = 4.0, 100
+
+
+LOOK_SECONDS = 0.5
+# How often Slurm is asked whether the job that is to run a study has started.
+QUEUE_LOOK_SECONDS = 1.0
+# Phases that have another name in the log.
+PHASES = {"run": "resume", "over": "time budget used up", "closing": "nothing left to do, or interrupted"}
 
 
 def time_in_words(seconds: float | None) -> str:
@@ -387,3 +406,160 @@ def pace(progress: StudyProgress) -> Iterator[str]:
     if progress.new:
         per_minute = progress.new / progress.seconds * 60
         yield f"{per_minute:.1f} a minute" if per_minute >= 1 else f"{per_minute * 60:.1f} an hour"
+
+
+# ---------------------------------------------------------------------- followed by any process
+
+
+class Watched:
+    """A study that any process runs: its commands, and its progress as its folder tells it.
+
+    `hear` gets the runs that had not ended, as in `EventStream`.
+    """
+
+    def __init__(
+        self,
+        folder: StudyFolder,
+        hear: OnLook = lambda run, points, end: None,
+        commands: Commands | None = None,
+    ) -> None:
+        from sweeplab.sweep.trials.sharing import Commands  # SQLAlchemy with it: slow to import
+
+        self.folder, self.commands = folder, commands or Commands.open(folder)
+        self._stream = EventStream(folder, hear)
+        self.progress = StudyProgress(Plan.from_dict(folder.read(folder.plan_file)), {})
+        self._has_begun = False
+
+    def news(self, commands: Sequence[Command] | None = None) -> Iterator[Event]:
+        """Yield what has happened since the last call; the progress has taken it in.
+
+        `commands` are those that the caller has read since then.
+        """
+        for command in self.commands.read() if commands is None else commands:
+            if command.kind == "start":
+                self._has_begun = False
+            elif command.kind == "reopen" and self._stream.reopen(*command.reopened):
+                self.progress.reopen(command.value["cell"])
+        progress, start = self.progress, self.commands.state.start
+        events = [*self._stream.new(latest_only=not self._has_begun)]
+        for event in events:
+            progress.take_in(event)
+            yield event
+        if not self._has_begun:
+            self._has_begun = True
+            progress.begin(Plan.from_dict(self.folder.read(self.folder.plan_file)), start.given, events)
+            progress.started = time.monotonic() - (time.time() - start.given)
+            progress.elapsed_before = start.elapsed_before
+            progress.done_before = min(start.done_before, progress.counted)
+        progress.follow(self.commands.state)
+        if commands is None:  # else the caller runs the study, and `follow` tells its state
+            progress.state = study_state(self.folder)
+
+
+def wait_for_job(folder: StudyFolder, say: Callable[[str], None]) -> None:
+    """Wait while a job that is to run a study is in its cluster's queue; `say` gets what the queue says of it."""
+    if read_spec(folder).engine.type != "slurm":
+        return
+    from sweeplab.sweep.engines.slurm import SlurmFailure, heads_in_queue
+
+    before = ""
+    while not folder.is_run:
+        try:
+            words = heads_in_queue().get(folder.name, "")
+        except SlurmFailure:
+            words = before  # a busy cluster may answer later; one that never did has no job to wait for
+        if not words:
+            return
+        if words != before:
+            say(f"{folder.name} waits: {words}")
+        before = words
+        time.sleep(QUEUE_LOOK_SECONDS)
+
+
+def watch_study(folder: StudyFolder, listen: Callable[[Event, StudyProgress], None]) -> str | None:
+    """Follow a study until it ends; `listen` gets every event, and a `Tick` twice a second.
+
+    Return how it ended: complete, interrupted or failed; None if its supervisor was killed or nobody runs it.
+    """
+    watched = Watched(folder)
+    progress, commands = watched.progress, watched.commands
+    deque(watched.news(), maxlen=0)  # the past
+    while folder.is_run:
+        progress.places = folder.workers
+        if progress.phase != "run":
+            progress.clear_live()  # the study's folder does not say when a run was saved
+        listen(Tick(), progress)
+        time.sleep(LOOK_SECONDS)
+        for event in watched.news():
+            listen(event, progress)
+    commands.read()
+    return commands.state.status
+
+
+class LogLine(TypedDict):
+    """A line of a study's log: its time (seconds since 1970, None if unknown), its source, and its text."""
+
+    time: float | None
+    source: str
+    text: str
+
+
+def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
+    """Yield the events of a study in order, and the lines of its workers' logs.
+
+    With `follow`, continue until nobody runs the study.
+    """
+    from sweeplab.lab.storage import open_database
+    from sweeplab.sweep.trials.sharing import Availability, Commands
+
+    stream, metric = EventStream(folder), find_metric(folder)
+    commands = Commands(open_database(folder.storage_url), Availability(folder.name))
+    started: set[tuple[str, int]] = set()  # a trial starts with the first of its runs
+    logs: dict[Path, GrowingFile] = {}
+    places: dict[int, str] = {}
+    events, is_last = stream.new(latest_only=True), not follow
+    while True:
+        lines = [LogLine(time=each.given, source="study", text=_in_words(each)) for each in commands.read()]
+        for event in events:
+            name = f"{event.cell} trial {event.trial}"
+            if isinstance(event, TrialClaimed) and event.place not in started:
+                started.add(event.place)
+                lines.append(LogLine(time=event.started, source="trial", text=f"{name} started"))
+            elif isinstance(event, TrialEnded):
+                ending = event.ending
+                text = f"{name} {ending.outcome}"
+                if ending.value is not None:
+                    text += f", {metric} {ending.value:.4f}"
+                text += f" ({event.stop_reason or ''})"
+                if ending.error:
+                    text += f": {ending.error.strip().splitlines()[-1]}"
+                lines.append(LogLine(time=event.ended, source="trial", text=text))
+        yield from sorted(lines, key=lambda line: line["time"] or 0.0)
+        for place in folder.workers:
+            where = ", ".join(filter(None, (place.state, place.node, place.process, place.why)))
+            if where != places.get(place.worker):
+                places[place.worker] = where
+                yield LogLine(time=None, source=f"worker-{place.worker}", text=where)
+        for file in [folder.run_log, *sorted(folder.path.glob("worker-*.log"))]:
+            added = logs.setdefault(file, GrowingFile(file)).new_lines()
+            for text in added.decode("utf-8", "replace").splitlines():
+                yield LogLine(time=None, source=file.stem, text=text)
+        if is_last:
+            return
+        is_last = not folder.is_run
+        time.sleep(LOOK_SECONDS)
+        events = stream.new()
+
+
+def _in_words(command: Command) -> str:
+    value = command.value
+    match command.kind:
+        case "start":
+            return f"started on {value['host']}, process {value['pid']}"
+        case "wanted":
+            return str(PHASES.get(value, value))
+        case "stop trial" | "prune trial" | "withdraw" | "reopen":
+            return f"{command.kind.split()[0]} trial {value['trial']} in cell {value['cell']}"
+        case "enqueue" | "retry":
+            return f"{command.kind} {some_of([f'trial {number} in cell {cell}' for cell, number in value['trials']])}"
+    return f"{command.kind}: {yaml_text(value)}"

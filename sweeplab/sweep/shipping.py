@@ -10,16 +10,14 @@ recorded.
 
 from __future__ import annotations
 
-import math
 import os
 import threading
-import time
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem, TrackingUnavailable
-from sweeplab.formatting import counts, duration
+from sweeplab.formatting import counts
 from sweeplab.lab.describing import summarize
 from sweeplab.lab.events import TrialEnded, TrialEvent
 from sweeplab.records.folders import StudyFolder
@@ -28,8 +26,6 @@ from sweeplab.study.spec import StudySpec
 from sweeplab.tracking.tracker import Mirror
 
 SEND_SECONDS = 5.0
-# A study without an event for this long is idle: an evaluation should take far less.
-IDLE_SECONDS = 1800.0
 
 
 class Shipping:
@@ -136,20 +132,7 @@ class Notifier:
     def __init__(self, spec: StudySpec) -> None:
         self._study = spec.name
         self._targets = _targets(spec) if spec.notify else {}
-        self._last_event = time.monotonic()
         self.errors: list[str] = []
-
-    def note_event(self) -> None:
-        """Record that something happened."""
-        self._last_event = time.monotonic()
-
-    def notify_if_idle(self, phase: str) -> None:
-        """Notify once when nothing has happened for IDLE_SECONDS; `phase` is the study's, such as pause."""
-        seconds = time.monotonic() - self._last_event
-        if seconds > IDLE_SECONDS:
-            self._last_event = math.inf
-            why = {"run": ""}.get(phase, f"; {phase} was asked for")
-            self._notify("idle", f"nothing happened for {duration(seconds)}{why}")
 
     def notify_end(self, folder: StudyFolder, status: str, errors: list[str]) -> None:
         """Notify how the study ended: its runs by state, its best value, and the first error."""

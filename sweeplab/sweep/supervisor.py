@@ -33,9 +33,8 @@ from sweeplab.study.inputs import write_baselines
 from sweeplab.study.plan import Plan, memory_shortage
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.engines import LEFT, NO_REVISION, REFUSED, UNSEEN, WorkerEngine, engine_class
-from sweeplab.sweep.following import LOOK_SECONDS, Watched
 from sweeplab.sweep.planning import check_reach, make_plan
-from sweeplab.sweep.progress import StudyProgress
+from sweeplab.sweep.progress import LOOK_SECONDS, StudyProgress, Watched
 from sweeplab.sweep.shipping import Notifier, Shipping
 from sweeplab.sweep.trials.sharing import OUTAGE_SECONDS, Availability, Command, SupervisorStart
 from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
@@ -348,7 +347,6 @@ class _Supervisor:
                 if n_interrupts and places and waited_for != _in_words(places):
                     waited_for = _in_words(places)
                     self._take_in(events.StudyNotice(message=f"still waiting for {waited_for}"))
-                self.notifier.notify_if_idle(self.commands.state.phase)
                 self._write_elapsed()
                 checked = time.monotonic()
         self._write_elapsed()
@@ -408,7 +406,7 @@ class _Supervisor:
         for event in self.watched.news(commands):
             if isinstance(event, events.TrialEnded):
                 self._note_end(event.ending)
-            self._tell(event)
+            self.listen(event, self.progress)
             if isinstance(event, events.TrialEvent):
                 self.shipping.hear(event)  # after callbacks, which may have logged something
 
@@ -419,10 +417,6 @@ class _Supervisor:
                 return
             self._last_notice = event.message
         self.progress.take_in(event)
-        self._tell(event)
-
-    def _tell(self, event: events.Event) -> None:
-        self.notifier.note_event()
         self.listen(event, self.progress)
 
     def _note_end(self, ending: TrialEnding) -> None:

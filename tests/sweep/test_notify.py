@@ -10,8 +10,6 @@ import pytest
 
 import sweeplab
 from sweeplab.errors import BadInput
-from sweeplab.sweep import shipping
-from sweeplab.sweep.shipping import Notifier
 
 pytest.importorskip("apprise", reason="apprise, of the extra notify, is not installed")
 
@@ -74,17 +72,6 @@ def test_a_deaf_owner_fails_no_trial_and_then_hears_once_how_the_study_ended(stu
     assert title == "sweeplab: tiny complete"
     assert "runs: 2 complete" in text
     assert f"best val_loss {result.best.loss:.4f} in {result.best.cell}" in text
-
-
-def test_an_idle_study_is_told_of_once_until_it_moves_again(study, server, monkeypatch):
-    monkeypatch.setattr(shipping, "IDLE_SECONDS", 0.0)
-    notifier = Notifier(study.spec)
-    for _ in range(3):
-        notifier.notify_if_idle("run")
-    notifier.note_event()
-    notifier.notify_if_idle("pause")
-    assert [title for title, _ in server.letters] == ["sweeplab: tiny idle"] * 2
-    assert server.letters[1][1].endswith("; pause was asked for")
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def watch(
 
 
 def _print_log(folder: StudyFolder, as_json: bool) -> None:
-    from sweeplab.sweep.following import log_lines
+    from sweeplab.sweep.progress import log_lines
 
     try:
         for line in log_lines(folder, follow=True):

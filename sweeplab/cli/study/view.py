@@ -41,8 +41,7 @@ from sweeplab.lab.showing import places_in_words, show_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report.headline import read_headline
 from sweeplab.sweep.engines import HEAD, engine_class
-from sweeplab.sweep.following import wait_for_job, watch_study
-from sweeplab.sweep.progress import StudyProgress, ended_in_words, pace
+from sweeplab.sweep.progress import StudyProgress, ended_in_words, pace, wait_for_job, watch_study
 from sweeplab.sweep.worker import leaving_signals
 
 Result = TypeVar("Result")

@@ -203,11 +203,6 @@ class CellTally:
 
         return heapq.nsmallest(n, self.pruned, key=rank)
 
-    def repeats(self, n_trials: int) -> bool:
-        """Return whether each of the last `n_trials` trials repeated another one."""
-        last = self.trials.trials[-n_trials:]
-        return len(last) == n_trials and all(REPEATS in trial.user_attrs for trial in last)
-
 
 @forwards
 class _Window(BaseStorage):
@@ -287,13 +282,22 @@ class Asker:
             self._storage.set_trial_state_values(trial_id, TrialState.RUNNING)
             return optuna.Trial(study, trial_id)
         point = template = None
-        if tally.repeats(MOST_REPEATS):
-            point = self._new_point(space, tally)
-            if point is None:
+        last = tally.trials.trials[-MOST_REPEATS:]
+        n_modelled = tally.modelled
+        if self._joint is not None:  # two of any cells
+            n_modelled = sum(self._tally(index).modelled for index in range(len(self._spaces))) - 1
+        if len(last) == MOST_REPEATS and all(REPEATS in trial.user_attrs for trial in last):
+            draw = random.Random(generator_key(self._spec.first_seed, f"{space.cell.key}/{number}"))
+            for _ in range(MOST_LOOKED_AT):
+                drawn = space.point([draw.random() for _ in space.parameters])
+                if tally.twin(drawn, number) is None and not space.broken(space.values_of(drawn)):
+                    point = drawn
+                    break
+            else:
                 return None
         elif space.distributions() and (
             tally.modelled + len(tally.running()) < n_startup
-            or (n_startup and not self._has_results(tally))
+            or (n_startup and n_modelled <= 0)
             or (number == 0 and self._spec.first_trial)
         ):
             point = self._startup_point(space, number)
@@ -302,12 +306,6 @@ class Asker:
             template = create_trial(state=TrialState.RUNNING, system_attrs={"fixed_params": point})
         study_id = self._storage.get_study_id_from_name(study.study_name)
         return optuna.Trial(study, self._storage.create_new_trial(study_id, template))
-
-    def _has_results(self, tally: CellTally) -> bool:
-        """Return whether the sampler has trials to model: a joint search two of any cells."""
-        if self._joint is None:
-            return tally.modelled > 0
-        return sum(self._tally(index).modelled for index in range(len(self._spaces))) > 1
 
     def seed_sampler(
         self, study: optuna.Study, cell: Cell, number: int, n_startup: int, is_last: bool = False
@@ -328,15 +326,6 @@ class Asker:
         if isinstance(made, TPESampler):
             made = HistoryTPE(made, study.study_name, self._storage, self._tally(cell.index))
         study.sampler = made
-
-    def _new_point(self, space: Space, tally: CellTally) -> dict[str, Any] | None:
-        number = len(tally.trials.trials)
-        draw = random.Random(generator_key(self._spec.first_seed, f"{space.cell.key}/{number}"))
-        for _ in range(MOST_LOOKED_AT):
-            point = space.point([draw.random() for _ in space.parameters])
-            if tally.twin(point, number) is None and not space.broken(space.values_of(point)):
-                return point
-        return None
 
     def _startup_point(self, space: Space, number: int) -> dict[str, Any]:
         names, first_trial = space.distributions(), self._spec.first_trial
