@@ -182,15 +182,12 @@ class _Host:
         self._process: subprocess.Popen[str] | None = None
         self._is_over, self._turn = False, threading.Lock()
 
-    def node(self) -> str:
-        return socket.gethostname()
-
-    def sees(self, file: str, content: str) -> bool:
-        """Return whether a file is on the node and has this content."""
+    def look(self, file: str, content: str) -> tuple[str, bool]:
+        """Return the node's name, and whether a file is on it and has this content."""
         try:
-            return read_bytes(Path(file)) == content.encode()
+            return socket.gethostname(), read_bytes(Path(file)) == content.encode()
         except OSError:
-            return False
+            return socket.gethostname(), False
 
     def run(self, words: Sequence[str], environment: Mapping[str, str], log: str) -> int:
         """Run the worker; return its exit code."""
@@ -262,32 +259,29 @@ class RayEngine(WorkerEngine):
             thread.start()
 
     def _follow(self, index: int, actor: _Actor) -> None:
-        get, code = self._ray.get, FAILED
+        get, code, known = self._ray.get, FAILED, self._ray.exceptions
         try:
-            actor.node = get(actor.handle.node.remote())
-            if not get(actor.handle.sees.remote(str(self.folder.seen_file), self._seen)):
+            actor.node, is_seen = get(actor.handle.look.remote(str(self.folder.seen_file), self._seen))
+            if not is_seen:
                 code, self._words[index] = UNSEEN, self.unseen_from(actor.node)
                 return
             environment = self.environment(index, base={})
             code = get(actor.handle.run.remote(self.command(index), environment, str(self.log(index))))
-        except self._ray.exceptions.RayTaskError as error:
+        except known.RayTaskError as error:
             self._words[index] = str(error).splitlines()[-1]
-        except self._ray.exceptions.RayError as error:
+        except known.RayError as error:
+            # A worker that dies has its own exit code; an actor dies with its node, or because somebody killed it.
             self._words[index] = type(error).__name__
-            code = self._code_of_loss(actor, error)
+            is_lost = isinstance(error, known.ActorDiedError | known.ActorUnavailableError)
+            if actor.is_canceled and not actor.node:
+                code = 0
+            elif is_lost and not getattr(error, "actor_init_failed", False):
+                code = LEFT
         finally:
-            with suppress(self._ray.exceptions.RayError):
+            with suppress(known.RayError):
                 self._ray.kill(actor.handle)  # frees its place for another actor
             del self._actors[index]
             self.events.put(WorkerExited(worker=index, code=code))
-
-    def _code_of_loss(self, actor: _Actor, error: Exception) -> int:
-        # A worker that dies has its own exit code; an actor dies with its node, or because somebody killed it.
-        if actor.is_canceled and not actor.node:
-            return 0
-        known = self._ray.exceptions
-        is_lost = isinstance(error, known.ActorDiedError | known.ActorUnavailableError)
-        return LEFT if is_lost and not getattr(error, "actor_init_failed", False) else FAILED
 
     def stop(self) -> None:
         """Let workers save their runs; cancel actors that wait for a node."""

@@ -137,6 +137,25 @@ def place_options(spec: Engine) -> list[str]:
     return [f"--partition={spec.partition}"] if spec.partition else []
 
 
+def _queue(jobs: Iterable[str]) -> dict[tuple[str, int], _Task]:
+    """Return what squeue says of the tasks of job arrays, by job and number."""
+    columns = ",".join(f"{column}:|" for column in COLUMNS)
+    words = ("squeue", "--noheader", "--array", "--states=all", f"--jobs={','.join(jobs)}")
+    try:
+        rows = ask(*words, f"--Format={columns}").splitlines()
+    except SlurmFailure as error:
+        if "Invalid job id" not in str(error):
+            raise
+        rows = []  # it has forgotten them
+    tasks = {}
+    for row in rows:
+        job, task, state, node, reason, status = row.split("|")[: len(COLUMNS)]
+        if task.isdecimal():
+            code = os.waitstatus_to_exitcode(int(status))
+            tasks[job, int(task)] = _Task(state, node, reason.strip("()"), code)
+    return tasks
+
+
 class SlurmEngine(WorkerEngine):
     """Submits a job array, and follows it in Slurm's queue."""
 
@@ -205,49 +224,29 @@ class SlurmEngine(WorkerEngine):
             if not jobs:
                 continue
             try:
-                tasks = self._queue(jobs.values())
+                tasks = _queue(set(jobs.values()))
             except SlurmFailure:  # it is asked again
                 continue
             for index, job in jobs.items():
                 # squeue lists tasks that were canceled before they began as one row, not by number.
-                self._take_in(index, job, tasks.get((job, index), _Task("CANCELLED", "", "", 0)))
+                task = tasks.get((job, index), _Task("CANCELLED", "", "", 0))
+                with self._lock:
+                    if self._jobs.get(index) != job:
+                        continue
+                    self._tasks[index] = task
+                    if task.state in (*QUEUED, *RUNNING):
+                        continue
+                    del self._jobs[index]
+                code, self._ends[index] = task.code, ""
+                if code == UNSEEN:
+                    self._ends[index] = self.unseen_from(task.node)
+                elif task.state not in ("COMPLETED", "FAILED"):
+                    where = f" on {task.node}" if task.node else ""
+                    self._ends[index] = f"Slurm says {task.state}{where}"
+                    code = code or -signal.SIGKILL
+                self.events.put(WorkerExited(worker=index, code=code))
             if self._is_stopping:
                 self._tell_to_stop()
-
-    def _queue(self, jobs: Iterable[str]) -> dict[tuple[str, int], _Task]:
-        columns = ",".join(f"{column}:|" for column in COLUMNS)
-        words = ("squeue", "--noheader", "--array", "--states=all", f"--jobs={','.join({*jobs})}")
-        try:
-            rows = ask(*words, f"--Format={columns}").splitlines()
-        except SlurmFailure as error:
-            if "Invalid job id" not in str(error):
-                raise
-            rows = []  # it has forgotten them
-        tasks = {}
-        for row in rows:
-            job, task, state, node, reason, status = row.split("|")[: len(COLUMNS)]
-            if task.isdecimal():
-                code = os.waitstatus_to_exitcode(int(status))
-                tasks[job, int(task)] = _Task(state, node, reason.strip("()"), code)
-        return tasks
-
-    def _take_in(self, index: int, job: str, task: _Task) -> None:
-        with self._lock:
-            if self._jobs.get(index) != job:
-                return
-            self._tasks[index] = task
-            has_ended = task.state not in (*QUEUED, *RUNNING)
-            if has_ended:
-                del self._jobs[index]
-        if has_ended:
-            code, self._ends[index] = task.code, ""
-            if code == UNSEEN:
-                self._ends[index] = self.unseen_from(task.node)
-            elif task.state not in ("COMPLETED", "FAILED"):
-                where = f" on {task.node}" if task.node else ""
-                self._ends[index] = f"Slurm says {task.state}{where}"
-                code = code or -signal.SIGKILL
-            self.events.put(WorkerExited(worker=index, code=code))
 
     def stop(self) -> None:
         """Cancel queued jobs, and tell running workers immediately to leave."""
