@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import read_bytes, write_whole
@@ -31,7 +31,7 @@ from sweeplab.records.folders import DataDescription, StudyFolder, some_of
 from sweeplab.records.runs import RunFolder, RunState
 from sweeplab.study.problems import shown
 from sweeplab.study.search import Scalar
-from sweeplab.study.space import Cell, Space
+from sweeplab.study.space import Space
 from sweeplab.study.spec import TABLE_SUFFIX, ObjectiveSpec, StudySpec
 from sweeplab.train.devices import settle_devices
 
@@ -109,24 +109,20 @@ class _Missing(BadInput):
 
 
 def _fitted(name: str, trials: Iterable[FinishedTrial], spaces: Sequence[Space]) -> WarmStartSource:
-    fitting, refused = [], defaultdict[str, list[str]](list)
+    fitting, refused, reasons = [], defaultdict[str, list[str]](list), list[str]()
     for trial in trials:
         try:
             space, parameters = _fit(trial, spaces)
-        except ValueError as reason:
-            refused[str(reason)].append(trial.place)
+        except ValueError as error:
+            refused[str(error)].append(trial.place)
         else:
             fitting.append((space.cell.index, _optuna_trial(name, trial, space, parameters)))
-    reasons = [f"{_places(places)}: {reason}" for reason, places in refused.items()]
+    for reason, places in refused.items():
+        which = places[0] if len(places) == 1 else f"{len(places)} ({some_of(places)})"
+        reasons.append(f"{which}: {reason}")
     if not fitting:
         raise BadInput(f"no trial of {name} fits: {'; '.join(reasons) or 'it has none'}")
     return WarmStartSource(name, fitting, reasons)
-
-
-def _places(places: Sequence[str]) -> str:
-    if len(places) == 1:
-        return places[0]
-    return f"{len(places)} ({some_of(places)})"
 
 
 def _fit(trial: FinishedTrial, spaces: Sequence[Space]) -> tuple[Space, dict[str, Scalar]]:
@@ -137,13 +133,19 @@ def _fit(trial: FinishedTrial, spaces: Sequence[Space]) -> tuple[Space, dict[str
     """
     if trial.outcome not in LEARNABLE:
         raise ValueError(f"not finished (state {trial.outcome})")
-    if RunState(trial.outcome).has_value and not _is_finite(trial.value):
+    if RunState(trial.outcome).has_value and (trial.value is None or not math.isfinite(trial.value)):
         raise ValueError("no finite value")
     grid = [name for name in spaces[0].cell.values if all(name in each.cell.values for each in spaces)]
     missing = [name for name in grid if name not in trial.values]
     if missing:
         raise ValueError(f"lacks {missing[0]}, which is in the grid")
-    agreeing = [space for space in spaces if _agrees(trial.values, space.cell.values)]
+    agreeing = [
+        space
+        for space in spaces
+        if all(
+            name in trial.values and _same(trial.values[name], at) for name, at in space.cell.values.items()
+        )
+    ]
     if not agreeing:
         raise ValueError(f"no cell has {', '.join(f'{name}={shown(trial.values[name])}' for name in grid)}")
     # A cell without changes agrees with all trials.
@@ -157,14 +159,6 @@ def _fit(trial: FinishedTrial, spaces: Sequence[Space]) -> tuple[Space, dict[str
     if rule:
         raise ValueError(f"breaks {rule}")
     return space, parameters
-
-
-def _is_finite(value: float | None) -> TypeGuard[float]:
-    return value is not None and math.isfinite(value)
-
-
-def _agrees(values: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    return all(name in values and _same(values[name], value) for name, value in wanted.items())
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -259,31 +253,25 @@ def _number(text: str) -> float | None:
 
 def add_warm_starts(store: Store, sources: Sequence[WarmStartSource], folder: StudyFolder) -> None:
     """Add the fitting trials to cells that have no trials of their own; trials added before are not added again."""
-    recorded: dict[str, dict[str, int]] = {}
+    recorded: dict[str, dict[str, int]] = {}  # by cell, how many trials of each source it has
     with store.storage.transaction():
         for cell in store.cells:
-            recorded |= _add_to_cell(store, cell, sources)
+            study = store.study(cell)
+            there = study.get_trials(deepcopy=False)
+            if all(WARM_START in trial.user_attrs for trial in there):  # else the cell has started
+                known = {_content(trial) for trial in there}
+                for source in sources:
+                    for index, trial in source.fitting:
+                        if index == cell.index and _content(trial) not in known:
+                            known.add(_content(trial))
+                            study.add_trial(trial)
+            added = [trial.user_attrs.get(WARM_START) for trial in study.get_trials(deepcopy=False)]
+            counts = Counter(mark["from"] for mark in added if mark)
+            if counts:
+                recorded[cell.key] = dict(counts)
     # For commands that show the study without its storage.
     if recorded or folder.warm_start_file.exists():
         write_whole(folder.warm_start_file, json.dumps(recorded, indent=1).encode())
-
-
-def _add_to_cell(store: Store, cell: Cell, sources: Sequence[WarmStartSource]) -> dict[str, dict[str, int]]:
-    """Add a cell's fitting trials; return how many trials of each source the cell has, by the cell's key."""
-    study = store.study(cell)
-    there = study.get_trials(deepcopy=False)
-    if all(WARM_START in trial.user_attrs for trial in there):  # else the cell has started
-        known = {_content(trial) for trial in there}
-        for source in sources:
-            for index, trial in source.fitting:
-                if index == cell.index and _content(trial) not in known:
-                    known.add(_content(trial))
-                    study.add_trial(trial)
-    counts = Counter[str]()
-    for trial in study.get_trials(deepcopy=False):
-        if WARM_START in trial.user_attrs:
-            counts[trial.user_attrs[WARM_START]["from"]] += 1
-    return {cell.key: dict(counts)} if counts else {}
 
 
 def _optuna_trial(
@@ -297,8 +285,10 @@ def _optuna_trial(
     if outcome.has_value:
         state, value = TrialState.COMPLETE, trial.value
     # Samplers prefer pruned trials with a later last step: a diverged one gets no step.
-    elif outcome == RunState.PRUNED and trial.iteration is not None and _is_finite(trial.value):
-        last = {trial.iteration: trial.value}
+    elif (
+        outcome == RunState.PRUNED and trial.iteration is not None and math.isfinite(trial.value or math.nan)
+    ):
+        last = {trial.iteration: trial.value or 0.0}
     return create_trial(
         state=state,
         value=value,
