@@ -282,13 +282,12 @@ def _optuna_trial(
     distributions = space.distributions()
     outcome, last = RunState(trial.outcome), dict[int, float]()
     state, value = TrialState.PRUNED, None
+    at, loss = trial.iteration, trial.value
     if outcome.has_value:
-        state, value = TrialState.COMPLETE, trial.value
+        state, value = TrialState.COMPLETE, loss
     # Samplers prefer pruned trials with a later last step: a diverged one gets no step.
-    elif (
-        outcome == RunState.PRUNED and trial.iteration is not None and math.isfinite(trial.value or math.nan)
-    ):
-        last = {trial.iteration: trial.value or 0.0}
+    elif outcome == RunState.PRUNED and at is not None and loss is not None and math.isfinite(loss):
+        last = {at: loss}
     return create_trial(
         state=state,
         value=value,
