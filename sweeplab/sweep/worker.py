@@ -26,7 +26,7 @@ from sweeplab.hyperparameters import AUTO
 from sweeplab.lab.events import Event, StudyNotice, write_notice
 from sweeplab.permissions import work_for_parent
 from sweeplab.records.folders import StudyFolder
-from sweeplab.sweep.engines import BEGIN, LEAVE, LEFT, REFUSED, engine_class
+from sweeplab.sweep.engines import BEGIN, LEFT, REFUSED, engine_class
 
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.sharing import Commands
@@ -47,7 +47,7 @@ def leaving_signals() -> list[signal.Signals]:
 class Starter:
     """The process that started this worker. Once `closed` is set the worker saves its runs and exits.
 
-    On this machine it holds our input open as long as we may work, and writes BEGIN and LEAVE to it. Elsewhere, where
+    On this machine it holds our input open as long as we may work, and writes BEGIN to it. Elsewhere, where
     it began to run the study at `since`, it gives its commands through the study's storage. A batch system may signal
     several times before it kills, so there only SIGKILL ends the worker at once.
     """
@@ -71,11 +71,9 @@ class Starter:
         self.closed.set()
 
     def _read_input(self) -> None:
-        for line in sys.stdin:
-            if line == BEGIN:
-                self._may_begin.set()
-            elif line == LEAVE:
-                self.closed.set()
+        if sys.stdin.readline() == BEGIN:
+            self._may_begin.set()
+            sys.stdin.read()  # until it is closed
         self.closed.set()
         self._may_begin.set()
 

@@ -38,8 +38,8 @@ UNSEEN = 66
 LEFT = 75
 # The environment variable of a job that runs a study: the cluster may queue it again.
 HEAD = "SWEEPLAB_HEAD"
-# Lines on a worker's input: BEGIN lets it work; LEAVE, like the end of the input, makes it save its runs and exit.
-BEGIN, LEAVE = "begin\n", "leave\n"
+# The line on a worker's input that lets it work. At the end of the input it saves its runs and exits.
+BEGIN = "begin\n"
 # The environment of a worker's libraries.
 SETTINGS = {
     # How long one of torch's threads waits for work before it sleeps. With GNU's default of 300,000 a step under load
@@ -74,11 +74,11 @@ def begin(words: Sequence[str], environment: Mapping[str, str], log: Path) -> su
         )
 
 
-def tell(process: subprocess.Popen[str], line: str) -> None:
-    """Write a line to a worker's input, if it has not ended."""
+def tell_to_begin(process: subprocess.Popen[str]) -> None:
+    """Let a worker work, if it has not ended."""
     assert process.stdin
     with suppress(OSError, ValueError):
-        process.stdin.write(line)
+        process.stdin.write(BEGIN)
         process.stdin.flush()
 
 

@@ -14,7 +14,7 @@ import psutil
 
 from sweeplab.lab.events import WorkerExited
 from sweeplab.records.folders import WorkerPlace
-from sweeplab.sweep.engines import BEGIN, WorkerEngine, begin, tell
+from sweeplab.sweep.engines import WorkerEngine, begin, tell_to_begin
 
 
 class LocalEngine(WorkerEngine):
@@ -49,7 +49,7 @@ class LocalEngine(WorkerEngine):
         for index in indices:
             process = self._processes.get(index)
             if process:  # else it has died, which `_await_end` reports
-                tell(process, BEGIN)
+                tell_to_begin(process)
 
     def _await_end(self, index: int, process: subprocess.Popen[str]) -> None:
         assert process.stdin

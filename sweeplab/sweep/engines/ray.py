@@ -33,7 +33,7 @@ from sweeplab.permissions import RAY, check_address, name_address
 from sweeplab.processes import python, python_environment
 from sweeplab.records.folders import WorkerPlace
 from sweeplab.study.spec import Engine
-from sweeplab.sweep.engines import BEGIN, LEAVE, LEFT, UNSEEN, WorkerEngine, begin, tell
+from sweeplab.sweep.engines import LEFT, UNSEEN, WorkerEngine, begin, tell_to_begin
 
 INSTALL = "pip install 'sweeplab[ray]'"
 OLDEST = "2.59"  # the first that starts its clusters with a token by default
@@ -195,7 +195,7 @@ class _Host:
             if self._is_over:
                 return 0
             process = self._process = begin(words, {**os.environ, **environment}, Path(log))
-        tell(process, BEGIN)
+        tell_to_begin(process)
         return process.wait()
 
     def end(self, at_once: bool) -> None:
@@ -204,8 +204,8 @@ class _Host:
             self._is_over = True
             if self._process and at_once:
                 self._process.kill()
-            elif self._process:
-                tell(self._process, LEAVE)
+            elif self._process and self._process.stdin:
+                self._process.stdin.close()
 
 
 @dataclass
