@@ -1,12 +1,10 @@
 """A study file as foreign input: what it alone names is not read, not written, and not sent what is the user's."""
 
-import http.server
 import json
 import os
 import pickle
 import sqlite3
 import stat
-import threading
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,18 +14,17 @@ import pytest
 import strangers
 
 from sweeplab import load_study, permissions
-from sweeplab.errors import BadInput, DamagedFile, TrackingUnavailable
+from sweeplab.errors import BadInput, DamagedFile
 from sweeplab.files import database_url, read_own
 from sweeplab.lab.events import Event, StudyNotice
 from sweeplab.lab.showing import show_study
 from sweeplab.lab.storage import VARIABLE, choose_storage
-from sweeplab.permissions import CREDENTIALS, STORAGE, TRACKING, check_address
+from sweeplab.permissions import CREDENTIALS, TRACKING, check_address
 from sweeplab.records.folders import StudyFolder, read_service
 from sweeplab.runs.models import models_of
 from sweeplab.sweep.planning import check_reach
 from sweeplab.sweep.trials.storage import TrialStorage
 from sweeplab.tracking.connection import check_location, tracking_uri
-from sweeplab.tracking.experiment import count_studies
 
 TEXT = "".join(f"Line {i} of what is written here, {i * i % 97}.\n" for i in range(400))
 STUDY = """\
@@ -135,57 +132,6 @@ def test_the_word_is_given_once(places):
 # ------------------------------------------------------------------ credentials
 
 
-@dataclass
-class Heard:
-    """A server that hears who asks, and answers nobody."""
-
-    url: str
-    authorizations: list[str | None]
-
-
-@pytest.fixture
-def server():
-    heard: list[str | None] = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            heard.append(self.headers.get("Authorization"))
-            self.send_error(404)
-
-        do_GET = do_POST  # noqa: N815 - the name is the library's
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        yield Heard(f"http://127.0.0.1:{running.server_port}", heard)
-        running.shutdown()
-
-
-def test_a_token_goes_where_the_user_says_and_nowhere_else(places, server, monkeypatch):
-    (places.own / "text.txt").write_text(TEXT)
-    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "hidden")
-    track = f"track: {{uri: '{server.url}'}}\n"
-    said = f"track.uri names {server.url}, which you have not: it was not contacted; MLFLOW_TRACKING_TOKEN would be"
-    allowed = f"allowed: MLFLOW_TRACKING_URI={server.url}, or -o track.uri={server.url} for a run"
-    refused(places.study("text.txt", track), "foreign.yaml:8:14", said, allowed)
-    # A study of a lab from elsewhere has its address from its records.
-    with pytest.raises(BadInput, match="which you have not: it was not contacted"):
-        count_studies(places.lab, tracking_uri(places.lab, server.url))
-    assert server.authorizations == []
-    for named in ("environment", "command line"):
-        if named == "environment":
-            monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{server.url}/")
-        else:
-            monkeypatch.delenv("MLFLOW_TRACKING_URI")
-            places.study("text.txt", track, f"track.uri={server.url}")
-        with pytest.raises(TrackingUnavailable):
-            count_studies(places.lab, tracking_uri(places.lab, server.url))
-        assert set(server.authorizations) == {"Bearer hidden"}
-        server.authorizations.clear()
-
-
 @pytest.mark.parametrize(
     ("scheme", "name"), [(scheme, name) for scheme, names in CREDENTIALS.items() for name in names]
 )
@@ -236,19 +182,6 @@ def test_what_is_learned_from_a_file_goes_only_where_it_was_allowed_to_go(places
     check_reach(places.study("text.txt", track, "track.uri=http://127.0.0.1:9").spec, places.lab)
     with pytest.raises(BadInput, match=f"data.path names {places.secret}"):
         check_reach(places.study(str(places.secret), track).spec, places.lab)
-
-
-@pytest.mark.parametrize("kind", [STORAGE, TRACKING])
-def test_an_address_is_that_of_the_host_to_which_its_driver_connects(kind, places, monkeypatch):
-    """A file's address looks like the one that the environment names, but leads elsewhere."""
-    monkeypatch.setenv(kind.variable, "postgresql://me:pw@good.example/db")
-    for address in (
-        "postgresql+psycopg://u:@127.0.0.1:9/x@good.example/db",
-        "postgresql://u:@evil@good.example/db",
-    ):
-        with pytest.raises(BadInput, match="is an address that can be read as two: it was not contacted"):
-            check_address(kind, address)
-    check_address(kind, "postgresql://you:other@good.example/db")
 
 
 @pytest.mark.parametrize(
