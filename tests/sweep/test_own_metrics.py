@@ -78,6 +78,13 @@ def test_it_is_recorded_and_gives_trials_their_values(run, tmp_path):
 
 
 @pytest.mark.slow
+def test_it_changes_no_training(run):
+    study, _ = run()
+    plain, _ = run("", name="plain")
+    assert [point["val_loss"] for point in curve(study)] == [point["val_loss"] for point in curve(plain)]
+
+
+@pytest.mark.slow
 def test_what_is_measured_at_the_end_is_compared_there(run):
     study, result = run(objective={"metric": "rate"}, seeds=[0, 1])
     assert result.status == "complete", result.errors

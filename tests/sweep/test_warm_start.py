@@ -176,6 +176,14 @@ def test_conditions_divisors_and_derived_values_are_followed(tiny, warm, table):
     assert source.refused == ["line 4: n_head lies outside of 1 | 2 | 4"]
 
 
+def test_of_an_exported_table_each_trial_once(tiny, warm, table):
+    lines = ("a,all,0,0,complete,2.0,1e-3", "a,all,0,1,complete,2.0,1e-3", "a,all,1,0,diverged,,9e-3")
+    rows = table("study,cell,trial,seed,state,value,learning_rate", *lines)
+    _, store, _ = warm(tiny(seeds=[0, 1], warm_start=[rows]))
+    found = [(trial.state, trial.value) for trial in known(store)]
+    assert found == [(TrialState.COMPLETE, 2.0), (TrialState.PRUNED, None)]
+
+
 @pytest.mark.parametrize(
     ("source", "said"),
     [
