@@ -60,14 +60,14 @@ def find_limits(trials: StudyTrials, cell: str | None = None) -> list[Finding]:
         ended = [trial for trial in trials.all if trial.ending and trial.ending.outcome.counts_towards_budget]
     except DamagedFile:
         return []
-    found = list[Finding | None]()
+    findings = list[Finding | None]()
     for name, entry in study["search"].items():
         if best and "min" in entry and "divides" not in entry:
-            found += [_end_of_range(name, entry, end, best, ended, folder) for end in ("min", "max")]
+            findings += [_end_of_range(name, entry, end, best, ended, folder) for end in ("min", "max")]
     # A plugin's metric is not in an n-gram's unit.
     if best and study["objective"]["metric"] == "val_loss":
-        found.append(_above_n_grams(folder.baselines, best))
-    return [finding for finding in found if finding]
+        findings.append(_above_n_grams(folder.baselines, best))
+    return [finding for finding in findings if finding]
 
 
 def _end_of_range(

@@ -210,9 +210,8 @@ def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
     """Return a plan's outlook in its lab."""
     folder = StudyFolder(lab, spec.name)
     trials = StudyTrials(folder)
-    done = Counter(
-        each.cell for each in trials.all if each.ending and each.ending.outcome.counts_towards_budget
-    )
+    ended = [trial for trial in trials.all if trial.ending]
+    done = Counter(trial.cell for trial in ended if trial.state.counts_towards_budget)
     ranges = {}
     for name, entry in spec.search.items():
         text = entry.written()

@@ -234,9 +234,8 @@ def grow(folder: StudyFolder, chosen: Sequence[tuple[Mapping[str, Any], int]], w
                 number = best[cell.key].number
                 params = next(trial.params for trial in store.trials(cell) if trial.number == number)
                 for _ in range(times):
-                    known = [
-                        each.params or each.system_attrs.get("fixed_params") for each in store.trials(cell)
-                    ]
+                    trials = store.trials(cell)
+                    known = [trial.params or trial.system_attrs.get("fixed_params") for trial in trials]
                     offset = SEEDS_APART * known.count(params)
                     added.append(_enqueue(store, cell, params, {SEED_OFFSET: offset}))
         if new:

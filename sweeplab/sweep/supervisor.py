@@ -203,8 +203,8 @@ def _opened(spec: StudySpec, lab: Path) -> Iterator[_Opened]:
         write_study(spec, folder, plan.data)  # from here on the lab has the complete study
         if spec.warm_start:
             add_warm_starts(store, read_warm_starts(spec, folder, store.spaces, plan.data), folder)
-        said = [notice for notice in notices if notice]
-        yield _Opened(folder, plan, store, notifier, said)
+        notices = [notice for notice in notices if notice]
+        yield _Opened(folder, plan, store, notifier, notices)
 
 
 def _open_tracking(trackers: Sequence[Mirror], spec: StudySpec, folder: StudyFolder, plan: Plan) -> None:
