@@ -146,7 +146,7 @@ def test_a_study_that_has_not_been_run_says_so(tmp_path: Path) -> None:
     assert repr(study) == f"<study new in {tmp_path}/a <b>: not run yet>"
     said = repr(sweeplab.load_study(tmp_path / "tiny.yaml", overrides=["budget.trials_per_cell=2"]).plan())
     assert (
-        said.startswith("<plan of new: 1 cell of ") and ", 2 trials, 2 runs" in said and "FLOPs a run" in said
+        said.startswith("<plan of new: 1 cell, ") and ", 2 trials, 2 runs" in said and "FLOPs a run" in said
     )
     for ask in (study.trials, study.curves, lambda: study.best):
         with pytest.raises(BadInput, match="study new has not been run in "):

@@ -21,8 +21,8 @@ from sweeplab.errors import BadInput, nearest
 from sweeplab.expressions import Expression
 from sweeplab.formatting import on_one_line, without_passwords, yaml_text
 from sweeplab.hyperparameters import TABLE
+from sweeplab.study.file.entries import read_grid, read_search
 from sweeplab.study.file.markdown import parse_tables
-from sweeplab.study.file.overrides import read_grid, read_search
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.spec import ObjectiveSpec
 from sweeplab.sweep.trials.warm_start import _table_trials

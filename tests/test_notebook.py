@@ -46,7 +46,7 @@ def test_the_example_runs_and_shows_a_bar_and_a_table(
     watched.drawn = []
     watched.execute()
     _, planned, _, ran, _, varied, curves, _, used, _, asked, again = notebook.cells
-    assert "<plan of notebook: 4 cells of " in text_of(planned)
+    assert "<plan of notebook: 4 cells, " in text_of(planned)
     counts = [
         int(found[1]) for html in watched.drawn if (found := re.search("progress value='(\\d+)'", html))
     ]

@@ -41,13 +41,14 @@ def settled_sampler(spec: StudySpec) -> Sampler:
     return Sampler(type=JOINT if has_cells else "tpe", options=spec.sampler.options)
 
 
+def _has_numbers(entry: SearchSpec) -> bool:
+    if isinstance(entry, Choices):
+        return all(map(is_number, entry.values))
+    return isinstance(entry, Range | Divisors)
+
+
 def _n_points(spec: StudySpec) -> int:
     return max(1, len(spec.cells)) * math.prod(map(len, spec.grid.values()))
-
-
-def _has_numbers(entry: SearchSpec) -> bool:
-    has_choices = isinstance(entry, Choices) and all(map(is_number, entry.values))
-    return has_choices or isinstance(entry, Range | Divisors)
 
 
 def n_startup_trials(spec: StudySpec, trials_per_cell: int | None) -> int:

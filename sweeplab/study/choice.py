@@ -12,8 +12,7 @@ the chosen one's mean over its seeds.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Self
@@ -140,7 +139,8 @@ class Ranking:
         if not among:
             return None
         best = among[0]
-        same = next(alike for alike in groups_of_same(among) if best in alike)
+        first = first_of_same(among)
+        same = [each for each in among if (each.cell, first[each.place]) == (best.cell, first[best.place])]
         n_seeds = sum(len(trial.losses) for trial in same)
         expected = self.expected.get(best.place)
         rivals: list[Place] = []
@@ -168,14 +168,6 @@ def first_of_same(trials: Sequence[Tried]) -> dict[Place, int]:
     return numbers
 
 
-def groups_of_same(trials: Sequence[Tried]) -> Collection[Sequence[Tried]]:
-    """Return the trials that repeat each other in a list each, as `first_of_same` has them."""
-    first, groups = first_of_same(trials), defaultdict[Place, list[Tried]](list)
-    for trial in trials:
-        groups[trial.cell, first[trial.place]].append(trial)
-    return groups.values()
-
-
 def is_tuned(name: str) -> bool:
     """Return whether a hyperparameter is tuned: it defines neither a model nor the length of its training."""
     row = TABLE.get(name)
@@ -196,7 +188,11 @@ def rank(trials: Sequence[Tried]) -> Ranking:
     why = _too_little(trials, axes)
     if why:
         return Ranking(tuple(lowest_first), {}, why)
-    kept = _thinned(lowest_first)
+    kept = lowest_first
+    if len(kept) > MOST_TRIALS:
+        half = MOST_TRIALS // 2
+        rest = kept[half:]
+        kept = [*kept[:half], *rest[:: -(-len(rest) // half)]]
     x = axes.rows([trial.sizes for trial in kept], [trial.searched for trial in kept])
     runs = np.repeat(np.arange(len(kept)), [len(trial.losses) for trial in kept])
     y = np.log([loss for trial in kept for loss in trial.losses])
@@ -225,16 +221,6 @@ def _too_little(trials: Sequence[Tried], axes: Axes) -> str:
         return "values of 0 and below have no surrogate"
     if not axes.columns.is_searched.any():
         return "nothing searched varies"
-    return (
-        f"{several(n_runs, 'run')} are too few for a surrogate, which needs {needed}"
-        if n_runs < needed
-        else ""
-    )
-
-
-def _thinned(lowest_first: Sequence[Tried]) -> Sequence[Tried]:
-    if len(lowest_first) <= MOST_TRIALS:
-        return lowest_first
-    half = MOST_TRIALS // 2
-    rest = lowest_first[half:]
-    return [*lowest_first[:half], *rest[:: -(-len(rest) // half)]]
+    if n_runs < needed:
+        return f"{several(n_runs, 'run')} are too few for a surrogate, which needs {needed}"
+    return ""

@@ -6,11 +6,9 @@ import hashlib
 import json
 import math
 import operator
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,8 +151,7 @@ def check_rows(spec: StudySpec, dataset: Dataset, trials: Iterable[Hyperparamete
     settings = operator.attrgetter(*SETTINGS, "data_limit")
     unlike = {settings(values): values for values in trials}.values()
     for values in sorted(unlike, key=lambda values: -values.block_size):
-        place, block = spec.place_of("data_limit", values.data_limit), ("block_size", values.block_size)
-        with spec.blaming(place or spec.place_of(*block) or ("data",)):
+        with spec.blaming(spec.place("data_limit", "block_size", default=("data",))):
             dataset.check_fits(values)
             share = objective_of(values).share_cut(dataset.training(values), values)
             # The room for a source depends on the family: a decoder's source shares block_size with the target.
@@ -168,13 +165,6 @@ def check_rows(spec: StudySpec, dataset: Dataset, trials: Iterable[Hyperparamete
 
 
 # ------------------------------------------------------------------ weights to start from
-
-# What a run that starts from another one takes over, unless the study sets it: the model, and the length of its rows.
-OF_RUNS = (
-    *(name for name, row in TABLE.items() if row.category == "model" and name != "init"),
-    "block_size",
-    "vocab_size",
-)
 
 
 @dataclass(frozen=True)
@@ -240,18 +230,9 @@ class Start:
         return [*ordinary, *(old.ids.get(name) for name in new.names)]
 
 
-MOST_NAMED = 6  # checkpoints
-
-
 def no_start(folder: Path) -> tuple[str, str]:
-    """Say that a folder has no checkpoint, and which checkpoints there are below it."""
-    patterns = ("*/model.json", "*/*/model.json", "*/*/*/model.json")
-    below = (file.parent for pattern in patterns for file in sorted(folder.glob(pattern)))
-    named = " | ".join(str(each) for each in islice(below, MOST_NAMED))
-    return (
-        f"init_from: there is no checkpoint in {folder}",
-        named or "a run's name, or a folder with model.json",
-    )
+    """Say that a folder has no checkpoint, and what may be named instead."""
+    return f"init_from: there is no checkpoint in {folder}", "a run's name, or a folder with model.json"
 
 
 def open_start(folder: Path) -> Start:
@@ -295,16 +276,15 @@ def read_start(spec: StudySpec) -> Start | None:
     return start
 
 
-def check_start(spec: StudySpec, start: Start | None, trials: Iterable[Hyperparameters]) -> list[str]:
-    """Check that every trial has the model of the run that it starts from; return what else of it is not kept.
+def check_start(spec: StudySpec, start: Start | None, trials: Iterable[Hyperparameters]) -> None:
+    """Check that every trial has the model of the run that it starts from.
 
     Raises:
         BadInput: a trial's model differs; the message says in which values.
     """
     if start is None:
-        return []
-    unlike = defaultdict[str, set[Any]](set)
-    theirs, run = start.bound_values, start.values
+        return
+    theirs = start.bound_values
     for values in trials:
         ours = values.as_dict() | vars(ModelShape.of(values))
         changed = [name for name in start.bound if theirs[name] != ours[name]]
@@ -316,18 +296,6 @@ def check_start(spec: StudySpec, start: Start | None, trials: Iterable[Hyperpara
             place = spec.place(*changed, default=("init_from",))
             what = f"init_from: the run in {start.folder} has {differences}"
             raise BadInput(spec.problem(place, what, "the run's values"))
-        for name in OF_RUNS:
-            change = getattr(run, name), getattr(values, name)
-            follows_dropout = name.endswith("_dropout") and change == (run.dropout, values.dropout)
-            if change[0] != change[1] and not follows_dropout:
-                unlike[name].add(change[1])
-    warnings = []
-    for name, now in unlike.items():
-        is_now = " or ".join(sorted(map(shown, now)))
-        warnings.append(
-            f"{name} {shown(getattr(run, name))} of the run in init_from is not kept: it is {is_now}"
-        )
-    return warnings
 
 
 # The weights with one row per token.

@@ -98,22 +98,17 @@ class Inputs:
         """Return points of a cell, given by what Optuna stores, as rows [n, d]."""
         known = space.parameters
         searched = [
-            {_searched(name): known[name].decoded(value) for name, value in point.items() if name in known}
+            {name: known[name].decoded(value) for name, value in point.items() if name in known}
             for point in points
         ]
         return self._axes.rows([space.cell.values] * len(points), searched)
-
-
-def _searched(name: str) -> str:
-    """Return the column of a parameter: divisors of a varying value have one parameter for each value of it."""
-    return name.partition("@")[0]
 
 
 def _searched_axes(spaces: Sequence[Space]) -> Iterator[SearchAxis]:
     entries: dict[str, list[Sampled]] = {}
     for space in spaces:
         for name, entry in space.parameters.items():
-            entries.setdefault(_searched(name), []).append(entry)
+            entries.setdefault(name, []).append(entry)
     for name, all_cells in entries.items():
         ranges = [entry for entry in all_cells if isinstance(entry, Range)]
         if ranges:

@@ -21,25 +21,21 @@ from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import DataDescription
 from sweeplab.study.algorithms import (
     first_decision,
-    n_startup_trials,
     promotes,
     rungs,
     settled_pruner,
 )
-from sweeplab.study.problems import reaches_in_words
 from sweeplab.study.rules import facts
 from sweeplab.study.space import MOST_LISTED, Space, unmet
-from sweeplab.study.spec import NOWHERE, Budget, Engine, StudySpec
+from sweeplab.study.spec import Budget, Engine, StudySpec
 from sweeplab.train.devices import (
     cuda_count,
     free_memory_bytes,
     memory_bytes,
-    multiplies_bfloat16,
     n_cores,
     settle_devices,
 )
 from sweeplab.train.run import row_flops, state_bytes, train_memory_bytes
-from sweeplab.train.schedule import patience_begins
 
 # How many points of a cell's space are sampled to estimate the share of valid trials and the model sizes.
 MOST_SAMPLES, FEWEST_SAMPLES = 64, 16
@@ -56,10 +52,6 @@ CUDA_MOST = 256
 MOST_FOLDED = 65_535
 MEMORY_SHARE = 0.5
 MOST_SHOWN = 12
-# Measured on two cores of an EPYC without such units.
-SLOW_16_BITS = (
-    "16 bits are slower (3.5 times as measured) on a processor without units for them, as this one is"
-)
 # The memory that a plan assumes for remote machines; each worker checks its own once it runs.
 MEMORY_ELSEWHERE = 64 * 2**30
 # The most remote workers that are requested by default; on ray those that find no room wait for nodes that join.
@@ -114,9 +106,9 @@ class CellPlan:
     """The plan of one cell; sizes and costs are per run, for the median valid sample.
 
     `max_iters` and `epochs` are None where trials differ in them; `n_points`, the number of different trials, where
-    they cannot be counted. `startup_trials` are spread evenly before the sampler models their results. `rungs` are the
-    iterations at which halving decides, in a run of typical length. `run_seconds` are the seconds by which one more
-    whole run prolongs the study, 0 if nothing was measured. `search` has Optuna's distributions.
+    they cannot be counted. `rungs` are the iterations at which halving decides, in a run of typical length.
+    `run_seconds` are the seconds by which one more whole run prolongs the study, 0 if nothing was measured. `search`
+    has Optuna's distributions.
     """
 
     cell: str
@@ -132,7 +124,6 @@ class CellPlan:
     seeds: list[int]
     search: dict[str, Any]
     n_points: int | None
-    startup_trials: int
     rungs: list[int]
     epochs: float | None = None
     compile: bool = False
@@ -189,17 +180,12 @@ class Plan:
     timed_by: str = ""
 
     def __repr__(self) -> str:
-        sizes = sorted({cell.n_params for cell in self.cells})
-        size = " to ".join(f"{count:,}" for count in (sizes[0], *sizes[1:][-1:]))
-        lines = [f"<plan of {self.name}: {several(len(self.cells), 'cell')} of {size} parameters"]
+        lines = [f"<plan of {self.name}: {several(len(self.cells), 'cell')}"]
         if self.trials is not None:
             lines[0] += f", {several(self.trials, 'trial')}, {several(self.runs or 0, 'run')}"
         for cell in self.cells[:MOST_SHOWN]:
             size = several(cell.n_params, "parameter")
             lines.append(f"  {cell.cell}: {size}, {cell.train_flops:.2e} FLOPs a run")
-        more = len(self.cells) - MOST_SHOWN
-        if more > 0:
-            lines.append(f"  and {several(more, 'more cell')}")
         return "\n".join([*lines, *(f"  warning: {each}" for each in self.warnings)]) + ">"
 
     def precisions(self) -> list[str]:
@@ -213,15 +199,8 @@ class Plan:
             line = f"every cell trains in {dtype}: {self.dtype_by}"
             if len(cells) > 1:
                 line = f"{several_named(names)} in {dtype}: as the study says"
-            if dtype != "float32" and self.device == "cpu" and not multiplies_bfloat16():
-                line += f"; {SLOW_16_BITS}"
             lines.append(line)
         return lines
-
-    @property
-    def reach_in_words(self) -> str:
-        """Describe what the study file uses outside its own folder and the lab; empty if nothing."""
-        return reaches_in_words(self.reaches)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as plain data for JSON."""
@@ -329,7 +308,7 @@ def sample_cell(spec: StudySpec, space: Space, count: int) -> Samples:
     """
     is_small = space.n_points is not None and space.n_points <= count
     drawn = list(space.trials() if is_small else space.draws(count))
-    broken = [space.broken_rule(values) for values in drawn]
+    broken = [space.broken(values) for values in drawn]
     valid = [values for values, rule in zip(drawn, broken, strict=True) if rule is None]
     if not valid:
         rules = {rule.text: rule for rule in broken if rule}
@@ -339,11 +318,7 @@ def sample_cell(spec: StudySpec, space: Space, count: int) -> Samples:
 
 
 def sample_cells(spec: StudySpec, spaces: Sequence[Space]) -> list[Samples]:
-    """Draw samples of every cell, fewer if there are many cells, so that a plan takes seconds.
-
-    Raises:
-        BadInput: no sample of a cell meets the rules.
-    """
+    """Draw samples of every cell, fewer if there are many cells, so that a plan takes seconds."""
     count = max(FEWEST_SAMPLES, min(MOST_SAMPLES, SAMPLES_IN_ALL // len(spaces)))
     return [sample_cell(spec, space, count) for space in spaces]
 
@@ -357,18 +332,15 @@ def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
     known = [facts(values) for values in samples.valid]
     sizes = facts(settled)
     free = free_memory_bytes(settled.device) if spec.engine.type == "local" else MEMORY_ELSEWHERE
-    iterations = {values.max_iters for values in samples.valid}
-    epochs = {values.epochs for values in samples.valid}
     every, last = space.typical.eval_interval, space.typical.max_iters
     # Valid points are counted only if there are few: the count rarely matters where there are more than trials.
     is_small = (space.n_points or MOST_LISTED) < MOST_LISTED
-    startup = n_startup_trials(spec, spec.budget.trials_per_cell) if space.parameters else 0
     return CellPlan(
         cell=space.cell.key,
         values=dict(space.cell.values),
         n_params=sizes.n_params,
         n_params_non_embedding=sizes.n_params_non_embedding,
-        max_iters=_only(iterations),
+        max_iters=_only({values.max_iters for values in samples.valid}),
         train_tokens=median_low(each.train_tokens for each in known),
         train_flops=float(median_low(each.train_flops for each in known)),
         memory_bytes=train_memory_bytes(settled),
@@ -377,9 +349,8 @@ def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
         seeds=list(space.seeds),
         search={name: json.loads(distribution_to_json(each)) for name, each in space.distributions().items()},
         n_points=space.n_valid if is_small else space.n_points,
-        startup_trials=startup,
         rungs=rungs(settled_pruner(spec.pruner, every, last), every, last),
-        epochs=_only(epochs),
+        epochs=_only({values.epochs for values in samples.valid}),
         compile=settled.compile,
     )
 
@@ -416,22 +387,7 @@ def warnings(spec: StudySpec, cells: Sequence[Samples]) -> Iterator[str]:
         yield f"{sizes} searched: sampling and pruning compare different sizes in a cell"
     if any(run.warmup_iters >= run.max_iters for run in runs):
         yield "warmup_iters is not below max_iters: the learning rate never reaches its peak"
-    if any(run.lr_decay and run.min_lr > run.learning_rate for run in runs):
-        yield "min_lr is above learning_rate: such runs do not decay their learning rate"
-    if spec.place("patience") != NOWHERE and runs and not any(map(_can_stop, runs)):
-        patience, most = runs[0].patience or 0, runs[0].max_iters
-        n_iters = several(patience * runs[0].eval_interval, "iteration")
-        takes = f"{several(patience, 'evaluation')} without improvement take {n_iters}"
-        yield f"patience never stops a run: {takes}, but a run has {most}"
     every, most = cells[0].space.typical.eval_interval, cells[0].space.typical.max_iters
     first = first_decision(settled_pruner(spec.pruner, every, most))
     if first is not None and first >= most:
         yield f"the pruner never prunes: it first decides at iteration {first}, but a run has {most}"
-
-
-def _can_stop(values: Hyperparameters) -> bool:
-    """Return whether patience may end a run before its last iteration; True for a run without patience."""
-    if values.patience is None:
-        return True
-    begins = patience_begins(values) // values.eval_interval
-    return bool((begins + values.patience) * values.eval_interval < values.max_iters)

@@ -28,8 +28,6 @@ SECTIONS = ("fixed", "grid", "search")
 LENGTHS = ("max_iters", "epochs", "tokens_per_param")
 # A longer list of allowed names is not printed.
 MOST_NAMED = 20
-# `seeds: 3` is probably meant as three seeds; a larger number as a seed.
-MOST_COUNTED = 21
 # The forms of a seed, which pydantic adds to the location of an error.
 FORMS_OF_TYPES = ("number", "conditional")
 # What is allowed, by the type of pydantic's error; braces hold the bounds of its context.
@@ -198,9 +196,6 @@ class Problems:
                 self.add(path, what, " | ".join(choices), nearest(value, choices))
             else:
                 allowed = ALLOWED.get(kind, detail["msg"].removeprefix("Input should be "))
-                if kind == "list_type" and isinstance(value, int | float | str):
-                    is_count = path == ("seeds",) and value in range(1, MOST_COUNTED)
-                    allowed += f", such as {shown([*range(int(value))] if is_count else [value])}"
                 self.add(path, what, allowed.format(**context))
 
     def _refuse(self, path: Location, refusal: Refusal, value: Any) -> None:

@@ -15,7 +15,6 @@ from urllib.parse import quote
 
 from sweeplab.data.task import DataSizes, Sizes
 from sweeplab.errors import BadInput, Problem
-from sweeplab.expressions import Expression
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameters, defaults, is_number
 from sweeplab.model.shape import settled
 from sweeplab.records.folders import named_cell
@@ -123,7 +122,6 @@ class Space:
         self._varying = set(self._unknown)
         self._constant = dict(self.given)
         self.parameters: dict[str, Sampled] = {}
-        self._names: dict[str, list[str]] = {}
         self._explicit = {*spec.fixed, *cell.values, *spec.search}
         self._order = order(spec.search, self._explicit, self._lengths)
         # Settling automatic values takes longer than most expressions, so it is done only for these.
@@ -151,18 +149,15 @@ class Space:
             return
         if not needed & self._varying and not wanted(entry, self._constant):
             return
-        entered: dict[str, Sampled]
         if isinstance(entry, Divisors):
-            lists = {self._label(name, entry, of): entry.values(of) for of in self._possible(entry.of) or ()}
-            entered = {label: Choices(values) for label, values in lists.items() if values}
-        else:
-            entered = {name: entry}
-        self._names[name] = list(entered)
-        if entered:
-            self.parameters |= entered
-            if needed & self._varying:
-                self._conditional.add(name)
-            self._varying.add(name)
+            divisors = entry.values(self._constant[entry.of])
+            if not divisors:
+                return
+            entry = Choices(divisors)
+        self.parameters[name] = entry
+        if needed & self._varying:
+            self._conditional.add(name)
+        self._varying.add(name)
 
     def _expanded(self, names: Iterable[str]) -> set[str]:
         return expanded(names, self._explicit, self._lengths)
@@ -187,19 +182,17 @@ class Space:
                 settled["max_iters"] = iterations(Hyperparameters.of(settled), self.sizes)
         return settled
 
-    def _label(self, name: str, entry: Divisors, of: Any) -> str:
-        """Return Optuna's name of a parameter: Optuna refuses choices that change, so each list has its own name."""
-        return name + (f"@{entry.of}={of}" if entry.of in self._varying else "")
-
     def _possible(self, name: str) -> list[Any] | None:
         """Return every value that a hyperparameter can have in this cell; None if there are too many to list."""
         if name not in self._varying:
             return [self._constant[name]]
-        parameters = [self.parameters[each] for each in self._names.get(name, ())]
-        if not 0 < sum(each.count or math.inf for each in parameters) <= MOST_LISTED:
+        parameter = self.parameters.get(name)
+        if parameter is None or parameter.count is None or parameter.count > MOST_LISTED:
             return None
-        values = [each.decoded(stored) for each in parameters for stored in stored_values(each)]
-        return list(dict.fromkeys([*values, *([self.given[name]] if name in self._conditional else [])]))
+        values = [parameter.decoded(stored) for stored in stored_values(parameter)]
+        if name in self._conditional:
+            values.append(self.given[name])
+        return list(dict.fromkeys(values))
 
     @property
     def has_conditions(self) -> bool:
@@ -213,19 +206,19 @@ class Space:
         Raises:
             BadInput: the condition of a seed depends on values that vary within the cell, or cannot be evaluated.
         """
-        conditions = enumerate(map(seed_parts, self._spec.seeds))
-        return tuple(seed for index, (seed, when) in conditions if self._repeats(when, index))
-
-    def _repeats(self, when: Expression, index: int) -> bool:
-        varying = sorted(self._expanded(when.names) & self._varying)
-        try:
-            if not varying:
-                return bool(evaluate(when, self._constant))
-            what = f"{when.text!r} depends on {varying[0]}, which varies within a cell"
-        except ValueError as error:
-            what = str(error)
-        allowed = "names that are fixed, in the grid, or derived from these"
-        raise BadInput(self._spec.problem(("seeds", index, "when"), what, allowed))
+        kept = []
+        for index, (seed, when) in enumerate(map(seed_parts, self._spec.seeds)):
+            varying = sorted(self._expanded(when.names) & self._varying)
+            try:
+                if varying:
+                    raise ValueError(f"{when.text!r} depends on {varying[0]}, which varies within a cell")
+                if evaluate(when, self._constant):
+                    kept.append(seed)
+            except ValueError as error:
+                allowed = "names that are fixed, in the grid, or derived from these"
+                problem = self._spec.problem(("seeds", index, "when"), str(error), allowed)
+                raise BadInput(problem) from None
+        return tuple(kept)
 
     @cached_property
     def n_points(self) -> int | None:
@@ -240,7 +233,7 @@ class Space:
         """Return the number of different trials that meet every rule; None if there are too many to check."""
         if self.n_points is None or self.n_points > MOST_TRIED:
             return None
-        return sum(self.broken_rule(values) is None for values in self.trials())
+        return sum(self.broken(values) is None for values in self.trials())
 
     def trials(self) -> Iterator[Hyperparameters]:
         """Yield the effective hyperparameters of every different trial; requires that they can be counted."""
@@ -268,12 +261,8 @@ class Space:
                 values = self._settled(values, sampled)
             if isinstance(entry, Derived):
                 values[name] = derive(name, entry, values)
-            elif wanted(entry, values):
-                label = name
-                if isinstance(entry, Divisors):
-                    label = self._label(name, entry, values[entry.of])
-                if label in self.parameters:
-                    values[name] = sampled[name] = value_of(label)
+            elif name in self.parameters and wanted(entry, values):
+                values[name] = sampled[name] = value_of(name)
         return sampled
 
     def resolve(self, sampled: Mapping[str, Any], seed: int) -> Hyperparameters:
@@ -290,12 +279,7 @@ class Space:
                 values[name] = derive(name, entry, known)
         return Hyperparameters.of(settled(self._settled(values, sampled)))
 
-    def broken(self, values: Hyperparameters) -> str | None:
-        """Return the text of the first rule that effective hyperparameters break, or None."""
-        rule = self.broken_rule(values)
-        return rule.text if rule else None
-
-    def broken_rule(self, values: Hyperparameters) -> Rule | None:
+    def broken(self, values: Hyperparameters) -> Rule | None:
         """Return the first rule that effective hyperparameters break, or None."""
         return next((rule for rule in self._rules if not rule.holds(values)), None)
 
@@ -307,15 +291,11 @@ class Space:
                 return rule
         return None
 
-    @cached_property
-    def _settled_constants(self) -> Hyperparameters:
-        return Hyperparameters.of(self._settled(self._constant))
-
     def listed(self, rule: Rule) -> Iterable[Hyperparameters] | None:
         """Return trials with all values that a rule depends on; None if there are too many to list."""
         free = sorted(self._expanded(rule.names) & self._varying)
         if not free:
-            return [self._settled_constants]
+            return [Hyperparameters.of(self._settled(self._constant))]
         options = [self._possible(name) for name in free]
         listed = [each for each in options if each is not None]
         if len(listed) < len(options) or math.prod(map(len, listed)) > MOST_LISTED:
@@ -330,7 +310,7 @@ class Space:
         If none of N_TYPICAL draws meets them, return the last draw.
         """
         for values in self.draws(N_TYPICAL):
-            if self.broken_rule(values) is None:
+            if self.broken(values) is None:
                 break
         return values
 
@@ -354,23 +334,14 @@ class Space:
         return taken
 
     def stored(self, name: str, value: Any) -> dict[str, Scalar]:
-        """Return the parameters to enqueue so that one searched hyperparameter has a given value.
-
-        Divisors of a varying hyperparameter have one parameter per value of it; returned are all that allow the value.
+        """Return the parameter to enqueue so that a searched hyperparameter has a given value.
 
         Raises:
             ValueError: the cell does not search this value; the message says what it searches.
         """
-        refusal = f"nothing: cell {self.cell.key} does not search it"
-        stored: dict[str, Scalar] = {}
-        for label in self._names.get(name, ()):
-            try:
-                stored[label] = self.parameters[label].stored(value)
-            except ValueError as error:
-                refusal = str(error)
-        if not stored:
-            raise ValueError(refusal)
-        return stored
+        if name not in self.parameters:
+            raise ValueError(f"nothing: cell {self.cell.key} does not search it")
+        return {name: self.parameters[name].stored(value)}
 
     def fitted(self, values: Mapping[str, Any]) -> tuple[dict[str, Scalar], Hyperparameters]:
         """Return what Optuna stores for a trial with these searched values, and all its hyperparameters.
@@ -378,20 +349,19 @@ class Space:
         Raises:
             ValueError: a sampled value is missing or outside of its search range; the message says which.
         """
-        hyperparameter = {label: name for name, labels in self._names.items() for label in labels}
         stored: dict[str, Scalar] = {}
 
-        def take(label: str) -> Any:
-            name, parameter = hyperparameter[label], self.parameters[label]
+        def take(name: str) -> Any:
+            parameter = self.parameters[name]
             if name not in values:
                 raise ValueError(f"without {name}, which is searched")
             try:
-                stored[label] = parameter.stored(values[name])
+                stored[name] = parameter.stored(values[name])
             except ValueError as error:
                 raise ValueError(f"{name} lies outside of {error}") from error
             except TypeError:
                 raise ValueError(f"{name} is {shown(values[name])}, which is not a number") from None
-            return parameter.decoded(stored[label])
+            return parameter.decoded(stored[name])
 
         sampled = self._choose(take)
         return stored, self.resolve(sampled, seed=0)

@@ -477,17 +477,6 @@ class StudySpec(Section):
             places += [("cells", index, name) for index, cell in enumerate(self.cells) if name in cell]
         return next(iter(places), default)
 
-    def place_of(self, name: str, value: Any) -> Location | None:
-        """Return the place where the study sets a hyperparameter to this value, or None."""
-        if value in self.grid.get(name, ()):
-            return ("grid", name, self.grid[name].index(value))
-        for index, changes in enumerate(self.cells):
-            if name in changes and changes[name] == value:
-                return ("cells", index, name)
-        return next(
-            ((section, name) for section in ("fixed", "search") if name in getattr(self, section)), None
-        )
-
     @contextmanager
     def blaming(self, place: Location | None) -> Iterator[None]:
         """Add this place to every problem raised inside, unless it is None or the problem already names a file."""

@@ -70,7 +70,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     samples = plan.sample_cells(spec, spaces)
     valid = [values for cell in samples for values in cell.valid]
     warnings = [*plan.warnings(spec, samples), *inputs.check_rows(spec, dataset, valid)]
-    warnings += inputs.check_start(spec, inputs.read_start(spec), valid)
+    inputs.check_start(spec, inputs.read_start(spec), valid)
     plan.check_memory(spec, samples)
     plans = [plan.plan_cell(spec, cell) for cell in samples]
     data = inputs.describe_data(spec, dataset)
@@ -318,11 +318,12 @@ def _warm_start_warnings(
 
 def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:
     problems: list[Problem] = []
-    place = spec.place_of("device", "cuda")
-    if place and "cuda" in spec.devices and not plan.has_cuda(spec.engine):
+    if "cuda" in spec.devices and not plan.has_cuda(spec.engine):
         where = {"local": "here"}.get(spec.engine.type, "for its workers: engine.gpus_per_worker is 0")
         what = f"device is cuda, but there is no CUDA device {where}"
-        problems.append(spec.problem(place, what, "cpu, or auto for the best that a machine has"))
+        problems.append(
+            spec.problem(spec.place("device"), what, "cpu, or auto for the best that a machine has")
+        )
     try:
         with spec.blaming(("track", "uri") if spec.track.uri else None):
             _check_tracking(folder.lab, spec.track.uri)

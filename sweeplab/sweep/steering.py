@@ -442,9 +442,9 @@ def _point(space: Space, searched: Mapping[str, Any]) -> dict[str, Any]:
             point |= space.stored(name, value)
         except ValueError as error:
             raise BadInput(Problem(f"{name} is {shown(value)}", str(error))) from None
-    broken = {space.broken(values) for values in space.draws(PROBES, point)}
+    broken = [space.broken(values) for values in space.draws(PROBES, point)]
     if None not in broken:
-        rules = ", ".join(repr(rule) for rule in sorted(filter(None, broken)))
+        rules = ", ".join(sorted({repr(rule.text) for rule in broken if rule}))
         raise BadInput(f"no trial of cell {space.cell.key} with these values meets {rules}")
     return point
 

@@ -31,6 +31,7 @@ from sweeplab.records.folders import StudyFolder, WorkerPlace, service_file
 from sweeplab.records.runs import DOES_NOT_FIT, RunState, TrialEnding
 from sweeplab.study.inputs import write_baselines
 from sweeplab.study.plan import Plan, memory_shortage
+from sweeplab.study.problems import reaches_in_words
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.engines import LEFT, NO_REVISION, REFUSED, UNSEEN, WorkerEngine, engine_class
 from sweeplab.sweep.planning import check_reach, make_plan
@@ -196,7 +197,7 @@ def _opened(spec: StudySpec, lab: Path) -> Iterator[_Opened]:
 
         shortage = memory_shortage(plan.cells, plan.workers, plan.device) if engine.is_here else ""
         notices = [choose_storage(folder, is_shared=not engine.is_here)]
-        notices += [plan.reach_in_words, plan.mirror, shortage]
+        notices += [reaches_in_words(plan.reaches), plan.mirror, shortage]
         create = partial(Store.create, spec, cells, plan.data.sizes, folder.storage_url)
         store = Availability(spec.name).retry(create)
         write_baselines(folder, store.spaces, dataset)

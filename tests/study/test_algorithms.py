@@ -3,7 +3,6 @@ import pytest
 from optuna.trial import TrialState
 from tiny_study import study_of_parts as read
 
-from sweeplab.errors import BadInput
 from sweeplab.study.algorithms import (
     make_sampler,
     n_startup_trials,
@@ -22,7 +21,6 @@ OPEN = {
     "activation": ["relu", "gelu"],
     "betas": "suggested",
 }
-CONDITIONAL = OPEN | {"lr_decay": [True, False], "min_lr": "suggested", "n_head": {"divides": "n_embd"}}
 # An option of each, beside what it cannot do without.
 SAMPLER_OPTIONS = {
     "auto": {"n_startup_trials": 2},
@@ -62,11 +60,9 @@ def sampled(sampler: Sampler, space: Space, count: int, seed: int = 1) -> list[d
     return found
 
 
-@pytest.mark.parametrize("given", ["plain", "options"])
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_a_sampler_fills_a_space(name, given):
-    written = {"type": name, **(SAMPLER_OPTIONS[name] if given == "options" else {})}
-    spec = read(sampler=written, search=COUNTABLE)
+def test_a_sampler_fills_a_space(name):
+    spec = read(sampler={"type": name, **SAMPLER_OPTIONS[name]}, search=COUNTABLE)
     space = space_of(COUNTABLE if name == "grid" else OPEN)
     found = sampled(spec.sampler, space, 6)
     assert all(
@@ -108,8 +104,7 @@ def test_a_pruner_judges_trials(name):
 @pytest.mark.parametrize(
     ("sampler", "per_cell", "expected"),
     [
-        ("tpe", 1, 1), ("tpe", 4, 1), ("tpe", 10, 2), ("tpe", 39, 9), ("tpe", 400, 10), ("tpe", None, 10),
-        ("gp", 10, 2), ("cmaes", 100, 1), ("random", 10, 0), ("grid", None, 0),
+        ("tpe", 1, 1), ("tpe", 39, 9), ("tpe", 400, 10), ("tpe", None, 10), ("random", 10, 0),
         ({"type": "tpe", "n_startup_trials": 7}, 8, 7),
     ],
 )  # fmt: skip
@@ -122,9 +117,7 @@ def test_trials_spread_evenly_are_at_most_a_quarter(sampler, per_cell, expected)
     [
         ({"n_embd": [32, 64]}, OPEN, "joint"),
         ({"n_embd": [32, 64]}, {"n_head": {"divides": "n_embd"}}, "joint"),
-        ({"norm": ["layernorm", "rmsnorm"]}, {"batch_size": [8, 16]}, "joint"),
         ({"n_embd": [32, 64]}, {"activation": ["relu", "gelu"]}, "tpe"),
-        ({"n_embd": [32, 64]}, {"betas": "suggested"}, "tpe"),
         ({}, OPEN, "tpe"),
     ],
 )
@@ -136,7 +129,7 @@ def test_several_cells_with_numbers_to_search_are_searched_together(grid, search
 
 @pytest.mark.parametrize(
     ("n_cells", "per_cell", "expected"),
-    [(9, 4, 1), (2, 4, 2), (2, 100, 4), (1, 100, 8), (1, 4, 2), (9, 1, 1)],
+    [(9, 4, 1), (2, 100, 4), (1, 100, 8)],
 )
 def test_all_cells_of_a_joint_search_share_its_first_points(n_cells, per_cell, expected):
     search = {name: OPEN[name] for name in ("learning_rate", "dropout", "activation")}
@@ -146,7 +139,7 @@ def test_all_cells_of_a_joint_search_share_its_first_points(n_cells, per_cell, e
 
 
 @pytest.mark.parametrize("name", [name for name, row in PRUNERS.items() if row.halves])
-@pytest.mark.parametrize(("every", "last"), [(50, 300), (10, 1000), (500, 500), (7, 100)])
+@pytest.mark.parametrize(("every", "last"), [(50, 300), (500, 500), (7, 100)])
 def test_halving_decides_one_rung_at_an_evaluation(name, every, last):
     pruner = settled_pruner(read(pruner=name).pruner, every, last)
     study = optuna.create_study(pruner=build(pruner))
@@ -175,17 +168,9 @@ def test_rungs_that_a_study_gives_stay_and_are_said_at_their_evaluations():
 @pytest.mark.parametrize(
     ("pruner", "expected"),
     [
-        ({"type": "asha", "promote": True}, True),
-        ({"type": "asha"}, False),
         ({"type": "patient", "patience": 1, "wrapped": {"type": "asha", "promote": True}}, True),
         ({"type": "patient", "patience": 1, "wrapped": {"type": "median"}}, False),
     ],
 )
 def test_a_pruner_promotes_if_it_or_one_inside_it_does(pruner, expected):
     assert promotes(read(pruner=pruner).pruner) is expected
-
-
-def test_an_option_is_a_billion_at_most():
-    assert read(pruner={"type": "median", "n_startup_trials": 10**9}).pruner
-    with pytest.raises(BadInput, match="n_startup_trials"):
-        read(pruner={"type": "median", "n_startup_trials": 10**9 + 1})

@@ -6,14 +6,10 @@ from pathlib import Path
 import pytest
 
 from sweeplab.errors import BadInput
-from sweeplab.lab.identity import write_study
-from sweeplab.records.folders import StudyFolder
-from sweeplab.study.file.reading import read_study, read_text
+from sweeplab.study.file.reading import read_text
 from sweeplab.study.file.template import study_file
 from sweeplab.study.space import Space, cells
 from sweeplab.sweep.planning import make_plan
-from sweeplab.sweep.steering import enqueue
-from sweeplab.sweep.trials.store import Store
 
 STUDY = """\
 name: parts
@@ -91,9 +87,7 @@ def test_the_command_line_comes_before_the_cells():
     ("written", "said"),
     [
         ("{norms: layernorm}", "cells[1]: unknown hyperparameter \"norms\"; did you mean 'norm'?"),
-        ("{norm: layer}", 'cells[1].norm is "layer"'),
         ("{norm: rmsnorm}", "cells[1] is the same as cells[0]"),
-        ("{seed: 3}", "seed is set by the key seeds"),
         ("rmsnorm", 'cells[1] is "rmsnorm"; allowed: a mapping of hyperparameters'),
         ("{bias: false}", "grid.bias and cells[1].bias exclude each other; allowed: one of them"),
         ("{betas: [0.9, 0.95]}", "search.betas and cells[1].betas exclude each other; allowed: one of them"),
@@ -105,25 +99,3 @@ def test_what_is_wrong_is_said_at_its_place(written, said):
     (problem,) = refused(text)
     line = 1 + text[: text.index(f"- {written}")].count("\n")
     assert problem.startswith(f"{FILE}:{line}:") and said in problem
-
-
-def test_what_is_no_list_is_refused():
-    (problem,) = refused(STUDY[: STUDY.index("cells")] + "cells: {norm: layernorm}\n")
-    assert "cells is " in problem and "allowed: a list" in problem
-
-
-def test_a_trial_is_enqueued_where_a_cell_has_the_value(tmp_path):
-    file = tmp_path / FILE
-    file.write_text(STUDY + "search: {learning_rate: {min: 1e-3, max: 1e-2}}\n")
-    spec = read_study(file)
-    plan, found, _ = make_plan(spec, tmp_path)
-    folder = StudyFolder(tmp_path, spec.name)
-    folder.path.mkdir(parents=True)
-    Store.create(spec, found, plan.data.vocab_size, folder.storage_url)
-    write_study(spec, folder, plan.data)
-    done = enqueue(folder, ["norm=rmsnorm", "learning_rate=2e-3"])
-    assert done.trials == [("base", 0), ("positions=rotary,n_head=4", 0)]
-    with pytest.raises(BadInput, match='norm is "layer"'):
-        enqueue(folder, ["norm=layer"])
-    with pytest.raises(BadInput, match=r"n_head is 16, which no cell of the study has; allowed: 2 \| 4"):
-        enqueue(folder, ["n_head=16"])

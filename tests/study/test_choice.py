@@ -85,13 +85,6 @@ def test_too_few_trials_keep_the_lowest_value_and_say_so() -> None:
     assert choice.in_words("confirm")[0] == (
         "chosen by the lowest value seen: 3 runs are too few for a surrogate, which needs 6"
     )
-    assert choice.as_dict()["expected"] is None
-    assert rank(trials[:1]).choice().in_words("confirm") == [], "an only trial is not chosen"
-    negative = [
-        Tried("all", number, -float(number), {}, {"learning_rate": 0.1 + number}, [-1.0])
-        for number in range(9)
-    ]
-    assert "0 and below" in rank(negative).why
 
 
 @pytest.mark.slow

@@ -7,11 +7,8 @@ from typing import Any
 import pytest
 
 from sweeplab.data.objectives import n_special
-from sweeplab.data.objectives.tokens import corruption
-from sweeplab.expressions import Expression
-from sweeplab.study.search import Choices, Derived
 from sweeplab.study.space import Space, cells
-from sweeplab.study.spec import Budget, DataSpec
+from sweeplab.study.spec import DataSpec
 
 
 def data(corpus: str = "python-docs", tokenizer: str = "char", **more: Any) -> DataSpec:
@@ -28,29 +25,6 @@ def test_auto_gives_every_family_an_objective_and_a_vocabulary(tiny, corpus: str
     assert resolved.objective == (expected if corpus == "python-docs" else "pairs")
     assert resolved.vocab_size == 50 + n_special(resolved)
     assert (n_special(resolved) == 0) == (resolved.objective == "next_token")
-
-
-def test_the_vocabulary_follows_what_is_searched_and_derived(tiny) -> None:
-    search = {"family": Choices(("decoder", "encoder_decoder")), "block_size": Choices((16, 64))}
-    search["mask_share"] = Derived(Expression("vocab_size / 400"))
-    spec = tiny(search=search)
-    (cell,), _ = cells(spec, 100)
-    space = Space(spec, cell, 100)
-    for family in ("decoder", "encoder_decoder"):
-        for block_size in (16, 64):
-            found = space.resolve({"family": family, "block_size": block_size}, 0)
-            assert found.objective == {"decoder": "next_token"}.get(family, "span")
-            n_spans = corruption(found).n_spans
-            assert found.vocab_size == 100 + (0 if family == "decoder" else 2 + n_spans)
-            assert space.broken(found) is None
-
-
-def test_unlike_tasks_in_a_cell_are_warned_of(planned) -> None:
-    two = Budget(trials_per_cell=2)
-    plan = planned(search={"mask_share": Choices((0.1, 0.3))}, values={"family": "encoder"}, budget=two)
-    assert plan.warnings[0] == "mask_share searched: sampling and pruning compare losses of different tasks"
-    plan = planned(search={"family": Choices(("decoder", "encoder"))}, budget=two)
-    assert plan.warnings[0] == "family searched: sampling and pruning compare losses of different tasks"
 
 
 def test_text_that_is_trained_on_and_validated_with_is_told_and_warned_of(planned, tmp_path: Path) -> None:

@@ -35,8 +35,6 @@ def test_an_epoch_has_as_many_sequences_as_the_training_split() -> None:
     assert resolved(fixed=fixed | {"epochs": 3, "data_limit": 2_000}).max_iters == math.ceil(3 * 2_000 / 64)
     pairs = DataSizes(65, train_tokens=10_000, train_pairs=101)
     assert resolved(fixed=fixed | {"epochs": 2}, sizes=pairs).max_iters == math.ceil(202 / 4)
-    assert resolved(fixed=fixed | {"epochs": 1e-6}).max_iters == 1
-    assert resolved(fixed=fixed).epochs is None
 
 
 @given(
@@ -64,7 +62,6 @@ def test_tokens_per_param_are_reached_in_the_fewest_steps(
     [
         ({"warmup_iters": "5%"}, "warmup_iters", 10),
         ({"eval_interval": "12.5% of all steps"}, "eval_interval", 25),
-        ({"save_interval": "0.1 %"}, "save_interval", 1),
         ({"min_lr": "10%"}, "min_lr", pytest.approx(2e-4)),
     ],
 )
@@ -79,7 +76,6 @@ def test_a_share_is_one_of_each_runs_length(written_as: dict, name: str, value: 
         ({"tokens_per_param": 10}, "batch_size", "max_iters // 10", "max_iters needs batch_size"),
         ({"epochs": 2}, "batch_size", "train_tokens // 99", "train_tokens needs batch_size"),
         ({}, "n_embd", "head_dim * 4", "head_dim needs n_embd"),
-        ({}, "n_layer", "n_encoder_layer + 1", "n_encoder_layer needs n_layer"),
     ],
 )
 def test_what_a_value_follows_from_may_not_follow_from_it(
@@ -95,9 +91,7 @@ def test_what_a_value_follows_from_may_not_follow_from_it(
     "parts",
     [
         {"fixed": {"epochs": 3, "max_iters": 5}},
-        {"fixed": {"max_iters": 5}, "search": {"epochs": {"min": 1, "max": 2}}},
         {"fixed": {"epochs": 5}, "cells": [{}, {"max_iters": 7}]},
-        {"fixed": {"tokens_per_param": 20, "max_iters": 5}},
         {"fixed": {"epochs": 5}, "grid": {"tokens_per_param": [10, 20]}},
     ],
 )

@@ -7,7 +7,7 @@ from optuna.trial import TrialState, create_trial
 from tiny_study import study_of_parts
 
 from sweeplab.laws.surrogate import Posterior
-from sweeplab.study.joint import JointModel, _Gains, _last_fit, knowledge_gradient
+from sweeplab.study.joint import JointModel, knowledge_gradient
 from sweeplab.study.space import cells, spaces_of
 
 SEARCH = {
@@ -78,18 +78,6 @@ def searched(spaces, n_trials, seed=0):
             values = space.resolve({name: space.parameters[name].decoded(point[name]) for name in point}, 0)
             trials[cell].trials.append(trial_of(space, point, number, loss_of(values)))
     return model, trials
-
-
-@pytest.mark.slow
-def test_proposals_are_points_of_their_cell_and_never_repeat():
-    all_spaces = spaces()
-    _, trials = searched(all_spaces, 3)
-    for space, of_cell in zip(all_spaces, trials, strict=True):
-        points = [trial.params for trial in of_cell.trials]
-        assert len({str(point) for point in points}) == 3
-        for point in points:
-            assert point.keys() <= space.parameters.keys()
-            assert ("min_lr" in point) == point["lr_decay"]
 
 
 def test_the_same_trials_give_the_same_proposal_whatever_was_asked_before():
@@ -179,22 +167,3 @@ def test_first_points_lie_apart_in_each_cell_and_fill_the_range_together(n_cells
         shares += rates
     gaps = np.diff(np.sort([*shares, min(shares) + 1]))
     assert gaps.max() < 4 / len(shares) + 0.05
-
-
-def test_a_pruned_trial_gains_as_its_own_cell_does_or_as_all_where_that_is_not_known():
-    (space, *_) = spaces({"learning_rate": SEARCH["learning_rate"]}, {"n_embd": [32, 64, 128]})
-
-    def ended(value):
-        return trial_of(space, {"learning_rate": 0.01}, 0, value, curve={100: 4.0})
-
-    gains = _Gains([(0, ended(1.0)), (1, ended(2.0)), (1, ended(2.0)), (2, ended(3.0)), (2, ended(3.0))])
-    pruned = trial_of(space, {"learning_rate": 0.01}, 1, state=TrialState.PRUNED, curve={0: 9.0, 100: 8.0})
-    for cell, loss in ((0, 4.0), (1, 4.0), (2, 6.0)):
-        assert gains.final(cell, pruned)[0] == pytest.approx(math.log(loss))
-
-
-@pytest.mark.parametrize(
-    ("n_rows", "fitted"), [(0, 0), (40, 40), (47, 40), (48, 48), (57, 48), (58, 57), (1000, 887)]
-)
-def test_a_surrogate_is_fitted_again_when_a_fifth_more_is_known(n_rows, fitted):
-    assert _last_fit(n_rows) == fitted

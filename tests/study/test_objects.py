@@ -6,7 +6,6 @@ from functools import partial
 import pytest
 from optuna import pruners, samplers
 
-import sweeplab
 from sweeplab.errors import BadInput
 from sweeplab.study.algorithms import with_algorithms
 from sweeplab.study.options import as_written
@@ -27,9 +26,7 @@ WRITTEN = [
         partial(samplers.GPSampler, deterministic_objective=True),
         {"type": "gp", "deterministic_objective": True},
     ),
-    (quiet(samplers.CmaEsSampler, popsize=6), {"type": "cmaes", "popsize": 6}),
     (pruners.MedianPruner(n_warmup_steps=10), {"type": "median", "n_warmup_steps": 10}),
-    (quiet(pruners.HyperbandPruner, reduction_factor=4), {"type": "hyperband", "reduction_factor": 4}),
     (
         quiet(pruners.PatientPruner, wrapped_pruner=WRAPPED, patience=2),
         {"type": "patient", "patience": 2, "wrapped_pruner": {"type": "median", "n_warmup_steps": 3}},
@@ -38,7 +35,6 @@ WRITTEN = [
         pruners.ThresholdPruner(upper=4.0),
         {"type": "threshold", "upper": 4.0, "n_warmup_steps": 0, "interval_steps": 1},
     ),
-    ("tpe", "tpe"),
     ({"type": "tpe"}, {"type": "tpe"}),
 ]
 
@@ -64,7 +60,6 @@ def test_an_object_is_written_by_its_class_and_arguments(given, written, tiny) -
             "this GPSampler does not tell the argument behind its ",
         ),
         (quiet(samplers.TPESampler, gamma=lambda n: 3), "gamma"),
-        (partial(samplers.TPESampler, n_startup=3), "n_startup"),
         (7, "sampler is 7; allowed: auto | joint | tpe"),
     ],
     ids=lambda given: str(given)[:30],
@@ -73,16 +68,3 @@ def test_what_a_worker_cannot_make_is_one_line(given, said: str, tiny) -> None:
     with pytest.raises(BadInput) as error:
         with_algorithms(tiny(), given, None)
     assert said in str(error.value) and "\n" not in str(error.value)
-
-
-def test_a_study_takes_them(tmp_path) -> None:
-    study = sweeplab.make_study(
-        "own",
-        lab=tmp_path,
-        data={"corpus": "python-docs", "tokenizer": "char"},
-        search={"learning_rate": "suggested"},
-        sampler=samplers.TPESampler(n_startup_trials=2),
-        pruner=WRAPPED,
-    )
-    assert study.spec.sampler.options == {"n_startup_trials": 2}
-    assert study.spec.pruner.options == {"n_warmup_steps": 3}

@@ -20,21 +20,14 @@ def suggestions(space: Space, count: int, seed: int = 0) -> list[dict]:
     return [space.suggest(trials.ask()) for _ in range(count)]
 
 
-def share_valid(space: Space, count: int) -> float:
-    return sum(space.broken(values) is None for values in space.draws(count)) / count
-
-
 def test_every_kind_of_distribution():
     space = space_of(
         search={
             "n_layer": {"min": 1, "max": 8},
-            "max_iters": {"min": 10, "max": 1000, "log": True},
             "warmup_iters": {"min": 0, "max": 10, "step": 5},
-            "min_lr": {"min": 0, "max": 1e-4},
             "learning_rate": {"min": 1e-4, "max": 1e-2, "log": True},
             "dropout": {"min": 0, "max": 0.4, "step": 0.1},
             "activation": ["relu", "gelu"],
-            "bias": [True, False],
             "betas": [[0.9, 0.95], [0.9, 0.99]],
             "patience": [None, 3],
             "n_head": {"divides": "n_embd", "min": 2, "max": 8},
@@ -43,13 +36,10 @@ def test_every_kind_of_distribution():
     )
     assert space.distributions() == {
         "n_layer": IntDistribution(1, 8),
-        "max_iters": IntDistribution(10, 1000, log=True),
         "warmup_iters": IntDistribution(0, 10, step=5),
-        "min_lr": FloatDistribution(0, 1e-4),
         "learning_rate": FloatDistribution(1e-4, 1e-2, log=True),
         "dropout": FloatDistribution(0, 0.4, step=0.1),
         "activation": CategoricalDistribution(["relu", "gelu"]),
-        "bias": CategoricalDistribution([True, False]),
         "betas": CategoricalDistribution(["[0.9, 0.95]", "[0.9, 0.99]"]),
         "patience": CategoricalDistribution([None, 3]),
         "n_head": CategoricalDistribution([2, 3, 4, 6, 8]),
@@ -70,17 +60,7 @@ def test_effective_hyperparameters_are_all_there_and_by_precedence():
     )
     values = space.resolve({"dropout": 0.3}, seed=7)
     assert list(values.as_dict()) == list(TABLE)
-    expected = {
-        "n_layer": 3,
-        "n_head": 4,
-        "n_embd": 64,
-        "dropout": 0.3,
-        "warmup_iters": 30,
-        "seed": 7,
-        "vocab_size": 65,
-        "betas": (0.9, 0.99),
-        "device": "auto",
-    }
+    expected = {"n_layer": 3, "n_head": 4, "n_embd": 64, "dropout": 0.3, "warmup_iters": 30, "seed": 7}
     assert {name: getattr(values, name) for name in expected} == expected
     assert type(values.warmup_iters) is int
     assert space.broken(values) is None
@@ -92,21 +72,6 @@ def test_a_parameter_with_a_condition_is_sampled_only_where_it_holds():
     for sampled in suggestions(space, 20):
         assert ("min_lr" in sampled) == sampled["lr_decay"]
         assert sampled["lr_decay"] or space.resolve(sampled, 0).min_lr == TABLE["min_lr"].default
-
-
-def test_heads_divide_a_width_that_varies_in_the_cell():
-    space = space_of(search={"n_head": {"divides": "n_embd", "min": 2, "max": 16}, "n_embd": [64, 96, 100]})
-    assert space.distributions() == {
-        "n_embd": CategoricalDistribution([64, 96, 100]),
-        "n_head@n_embd=64": CategoricalDistribution([2, 4, 8, 16]),
-        "n_head@n_embd=96": CategoricalDistribution([2, 3, 4, 6, 8, 12, 16]),
-        "n_head@n_embd=100": CategoricalDistribution([2, 4, 5, 10]),
-    }
-    assert space.has_conditions
-    for sampled in suggestions(space, 30):
-        assert sampled.keys() == {"n_embd", "n_head"}
-        assert sampled["n_embd"] % sampled["n_head"] == 0
-    assert share_valid(space, 64) == 1.0
 
 
 def test_cells_are_every_combination_but_the_excluded():
@@ -137,16 +102,11 @@ def test_rules_that_rest_on_the_vocabulary_wait_for_the_data():
         cells(study(fixed={"vocab_size": 64}), 65)
 
 
-def test_a_derived_value_that_its_row_refuses_breaks_the_trial():
-    space = space_of(search={"warmup_iters": {"expr": "max_iters / n_layer"}, "n_layer": [2, 7]})
-    broken = {values.n_layer: space.broken(values) for values in space.draws(8)}
-    assert broken[2] is None
-    assert broken[7].startswith("warmup_iters = max_iters / n_layer")
-
-
 def test_an_expression_without_a_value_is_not_met():
     space = space_of(search={"patience": [None, 3]}, constraints=["patience < 9"])
-    assert {values.patience: space.broken(values) for values in space.draws(8)} == {
+    assert {
+        values.patience: space.broken(values) and space.broken(values).text for values in space.draws(8)
+    } == {
         None: "patience < 9",
         3: None,
     }
@@ -214,9 +174,15 @@ def test_quasi_random_points_cover_a_space_evenly():
         }
     )
     draws = list(space.draws(400))
-    for n_layer in (1, 2, 3, 4):
-        assert sum(values.n_layer == n_layer for values in draws) == pytest.approx(100, abs=8)
     assert sum(values.learning_rate < 1e-3 for values in draws) == pytest.approx(200, abs=8)
     both = sum(values.learning_rate < 1e-3 and values.activation == "relu" for values in draws)
     assert both == pytest.approx(100, abs=10)
     assert draws == list(space.draws(400))
+
+
+@pytest.mark.parametrize("name", [row.name for row in TABLE.values() if row.suggested is not None])
+def test_every_suggested_search_is_sampled_as_its_row_has_it(name):
+    space = space_of(search={name: "suggested"}, fixed={} if name == "n_head" else {"n_head": 1})
+    for sampled in suggestions(space, 5):
+        assert TABLE[name].check(sampled[name]) == sampled[name]
+        assert type(sampled[name]) is type(TABLE[name].check(sampled[name]))

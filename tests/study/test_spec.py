@@ -16,12 +16,9 @@ DATA = DataSpec(corpus="text", tokenizer="byte", path="books/*.txt")
 @pytest.mark.parametrize(
     ("written", "seconds"),
     [
-        ("90s", 90),
         ("30m", 1800),
-        ("2h", 7200),
         ("1h30m", 5400),
         ("1d2h3m4.5s", 93784.5),
-        ("1.5h", 5400),
         (45, 45),
     ],
 )
@@ -29,9 +26,7 @@ def test_time_is_read_in_the_units_people_write(written, seconds):
     assert Budget(time=written).time == seconds
 
 
-@pytest.mark.parametrize(
-    "written", ["", "m", "30", "30 m", "3x", "m30", "30m2h", "-5m", "nanm", "infs", 0, -1, True]
-)
+@pytest.mark.parametrize("written", ["", "m", "30", "3x", "30m2h", "-5m", "nanm", 0, True])
 def test_what_is_no_time_is_refused(written):
     with pytest.raises(ValidationError):
         Budget(time=written)

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hf.models import run_of
-from model.cases import shape_of
 from tiny_study import problem_of
 from trained import run_in
 
@@ -111,24 +109,17 @@ budget: {trials_per_cell: 1}
 SHAPES = (
     {"n_embd": 16, "n_layer": 2, "d_ff": 24, "norm_eps": 1e-3},
     {"family": "encoder", "n_embd": 12, "n_kv_head": 1},
-    {"n_embd": 16, "pad": 10},
 )
 
 
 @pytest.mark.parametrize("changed", SHAPES)
 def test_a_study_takes_the_model_where_it_says_no_other(changed: dict, study_of, tmp_path: Path) -> None:
     tokenizer = prepare("python-docs", "char").tokenizer
-    n_more = changed.get("pad", 0)
-    changed = {name: value for name, value in changed.items() if name != "pad"}
     run_in(tmp_path / "run", tokenizer, **changed)
-    if n_more:
-        shape = shape_of(vocab_size=tokenizer.vocab_size + n_more, **changed)
-        export_run(run_of(shape, tokenizer=tokenizer), tmp_path / "hf")
-        import_folder(tmp_path / "hf", tmp_path / "run", "run", force=True)
     spec = study_of(STUDY)
     start = read_start(spec)
     assert make_plan(spec, tmp_path / "lab")[0].trials == 1
-    assert spec.fixed.items() >= changed.items() and ("vocab_size" in spec.fixed) == bool(n_more)
+    assert spec.fixed.items() >= changed.items()
     (space,) = (Space(spec, cell, tokenizer.vocab_size) for cell in cells(spec, tokenizer.vocab_size)[0])
     check_start(spec, start, space.draws(1))
     refused = rf"has n_layer {start.shape.n_layer}, not 3; allowed: the run's values"
@@ -150,24 +141,6 @@ def test_a_run_is_named_as_in_every_other_command(trained: Path, tmp_path: Path)
     file.write_text(text.replace("NAME", "first/all/7-0"))
     said = problem_of(lambda: load_study(file, lab=folder.lab))
     assert "more.yaml:4:12: init_from: no run 'all/7-0' in study first" in said
-
-
-def test_a_run_goes_on_from_special_tokens_of_its_own(study_of, opened, dataset, tmp_path: Path) -> None:
-    """A study's come last: what hides a token there is what did so here, at 5."""
-    size = dataset.tokenizer.vocab_size
-    run_in(tmp_path / "run", dataset.tokenizer, family="encoder", special={"pad": 0, "mask": 5})
-    spec = study_of(STUDY)
-    (cell,) = make_plan(spec, tmp_path / "lab")[0].cells
-    values = Space(spec, cells(spec, size)[0][0], size).typical
-    assert values.vocab_size == size + 1 and cell.n_params > 0
-    theirs, _ = read_checkpoint(tmp_path / "run", "model")
-    given = start_weights(spec)(values)
-    assert given["token_embedding"][size].equal(theirs["token_embedding"][5])
-    assert given["token_embedding"][:size].equal(theirs["token_embedding"][:size])
-    folder, store = opened(spec)
-    Loop(spec, store, dataset, folder).run()
-    (ended,) = folder.runs()
-    assert ended.read_end().ending.outcome == "complete"
 
 
 @pytest.mark.slow
@@ -205,18 +178,14 @@ def test_other_weights_make_another_study(tiny, trained: Path, tmp_path: Path, o
 WORDS = [f"{'ab'[at % 2]}{chr(97 + at % 26)}{chr(97 + at // 26)}" for at in range(40)]
 
 
-@pytest.mark.parametrize("is_imported", [False, True], ids=["trained", "imported"])
-def test_an_encoder_of_masked_text_goes_on_with_labels(is_imported: bool, study_of, tmp_path: Path) -> None:
+def test_an_encoder_of_masked_text_goes_on_with_labels(study_of, tmp_path: Path) -> None:
     own = {"family": "encoder", "norm_position": "post", "embedding_norm": True, "n_layer": 2}
     place = tmp_path / "run"
-    special = {"pad": 3, "bos": 1, "eos": 2, "mask": 4} if is_imported else None
-    run_in(place, special=special, **own)
+    run_in(place, special={"pad": 3, "bos": 1, "eos": 2, "mask": 4}, **own)
+    export_run(load_checkpoint(place), tmp_path / "hf")
+    import_folder(tmp_path / "hf", place, "run", force=True)
     theirs, facts = read_checkpoint(place, "model")
-    if is_imported:
-        export_run(load_checkpoint(place), tmp_path / "hf")
-        import_folder(tmp_path / "hf", place, "run", force=True)
-        theirs, facts = read_checkpoint(place, "model")
-        assert facts["values"]["objective"] == "masked"
+    assert facts["values"]["objective"] == "masked"
     rows = [{"text": word, "label": word[0]} for word in WORDS]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     data = "{corpus: labels, tokenizer: char, path: rows.jsonl}"
@@ -235,24 +204,5 @@ def test_an_encoder_of_masked_text_goes_on_with_labels(is_imported: bool, study_
         kept = slice(n_text) if name in OF_VOCABULARY else slice(None)
         torch.testing.assert_close(ended[name][kept], weight[kept], rtol=0, atol=1e-6)
         assert ended[name].isfinite().all()
-    if is_imported:
-        bos = special_tokens(Hyperparameters.of(facts["values"]))["bos"]
-        torch.testing.assert_close(
-            ended["token_embedding"][bos], theirs["token_embedding"][1], rtol=0, atol=1e-6
-        )
-
-
-@pytest.mark.parametrize("positions", ["rotary", "relative", "sinusoidal", "learned"])
-def test_rows_stay_as_long_unless_the_study_says_so(positions: str, study_of, tmp_path: Path) -> None:
-    tokenizer = prepare("python-docs", "char").tokenizer
-    run_in(
-        tmp_path / "run", tokenizer, positions=positions, block_size=24, dropout=0.1, embedding_dropout=0.1
-    )
-    text = STUDY.replace(", tokenizer: char", "")
-    spec = study_of(text)
-    assert (spec.fixed["block_size"], spec.data.tokenizer) == (24, "char")
-    plan, *_ = make_plan(spec, tmp_path / "lab")
-    assert any("dropout 0.1 of the run in init_from is not kept: it is 0.2" in line for line in plan.warnings)
-    if positions != "learned":
-        plan, *_ = make_plan(study_of(text, "block_size=16"), tmp_path / "lab")
-        assert "block_size 24 of the run in init_from is not kept: it is 16" in plan.warnings
+    bos = special_tokens(Hyperparameters.of(facts["values"]))["bos"]
+    torch.testing.assert_close(ended["token_embedding"][bos], theirs["token_embedding"][1], rtol=0, atol=1e-6)

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
@@ -61,12 +61,6 @@ def test_every_suggested_width_gets_heads_that_divide_it(tmp_path: Path) -> None
         assert space.broken(values) is None
 
 
-def test_the_other_follows_when_heads_do_not_divide() -> None:
-    for values, sizes in (({"n_embd": 97}, (97, 1)), ({"n_head": 5}, (190, 5))):
-        fixed = written(study_text("mine", values=values))["fixed"]
-        assert (fixed["n_embd"], fixed["n_head"]) == sizes
-
-
 def test_a_warm_up_that_was_not_given_is_shorter_than_the_run() -> None:
     assert written(study_text("mine", True, (), {"max_iters": 80}))["fixed"]["warmup_iters"] == 8
     assert (
@@ -75,12 +69,9 @@ def test_a_warm_up_that_was_not_given_is_shorter_than_the_run() -> None:
     )
 
 
-def test_says_all_that_cannot_be_searched() -> None:
-    with pytest.raises(BadInput) as refused:
-        study_text("mine", search=["dropuot", "max_iters", "eps"])
-    assert len(refused.value.problems) == 2
-    assert "unknown hyperparameter 'dropuot' to search; did you mean 'dropout'?" in str(refused.value)
-    assert "no range is suggested for 'max_iters'; allowed: block_size, " in str(refused.value)
+def test_a_name_without_a_range_is_refused() -> None:
+    with pytest.raises(BadInput, match="no range is suggested for 'max_iters'; allowed: block_size, "):
+        study_text("mine", search=["max_iters", "eps"])
 
 
 SCALARS = st.one_of(
@@ -105,38 +96,3 @@ def test_what_is_written_is_read_back(file: Path, tmp_path: Path) -> None:
     written = read_study(file).as_written()
     (tmp_path / "again.yaml").write_text(study_file(written, ["A comment"]))
     assert read_study(tmp_path / "again.yaml").as_written() == written
-
-
-SEARCHABLE = [name for name, row in TABLE.items() if row.suggested is not None]
-
-
-@settings(max_examples=20)
-@given(data=st.data())
-def test_is_valid_whatever_is_given(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    n_head = data.draw(st.integers(1, 12))
-    values = data.draw(
-        st.fixed_dictionaries(
-            {},
-            optional={
-                "n_head": st.just(n_head),
-                "n_embd": st.integers(1, 16).map(lambda times: n_head * times),
-                "max_iters": st.integers(1, 200),
-                "learning_rate": st.floats(1e-9, 10, exclude_min=True),
-                "betas": st.tuples(*[st.floats(0, 1, exclude_max=True)] * 2),
-                "wandb_project": st.text(
-                    st.characters(codec="utf-8", exclude_characters="\0")
-                ),  # no file holds it
-                "grad_clip": st.none(),
-                "seed": st.integers(0, 99),
-            },
-        )
-    )
-    search = data.draw(st.lists(st.sampled_from(SEARCHABLE), unique=True, max_size=4))
-    minimal = data.draw(st.booleans())
-    spec = read(study_text("mine", minimal, search, values), tmp_path_factory.mktemp("study"))
-    assert set(search) <= set(spec.search)
-    for name, value in values.items():
-        if name == "seed":
-            assert list(spec.seeds) == [value]
-        elif name not in spec.search:
-            assert spec.fixed[name] == value

@@ -13,6 +13,7 @@ from optuna.trial import TrialState
 from sqlalchemy.exc import OperationalError
 from tiny_study import expire_leases, finish_all
 
+from sweeplab.expressions import Expression
 from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.search import Choices, Divisors, Range
 from sweeplab.study.spec import Budget
@@ -175,13 +176,17 @@ def test_a_cell_without_valid_samples_is_set_aside_and_said(tiny, opened):
 
 
 def test_no_point_is_trained_twice(tiny, opened):
-    conditional = {"n_embd": Choices((4, 6)), "n_head": Divisors("n_embd", 1, 8)}
-    lists = {"activation": Choices(("relu", "gelu")), **conditional}
+    conditional = Choices((1, 2, 3), when=Expression("activation == 'gelu'"))
+    lists = {
+        "activation": Choices(("relu", "gelu")),
+        "n_head": Divisors("n_embd", 1, 4),
+        "patience": conditional,
+    }
     spec = tiny(search=lists, sampler=Sampler(type="tpe"), budget=Budget(trials_per_cell=20))
     _, store = opened(spec)
-    claims = finish_all(store, lambda claim: 3.0 + claim.sampled["n_embd"])
+    claims = finish_all(store, lambda claim: 3.0 + claim.sampled["n_head"])
     points = [tuple(sorted(claim.sampled.items())) for claim in claims]
-    assert len(points) == len(set(points)) == 2 * (3 + 4), "1, 2 and 4 divide 4, 1, 2, 3 and 6 divide 6"
+    assert len(points) == len(set(points)) == 3 * (1 + 3), "1, 2 and 4 divide 16"
     assert not store.awaits_results
 
 

@@ -49,8 +49,8 @@ def init(
     $ sweeplab init mine --search lr=1e-4..1e-2 --grid n_layer=1,2,4
     $ sweeplab init mine --preset nanogpt-char
     """
+    from sweeplab.study.file.entries import read_grid, read_search
     from sweeplab.study.file.markdown import MarkdownTables, read_tables
-    from sweeplab.study.file.overrides import read_grid, read_search
     from sweeplab.study.file.reading import read_text
     from sweeplab.study.file.resolve import preset as preset_of
     from sweeplab.study.file.template import first_study, section_of, study_text

@@ -208,6 +208,8 @@ def _print_plan(plan: Plan, ahead: Outlook) -> None:
     if ahead.done and plan.trials is not None:
         done += f", {max(0, plan.trials - ahead.done)} to go"
     say(f"ends after {' or '.join(ends)}{done}")
+    from sweeplab.study.problems import reaches_in_words
+
     lines = [ahead.in_words]
     if plan.train_tokens is not None:
         most = f"{plan.train_tokens:.3g} tokens and {plan.train_flops:.3g} FLOPs"
@@ -216,7 +218,7 @@ def _print_plan(plan: Plan, ahead: Outlook) -> None:
     if plan.dtype_by:
         lines += plan.precisions()
     room = f"{bytes_in_words(plan.checkpoint_bytes)} of the {bytes_in_words(ahead.free_bytes)} free on disk"
-    lines += [plan.reach_in_words, plan.mirror, f"checkpoints and snapshots take up to {room}"]
+    lines += [reaches_in_words(plan.reaches), plan.mirror, f"checkpoints and snapshots take up to {room}"]
     for line in filter(None, lines):
         say(line)
     say_warnings(plan.warnings)

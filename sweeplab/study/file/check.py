@@ -19,13 +19,12 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.model.shape import SETTLED
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, shown
 from sweeplab.study.rules import Rule
-from sweeplab.study.search import EVALUATED, Choices, Derived, Divisors, Range, is_searched, needs
+from sweeplab.study.search import EVALUATED, Choices, Divisors, Range, is_searched, needs
 from sweeplab.study.space import Space, cells, spaces_of, unmet
 from sweeplab.study.spec import MOST_CELLS, NOWHERE, StudySpec
 from sweeplab.study.values import FACTS, LENGTHS_OF
 from sweeplab.train.run import is_at_end
 
-MOST_DIVIDED = 64
 # Total draws over all cells in search of one that meets every rule.
 MOST_DRAWS = 2000
 # No study finishes a grid with more points.
@@ -161,16 +160,10 @@ def _check_space(spec: StudySpec, problems: Problems) -> None:
     for name, entry in spec.search.items():
         if not isinstance(entry, Divisors):
             continue
-        # The divisors are listed before the divided hyperparameter is sampled.
-        path, of = ("search", name, "divides"), spec.search.get(entry.of)
-        what = f"{name} divides {entry.of}, which"
-        if isinstance(of, Derived):
-            problems.add(
-                path, f"{what} is derived by an expression", "a hyperparameter that is sampled or fixed"
-            )
-        elif isinstance(of, Range) and (of.count or 0) > MOST_DIVIDED:
-            allowed = f"at most {MOST_DIVIDED}: give {entry.of} a list or a step"
-            problems.add(path, f"{what} has {several(of.count or 0, 'value')}", allowed)
+        if entry.of in spec.search:
+            what = f"{name} divides {entry.of}, which is searched"
+            allowed = f"a fixed {entry.of}, one in the grid, or an expression"
+            problems.add(("search", name, "divides"), what, allowed)
     if len(problems.found) > before:
         return
     try:
@@ -180,8 +173,10 @@ def _check_space(spec: StudySpec, problems: Problems) -> None:
         return
     spaces = spaces_of(spec, kept, None)
     problems.found += [unmet(spec, rule, "trial", None) for rule in _never_met(spaces)]
-    if spec.sampler.type == "grid":
-        _check_grid_sampler(spaces[0], problems)
+    n_points = spaces[0].n_points
+    if spec.sampler.type == "grid" and (n_points is None or n_points > LARGEST_GRID):
+        what = "the grid sampler needs every parameter in every trial, with a step or as a list"
+        problems.add(("sampler",), what, f"at most {LARGEST_GRID:,} points, or another sampler")
 
 
 def _never_met(spaces: Sequence[Space]) -> list[Rule]:
@@ -189,21 +184,8 @@ def _never_met(spaces: Sequence[Space]) -> list[Rule]:
     broken: dict[str, Rule] = {}
     for space in spaces:
         for values in space.draws(max(4, MOST_DRAWS // len(spaces))):
-            rule = space.broken_rule(values)
+            rule = space.broken(values)
             if rule is None:
                 return []
             broken[rule.text] = rule
     return list(broken.values())
-
-
-def _check_grid_sampler(space: Space, problems: Problems) -> None:
-    for name, parameter in space.parameters.items():
-        if parameter.count is None:
-            what = f"the grid sampler cannot count the values of {name}"
-            problems.add(("search", name), what, "a range with a step, a list, or another sampler")
-    if space.has_conditions:
-        what = "the grid sampler needs every parameter in every trial, but some have conditions"
-        problems.add(("sampler",), what, "a search without `when` and `divides`, or another sampler")
-    elif (space.n_points or 0) > LARGEST_GRID:
-        what = f"the grid has {several(space.n_points or 0, 'point')}"
-        problems.add(("sampler",), what, f"at most {LARGEST_GRID:,}")

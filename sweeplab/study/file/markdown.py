@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter, canonical, is_number
+from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter, canonical
 from sweeplab.study.file.entries import (
     LONGEST,
     NOT_SAID,
@@ -19,7 +19,6 @@ from sweeplab.study.file.entries import (
     parse_value,
     plain,
     read_range,
-    wrong_entry,
 )
 from sweeplab.study.file.parse import file_text
 from sweeplab.study.file.reading import read_text
@@ -137,8 +136,7 @@ def read_tables(path: Path) -> MarkdownTables:
 def parse_tables(text: str) -> MarkdownTables:
     """Merge the tables of hyperparameters in `text`; other tables, prose and code are skipped.
 
-    A table counts if its header row has a column of names and one of values, at any position. A range that does not
-    contain its hyperparameter's value is widened.
+    A table counts if its header row has a column of names and one of values, at any position.
     """
     text = _FENCED.sub(lambda code: "\n" * code[0].count("\n"), text)
     tables = MarkdownTables()
@@ -152,27 +150,7 @@ def parse_tables(text: str) -> MarkdownTables:
             hint = f"; did you mean {near!r}?" if near else ""
             value = plain(written) or "no value"
             tables.say(line, f"unknown hyperparameter {plain(name)!r} ({value}){hint}")
-    for name, entry in tables.ranges.items():
-        wider = _widened(TABLE[name], entry, tables.values[name]) if name in tables.values else None
-        if wider is not None:
-            tables.ranges[name] = wider
-            value = shown(tables.values[name])
-            tables.say(tables.lines[name], f"the range of {name} is widened to contain {value}")
     return tables
-
-
-def _widened(row: Hyperparameter, entry: Any, value: Any) -> Any:
-    """Return a range or list of choices that contains a value too; None where it does already or cannot."""
-    if isinstance(entry, list):
-        return None if value in entry else [*entry, value]
-    if not isinstance(entry, dict) or "min" not in entry or not is_number(value):
-        return None
-    if entry["min"] <= value <= entry["max"]:
-        return None
-    wider = {**entry, "min": min(entry["min"], value), "max": max(entry["max"], value)}
-    if wrong_entry(row, wider):
-        wider.pop("step", None)
-    return None if wrong_entry(row, wider) else wider
 
 
 def _add(tables: MarkdownTables, row: Hyperparameter, line: int, written: str, searched: str) -> None:

@@ -20,7 +20,7 @@ from sweeplab import plugins
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import is_address
 from sweeplab.plugins import Code, import_allowed
-from sweeplab.study.file.overrides import lay_all_over, move_shares, rename
+from sweeplab.study.file.entries import lay_all_over, move_shares, rename
 from sweeplab.study.file.parse import parse
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, SourceMap, beside, shown
 from sweeplab.study.spec import DATA_FILES, PRESETS, Plugin, StudySpec, preset_names

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.data.task import loss_unit
-from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.errors import BadInput, Problem
 from sweeplab.files import check_is_path
 from sweeplab.formatting import duration, range_in_words, several, yaml_text
-from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE
+from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, defaults
 from sweeplab.study.problems import LENGTHS
 from sweeplab.study.search import ENTRY, SUGGESTED, Choices, Range, is_searched
 
@@ -51,7 +51,7 @@ def study_text(
     range.
 
     Raises:
-        BadInput: a name to search is unknown or has no range, or n_head does not divide n_embd.
+        BadInput: a name to search has no range.
     """
     from sweeplab.data.corpora import CORPORA
     from sweeplab.data.tokenizers import TOKENIZERS
@@ -62,8 +62,16 @@ def study_text(
         search = [name for name in ranges if is_searched(TABLE[name])]
         search = search or [name for name in SEARCHED if not minimal or name in MINIMAL]
     search = [name for name in search if name not in grid]
-    _check(search, ranges)
-    effective = _consistent(known, {*search, *grid})
+    without = [name for name in search if name not in ranges and TABLE[name].suggested is None]
+    if without:
+        searchable = ", ".join(row.name for row in TABLE.values() if row.suggested is not None)
+        raise BadInput(Problem(f"no range is suggested for {without[0]!r}", searchable))
+    effective = defaults() | known
+    n_embd, n_head = effective["n_embd"], effective["n_head"]
+    if "n_head" not in {*known, *search, *grid} and n_embd % n_head:
+        effective["n_head"] = max(each for each in range(1, n_head) if n_embd % each == 0)
+    if "warmup_iters" not in known and effective["warmup_iters"] >= effective["max_iters"]:
+        effective["warmup_iters"] = effective["max_iters"] // 10
     if "n_embd" in {*search, *grid} and not {"n_head"} & {*search, *grid, *known}:
         ranges["n_head"] = {"expr": f"n_embd // {HEAD_DIM}"}
         search.append("n_head")
@@ -85,15 +93,20 @@ def study_text(
 data:
   corpus: python-docs  # {" | ".join(CORPORA)}; text and pairs need a path
   tokenizer: char  # {" | ".join(TOKENIZERS)}"""
+    cells = "# grid: {n_layer: [1, 2, 4]}  # every combination is a cell; remove n_layer from fixed\n"
+    if grid:
+        lines = [(f"{name}: {yaml_text(list(held))}", _meaning(name)) for name, held in grid.items()]
+        cells = f"grid:  # every combination is a cell with its own trials\n{_aligned(lines)}"
+    searched, first = _searched(tuned, known, effective)
     return f"""\
 # Check with `sweeplab plan`, train with `sweeplab run`; `sweeplab hyperparameters` lists them all.
 name: {yaml_text(name)}
 
 {read}
-{_fixed(fixed)}{_searched(tuned, known)}
-{_grid(grid)}# cells: [{{}}, {{norm: rmsnorm}}, {{positions: rotary}}]  # or: each cell changes these values of fixed
+{_fixed(fixed)}{searched}
+{cells}# cells: [{{}}, {{norm: rmsnorm}}, {{positions: rotary}}]  # or: each cell changes these values of fixed
 
-{_first(tuned, effective)}\
+{first}\
 objective: {{metric: val_loss, goal: minimize}}  # {unit}; value of the best evaluation, with at: final of the last
 budget: {{trials_per_cell: 20}}  # a total: running again adds nothing; also possible: time: 30m, flops: 1e15
 sampler: auto  # {" | ".join(SAMPLERS)}
@@ -139,31 +152,24 @@ def first_study(name: str, place: str, file: Path) -> tuple[str, StudySpec, list
 
     section = section_of(place, file.parent)
     dataset = placed_dataset(read_text(study_file({"name": name, "data": section}), file))
-    ladder = [widths for least, widths in WIDTHS.items() if len(dataset.train) >= least]
-    for widths in ladder:
-        document = _first_document(name, section, dataset, widths, FEWEST_STEPS)
-        spec = read_text(study_file(document), file)
+    n_tokens = len(dataset.train)
+    for widths in (widths for least, widths in WIDTHS.items() if n_tokens >= least):
+        spec = read_text(study_file(_first_document(name, section, dataset, widths, FEWEST_STEPS)), file)
         spaces = spaces_of(spec, cells(spec, dataset.sizes)[0], dataset.sizes)
         a_step = TRIALS * sum(train_flops(space.typical, 1) for space in spaces)
-        steps = _first_steps(dataset, spaces[0].typical.block_size, FIRST_FLOPS / a_step)
-        if steps > FEWEST_STEPS:
+        n_rows = dataset.sizes.train_pairs or n_tokens / spaces[0].typical.block_size
+        most = min(FIRST_FLOPS / a_step, MOST_STEPS, MOST_EPOCHS * n_rows / BATCH)
+        if most > FEWEST_STEPS:
             break
+    steps = int(float(f"{max(FEWEST_STEPS, most):.2g}"))
     data = {**section, "corpus": spec.data.corpus, "tokenizer": spec.data.tokenizer}
     words = [
-        f"{spec.data.corpus} by {spec.data.tokenizer}: {several(len(dataset.train), 'training token')}",
+        f"{spec.data.corpus} by {spec.data.tokenizer}: {several(n_tokens, 'training token')}",
         f"{several(len(widths), 'size')}, {several(TRIALS, 'trial')} of each, {several(steps, 'step')} a run: "
         f"at most {steps * a_step:.1g} FLOPs; ends after {duration(MOST_SECONDS)} at the latest",
     ]
     text = study_file(_first_document(name, data, dataset, widths, steps), ["; ".join(words)])
     return text, read_text(text, file), [words[0], *dataset.notes, words[1]]
-
-
-def _first_steps(dataset: Dataset, block_size: int, steps: float) -> int:
-    """Return a number of steps within the bounds of a first study, rounded down to two digits."""
-    n_rows = dataset.sizes.train_pairs or len(dataset.train) / block_size
-    steps = max(FEWEST_STEPS, min(steps, MOST_STEPS, MOST_EPOCHS * n_rows / BATCH))
-    scale = 10 ** (math.floor(math.log10(steps)) - 1)
-    return int(steps // scale * scale)
 
 
 def _first_document(
@@ -211,35 +217,6 @@ def study_file(written: Mapping[str, Any], comments: Iterable[str] = ()) -> str:
     return "".join([*lines, *(_part(name, written.get(name)) for name in PARTS)])
 
 
-def _check(search: Sequence[str], ranges: Mapping[str, Any]) -> None:
-    searchable = [row.name for row in TABLE.values() if row.suggested is not None or row.name in ranges]
-    problems = []
-    for name in search:
-        if name not in searchable:
-            what, near = f"no range is suggested for {name!r}", ""
-            if name not in TABLE:
-                what, near = f"unknown hyperparameter {name!r} to search", nearest(name, searchable)
-            problems.append(Problem(what, "" if near else ", ".join(searchable), near))
-    if problems:
-        raise BadInput(*problems)
-
-
-def _consistent(known: Mapping[str, Any], varied: Set[str]) -> dict[str, Any]:
-    """Return all values: those known, and defaults that suit them."""
-    values = {row.name: known.get(row.name, row.default) for row in TABLE.values()}
-    n_embd, n_head = values["n_embd"], values["n_head"]
-    if not {"n_embd", "n_head"} & varied and n_embd % n_head:
-        if "n_head" not in known:
-            values["n_head"] = max(each for each in range(1, n_head) if n_embd % each == 0)
-        elif "n_embd" not in known:
-            values["n_embd"] = max(n_embd // n_head, 1) * n_head
-        else:
-            raise BadInput(f"n_head {n_head} does not divide n_embd {n_embd}")
-    if "warmup_iters" not in known and values["warmup_iters"] >= values["max_iters"]:
-        values["warmup_iters"] = values["max_iters"] // 10
-    return values
-
-
 def _fixed(values: Mapping[str, Any]) -> str:
     text = "\nfixed:\n"
     for category, title in CATEGORIES.items():
@@ -250,34 +227,27 @@ def _fixed(values: Mapping[str, Any]) -> str:
     return text
 
 
-def _grid(grid: Mapping[str, Sequence[Any]]) -> str:
-    if not grid:
-        hint = "every combination is a cell with its own trials; remove n_layer from fixed"
-        return f"# grid: {{n_layer: [1, 2, 4]}}  # {hint}\n"
-    lines = [(f"{name}: {yaml_text(list(values))}", _meaning(name)) for name, values in grid.items()]
-    return f"grid:  # every combination is a cell with its own trials\n{_aligned(lines)}"
-
-
-def _first(tuned: Mapping[str, Any], values: Mapping[str, Any]) -> str:
-    first = {}
+def _searched(
+    tuned: Mapping[str, Any], known: Mapping[str, Any], effective: Mapping[str, Any]
+) -> tuple[str, str]:
+    """Return the section `search`, and the first trial: the values without a search, where they are in range."""
+    lines, first = [], {}
     for name, written in tuned.items():
-        entry = ENTRY.validate_python(written, context=TABLE[name])
-        if isinstance(entry, Range | Choices):
-            with suppress(ValueError, TypeError):  # out of range, or null or auto
-                entry.stored(values[name])
-                first[name] = values[name]
-    return f"first_trial: {yaml_text(first)}  # of each cell; the sampler chooses the rest\n" if first else ""
-
-
-def _searched(tuned: Mapping[str, Any], known: Mapping[str, Any]) -> str:
-    lines = []
-    for name, written in tuned.items():
-        entry = TABLE[name].suggested if written == SUGGESTED else written
-        words = range_in_words(entry)
+        words = range_in_words(TABLE[name].suggested if written == SUGGESTED else written)
         if name in known:
             words += f" (given: {yaml_text(known[name])})"
         lines.append((f"{name}: {yaml_text(written)}", f"{words}; {_meaning(name)}"))
-    return f"\nsearch:\n{_aligned(lines)}" if lines else ""
+        entry = ENTRY.validate_python(written, context=TABLE[name])
+        if isinstance(entry, Range | Choices):
+            with suppress(ValueError, TypeError):  # out of range, or null or auto
+                entry.stored(effective[name])
+                first[name] = effective[name]
+    section, trial = "", ""
+    if lines:
+        section = f"\nsearch:\n{_aligned(lines)}"
+    if first:
+        trial = f"first_trial: {yaml_text(first)}  # of each cell; the sampler chooses the rest\n"
+    return section, trial
 
 
 def _meaning(name: str) -> str:

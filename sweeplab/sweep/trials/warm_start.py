@@ -157,7 +157,7 @@ def _fit(trial: FinishedTrial, spaces: Sequence[Space]) -> tuple[Space, dict[str
             raise ValueError(f"{name} is {shown(trial.values[name])} there and {shown(value)} here")
     rule = space.broken(ours)
     if rule:
-        raise ValueError(f"breaks {rule}")
+        raise ValueError(f"breaks {rule.text}")
     return space, parameters
 
 
