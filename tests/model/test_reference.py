@@ -1,7 +1,6 @@
 """The reference itself: known answers."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from references.numpy_model import logits, loss
 from references.numpy_model.attention import sight
 from references.numpy_model.functions import cross_entropy
 from references.numpy_model.passes import Pass
-from references.numpy_model.positions import alibi_slopes, relative_buckets, rotate, sinusoids
+from references.numpy_model.positions import alibi_slopes, relative_buckets, sinusoids
 
 from sweeplab.data.batches import Batch
 from sweeplab.model.attention import buckets, slopes
@@ -82,19 +81,6 @@ def test_alibi_slopes_are_the_published_ones() -> None:
         )
 
 
-def test_rotary_scores_depend_on_differences_of_positions_only() -> None:
-    rng = np.random.default_rng(0)
-    q, k = (np.broadcast_to(rng.normal(size=6), (12, 6)) for _ in "qk")
-    (turned_q, _), (turned_k, _) = rotate(q, 100.0, 1.0), rotate(k, 100.0, 1.0)
-    scores = turned_q @ turned_k.T
-    for offset in range(-11, 12):
-        at = scores[max(-offset, 0), max(offset, 0)]
-        np.testing.assert_allclose(np.diagonal(scores, offset), at, rtol=1e-12)
-    # Position 1 turns the first pair, columns 0 and 3, by one radian.
-    np.testing.assert_array_equal(turned_q[0], q[0])
-    assert turned_q[1, 0] == pytest.approx(q[0, 0] * math.cos(1) - q[0, 3] * math.sin(1))
-
-
 def test_relative_buckets_are_t5s() -> None:
     # 32 buckets up to 128. Both ways 16 each: 8 exact, then 8 + floor(8 log(d / 8) / log 16).
     shape = shape_of(relative_buckets=32, relative_max_distance=128)
@@ -151,42 +137,3 @@ def test_padding_changes_nothing(family: str, attention: str, positions: str) ->
         )
         total += loss(shape, weights, alone) * (alone.targets >= 0).sum()
     assert loss(shape, weights, batch) == pytest.approx(total / (batch.targets >= 0).sum(), rel=1e-12)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_parts_that_come_to_the_same(family: str) -> None:
-    shape = shape_of(family=family, n_head=4, n_kv_head=2)
-    weights, batch = weights_of(shape), batch_of(shape)
-    expected = logits(shape, weights, batch)
-    same = replace(shape, attention="local", attention_window=9)
-    np.testing.assert_array_equal(logits(same, weights, batch), expected)
-    assert np.abs(logits(replace(shape, attention="local"), weights, batch) - expected).max() > 1e-3
-    # Every query head a key head of its own, with the weights of the one it shared.
-    own = np.repeat(np.arange(2), 2)[:, None] * 2 + np.arange(2)
-    columns = {
-        "attention.qkv": [*range(8), *(8 + own).flat, *(12 + own).flat],
-        "cross.kv": [*own.flat, *(4 + own).flat],
-    }
-    alone = {
-        name: value[..., columns.get(".".join(name.split(".")[-3:-1]), slice(None))]
-        for name, value in weights.items()
-    }
-    np.testing.assert_allclose(logits(replace(shape, n_kv_head=4), alone, batch), expected, rtol=1e-12)
-
-
-def test_equal_experts_are_one() -> None:
-    one = shape_of(d_ff=6, bias=False)
-    weights, batch = weights_of(one), batch_of(one)
-    several = replace(one, n_expert=4, n_expert_active=2)
-    copies = {
-        name: np.stack([value] * 4) if ".feed_forward." in name and value.ndim == 2 else value
-        for name, value in weights.items()
-    }
-    routers = {name: value for name, value in weights_of(several).items() if "router" in name}
-    given, expected = logits(several, copies | routers, batch), logits(one, weights, batch)
-    np.testing.assert_allclose(given, expected, rtol=1e-10, atol=1e-12)
-    still = {name: np.zeros_like(value) for name, value in routers.items()}
-    plain = loss(several, copies | still, batch)
-    # Even shares: a balance of 1 a layer, and of the four scores of zero a log of the sum of log 4.
-    with_router = loss(several, copies | still, batch, router_balance=0.5, router_z=0.25)
-    assert with_router - plain == pytest.approx(2 * (0.5 + 0.25 * math.log(4) ** 2))
