@@ -430,19 +430,6 @@ def _trained(lab: Path, small: str, made: Mapping[str, Any], rates: Iterable[flo
     return Transferred(parametrization, small, large["name"], losses=losses, **made)
 
 
-def read_transferred(lab: Path, name: str) -> list[Transferred]:
-    """Return what predictions cost at the held-out sizes of a study of small sizes; none of sizes without a loss."""
-    results = []
-    for file in sorted((StudyFolder(lab, name).path / _PREDICTED).glob("*.json")):
-        try:
-            result = _trained(lab, name, json.loads(read_bytes(file)))
-        except BadInput:  # the study of this size does not exist yet
-            continue
-        if result.best:
-            results.append(result)
-    return results
-
-
 def _at_rates(written: Mapping[str, Any], rates: Sequence[float]) -> StudySpec:
     return study_from({**written, "grid": {RATE: list(rates)}}, Problems(SourceMap()))
 

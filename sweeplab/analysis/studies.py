@@ -352,10 +352,7 @@ class Studies:
     @property
     def designs(self) -> dict[str, StudyDesign]:
         """Return each study's grid and search space."""
-        return {
-            name: StudyDesign.of(spec, self.data[name].get("train_tokens"))
-            for name, spec in self.specs.items()
-        }
+        return {name: StudyDesign.of(spec) for name, spec in self.specs.items()}
 
     @property
     def design(self) -> StudyDesign:

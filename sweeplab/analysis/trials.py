@@ -55,18 +55,17 @@ _MODEL = [name for name in TABLE if not is_tuned(name) and name not in LENGTHS]
 class StudyDesign:
     """The design in a study's own file: the hyperparameters of its grid, and the search space of a cell.
 
-    `grid` has the order of the names in a cell; `train_tokens` is the number of tokens of its training text.
+    `grid` has the order of the names in a cell.
     """
 
     grid: tuple[str, ...]
     search: Mapping[str, SearchSpec]
-    train_tokens: int | None = None
 
     @classmethod
-    def of(cls, spec: StudySpec, train_tokens: int | None = None) -> StudyDesign:
+    def of(cls, spec: StudySpec) -> StudyDesign:
         """Return the design of a study."""
         changed = (name for cell in spec.cells for name in cell)
-        return cls(tuple(dict.fromkeys((*changed, *spec.grid))), spec.search, train_tokens)
+        return cls(tuple(dict.fromkeys((*changed, *spec.grid))), spec.search)
 
 
 def grid_of(runs: DataFrame, design: StudyDesign | None = None) -> list[str]:
@@ -77,7 +76,7 @@ def grid_of(runs: DataFrame, design: StudyDesign | None = None) -> list[str]:
     """
     if design:
         return [name for name in design.grid if name in TABLE and name in runs]
-    names = [name for name in _settled_in_cells(runs, _known(runs)) if not only_follows(runs, name)]
+    names = [name for name in _settled_in_cells(runs, _known(runs)) if not _only_follows(runs, name)]
     cells = runs.drop_duplicates("cell")[names].astype(object).map(str)
     changes = (cells != cells.shift()).sum()
     return sorted(names, key=lambda name: float(changes[name]))
@@ -89,9 +88,10 @@ def searched_of(runs: DataFrame, design: StudyDesign | None = None) -> list[str]
     For a table without a record of its study these are all that vary so, except those that follow from others.
     """
     names = [name for name in _known(runs) if not design or name in design.search]
-    by_cell = runs[names].astype(str).where(runs[names].notna()).groupby(runs["cell"])
-    varied = [name for name in names if (by_cell[name].nunique() > 1).any()]
-    return [name for name in varied if design or not only_follows(runs, name)]
+    texts = runs[names].astype(str).where(runs[names].notna())
+    most = texts.groupby(runs["cell"]).nunique().max()
+    varied = [name for name in names if most[name] > 1]
+    return [name for name in varied if design or not _only_follows(runs, name)]
 
 
 def _known(runs: DataFrame) -> list[str]:
@@ -101,10 +101,11 @@ def _known(runs: DataFrame) -> list[str]:
 def _settled_in_cells(runs: DataFrame, names: Sequence[str]) -> list[str]:
     texts = runs[list(names)].astype(object).map(str)
     several = texts.loc[:, texts.nunique() > 1]
-    return [str(name) for name, most in several.groupby(runs["cell"]).nunique().max().items() if most <= 1]
+    most = several.groupby(runs["cell"]).nunique().max()
+    return [str(name) for name in most[most <= 1].index]
 
 
-def only_follows(runs: DataFrame, name: str) -> bool:
+def _only_follows(runs: DataFrame, name: str) -> bool:
     """Return whether a hyperparameter has in every run the value derived from others, such as head_dim."""
     if name not in SETTLED:
         return False
@@ -156,31 +157,31 @@ def valued_losses(runs: DataFrame, loss: str) -> Series:
     return valued.where(needed)
 
 
-def marks_of(values: Series, most: int | None = FEW) -> tuple[float, ...]:
-    """Return the distinct values, smallest first; empty if there are more than `most`."""
-    distinct = tuple(sorted(values.dropna().unique().tolist()))
-    if most is not None and len(distinct) > most:
+def marks_of(values: Series) -> tuple[float, ...]:
+    """Return the distinct values, smallest first; empty if there are more than `FEW`."""
+    distinct = sorted(values.dropna().unique().tolist())
+    if len(distinct) > FEW:
         return ()
-    return distinct
+    return tuple(distinct)
 
 
 def rankings(
     runs: DataFrame, designs: Mapping[str, StudyDesign] | None = None
 ) -> dict[tuple[str, str], Ranking]:
     """Return the order of the trials that have a value, by study and task; `designs` are the studies' own."""
-    valued = runs["state"].isin(VALUED).groupby([runs[name] for name in ("study", *TRIAL)]).transform("all")
-    ended = runs[valued.astype(bool)]
+    own_trial = [runs[name] for name in ("study", *TRIAL)]
+    ended = runs[runs["state"].isin(VALUED).groupby(own_trial).transform("all").astype(bool)]
     ranked: dict[tuple[str, str], Ranking] = {}
     for study, of_study in ended.groupby("study", sort=False):
         design = (designs or {}).get(str(study))
-        entries = design.search if design else {}
-        derived = {name for name, entry in entries.items() if isinstance(entry, Derived)}
-        searched = [name for name in searched_of(of_study, design) if name not in derived]
+        searched = searched_of(of_study, design)
+        if design:
+            searched = [name for name in searched if not isinstance(design.search[name], Derived)]
         grid = [name for name in grid_of(of_study, design) if name not in searched]
         for task, of_task in of_study.groupby(tasks_of(of_study), sort=False):
-            trials = [_tried(seeds, grid, searched) for _, seeds in of_task.groupby(TRIAL, sort=False)]
-            if tried := [trial for trial in trials if trial]:
-                ranked[str(study), str(task)] = rank(tried)
+            tried = [_tried(seeds, grid, searched) for _, seeds in of_task.groupby(TRIAL, sort=False)]
+            if known := [trial for trial in tried if trial]:
+                ranked[str(study), str(task)] = rank(known)
     return ranked
 
 
@@ -190,12 +191,10 @@ def _tried(seeds: DataFrame, grid: Sequence[str], searched: Sequence[str]) -> Tr
         values = finite(seeds, "best_val_loss").dropna()
     if values.empty:
         return None
-    row: dict[Any, Any] = seeds.iloc[0].to_dict()
-    known = {name: value for name, value in row.items() if value is not None and value == value}
-    sizes, sampled = ({name: known[name] for name in names if name in known} for names in (grid, searched))
-    place = str(row["cell"]), int(row["trial"])
+    row: dict[Any, Any] = seeds.iloc[0].dropna().to_dict()
+    sizes, sampled = ({name: row[name] for name in names if name in row} for names in (grid, searched))
     losses = dict(zip(seeds["seed"].map(int), finite(seeds, "valued_val_loss").tolist(), strict=True))
-    return Tried.of(place, float(values.mean()), sizes, sampled, losses)
+    return Tried.of((str(row["cell"]), int(row["trial"])), float(values.mean()), sizes, sampled, losses)
 
 
 def with_expected(runs: DataFrame, ranked: Mapping[tuple[str, str], Ranking] | None = None) -> DataFrame:
@@ -205,13 +204,14 @@ def with_expected(runs: DataFrame, ranked: Mapping[tuple[str, str], Ranking] | N
     """
     if "expected" in runs:
         return runs
+    if ranked is None:
+        ranked = rankings(runs)
     by_trial: dict[tuple[str, str, int], tuple[float, int]] = {}
-    for (study, _), ranking in (rankings(runs) if ranked is None else ranked).items():
+    for (study, _), ranking in ranked.items():
         first = first_of_same(ranking.order)
         for trial in ranking.order:
             known = ranking.expected.get(trial.place)
-            expected = known.value if known else trial.value
-            by_trial[study, *trial.place] = expected, first[trial.place]
+            by_trial[study, *trial.place] = known.value if known else trial.value, first[trial.place]
     places = zip(runs["study"].astype(str), runs["cell"].astype(str), runs["trial"], strict=True)
     rows = [by_trial.get(place, (np.nan, int(place[2]))) for place in places]
     return runs.assign(expected=[row[0] for row in rows], first_trial=[row[1] for row in rows])
@@ -297,17 +297,16 @@ def select(runs: DataFrame, loss: str) -> Selection:
         BadInput: no trial has ended, or trials are of different tasks.
     """
     runs = with_expected(with_models(runs))
+    own_trial, same = ["study", *TRIAL], ["study", "cell", "first_trial"]
     states = runs["state"].astype(str)
+    reasons = states.replace(WHY_DROPPED)
     ended = states.isin(VALUED)
-    reasons = (
-        states.replace(WHY_DROPPED).where(~ended, "").mask(ended & finite(runs, loss).isna(), "not finite")
-    )
+    reasons[ended] = ""
+    reasons[ended & finite(runs, loss).isna()] = "not finite"
     usable = reasons.eq("")
-    own_trial = ["study", *TRIAL]
     whole = usable.groupby([runs[name] for name in own_trial]).transform("all").astype(bool)
-    dropped = Counter(reasons[~usable].tolist())
-    dropped["another seed of its trial has no end"] += int((usable & ~whole).sum())
-    used = runs[usable & whole]
+    reasons[usable & ~whole] = "another seed of its trial has no end"
+    dropped, used = Counter(reasons[reasons.ne("")]), runs[whole]
     if used.empty:
         raise BadInput("no run of the study has ended with a loss")
     check_one_task(used)
@@ -315,33 +314,34 @@ def select(runs: DataFrame, loss: str) -> Selection:
     by = loss
     if finite(used, "value").notna().all():
         by = "value"
-    same = ["study", "cell", "first_trial"]
     means = used.groupby([*POINT, *TRIAL, "first_trial"], sort=False)[["expected", by]].mean().reset_index()
     if means.empty:
         raise BadInput("no run that has ended says what its model and length are")
     best = means.fillna({"expected": means[by]}).sort_values(["expected", by], kind="stable")
-    best = best.drop_duplicates(POINT).sort_index()[[*own_trial, "first_trial", *POINT[1:]]]
+    best = best.drop_duplicates(POINT).sort_index()
     parts = own_trial
     if best["study"].nunique() == 1:  # one study's points need no study in their names
         parts = TRIAL
-    best = best.assign(point=best[parts].astype(str).agg("/".join, axis=1))
-    kept = used.merge(best[[*same, "point"]], on=same)  # with the trials that repeat it
+    best["point"] = best[parts].astype(str).agg("/".join, axis=1)
+    # All trials of each point; those of the best, and those that repeat it, are its own.
+    own = best[[*same, "point"]].assign(is_own=True)
+    of_points = used.merge(best[[*POINT, "point"]], on=POINT).merge(own, on=[*same, "point"], how="left")
+    of_points["is_own"] = of_points["is_own"].eq(True)
+    kept = of_points[of_points["is_own"]]
     dropped["not the best of its model and length"] += len(used) - len(kept)
-    marked = best[[*same, "point"]].assign(is_own=True)
-    of_points = used.merge(best[[*POINT, "point"]], on=POINT).merge(marked, on=[*same, "point"], how="left")
     levels = _levels(of_points, by)
     shifts = kept["point"].map({name: level for name, (level, _) in levels.items()})
     kept = kept.assign(**{loss: finite(kept, loss) * np.exp(shifts)})
     grouped = kept.groupby("point", sort=False)
     averaged = [name for name in ("params", "tokens", "flops", loss) if name in kept]
-    table = grouped.first().assign(**{name: grouped[name].mean() for name in averaged}).reset_index()
-    counts = np.asarray(grouped.size(), np.float64)
-    spread, freedom = _pooled(kept, loss, counts)
+    table = grouped.first().assign(**grouped[averaged].mean()).reset_index()
+    spread, freedom = _pooled(kept, loss, np.asarray(grouped.size(), np.float64))
     drawn = runs[states.isin(COUNTED)].drop_duplicates(same).groupby(POINT).size()
-    chosen = used.assign(**{loss: valued_losses(used, loss)}, trial=used["first_trial"])
-    of_point = dict(chosen.groupby(POINT, sort=False).__iter__())
-    keys = zip(table["point"], table[POINT].itertuples(index=False, name=None), strict=True)
-    tried = {str(name): CellTrials.of(of_point[key], loss, int(drawn[key])) for name, key in keys}
+    chosen = of_points.assign(**{loss: valued_losses(of_points, loss)}, trial=of_points["first_trial"])
+    tried = {
+        str(point): CellTrials.of(trials, loss, int(drawn[tuple(trials[POINT].iloc[0])]))
+        for point, trials in chosen.groupby("point", sort=False)
+    }
     weights = np.array([levels[name][1] for name in table["point"]])
     is_lowest = not any(level for level, _ in levels.values())
     return Selection(table, kept, weights, +dropped, spread, freedom, tried, is_lowest)
@@ -358,21 +358,19 @@ def _levels(used: DataFrame, by: str) -> dict[str, tuple[float, float]]:
     levels = {}
     used = used.assign(**{by: used.groupby(["study", *TRIAL])[by].transform("mean")})
     for point, runs in used.groupby("point", sort=False):
-        is_own = runs["is_own"].eq(True).to_numpy(bool)
-        losses, expected = (finite(runs, name).where(lambda column: column > 0) for name in (by, "expected"))
-        losses, expected = np.log(losses.to_numpy()), np.log(expected.to_numpy())
+        is_own = runs["is_own"].to_numpy(bool)
+        levels[str(point)] = 0.0, float(is_own.sum())
+        losses, expected = (
+            np.log(finite(runs, name).where(lambda column: column > 0).to_numpy())
+            for name in (by, "expected")
+        )
         luck = losses - expected
         known = np.isfinite(luck) & (np.abs(luck) <= MOST_LUCK)
-        levels[str(point)] = 0.0, float(is_own.sum())
-        has_surrogate = np.any(np.abs(luck[known]) > 1e-9) and np.isfinite(luck[is_own]).all()
-        if has_surrogate:
-            cost = expected - expected[is_own].mean()
-            weights = 1 / (1 + (cost[known] / NEAR) ** 2)
-            level = expected[is_own].mean() + float(weights @ luck[known] / weights.sum())
-            levels[str(point)] = (
-                level - losses[is_own].mean(),
-                float(weights.sum() ** 2 / (weights @ weights)),
-            )
+        if np.any(np.abs(luck[known]) > 1e-9) and np.isfinite(luck[is_own]).all():  # there is a surrogate
+            own = expected[is_own].mean()
+            weights = 1 / (1 + ((expected[known] - own) / NEAR) ** 2)
+            level = own + float(weights @ luck[known] / weights.sum()) - losses[is_own].mean()
+            levels[str(point)] = level, float(weights.sum() ** 2 / (weights @ weights))
     return levels
 
 

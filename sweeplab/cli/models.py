@@ -139,27 +139,21 @@ def evaluate(
     study: Annotated[
         str | None, option("NAME", "Study to take the validation split from.  [default: the run's]")
     ] = None,
-    report: Annotated[Path | None, option("PAGE.html", "Also write a page with loss by position.")] = None,
     allow_plugins: options.AllowPlugins = False,
     lab: options.Lab = None,
 ) -> Answer:
     """Evaluate a trained run, also on longer sequences.
 
-    The page and --json have the losses by position. Sequences longer than block_size need positions without a
+    --json has the losses by position. Sequences longer than block_size need positions without a
     maximum, such as rotary, alibi, relative, sinusoidal or none. A run that kept its best checkpoint is evaluated
     with it.
 
     \b
-    $ sweeplab evaluate small --report positions.html
+    $ sweeplab evaluate small
     """
     from sweeplab.runs.inspecting import evaluated
 
     evaluation = evaluated(run, lab_folder(lab), study, allow_plugins)
-    if report:
-        from sweeplab.report.models import write_evaluation
-
-        write_evaluation(evaluation, report)
-        evaluation |= {"report": str(report)}
     return evaluation, _print_evaluation
 
 
@@ -173,8 +167,6 @@ def _print_evaluation(evaluation: dict[str, Any]) -> None:
         print_rows(lengths, text=(), keys=[name for name in lengths[0] if name != "by_position"])
     for length in evaluation["left_out"]:
         print(f"\nno loss at {several(length['times'], 'time')} block_size: {length['why']}")
-    if "report" in evaluation:
-        print(f"\n{evaluation['report']} written")
 
 
 def trace(

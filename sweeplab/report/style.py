@@ -30,7 +30,7 @@ SHADE = "rgba(128,128,128,0.13)"
 _FEW_COLORS = 5  # more are told apart by their dashes too
 _FEW_DECADES, _MANY_DECADES = 0.7, 4.0
 _LARGE = 1e4  # from here on ticks are 20k, 3M …
-MOST_LINES = 12  # in a legend; if there are more, it names only the best
+MOST_LINES = 8  # in a legend; if there are more, it names only the best
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
 
@@ -42,16 +42,6 @@ def colors(n: int) -> list[str]:
 
 
 GOOD, MIDDLE, BAD = colors(3)
-# The color of each state, in the order of the stacked bars; evaluation is hatched.
-STATE_COLORS = {
-    "complete": GOOD,
-    "stopped": "rgb(110,150,220)",
-    "waiting": FAINT,
-    "running": GREY,
-    "pruned": MIDDLE,
-    "diverged": BAD,
-    "failed": "rgb(160,60,40)",
-}
 
 
 @dataclass(frozen=True)

@@ -115,5 +115,5 @@ def like_the_first(noise: float, seed: int, drift: float = 0.0, skew: float = 0.
     pairs = {name for name, row in TABLE.items() if row.kind == "floats"}
     runs = validate(pd.DataFrame(rows).assign(**{name: [str(row[name]) for row in rows] for name in pairs}))
     range_of_rates = {"learning_rate": Range(min=0.015, max=0.12, log=True)}
-    design = StudyDesign(("n_layer", "n_embd"), range_of_rates, 10**8)
+    design = StudyDesign(("n_layer", "n_embd"), range_of_rates)
     return with_expected(runs, rankings(runs, {"planted": design}))

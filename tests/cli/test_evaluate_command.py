@@ -36,10 +36,7 @@ def test_a_run_of_longer_reach(cli, folder: Path) -> None:
         (4, 32),
     ]
     assert not found["left_out"]
-    said = cli("evaluate", "longer", "--report", "page.html")
-    assert said.out.endswith("page.html written\n")
-    page = Path("page.html").read_text()
-    assert page.count('class="figure"') == 1 and "4 x block_size" in page and "perplexity" in page
+    assert "perplexity" in cli("evaluate", "longer").out
 
 
 STUDY_OF_ROTARY = """

@@ -23,7 +23,6 @@ COMMANDS = {
     "scaling": ("report", "tiny"),
     "sweep": ("report", "tiny", "--page", "sweep"),
     "attention": ("trace", "tiny", "--prompt", "the", "--page", "out/attention.html"),
-    "evaluate": ("evaluate", "tiny", "--report", "out/evaluation.html"),
     "export-hf": ("export-hf", "tiny", "out/hf"),
 }
 NAMES = ("{}.tmp", "{}.part", "{}.new", "{}~", ".{}.swp", ".{}.tmp", "{}.{pid}.tmp", "tmp{}")

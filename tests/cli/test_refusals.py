@@ -108,7 +108,6 @@ REFUSED = [
     ("evaluate mine --study tiny", "run mine and study tiny have different tokenizers"),
     ("evaluate paired --study tiny", "run paired was trained on pairs, but study tiny has text"),
     ("evaluate long --study tiny", "block_size 1000000 is longer than the data: the validation split has "),
-    *((f"evaluate tiny --report {name}", "is a folder; allowed: the name of a file") for name in ("out", "out/", ".")),
     ("predict tiny t", "no token is before it"),
     ("predict tiny", "there is no text; allowed: RUN TEXT…, or --file FILE"),
     ("generate masked --prompt a[MASK] --beams 2", "--beams needs a decoder"),

@@ -4,14 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from pandas import DataFrame
 
 from sweeplab import load_study
 from sweeplab.analysis.ledger import FILE_NAME, read_ledger
-from sweeplab.analysis.studies import read_studies
 from sweeplab.lab.listing import study_names
-from sweeplab.report.data import ReportData
-from sweeplab.report.panels.base import PANELS
 from sweeplab.sweep.confirming import Interrupted
 
 STUDY = """
@@ -64,10 +60,6 @@ def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_o
     assert size["cost"] == pytest.approx(losses[rate] / min(losses.values()) - 1)
     assert size["best"] == min(losses, key=lambda each: losses[each])
     assert size["best_is_at_end"] == (size["best"] in (min(losses), max(losses)))
-    trained = read_studies(lab, [ran[0]])
-    panel = PANELS["transfer"].of(ReportData.of_study(trained.runs, DataFrame(), trained, lab))
-    assert dict(zip(panel.data["learning_rate"], panel.data["loss"], strict=True)) == losses
-    assert panel.figure() and f"costs {size['cost']:.2%} against the ladder's best" in panel.notes[0]
     seen = cli(*words, "-o", "grid.n_embd=[8,12,16,20]")
     assert seen.code == 2 and "study tiny-transfer has trained n_embd=20 already" in seen.err
     said = cli(*words).out

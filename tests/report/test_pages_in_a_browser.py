@@ -261,7 +261,7 @@ def test_parallel_coordinates_have_a_loss_axis_and_take_a_selection(pages, brows
     opened(browser, pages["sweep"])
     parallel = FIGURE.format("Parallel coordinates")
     labels = browser.read(f"{parallel}.data[0].dimensions.map((each) => each.label)")
-    assert labels[-1] == "above best" and {"n_layer", "n_embd", "learning_rate"} <= set(labels)
+    assert labels[-1] == "above" and {"n_layer", "n_embd", "learning_rate"} <= set(labels)
     depth = browser.read(f"{parallel}.data[0].dimensions[{labels.index('n_layer')}].ticktext")
     assert sorted(depth) == ["1", "2", "4"], "the values that exist"
     x, low, high = browser.read(f"""(() => {{ {parallel}.scrollIntoView({{block: "center"}});

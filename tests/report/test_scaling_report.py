@@ -185,7 +185,7 @@ def test_a_page_refuses_panels_of_another_and_names_its_own(tmp_path: Path) -> N
     mine.write_text("panels: [{panel: loss, x: n_params}]\n")
     with pytest.raises(
         BadInput,
-        match=r"unknown panel 'loss'; allowed: choices, compute, confirmed, contour, differences, .* timeline",
+        match=r"unknown panel 'loss'; allowed: choices, confirmed, differences, .* timeline",
     ):
         read_dashboard(mine, "compare")
 

@@ -106,21 +106,21 @@ def _count(file: Path, changes: Sequence[str], cell: str | None) -> Answer:
 
 
 def _check_widths(file: Path, changes: Sequence[str], cell: str | None, lab: Path) -> Answer:
-    from sweeplab.report.models import steepest_in_words, write_coordinates
     from sweeplab.runs.models import check_coordinates
 
     with progress() as update:
         checked = check_coordinates(file, changes, cell, say=update)
-    page = lab / "reports" / "coordinates.html"
-    write_coordinates(checked, page)
     powers = [
         {"parametrization": name, "step": step, "layer": layer, "power": power}
         for (name, step, layer), power in checked.powers.items()
     ]
     sizes = [row._asdict() for row in checked.rows]
-    answer = {"output": str(page), "study": checked.study, "values": checked.values}
-    steepest = [f"{name}: {words}" for name, words in steepest_in_words(checked)]
-    return answer | {"sizes": sizes, "powers": powers}, "\n".join([*steepest, f"{page} written"])
+    steepest = []
+    for name in checked.parametrizations:
+        layer, power = checked.steepest(name)
+        steepest.append(f"{name}: activations grow at most as width^{power:.2f}, after {layer}")
+    answer = {"study": checked.study, "values": checked.values, "sizes": sizes, "powers": powers}
+    return answer, "\n".join(steepest)
 
 
 def _print_parts(counted: dict[str, Any]) -> None:

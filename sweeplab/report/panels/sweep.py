@@ -12,27 +12,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import optuna
 import pandas as pd
 from optuna import visualization
-from optuna.distributions import BaseDistribution
+from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FrozenTrial, TrialState
-from pandas import DataFrame
+from pandas import DataFrame, Series
 
 from sweeplab.analysis.importance import CHANCE, FEWEST_TRIALS, WITHIN_CHANCE
 from sweeplab.analysis.sweep import Sweep, has_ended, optuna_study, saved
-from sweeplab.analysis.trials import LOST, check_one_task
+from sweeplab.analysis.trials import LOST, check_one_task, marks_of
 from sweeplab.errors import BadInput
 from sweeplab.formatting import duration, listed, several, short
 from sweeplab.report import style
-from sweeplab.report.data import ReportData, states_in_words, title_of
+from sweeplab.report.data import ReportData, title_of
 from sweeplab.report.options import Params
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import (
     FAINT,
     GOOD,
-    STATE_COLORS,
     Axis,
     Figure,
     Look,
@@ -249,7 +249,7 @@ class SlicePanel(SpacePanel, name="slice"):
 
 
 class ParallelPanel(SpacePanel, name="parallel_coordinate", heading="Parallel coordinates"):
-    """Each trial that ended as a line through its values."""
+    """Each trial that ended as a line through its values, which a reader can select along each axis."""
 
     @classmethod
     def _of(cls, report: ReportData, params: Params = ()) -> Panel:
@@ -260,14 +260,42 @@ class ParallelPanel(SpacePanel, name="parallel_coordinate", heading="Parallel co
             space = {**sweep.grid, **space}
         return cls(data=data, notes=("Drag along an axis to select.", *_thinned(data)), space=space, y=y)
 
-    def _plot(self) -> Figure:
-        return visualization.plot_parallel_coordinate(
-            self.study(), list(self.space), target_name=self.y.title
+    def _draw(self, figure: Figure) -> None:
+        rows = self.drawn.dropna(subset=[*self.space])
+        axes = [_parallel_axis(name, rows[name], space) for name, space in self.space.items()]
+        losses = rows[self.y.column]
+        axes.append({"label": self.y.column, "values": losses})
+        line = {"color": losses, "colorscale": "Cividis", "reversescale": True}
+        figure.add_parcoords(
+            dimensions=axes, line=line | {"cmin": losses.min(), "cmax": losses.quantile(0.9)}
         )
+        figure.update_layout(margin={"l": 64, "r": 64, "t": 64, "b": 24})
 
 
-class PairsPanel(SpacePanel):
-    """Trials that ended, over each pair of the hyperparameters asked for, or of the few that matter most."""
+def _parallel_axis(name: str, column: Series, distribution: BaseDistribution) -> dict[str, Any]:
+    """Return an axis of parallel coordinates, with a mark at each of few values, else at the quartiles."""
+    if not isinstance(distribution, FloatDistribution):
+        texts = column.astype(str)
+        choices = sorted(set(texts))
+        return {
+            "label": name,
+            "values": texts.map(choices.index),
+            "tickvals": [*range(len(choices))],
+            "ticktext": choices,
+        }
+    numbers = column.astype(float)
+    marks = marks_of(numbers) or tuple(numbers.quantile([0, 0.25, 0.5, 0.75, 1]))
+    scale = np.log if distribution.log else np.asarray
+    return {
+        "label": name,
+        "values": scale(numbers),
+        "tickvals": scale(marks),
+        "ticktext": [*map(short, marks)],
+    }
+
+
+class RankPanel(SpacePanel, name="rank", heading="Rank of the trials over pairs of hyperparameters"):
+    """Trials over each pair of the hyperparameters asked for, or of the few that matter most, colored by their rank."""
 
     @classmethod
     def _of(cls, report: ReportData, params: Params = ()) -> Panel:
@@ -284,23 +312,9 @@ class PairsPanel(SpacePanel):
         data, y = ended_trials(report)
         return cls(data=data, notes=_thinned(data), space=space, y=y)
 
-    def _draw(self, figure: Figure) -> None:
-        super()._draw(figure)
-        figure.update_layout(height=_PAIR_HEIGHT * max(2, len(self.space)))
-
-
-class RankPanel(PairsPanel, name="rank", heading="Rank of the trials over pairs of hyperparameters"):
-    """Trials over each pair of hyperparameters, colored by their rank."""
-
     def _plot(self) -> Figure:
-        return visualization.plot_rank(self.study(), list(self.space), target_name=self.y.title)
-
-
-class ContourPanel(PairsPanel, name="contour", heading="Loss over pairs of hyperparameters"):
-    """The loss between the trials, interpolated over each pair of hyperparameters."""
-
-    def _plot(self) -> Figure:
-        return visualization.plot_contour(self.study(), list(self.space), target_name=self.y.title)
+        plot = visualization.plot_rank(self.study(), list(self.space), target_name=self.y.title)
+        return plot.update_layout(height=_PAIR_HEIGHT * max(2, len(self.space)))
 
 
 class TimelinePanel(OptunaPanel, name="timeline", source="sweeps"):
@@ -366,49 +380,6 @@ class PruningPanel(Panel, name="pruning", heading="What pruning saved", source="
         name_rows(figure, names.tolist())
         most = float((data["flops_spent"] + data["flops_saved"]).max())
         x, height = self.x.over(0.0, 1.02 * most), 110 + 26 * len(data)
-        figure.update_layout(xaxis=x, barmode="stack", height=height, showlegend=True)
-
-
-class ComputePanel(Panel, name="compute", heading="Where compute and time went", source="sweeps"):
-    """The cost of the runs by the state they ended in. `data`: study, state, n_runs, FLOPs, run time (s)."""
-
-    @classmethod
-    def _of(cls, report: ReportData) -> Panel:
-        report.check_runs()
-        costs = {
-            "n_runs": ("state", "size"),
-            "FLOPs": ("train_flops", "sum"),
-            "run time": ("wall_seconds", "sum"),
-        }
-        data = report.runs.groupby(["study", "state"], sort=False).agg(**costs).reset_index()
-        if not data["FLOPs"].sum() > 0:
-            raise BadInput("no run has trained a step")
-        notes = []
-        for study, rows in data.groupby("study", sort=False):
-            spent = f"{short(float(rows['FLOPs'].sum()))} FLOPs, {duration(float(rows['run time'].sum()))}"
-            states = states_in_words(report.runs.loc[report.runs["study"] == study, "state"])
-            notes.append(f"{study}: {spent} ({states}).")
-        notes.append("The seconds of a stack are divided among its runs.")
-        return cls(data=data, notes=tuple(notes), x=Axis("share", "share of the study"))
-
-    def _draw(self, figure: Figure) -> None:
-        whole = self.data.groupby("study")[["FLOPs", "run time"]].transform("sum")
-        places = {study: 2 * at for at, study in enumerate(dict.fromkeys(self.data["study"]))}
-        for at, what in enumerate(whole):
-            shares = self.data.assign(share=self.data[what] / whole[what])
-            for state, rows in shares.groupby("state", sort=False):
-                figure.add_bar(
-                    x=rows["share"],
-                    y=rows["study"].map(places) + at,
-                    orientation="h",
-                    name=str(state),
-                    legendgroup=str(state),
-                    showlegend=at == 0,
-                    marker={"color": STATE_COLORS[str(state)]},
-                    hovertemplate=f"{state}: %{{x:.1%}} of the {what}<extra></extra>",
-                )
-        name_rows(figure, [f"{study}, {what}" for study in places for what in whole])
-        x, height = self.x.over(0.0, 1.0) | {"tickformat": ".0%"}, 130 + 60 * len(places)
         figure.update_layout(xaxis=x, barmode="stack", height=height, showlegend=True)
 
 

@@ -1,4 +1,4 @@
-"""The best value of every searched hyperparameter over the size, with its law, and what its predictions cost."""
+"""The best value of every searched hyperparameter over the size, with its law."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame, concat
 
-from sweeplab.analysis.predicting import RATE, Transferred, read_transferred
 from sweeplab.analysis.studies import tuned_runs
 from sweeplab.errors import BadInput
 from sweeplab.formatting import rounded
@@ -17,19 +16,13 @@ from sweeplab.laws.hyperparameters.assessment import HyperparameterLaws, assess_
 from sweeplab.report.data import ROLES, ReportData, title_of
 from sweeplab.report.options import Params
 from sweeplab.report.panels.base import Panel
-from sweeplab.report.style import FAINT, GOOD, GREY, MIDDLE, Axis, Figure, Look, bars, by_look
+from sweeplab.report.style import GOOD, GREY, MIDDLE, Axis, Figure, Look, bars
 
 _STEPS = 30  # points of a line
 _METHOD = {
     "Optimum": "From all cells at once: the log loss is a quadratic with a skew about each cell's optimum, and "
     "all cells share curvature and skew. Optima at an end of the values tried are drawn as triangles.",
     "Law": f"A power law in the sizes, other sizes at their means; the band is the {LEVEL:.0%} interval of a new cell.",
-}
-_TRANSFER = {
-    "Prediction": "The learning rate follows its law over the tuned sizes, or is that of the nearest cell. It was made "
-    "before a run at the held-out size began; the forecast of the loss was sealed where a law gives one.",
-    "Ladder": "Runs at the predicted learning rate, at that of the largest tuned size, and around them; losses are "
-    "means over seeds. The lowest of several noisy losses is low by luck, so regrets are too large rather than small.",
 }
 
 
@@ -118,60 +111,3 @@ def _in_words(entry: Any) -> str:
     if entry["value"] is None:
         return ends
     return f"{rounded(entry['value'])} ({ends})"
-
-
-class TransferPanel(Panel, name="transfer", heading="Predicted sizes", source="runs"):
-    """The ladders. `data`: size, learning_rate, loss, cost (a share), what (predicted, copied), interval low, high."""
-
-    @classmethod
-    def _of(cls, report: ReportData) -> Panel:
-        results = read_transferred(report.lab, report.study) if report.lab else []
-        if not results:
-            raise BadInput("no size was predicted and trained; sweeplab transfer does")
-        return cls(
-            title="Loss at sizes that were predicted, not tuned",
-            data=concat([_ladder(each) for each in results], ignore_index=True),
-            notes=tuple(_ladder_in_words(each) for each in results),
-            method=_TRANSFER,
-            result={"sizes": [each.as_dict() for each in results]},
-            x=Axis(RATE, title_of(RATE), True),
-            y=Axis("loss", report.measure_title("val_loss"), True),
-        )
-
-    def _draw(self, figure: Figure) -> None:
-        hover = "%{size}: %{y:.4f} at %{x:.3g}, %{cost:.2%} above the best"
-        for look, rows in by_look(self.data, "size"):
-            look.line(figure, rows, RATE, "loss", hover, size=6)
-            predicted = rows[rows["what"] == "predicted"]
-            bar = bars(predicted, RATE, thickness=5, width=0, color=FAINT)
-            marker = {"size": 12, "symbol": "diamond"}
-            look.points(figure, predicted, RATE, "loss", hover, marker=marker, error_x=bar, showlegend=False)
-        figure.update_layout(xaxis=self.x.around(self.data[RATE]), yaxis=self.y.around(self.data["loss"]))
-
-
-def _ladder(result: Transferred) -> DataFrame:
-    rungs = DataFrame(result.as_dict()["losses"]).astype({"loss": float, "cost": float})
-    marks = {result.copied: "copied", result.predicted: "predicted"}
-    rungs = rungs.assign(size=_name(result), what=rungs[RATE].map(marks).fillna(""))
-    predicted = result.prediction["values"][RATE]
-    for end in ("low", "high"):
-        value = np.nan if predicted[end] is None else predicted[end]
-        rungs[end] = np.where(rungs["what"] == "predicted", value, np.nan)
-    return rungs
-
-
-def _ladder_in_words(result: Transferred) -> str:
-    costs = [result.cost(rate) for rate in (result.predicted, result.copied)]
-    shares = ["diverged" if cost is None else f"costs {cost:.2%}" for cost in costs]
-    loss = "is not known"
-    if result.is_held is not None:
-        loss = "holds the loss seen" if result.is_held else "does not hold it"
-    rates = rounded(result.predicted), rounded(result.best or 0.0)
-    return (
-        f"{_name(result)}: the predicted learning rate {rates[0]} {shares[0]} against the ladder's best, {rates[1]}; "
-        f"that of {result.copied_from} {shares[1]}. The predicted interval of the loss {loss}."
-    )
-
-
-def _name(result: Transferred) -> str:
-    return f"{result.large.removeprefix(f'{result.small}-')}, {result.parametrization}"
