@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,7 @@ from sweeplab.study.choice import is_tuned
 from sweeplab.study.file.check import study_from
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.problems import LENGTHS, Problems, SourceMap
-from sweeplab.study.search import Choices, Derived, Divisors, Range, SearchSpec
+from sweeplab.study.search import Choices, Derived, Divisors, Range
 from sweeplab.study.space import Space, cells
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 RATE = "learning_rate"
 STEP = 2.0  # between the rungs of a ladder
 _AT = "--at "
-_SHAPE = (
+# What --at may name, beside what the study's grid and search have.
+_OF_SIZE = {
     "n_layer",
     "n_embd",
     "n_head",
@@ -64,12 +65,10 @@ _SHAPE = (
     "d_ff",
     "n_encoder_layer",
     "n_decoder_layer",
-)
-# What --at may name, beside what the study's grid and search have.
-_OF_SIZE = (*_SHAPE, *LENGTHS)
+}
+_OF_SIZE |= {*LENGTHS}
 # Of one trial, without what narrows or ends a search.
 _ONE_TRIAL = ("constraints=[]", "budget={trials_per_cell: 1}", "pruner=none", "sampler=auto", "warm_start=[]")
-_PREDICTED = "predicted"  # the folder of predictions within a study's
 Run = Callable[["StudySpec"], str]
 
 
@@ -138,17 +137,17 @@ def predict_size(
     """
     sized = _one_cell(folder, sizes)
     target, _ = _planned(sized, folder.lab, counting)
-    searched = read_spec(folder).search
-    named = {name: sized.fixed[name] for name in searched.keys() - sized.search.keys() - set(_OF_SIZE)}
-    named = {name: value for name, value in named.items() if is_number(value) and value > 0}
+    named = {
+        name: sized.fixed[name]
+        for name in read_spec(folder).search.keys() - sized.search.keys() - _OF_SIZE
+        if is_number(sized.fixed[name]) and sized.fixed[name] > 0
+    }
     laws, why = dict[str, Any](), ""
     try:
         runs = tuned_runs(studies.runs, folder.name, studies.design, counting.conventions)
         known = sized.fixed | dict(target.at)
-        laws = predict_values(
-            assess_hyperparameters(runs),
-            named | {name: known[name] for name in SIZES if name in known and name in runs.sizes},
-        )
+        at = {name: known[name] for name in SIZES if name in known and name in runs.sizes}
+        laws = predict_values(assess_hyperparameters(runs), named | at)
     except BadInput as refused:
         why = refused.problems[0].what
     trials = trials_table(studies.runs)
@@ -164,14 +163,12 @@ def predict_size(
         loss = predict(law, target.at, target.seeds, regret or NO_REGRET)
     except BadInput as refused:
         law, why_none = None, refused.problems[0].what
-    changes = [f"{name}={yaml_text(value.value)}" for name, value in values.items()]
     # The run belongs to the study that is written, which searches nothing.
-    spec = _one_cell(folder, [*changes, *sizes])
+    spec = _one_cell(folder, [*(f"{name}={yaml_text(each.value)}" for name, each in values.items()), *sizes])
     target, plan = _planned(spec, folder.lab, counting)
     target = replace(target, regret=regret or NO_REGRET)
     beyond = {name: factor for name, factor in laws.get("beyond", {}).items() if factor > 1.001}
-    cost = regret.mean if regret else None
-    is_row = bool(rows_at(points, target.at).size)
+    cost, is_row = regret.mean if regret else None, bool(rows_at(points, target.at).size)
     return Prediction(spec, plan, target, values, beyond, cost, law, loss, why_none, is_row)
 
 
@@ -197,9 +194,11 @@ def _values(
         if isinstance(entry, Derived) or not (known or predicted):
             continue
         if predicted and predicted["value"] is not None:
-            value, low, high = predicted["value"], predicted["low"], predicted["high"]
-            values[name] = Value(_rounded(name, value), low, high, predicted["verdict"], predicted["why"])
-        elif _is_choice(entry):
+            value = float(f"{predicted['value']:.4g}")
+            if TABLE[name].kind == "int":
+                value = round(predicted["value"])
+            values[name] = Value(value, *(predicted[each] for each in ("low", "high", "verdict", "why")))
+        elif isinstance(entry, Choices) and not all(map(is_number, entry.values)):
             values[name] = _voted(name, known, sized.fixed)
         else:
             value = known[0][name]
@@ -208,10 +207,6 @@ def _values(
             reasons = [f"of the nearest cell, {best[0]['cell']}", predicted["why"] if predicted else why]
             values[name] = Value(value, why=": ".join(filter(None, reasons)))
     return values
-
-
-def _is_choice(entry: SearchSpec) -> bool:
-    return isinstance(entry, Choices) and not all(isinstance(each, int | float) for each in entry.values)
 
 
 def _regret(laws: Mapping[str, Any], searched: Set[str], named: Mapping[str, float]) -> Regret | None:
@@ -281,12 +276,6 @@ def _distance(row: Mapping[Any, Any], wanted: Mapping[str, Any]) -> float:
     return sum(abs(math.log(float(row[name]) / float(wanted[name]))) for name in sizes)
 
 
-def _rounded(name: str, value: float) -> float:
-    if TABLE[name].kind == "int":
-        return round(value)
-    return float(f"{value:.4g}")
-
-
 @dataclass(frozen=True)
 class Transferred:
     """What a prediction cost at a held-out size.
@@ -309,8 +298,8 @@ class Transferred:
     @property
     def best(self) -> float | None:
         """Return the learning rate of the ladder with the lowest loss; None if all runs diverged."""
-        known = {rate: loss for rate, loss in self.losses.items() if loss is not None}
-        return min(known, key=lambda rate: known[rate], default=None)
+        known = {loss: rate for rate, loss in self.losses.items() if loss is not None}
+        return known[min(known)] if known else None
 
     def cost(self, rate: float) -> float | None:
         """Return by what share of the loss a learning rate is worse than the best of the ladder; None: diverged."""
@@ -319,24 +308,19 @@ class Transferred:
             return None
         return loss / lowest - 1
 
-    @property
-    def is_held(self) -> bool | None:
-        """Return whether the predicted loss's 90% interval holds the loss seen; None where there is none."""
-        loss, interval = self.losses.get(self.predicted), self.prediction["loss"]
-        if loss is None or interval["low"] is None:
-            return None
-        return bool(interval["low"] <= loss <= interval["high"])
-
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return it as plain values; `held` says whether the loss's interval holds the loss seen, if both are known."""
         ladder = [{RATE: rate, "loss": loss, "cost": self.cost(rate)} for rate, loss in self.losses.items()]
+        loss, interval, held = self.losses.get(self.predicted), self.prediction["loss"], None
+        if loss is not None and interval["low"] is not None:
+            held = interval["low"] <= loss <= interval["high"]
         return asdict(self) | {
             "losses": ladder,
             "best": self.best,
             "best_is_at_end": self.best in (min(self.losses), max(self.losses)),
             "cost": self.cost(self.predicted),
             "cost_of_copying": self.cost(self.copied),
-            "held": self.is_held,
+            "held": held,
         }
 
 
@@ -370,11 +354,10 @@ def _held_out(spec: StudySpec, axis: str) -> str:
     if len(spec.cells) > 1:
         what = f"study {spec.name} has cells that differ in more than sizes: no size follows from them"
         raise BadInput(spec.problem(("cells",), what, "a grid"))
-    ratios = {
-        name: (max(values) / min(values), name == "n_embd")
-        for name, values in spec.grid.items()
-        if len(values) > 1 and not is_tuned(name) and all(is_number(value) and value > 0 for value in values)
-    }
+    ratios = {}
+    for name, values in spec.grid.items():
+        if len(values) > 1 and not is_tuned(name) and all(is_number(each) and each > 0 for each in values):
+            ratios[name] = max(values) / min(values), name == "n_embd"
     if not ratios:
         what = f"the grid of study {spec.name} has no size with two values, of which one could be held out"
         raise BadInput(spec.problem(("grid",), what, "such as n_embd: [16, 32, 64]"))
@@ -408,21 +391,16 @@ def _complete(spec: StudySpec, run: Run) -> None:
 
 def _at_size(small: str, lab: Path, size: Mapping[str, Any], ladder: float, run: Run) -> Transferred:
     words = "-".join(f"{name}{yaml_text(value)}" for name, value in size.items())
-    file = StudyFolder(lab, small).path / _PREDICTED / f"{words}.json"
+    file = StudyFolder(lab, small).path / "predicted" / f"{words}.json"
     if not file.exists():
         make_folder(file.parent)
         write_whole(file, json.dumps(_predicted(small, lab, size), indent=1).encode())
     made = json.loads(read_bytes(file))
+    large = made.pop("study")
     n_rungs = math.floor(math.log(ladder, STEP) + 1e-9)
     rungs = [made["predicted"] * STEP**power for power in range(-n_rungs, n_rungs + 1) if power]
-    rates = {made["predicted"], made["copied"], *(float(f"{rate:.4g}") for rate in rungs)}
-    _complete(_at_rates(made["study"], sorted(rates)), run)
-    return _trained(lab, small, made, rates)
-
-
-def _trained(lab: Path, small: str, made: Mapping[str, Any], rates: Iterable[float] = ()) -> Transferred:
-    made = dict(made)
-    large = made.pop("study")
+    rates = sorted({made["predicted"], made["copied"], *(float(f"{rate:.4g}") for rate in rungs)})
+    _complete(_at_rates(large, rates), run)
     trials = trials_table(read_studies(lab, [large["name"]]).runs).to_dict("records")
     known = {float(row[RATE]): float(row["loss"]) for row in trials if row["state"] in VALUED}
     losses = {rate: known.get(rate) for rate in sorted({*rates, *known})}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap, Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,6 @@ import numpy as np
 
 from sweeplab.analysis.table import COLUMNS, curves_table, points_table, runs_table, validate
 from sweeplab.analysis.trials import (
-    Selection,
     StudyDesign,
     grid_of,
     rankings,
@@ -83,19 +82,53 @@ def study_points(
 
     A point is the mean of k runs (`select`) and has weight k: all points are assumed to have the same variance of one
     run, so the variance of the mean is a kth of it. Runs that did not end are left out, and counted. `columns` replace
-    those of the conventions.
+    those of the conventions. The points say how they were tuned: what was searched at each size, what is one for all.
+
+    Raises:
+        BadInput: no run has ended, a column is missing, or a convention cannot be followed.
     """
-    points = points_of_trials(*select_trials(runs, columns, conventions))
-    return with_tuning(points, runs, conventions, design)
+    asked = dict(columns or {})
+    counts, meanings = counted(runs, conventions or Conventions())
+    mapped = {role: role for role in ("params", "tokens", "flops", "loss") if role in counts} | asked
+    loss, _, wrong = named_column(mapped["loss"], list(map(str, counts)))
+    if wrong:
+        raise BadInput(Problem(f"the study has {wrong}", "", nearest(loss, map(str, runs))))
+    chosen = select(counts, loss)
+    points = points_of(chosen.table, mapped, "the study", chosen.weights, chosen.table["point"].tolist())
+    notes = {role: words for role, words in meanings.items() if role not in asked}
+    notes["rows"], of_runs = "the best trial of each model and token count, the mean of its seeds", "seeds"
+    if not chosen.is_lowest:
+        notes["rows"] = (
+            "the best values tried of each model and token count, at the mean loss of all its trials, less what the "
+            "values of each cost"
+        )
+        of_runs = "runs in this mean, those of costly values in part"
+    if words := unlike_precision(chosen.runs):
+        notes["precision"] = words
+    spread = None
+    if chosen.freedom:
+        spread, pooled = chosen.spread, several(int((chosen.weights > 1).sum()), "point")
+        notes["weights"] = f"the number of {of_runs}: a mean of k has 1/k of the variance of one"
+        notes["seeds"] = (
+            f"the standard deviation of one is {spread:.2%} of the loss, pooled over {pooled} with several: "
+            "no law can fit closer"
+        )
+    tuned, tuned_why = _tuned(runs, design)
+    return replace(
+        points,
+        dropped=dict(chosen.dropped + Counter(points.dropped)),
+        conventions=points.conventions | notes,
+        seed_spread=spread,
+        is_lowest=chosen.is_lowest,
+        tried=tuple(chosen.tried[name] for name in points.names),
+        tuned=tuned,
+        tuned_why=tuned_why,
+        record=record_of(lambda: tuned_runs(runs, "the study", design, conventions)),
+    )
 
 
-def with_tuning(
-    points: Points,
-    runs: pd.DataFrame,
-    conventions: Conventions | None = None,
-    design: StudyDesign | None = None,
-) -> Points:
-    """Return the points of runs with how they were tuned: what was searched at each size, and what is one for all."""
+def _tuned(runs: pd.DataFrame, design: StudyDesign | None) -> tuple[str, str]:
+    """Return how the points of runs were tuned, and why that is said."""
     known = [name for name in FOLLOW_SIZE if name in runs and runs[name].notna().all()]
     fixed = [name for name in known if runs[name].astype(str).nunique() == 1]
     tokens = numbers(runs, "batch_size") * numbers(runs, "block_size")
@@ -104,72 +137,12 @@ def with_tuning(
     tuned, words = UNKNOWN, "no size tried two learning rates"
     if "learning_rate" in (*searched_of(runs, design), *grid_of(runs, design)):
         tuned, words = EACH, "as its trials say"
-    elif "learning_rate" in fixed and not (
-        "parametrization" in runs and runs["parametrization"].eq("mup").all()
-    ):
+    elif "learning_rate" in fixed and set(runs.get("parametrization", ())) != {"mup"}:
         tuned = SHARED
     if fixed:
-        verb = "is"
-        if len(fixed) > 1:
-            verb = "are"
+        verb = "are" if len(fixed) > 1 else "is"
         words += f"; {listed(fixed)} {verb} one for all sizes, and the best follow the size"
-    record = record_of(lambda: tuned_runs(runs, "the study", design, conventions))
-    return replace(points, tuned=tuned, tuned_why=words, record=record)
-
-
-def select_trials(
-    runs: pd.DataFrame,
-    columns: Mapping[str, str] | None = None,
-    conventions: Conventions | None = None,
-) -> tuple[Selection, dict[str, str], dict[str, str]]:
-    """Return the trials that are points, the columns of their roles, and the descriptions of these.
-
-    Raises:
-        BadInput: no run has ended, a column is missing, or a convention cannot be followed.
-    """
-    asked = dict(columns or {})
-    table, meanings = counted(runs, conventions or Conventions())
-    mapped = {role: role for role in ("params", "tokens", "flops", "loss") if role in table} | asked
-    loss = named_column(mapped["loss"], list(map(str, table)))
-    if loss[2]:
-        raise BadInput(Problem(f"the study has {loss[2]}", "", nearest(loss[0], map(str, runs))))
-    return (
-        select(table, loss[0]),
-        mapped,
-        {role: words for role, words in meanings.items() if role not in asked},
-    )
-
-
-def points_of_trials(chosen: Selection, columns: Mapping[str, str], meanings: Mapping[str, str]) -> Points:
-    """Return the points of the selected trials."""
-    names = chosen.table["point"].tolist()
-    points = points_of(chosen.table, columns, "the study", chosen.weights, names)
-    notes = {"rows": "the best trial of each model and token count, the mean of its seeds"}
-    of_runs = "seeds"
-    if not chosen.is_lowest:
-        notes["rows"] = (
-            "the best values tried of each model and token count, at the mean loss of all its trials, less what the "
-            "values of each cost"
-        )
-        of_runs = "runs in this mean, those of costly values in part"
-    spread = None
-    if words := unlike_precision(chosen.runs):
-        notes["precision"] = words
-    if chosen.freedom:
-        spread, pooled = chosen.spread, several(int((chosen.weights > 1).sum()), "point")
-        notes["weights"] = f"the number of {of_runs}: a mean of k has 1/k of the variance of one"
-        notes["seeds"] = (
-            f"the standard deviation of one is {spread:.2%} of the loss, pooled over {pooled} with several: "
-            "no law can fit closer"
-        )
-    return replace(
-        points,
-        dropped=dict(chosen.dropped + Counter(points.dropped)),
-        conventions=points.conventions | dict(meanings) | notes,
-        seed_spread=spread,
-        is_lowest=chosen.is_lowest,
-        tried=tuple(chosen.tried[name] for name in points.names),
-    )
+    return tuned, words
 
 
 def unlike_precision(runs: pd.DataFrame) -> str:
@@ -264,20 +237,15 @@ def loss_column(runs: pd.DataFrame, at: str = "best") -> str:
     return _LOSSES[at]
 
 
-def settled_of(runs: pd.DataFrame, conventions: Conventions | None = None) -> Conventions:
-    """Return the conventions for a table of studies' runs, completed as those of a study (`Studies.settled`)."""
-    names = [name for name in ("tokens_per_param", "params_counted") if name in runs]
-    return _counting_as(conventions or Conventions(), runs[names].dropna().to_dict("records") or [{}])
-
-
-def _counting_as(conventions: Conventions, runs: Sequence[Mapping[Any, Any]]) -> Conventions:
+def settled_of(conventions: Conventions | None, values: Sequence[Mapping[Any, Any]]) -> Conventions:
     """Return the conventions, counting params as `tokens_per_param` does where it sets the tokens of all runs."""
-    if conventions.params or not all(run.get("tokens_per_param") for run in runs):
-        return conventions
-    counted = {str(run.get("params_counted", TABLE["params_counted"].default)) for run in runs}
+    chosen = conventions or Conventions()
+    if chosen.params or not values or not all(run.get("tokens_per_param") for run in values):
+        return chosen
+    counted = {str(run.get("params_counted", TABLE["params_counted"].default)) for run in values}
     if counted != {"non_embedding"}:
-        return conventions
-    return replace(conventions, params="non-embedding")
+        return chosen
+    return replace(chosen, params="non-embedding")
 
 
 def _pooled(runs: pd.DataFrame, design: StudyDesign | None = None) -> dict[str, tuple[str, ...]]:
@@ -307,8 +275,9 @@ def table_points(
         return searched_points(frame, source, columns, conventions, where)
     kept = rows_where(frame, where, source)
     runs = validate(kept)
-    points = replace(study_points(runs, {}, settled_of(runs, conventions)), pooled=_pooled(kept))
-    return points.left_out(f"not where {where}", len(frame) - len(kept))
+    names = [name for name in ("tokens_per_param", "params_counted") if name in runs]
+    points = study_points(runs, {}, settled_of(conventions, runs[names].dropna().to_dict("records")))
+    return replace(points, pooled=_pooled(kept)).left_out(f"not where {where}", len(frame) - len(kept))
 
 
 def file_runs(
@@ -327,12 +296,6 @@ def file_runs(
     if columns or not COLUMNS.keys() <= set(map(str, frame)):
         return runs_of_frame(frame, str(path), columns, named, where)
     return tuned_runs(validate(frame), str(path), None, conventions, columns, named)
-
-
-def joined(designs: Collection[StudyDesign]) -> StudyDesign:
-    """Return the union of the grids and search spaces of studies."""
-    grid = dict.fromkeys(name for design in designs for name in design.grid)
-    return StudyDesign(tuple(grid), dict(ChainMap(*(dict(design.search) for design in designs))))
 
 
 @dataclass(frozen=True)
@@ -357,7 +320,9 @@ class Studies:
     @property
     def design(self) -> StudyDesign:
         """Return the union of the studies' grids and search spaces."""
-        return joined(self.designs.values())
+        designs = self.designs.values()
+        grid = dict.fromkeys(name for design in designs for name in design.grid)
+        return StudyDesign(tuple(grid), dict(ChainMap(*(dict(design.search) for design in designs))))
 
     def points(
         self, columns: Mapping[str, str] | None = None, conventions: Conventions | None = None
@@ -388,7 +353,7 @@ class Studies:
         chosen = conventions or Conventions()
         self._check_comparable(chosen)
         values = [{**spec.grid, **spec.fixed} for spec in self.specs.values()]
-        chosen = _counting_as(chosen, values)
+        chosen = settled_of(chosen, values)
         if chosen.at:
             return chosen
         at, *others = {spec.objective.at for spec in self.specs.values()}

@@ -33,16 +33,6 @@ def test_parameters_by_convention(tied: bool) -> None:
     assert found["with-head"].conventions["params"] == CHOICES["params"]["with-head"]
 
 
-def test_active_parameters_leave_idle_experts_out() -> None:
-    runs = plant(seeds=1, rates=(1e-3,), n_expert=4, n_expert_active=1)
-    found = {
-        how: study_points(runs, None, Conventions(params=how)).columns["params"]
-        for how in ("total", "active")
-    }
-    idle = [3 * row["n_layer"] * 2 * row["n_embd"] * row["d_ff"] for row in runs.to_dict("records")]
-    np.testing.assert_array_equal(found["total"] - found["active"], idle)
-
-
 @pytest.mark.slow
 def test_flops_by_convention() -> None:
     runs = plant(seeds=1, rates=(1e-3,))
@@ -71,20 +61,6 @@ def test_losses_by_convention() -> None:
         BadInput, match="bits per byte need the bytes per token, which the runs do not record"
     ):
         study_points(runs, None, Conventions(loss="bits-per-byte"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("objective", "unit"),
-    [
-        ("masked", "nats per token"),
-        ("classification", "nats per label"),
-        ("a plugin's", "units of its own"),
-    ],
-)
-def test_losses_have_the_unit_of_their_objective(objective: str, unit: str) -> None:
-    runs = plant(seeds=1, rates=(1e-3,)).assign(objective=objective, n_labels=3)
-    assert study_points(runs).conventions["loss"] == f"{unit}, the lowest evaluation of a run"
 
 
 @pytest.mark.slow

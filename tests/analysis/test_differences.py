@@ -9,7 +9,6 @@ from analysis.planted_sweep import CELLS, DESIGN, plant_sweep
 
 from sweeplab.analysis.differences import ALL_CELLS, differences, seed_spread
 from sweeplab.analysis.sweep import Sweep, sweep_of
-from sweeplab.errors import BadInput
 from sweeplab.laws.evidence import DIFFERENT, NOT_SEEN, ONE_SEED, UNKNOWN
 
 ONE_CELL = CELLS[:1]
@@ -59,25 +58,10 @@ def test_more_trials_of_one_study_are_no_difference_over_all_cells() -> None:
     assert first.verdict == NOT_SEEN
 
 
-def test_one_shared_cell_is_told_by_its_trials_and_seeds() -> None:
-    a, b = (
-        planted(name, 5, cells=ONE_CELL, seeds=4, shift=shift) for name, shift in (("a", 0.0), ("b", 0.9))
-    )
-    (found,) = differences([a, b])
-    assert found.verdict == DIFFERENT and found.low < 0.9 < found.high and found.n == 4
-    (same,) = differences([a, sweep_of(a.runs.assign(study="c"), DESIGN)])
-    assert same.verdict == NOT_SEEN
-
-
 def test_one_seed_in_one_cell_cannot_be_told() -> None:
     (found,) = differences([planted("a", 1, cells=ONE_CELL), planted("b", 2, cells=ONE_CELL, shift=9.0)])
     assert found.verdict == UNKNOWN and found.evidence.why == ONE_SEED
     assert math.isnan(found.low)
-
-
-def test_studies_without_a_common_cell_cannot_be_told() -> None:
-    (found,) = differences([planted("a", 1, cells=CELLS[:2]), planted("b", 2, cells=CELLS[2:])])
-    assert found.verdict == UNKNOWN and "no cell in common" in found.evidence.why
 
 
 @pytest.mark.slow
@@ -87,17 +71,6 @@ def test_several_pairs_share_one_rate_of_false_alarms() -> None:
     assert {each.level for each in found if each.cell == ALL_CELLS} == {1 - 0.05 / 3}
 
 
-def test_final_losses_are_compared_where_they_value_a_run() -> None:
-    pair = [planted("a", 1), planted("b", 2)]
-    best, final = differences(pair, "best")[0], differences(pair, "final")[0]
-    assert final.loss_a == pytest.approx(best.loss_a + 0.01)
-
-
 def test_the_spread_of_seeds_is_the_planted_one() -> None:
     assert seed_spread(planted("a", 1, n_trials=20, seeds=4)) == pytest.approx(0.02, rel=0.12)
     assert math.isnan(seed_spread(planted("a", 1)))
-
-
-def test_one_study_is_no_comparison() -> None:
-    with pytest.raises(BadInput, match="two studies or more"):
-        differences([planted("a", 1)])

@@ -25,9 +25,3 @@ def test_a_law_is_followed_and_its_loss_is_held(tmp_path: Path) -> None:
     rate, loss = found.prediction.values["learning_rate"], found.prediction.loss
     assert rate.verdict == "identified" and rate.low < np.exp(found.best) < rate.high
     assert loss and loss.low < np.exp(found.log_loss) < loss.high and found.excess < 0.002
-
-
-@pytest.mark.slow
-def test_a_window_of_too_few_rows_for_a_skew_is_not_believed(tmp_path: Path) -> None:
-    # One window of these rows has a fit with a skew and half of the curvature, whose optima lie up to a factor 10 off.
-    assert predicted(World(), 3785134472, tmp_path).excess < 0.002

@@ -56,14 +56,6 @@ def test_a_search_gives_the_best_of_each_point_and_says_so(tmp_path: Path) -> No
     assert points.names[0] == "line 4", "the row of the best"
 
 
-def test_the_best_is_one_of_means_over_seeds(tmp_path: Path) -> None:
-    frame = searched(seeds=3)
-    points = read(frame, tmp_path)
-    means = frame[frame["lr"] == 1e-3].groupby(["N", "D"])["loss"].mean()
-    np.testing.assert_allclose(points.columns["loss"], means.to_numpy())
-    assert set(points.weights) == {3.0}
-
-
 def test_seeds_alone_are_averaged_and_weigh_as_many(tmp_path: Path) -> None:
     frame = searched(seeds=2).query("lr == 1e-3").iloc[:-1]
     points = read(frame.drop(columns="lr"), tmp_path)
@@ -86,12 +78,3 @@ def test_what_cannot_be_told_is_asked_and_what_is_said_is_done(tmp_path: Path) -
     ).all()
     few = pd.concat([bare.iloc[::4], bare.iloc[:1] * [1, 1, 1.01]])
     assert read(few, tmp_path).n == 13, "one row that comes again is no search"
-
-
-def test_a_study_has_its_best_trials_already() -> None:
-    from analysis.planted_study import plant
-
-    from sweeplab.analysis.studies import study_points
-
-    with pytest.raises(BadInput, match="--count rows=all is for the rows of a file; allowed: rows=best"):
-        study_points(plant(seeds=1), None, Conventions(rows="all"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 from analysis.planted_study import FIRST_LAW, ITERATIONS, SIZES, like_the_first, plant
 
@@ -80,16 +79,6 @@ def test_cells_that_differ_in_their_training_are_one_model() -> None:
     assert study_points(searched).n == CELLS
 
 
-@pytest.mark.slow
-def test_runs_that_stopped_early_compete_in_their_own_cell() -> None:
-    def change(run: dict) -> dict:
-        if run["trial"] != 2:
-            return {}
-        return {"state": "stopped", "train_tokens": run["train_tokens"] // 2, "best_val_loss": 9.0}
-
-    assert study_points(plant(change=change)).n == CELLS
-
-
 def test_what_a_warming_batch_repeats_is_not_planned() -> None:
     def change(run: dict) -> dict:
         return {"batch_warmup_iters": 60} if run["trial"] == 2 else {}
@@ -101,20 +90,6 @@ def test_what_a_warming_batch_repeats_is_not_planned() -> None:
     assert (runs["planned_tokens"] == whole)[is_short].equals((runs["trial"] != 2)[is_short])
     warm = plant(seeds=1, batch_warmup_iters=60)
     assert (with_models(warm)["planned_tokens"] == warm["train_tokens"]).all()
-
-
-def test_a_table_that_does_not_say_the_batch_plans_what_was_trained() -> None:
-    runs = plant(seeds=1).drop(columns="batch_size")
-    assert (with_models(runs)["planned_tokens"] == runs["train_tokens"]).all()
-
-
-@pytest.mark.slow
-def test_two_studies_have_points_of_their_own() -> None:
-    runs = plant(seeds=1)
-    both = pd.concat([runs, runs.assign(study="other", best_val_loss=runs["best_val_loss"] * 1.1)])
-    points = study_points(both.reset_index(drop=True))
-    assert points.n == 2 * CELLS
-    assert {name.split("/")[0] for name in points.names} == {"planted", "other"}
 
 
 @pytest.mark.slow

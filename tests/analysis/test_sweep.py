@@ -8,7 +8,7 @@ from analysis.planted_sweep import CELLS, DESIGN, SEARCH, plant_sweep, slow_ones
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 from sweeplab.analysis.importance import ABOVE_CHANCE, FEWEST_TRIALS, WITHIN_CHANCE, importances
-from sweeplab.analysis.sweep import distribution_of, saved, searched_space, sweep_of
+from sweeplab.analysis.sweep import distribution_of, searched_space, sweep_of
 from sweeplab.analysis.trials import StudyDesign, searched_of
 from sweeplab.expressions import Expression
 from sweeplab.study.search import Choices, Range
@@ -86,15 +86,3 @@ def test_copies_of_a_trial_change_no_importance() -> None:
     copies = [best.assign(trial=100 + n) for n in range(12)]
     with_copies = sweep_of(pd.concat([runs, *copies], ignore_index=True), DESIGN)
     assert importances(with_copies) == importances(sweep_of(runs, DESIGN))
-
-
-def test_what_pruning_saved_is_what_was_not_trained() -> None:
-    sweep = sweep_of(plant_sweep(30, state=slow_ones_pruned), DESIGN)
-    for cell in saved(sweep).itertuples():
-        own = sweep.trials[sweep.trials["cell"] == cell.cell]
-        pruned = int((own["state"] == "pruned").sum())
-        whole = float(own["planned_flops"].iloc[0])
-        assert (cell.n_pruned, cell.n_trials) == (pruned, 30)
-        assert cell.flops_saved == pytest.approx(pruned * whole * 2 / 3)
-        assert cell.seconds_saved == pytest.approx(pruned * 2.0)
-        assert cell.share == pytest.approx(cell.flops_saved / (30 * whole))

@@ -27,7 +27,6 @@ from sweeplab.hyperparameters import TABLE, defaults
 from sweeplab.model.shape import settled
 from sweeplab.records.folders import StudyFolder
 from sweeplab.tracking import open_tracker
-from sweeplab.tracking.connection import connect, tracking_uri
 
 SETTLED = {"vocab_size": 65, "dtype": "float32", "compile": False}
 # What says nothing of a decoder of next tokens that is evaluated on a number of targets.
@@ -166,12 +165,6 @@ def test_what_cannot_be_exported(table: pd.DataFrame, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_columns_that_nobody_knows_stay_and_the_others_are_put_in_order(table: pd.DataFrame) -> None:
-    checked = validate(table.assign(mine="a")[["mine", *table.columns[::-1]]])
-    pd.testing.assert_frame_equal(checked.drop(columns="mine"), table)
-    assert list(checked.columns) == [*table.columns, "mine"]
-
-
 @pytest.mark.parametrize(
     ("column", "values", "said"),
     [
@@ -203,13 +196,6 @@ def test_what_is_refused(column: str, values: list[Any], said: str, table: pd.Da
     assert len(refused.value.problems) == 1
 
 
-def test_every_problem_is_said(table: pd.DataFrame) -> None:
-    with pytest.raises(BadInput) as refused:
-        validate(table.drop(columns=["cell", "value"]).assign(n_layer="two", dropout="a bit"))
-    assert len(refused.value.problems) == 4
-    assert "column 'cell' is missing" in str(refused.value)
-
-
 @pytest.mark.slow
 def test_records_are_read_without_mlflow_and_without_a_database(lab: Path, table: pd.DataFrame) -> None:
     program = """
@@ -228,17 +214,6 @@ assert not {"mlflow", "sqlalchemy", "optuna", "torch"} & sys.modules.keys()
     finally:
         (lab / "elsewhere.db").rename(lab / "mlflow.db")
     assert [*map(int, found.stdout.split())] == [len(table), len(RUNS) * 5]
-
-
-def test_numbers_of_mlflow_are_not_read_back(lab: Path, table: pd.DataFrame) -> None:
-    curves = curves_table(lab, "small")
-    client = connect(lab, tracking_uri(lab))
-    for run_id in table["run_id"]:
-        client.log_metric(run_id, "value", 9.5, step=10_000)
-        client.log_metric(run_id, "val_loss", 9.5, step=10_000)
-        client.set_tag(run_id, "sweeplab.state", "failed")
-    pd.testing.assert_frame_equal(runs_table(lab, "small"), table)
-    pd.testing.assert_frame_equal(curves_table(lab, "small"), curves)
 
 
 def test_the_first_record_of_a_repeated_iteration_counts(tmp_path: Path) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from analysis.planted_sweep import DESIGN, SEARCH, plant_sweep
+from analysis.planted_sweep import SEARCH, plant_sweep
 from pandas import DataFrame
 
 from sweeplab.analysis.sweep import sweep_of
 from sweeplab.analysis.trials import StudyDesign, grid_of, searched_of, trials_table, with_models
-from sweeplab.study.file.reading import read_study
 from sweeplab.study.space import LONGEST_KEY, Cell
 
 LONG = (
@@ -36,19 +35,6 @@ def test_a_long_name_hides_no_hyperparameter_of_the_grid() -> None:
     whole = with_models(plant_sweep(4))
     assert with_models(runs)["model"].tolist() == whole["model"].tolist()
     assert whole["model"].nunique() == 6
-
-
-def test_a_design_is_what_the_study_file_says(tmp_path) -> None:
-    file = tmp_path / "study.yaml"
-    file.write_text(
-        "name: small\ndata: {corpus: python-docs, tokenizer: char}\n"
-        "cells: [{n_head: 2}, {n_head: 4}]\n"
-        "grid: {n_layer: [1, 2], n_embd: [32, 64]}\n"
-        "search: {learning_rate: {min: 1e-4, max: 1e-1, log: true}, dropout: {min: 0.0, max: 0.5}}\n"
-    )
-    design = StudyDesign.of(read_study(file))
-    assert design.grid == ("n_head", *DESIGN.grid)
-    assert list(design.search) == ["learning_rate", "dropout"]
 
 
 def test_the_best_trial_is_the_one_that_its_study_values_best() -> None:

@@ -61,28 +61,6 @@ def test_unlike_tasks_are_not_compared(plant) -> None:
     assert best == {f"Best trial, {task}" for task in found.result["tasks"]} and not summary.best
 
 
-def test_choices_that_are_alone_in_their_tasks_are_listed(plant) -> None:
-    planted = plant(["complete"], seeds=2, layers=(4,), widths=(16, 32))
-    runs = planted.runs.assign(objective="masked", mask_share=planted.runs["n_embd"] / 100)
-    found = ChoicesPanel.of(ReportData.of_study(runs, planted.curves))
-    assert found.figure() is None and list(found.data["rank"]) == [1, 1]
-
-
-def test_one_seed_cannot_tell_and_one_cell_has_nothing_to_rank(plant) -> None:
-    found = ChoicesPanel.of(ReportData.of_study(*plant(["complete"])))
-    assert set(found.data["verdict"]) == {"undecided"}
-    alone = ReportData.of_study(*plant(["complete"], layers=(1,), widths=(32,)))
-    assert make_panel(PanelSpec("choices"), alone).missing
-
-
-def test_the_base_is_what_others_are_set_against(plant) -> None:
-    planted = plant(["complete"], seeds=3, widths=(32,))
-    runs = planted.runs.assign(cell=planted.runs["cell"].replace({"n_layer=2,n_embd=32": "base"}))
-    found = ChoicesPanel.of(ReportData.of_study(runs, planted.curves))
-    assert {row["against"] for row in found.result["choices"]} == {"base"}
-    assert sorted(found.data["difference"] > 0) == [False, True]
-
-
 @pytest.mark.parametrize(
     ("baselines", "drawn"),
     [

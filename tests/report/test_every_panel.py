@@ -5,9 +5,7 @@ A panel draws something, or says in one sentence why there is nothing; it never 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -18,12 +16,8 @@ from hypothesis import strategies as st
 from pandas import DataFrame, concat
 
 from sweeplab.analysis import importance
-from sweeplab.analysis.differences import confirmed_cells
 from sweeplab.analysis.table import CURVES, KEY, validate
 from sweeplab.analysis.trials import LOST, WORST_FIRST
-from sweeplab.records.confirmed import Confirmed
-from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import GradientPoint, append_gradients
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelSpec
 from sweeplab.report.page import page_trials
@@ -139,44 +133,3 @@ def test_a_panel_draws_something_or_says_in_a_sentence_why_not(studies: list[Pla
             check(panel)
         assert SUMMARIES[page](report, panels).study
     page_trials(report)
-
-
-CELL = "n_layer=1,n_embd=32"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("cells", "seeds"), [((CELL,), ()), ((CELL, "another"), (7,)), ((CELL,), (7, 8))], ids=str
-)
-def test_what_was_confirmed_of_few_cells_and_seeds_is_drawn(
-    seeds: tuple[int, ...], cells: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    losses = dict.fromkeys(seeds, 3.0)
-    found = [Confirmed(cell, 0, 2.9, True, {}, losses, losses) for cell in cells]
-    kept = [("planted", cell) for cell in confirmed_cells(found)]
-    monkeypatch.setattr(ReportData, "confirmed", kept)
-    report = report_of(Planted(trials=2))
-    panel = make_panel(PanelSpec("confirmed"), report)
-    check(panel)
-    assert not panel.missing
-
-
-@pytest.mark.parametrize("norms", [(None, None, None), (1.0, 1.0, 0.0), (0.5, 0.1, 2.0)])
-def test_gradients_of_one_layer_at_one_point_are_drawn(
-    norms: tuple[float | None, ...], tmp_path: Path
-) -> None:
-    for trial in range(2):
-        folder = StudyFolder(tmp_path, "planted").run(CELL, trial, 0)
-        folder.path.mkdir(parents=True)
-        append_gradients(folder, [GradientPoint(100, {"head": norms})])
-    report = replace(report_of(Planted(cells=1, trials=2)), lab=tmp_path)
-    panel = make_panel(PanelSpec("gradient_flow"), report)
-    check(panel)
-    assert not panel.missing
-    assert [*panel.figure().layout.xaxis.tickvals] == [100]
-
-
-def test_a_single_evaluation_lies_at_the_start_of_its_axis() -> None:
-    panel = make_panel(PanelSpec("learning_curves"), report_of(Planted(cells=1, trials=1, evaluations=1)))
-    low, high = panel.figure().layout.xaxis.range
-    assert -0.1 * high < low <= 0

@@ -15,12 +15,11 @@ from pandas import DataFrame
 import sweeplab
 from sweeplab.analysis.studies import Studies
 from sweeplab.api import Study
-from sweeplab.laws.forms import LAWS, Law, parameters_of
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report.data import ReportData
 from sweeplab.report.headline import read_facts
 from sweeplab.report.panels.base import make_panel, read_dashboard
-from sweeplab.report.summary import SUMMARIES, Summary, law_in_words
+from sweeplab.report.summary import SUMMARIES, Summary
 from sweeplab.study.search import Range
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep import steering
@@ -96,13 +95,3 @@ def test_every_place_opens_with_the_same_five_lines(tiny: Callable[..., StudySpe
     assert said.state.startswith("finished: 4 of 4 trials, all diverged; lowest learning_rate tried ")
     assert (said.best, said.law) == ("none", "none")
     assert said.next.startswith("sweeplab run wild --name wild-2 --search learning_rate=1e-4..1e-2")
-
-
-@pytest.mark.parametrize("value", [None, 0.5])
-@pytest.mark.parametrize("law", LAWS.values(), ids=lambda law: law.name)
-def test_every_law_is_put_into_words_whether_or_not_its_exponents_are_identified(law: Law, value) -> None:
-    number = {"value": value, "low": 0.1, "high": 0.9, "verdict": "weak"}
-    names = dict.fromkeys((quantity.name for quantity in parameters_of(law)), number)
-    said = law_in_words({"law": law.name, "formula": law.formula, "parameters": names, "derived": {}})
-    assert (f"{law.exponents[0]} 0.5 (0.1 to 0.9, weak)" in said) == (value is not None)
-    assert f"{law.exponents[0]} (0.1 to 0.9, weak)" in said or value

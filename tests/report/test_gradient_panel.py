@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from sweeplab.errors import BadInput
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import GradientPoint, RunFolder, append_gradients, read_gradients
 from sweeplab.report.data import ReportData
@@ -32,12 +31,6 @@ def test_it_shows_the_layers_of_the_best_run(plant, tmp_path: Path) -> None:
     first, _ = panel.figure().data
     assert list(first.y) == ["blocks.0", "blocks.1"] and list(first.x) == [100, 200]
     assert first.z[0] == pytest.approx([-3.0, -3.30103], abs=1e-4)
-
-
-def test_a_study_that_kept_none_is_told_how_to(plant, tmp_path: Path) -> None:
-    report = ReportData.of_study(*plant(["complete"]), lab=tmp_path)
-    with pytest.raises(BadInput, match=r"track: \{gradients: true\} in the study does"):
-        GradientFlowPanel.of(report)
 
 
 def test_a_cut_off_line_is_left_out_and_what_is_not_finite_is_none(tmp_path: Path) -> None:

@@ -140,30 +140,20 @@ def test_every_state_has_its_word_and_its_next_command(state: StudyState) -> Non
     assert said.state.startswith(f"{word}: ") and said.next.startswith(f"sweeplab {command} small")
 
 
-def test_trials_that_wait_are_said_beside_those_that_are_done() -> None:
-    waiting = replace(SMALL, state=StudyState.WAITING, enqueued=8)
-    assert headline(waiting).state == "waiting: 30 of 30 trials, 8 enqueued"
-    pausing = replace(SMALL, state=StudyState.PAUSING, counted=12, training=3)
-    assert headline(pausing).state == "pausing: 12 of 30 trials (3 training, 15 waiting)"
+CLOSE = replace(AHEAD, low=1.25, high=1.27)
+OTHERS = [
+    (replace(SMALL, state=StudyState.WAITING, enqueued=8), "state", "waiting: 30 of 30 trials, 8 enqueued"),
+    (replace(RUNNING, total=None, begun=4), "law", "not yet: 4 sizes with finished trials so far"),
+    (replace(SMALL, ahead=CLOSE, is_confirmed=True), "next", ""),
+    (
+        replace(SMALL, ahead=None, why_no_law="the rows lie on one ray"),
+        "law",
+        "none: the rows lie on one ray",
+    ),
+    (replace(CUT, lab=("--lab", "there")), "next", "sweeplab extend cut --time 7m --lab there"),
+]
 
 
-def test_a_study_that_only_its_time_ends_has_no_count_of_sizes_that_are_done() -> None:
-    said = headline(replace(RUNNING, total=None, begun=4))
-    assert said.law == "not yet: 4 sizes with finished trials so far"
-
-
-def test_a_study_that_was_confirmed_has_nothing_left_to_do() -> None:
-    close = replace(AHEAD, low=1.25, high=1.27)
-    assert headline(replace(SMALL, ahead=close, is_confirmed=True)).next == ""
-
-
-def test_a_law_that_cannot_be_fitted_says_why() -> None:
-    assert (
-        headline(replace(SMALL, ahead=None, why_no_law="the rows lie on one ray")).law
-        == "none: the rows lie on one ray"
-    )
-
-
-def test_commands_name_a_lab_that_is_not_the_usual_one() -> None:
-    said = headline(replace(CUT, lab=("--lab", "there")))
-    assert said.next == "sweeplab extend cut --time 7m --lab there"
+@pytest.mark.parametrize(("facts", "line", "text"), OTHERS)
+def test_a_line_says_what_is_so(facts: StudyFacts, line: str, text: str) -> None:
+    assert getattr(headline(facts), line) == text

@@ -12,7 +12,6 @@ from laws.planted_laws import BAD, GOOD, TRUTHS, losses, plant
 
 from sweeplab.laws.assessment import assess
 from sweeplab.laws.forms import LAWS
-from sweeplab.laws.points import Points
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelSpec
 from sweeplab.report.panels.base import Panel, make_panel
@@ -65,32 +64,6 @@ def test_no_line_goes_beyond_the_points_where_its_loss_is_not_identified() -> No
     assert good.figure().layout.annotations[0].text == "beyond the points"
 
 
-@pytest.mark.slow
-def test_a_scattered_table_has_few_lines() -> None:
-    found = shown("law", of(SCATTERED), x="params")
-    assert len(found.lines) == 4 and all(name.startswith("tokens about ") for name in found.lines)
-    points = found.data[found.data["what"] == "measured"]
-    assert len(points) == 245 and set(points["line"]) == set(found.lines)
-
-
-def test_a_law_of_one_column_has_one_line() -> None:
-    found = shown("law", of(RAY, "power-n"), law="power-n", x="params")
-    assert found.lines == ("measured",) and set(found.data["line"]) == {"measured", "power-n"}
-    assert make_panel(PanelSpec("law", {"law": "power-n", "x": "tokens"}), of(RAY, "power-n")).missing == (
-        "power-n does not use tokens"
-    )
-
-
-def test_the_method_says_formula_source_intervals_and_rows() -> None:
-    method = dict(shown("law", of(GRID)).method)
-    assert method["Law"] == "chinchilla: L = E + A/N^alpha + B/D^beta"
-    assert "Hoffmann et al. 2022" in method["Source"]
-    assert (
-        "4,000 draws of all unknowns" in method["Intervals"] and "Rows of one params" in method["Intervals"]
-    )
-    assert method["Rows"] == "30 fitted; left out: none"
-
-
 def test_verdicts_have_a_number_only_where_there_is_one() -> None:
     good, ray = shown("verdicts", of(GRID)), shown("verdicts", of(RAY))
     alpha = good.data.set_index("quantity").loc["alpha"]
@@ -112,27 +85,6 @@ def test_residuals_are_what_the_law_leaves_over() -> None:
     figure = found.figure()
     assert {trace.xaxis for trace in figure.data} == {"x", "x2", "x3"}
     assert sum(len(trace.x) for trace in figure.data) == 3 * 30
-
-
-def test_too_few_points_are_said() -> None:
-    n, d = (column[3:8] for column in GOOD[GRID])
-    few = Points({"params": n, "tokens": d, "flops": 6 * n * d, "loss": losses(TRUTH, n, d)}, np.ones(len(n)))
-    material = ReportData(*(of(GRID).runs, of(GRID).curves), table=few)
-    for kind in ("law", "verdicts", "residuals"):
-        assert make_panel(PanelSpec(kind), material).missing == (
-            "5 rows for the 5 parameters of chinchilla; it needs 6 or more"
-        )
-
-
-def test_the_test_of_the_form_and_the_hold_out_are_said_with_the_numbers() -> None:
-    points = plant("steep", BAD[RAY], 0.02, np.random.default_rng([0, 1]))
-    good, ray = (
-        shown("verdicts", of(GRID)),
-        shown("verdicts", ReportData.of_table(assess(points, LAWS["chinchilla"]))),
-    )
-    assert good.result["misfit"]["status"] == "not seen" and "No departure of the form" in good.notes[1]
-    assert ray.result["misfit"]["status"] == "cannot be seen" and "cannot show a misfit" in ray.notes[1]
-    assert good.notes[2].startswith("Fitted to the rows up to ")
 
 
 @pytest.mark.slow

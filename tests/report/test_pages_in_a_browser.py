@@ -14,8 +14,6 @@ from benchmarks.pictures import clip_of, cut_off
 from chromium import PROGRAM, Page, chromium_page
 from pandas import DataFrame
 
-from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import GradientPoint, append_gradients
 from sweeplab.report.data import ReportData
 from sweeplab.report.writer import write_page
 
@@ -271,34 +269,6 @@ def test_parallel_coordinates_have_a_loss_axis_and_take_a_selection(pages, brows
     mouse(browser, x, low, "mouseMoved", "mousePressed")
     mouse(browser, x, high, "mouseMoved", "mouseReleased")
     browser.wait_for(f"{parallel}.data[0].dimensions.at(-1).constraintrange?.length === 2")
-
-
-@pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_gradient_flow_shows_the_layers_of_the_best_run(width: int, tmp_path: Path, browser: Page) -> None:
-    runs = plant_sweep(2, ((1, 32), (3, 32)), loss=lambda values: 3 - 0.1 * values["n_layer"])
-    for row in runs.itertuples():
-        folder = StudyFolder(tmp_path, row.study).run(row.cell, row.trial, row.seed)
-        folder.path.mkdir(parents=True, exist_ok=True)
-        layers = {f"blocks.{layer}": (0.1 + layer, 0.01, 1.0) for layer in range(row.n_layer)}
-        append_gradients(folder, [GradientPoint(at, layers) for at in (60, 120)])
-    opened(browser, write("sweep", runs, tmp_path / "page", lab=tmp_path), width)
-    figure = FIGURE.format("Gradient flow by layer")
-    drawn = f"[...{figure}.querySelectorAll('.ytick text')].map((each) => each.textContent)"
-    assert sorted(browser.read(drawn)) == ["blocks.0", "blocks.1", "blocks.2"], "of the best cell"
-    assert browser.read(f"{figure}.querySelectorAll('.heatmaplayer image').length") == 2
-
-
-def test_what_is_not_shown_has_its_reason_without_overlap(tmp_path: Path, browser: Page) -> None:
-    runs = plant_sweep(3, ((1, 32), (1, 64)), loss=lambda values: 3 - 0.001 * values["n_embd"])
-    page = write("scaling", runs, tmp_path / "page")
-    opened(browser, page, NARROW)
-    missing = "document.querySelector('.missing')"
-    assert "n_layer is 1 in every run." in browser.read(f"{missing}.innerText")
-    assert browser.read("!document.body.innerText.includes(' yet')"), "the study is complete"
-    assert browser.read(f"[...{missing}.children].every((each) => each.scrollWidth <= each.clientWidth)")
-    opened(browser, page)
-    halves = browser.read("document.querySelectorAll('section.half').length")
-    assert halves % 2 == 0, "no hole beside a panel"
 
 
 def test_a_keyboard_reaches_each_figures_data_and_the_page_prints(pages, browser: Page) -> None:

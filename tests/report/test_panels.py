@@ -1,13 +1,9 @@
-import math
 import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pandas import concat
 
-from sweeplab.analysis.trials import VALUED, WORST_FIRST, plain, trials_table
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelSpec
 from sweeplab.report.panels.base import make_panel
@@ -22,21 +18,6 @@ USUAL = ("complete", "stopped", "pruned", "diverged", "failed", "running")
 def of(spec: PanelSpec, planted, **changed):
     runs = planted.runs.assign(**changed) if changed else planted.runs
     return make_panel(spec, ReportData.of_study(runs, planted.curves))
-
-
-def test_a_trial_is_the_mean_of_its_seeds(plant) -> None:
-    trials = trials_table(plant(["complete", "pruned"], layers=[1], widths=[100], seeds=3).runs)
-    assert trials["loss"].tolist() == pytest.approx([2.91, 3.11])
-    assert trials["loss_low"].tolist() == pytest.approx([2.90, 3.10])
-    assert trials["loss_high"].tolist() == pytest.approx([2.92, 3.12])
-    assert trials["seeds"].tolist() == [3, 3]
-
-
-def test_the_best_of_a_cell_is_the_lowest_that_ended(plant) -> None:
-    planted = plant(["pruned", "complete", "stopped", "running"], losses=[1.0, 3.0, 2.0, 1.5])
-    best = trials_table(planted.runs).query("best")
-    assert best["trial"].tolist() == [2] * 6
-    assert best["cell"].is_unique
 
 
 @pytest.mark.slow
@@ -78,14 +59,6 @@ def test_a_study_of_one_cell_has_the_best_of_each_size_on_its_line(plant) -> Non
     best = drawn.data[drawn.data["best"]]
     assert best["x"].tolist() == [1, 2, 4]
     np.testing.assert_allclose(best["loss"], 4 - 0.1 * best["x"] - 0.01 * 64)
-
-
-def test_the_metric_and_the_axes_are_those_asked_for(plant) -> None:
-    drawn = of(PanelSpec("loss", {"x": "learning_rate", "metric": "final_val_loss"}), plant(["complete"] * 2))
-    assert drawn.data["loss"].min() == pytest.approx(4 - 0.4 - 0.64 + 0.5)
-    assert (drawn.x.log, drawn.y.log) == (False, False)
-    assert drawn.x.title == "learning_rate"
-    assert drawn.y.title == "final val_loss (nats/token)"
 
 
 @pytest.mark.slow
@@ -145,48 +118,6 @@ def test_learning_curves_are_the_planted_ones(typed, plant) -> None:
     assert low < later.min() and later.quantile(0.95) < high < 5, (
         "what all runs start at presses nothing together"
     )
-
-
-def test_learning_curves_over_iterations_on_a_log_axis_start_after_zero(plant) -> None:
-    drawn = of(PanelSpec("learning_curves", {"x": "iteration", "log": ("x",)}), plant(["complete"]))
-    assert drawn.x.title == "iteration" and drawn.data["x"].min() == 100
-
-
-def test_the_table_has_what_varies_and_the_best_run_first(plant) -> None:
-    drawn = of(PanelSpec("table"), plant(["pruned", "complete"]))
-    columns = list(drawn.data)
-    assert columns[:6] == ["n_layer", "n_embd", "learning_rate", "trial", "seed", "state"]
-    assert "dropout" not in columns
-    assert drawn.data["best_val_loss"].is_monotonic_increasing
-
-
-@pytest.mark.slow
-@settings(max_examples=12)
-@given(data=st.data())
-def test_every_trial_is_drawn_or_counted_and_each_cell_has_one_best(data: st.DataObject, plant) -> None:
-    n_trials = data.draw(st.integers(1, 3))
-    planted = plant(["complete"] * n_trials, layers=(1, 2), seeds=data.draw(st.integers(1, 2)))
-    states = data.draw(
-        st.lists(st.sampled_from(WORST_FIRST), min_size=len(planted.runs), max_size=len(planted.runs))
-    )
-    losses = st.one_of(st.floats(0.5, 9), st.sampled_from([math.nan, math.inf]))
-    values = data.draw(st.lists(losses, min_size=len(planted.runs), max_size=len(planted.runs)))
-    known = planted.runs.drop(columns="value", errors="ignore")  # the loss that is drawn ranks them
-    runs = plain(known.assign(state=states, best_val_loss=values))
-    drawn = make_panel(LOSS, ReportData.of_study(runs, planted.curves))
-    trials = trials_table(runs)
-    if drawn.missing:
-        assert not (trials["state"].isin(VALUED) & trials["loss"].notna()).any()
-        return
-    left_out = sum(
-        int(number) for note in drawn.notes if "Not drawn" in note for number in re.findall(r"\d+", note)
-    )
-    assert len(drawn.data) + left_out == len(trials)
-    assert np.isfinite(drawn.data[["x", "loss", "loss_low", "loss_high"]].to_numpy(float)).all()
-    ended = drawn.data[drawn.data["state"].isin(VALUED)]
-    best = drawn.data[drawn.data["best"]].set_index("cell")["loss"]
-    assert best.to_dict() == ended.groupby("cell")["loss"].min().to_dict()
-    drawn.figure().to_json()
 
 
 @pytest.mark.parametrize("ground", [(255, 255, 255), (21, 23, 27)], ids=["light", "dark"])

@@ -147,16 +147,6 @@ def test_names_cannot_break_out_of_the_page(tmp_path: Path, planted, quick: Path
 
 
 @pytest.mark.slow
-def test_writing_again_replaces_the_report(tmp_path: Path, planted, plant, quick: Path) -> None:
-    few = plant(["complete"])
-    said = []
-    for study in (few, planted, few):
-        page = write_scaling(*study, tmp_path / "report", quick)
-        said.append((page.read_text(), page.with_suffix(".json").read_text()))
-    assert said[0] == said[2] and said[0][0] != said[1][0] and said[0][1] != said[1][1]
-
-
-@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, planted, quick: Path) -> None:
     (tmp_path / "report").write_text("a file")
     with pytest.raises(BadInput, match=r"report: cannot be written: "):
@@ -188,16 +178,6 @@ def test_a_page_refuses_panels_of_another_and_names_its_own(tmp_path: Path) -> N
         match=r"unknown panel 'loss'; allowed: choices, confirmed, differences, .* timeline",
     ):
         read_dashboard(mine, "compare")
-
-
-@pytest.mark.slow
-def test_a_dashboard_of_ones_own(tmp_path: Path, planted) -> None:
-    mine = tmp_path / "mine.yaml"
-    mine.write_text("title: Mine\npanels:\n  - {panel: loss, x: n_layer, log: x}\n  - panel: table\n")
-    page = Page(write_scaling(*planted, tmp_path / "report", mine).read_text())
-    assert "Mine" in page.words and len(page.figures) == 1
-    names = [trace["name"] for trace in page.figures[0]["data"] if trace.get("showlegend", True)]
-    assert names == ["n_embd = 32", "n_embd = 64"]
 
 
 @pytest.mark.parametrize(
@@ -240,8 +220,3 @@ def test_says_every_problem_of_a_dashboard_at_once(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as refused:
         read_dashboard(mine)
     assert [problem.line for problem in refused.value.problems] == [1, 3, 4, 4]
-
-
-def test_a_missing_dashboard_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="No such file"):
-        read_dashboard(tmp_path / "none.yaml")

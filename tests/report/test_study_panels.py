@@ -49,19 +49,6 @@ def test_the_ledger_shows_every_forecast_and_what_came(tmp_path: Path, plant) ->
     assert names == ["forecast", "outcome, held", "outcome, missed"]
 
 
-def test_a_ledger_is_read_from_the_lab(tmp_path: Path, plant) -> None:
-    runs, curves = plant(["complete"])
-
-    def missing() -> str:
-        return make_panel(PanelSpec("ledger"), ReportData.of_study(runs, curves, lab=tmp_path)).missing
-
-    assert missing() == "no forecast was sealed; sweeplab laws predict --seal seals one"
-    append(tmp_path / FILE_NAME, [forecast("another")])
-    assert "no forecast of 'planted'" in missing()
-    (tmp_path / FILE_NAME).write_bytes((tmp_path / FILE_NAME).read_bytes().replace(b"another", b"anothfr"))
-    assert "was changed" in missing()
-
-
 @pytest.mark.slow
 def test_a_study_of_one_token_count_has_the_law_of_its_sizes(tmp_path: Path, plant) -> None:
     runs, curves = plant(["complete", "complete"], layers=(1, 2, 3, 4, 6), widths=(32, 64, 128, 256))
@@ -81,13 +68,6 @@ def test_a_study_of_one_token_count_has_the_law_of_its_sizes(tmp_path: Path, pla
     text = page.read_text()
     assert text.count(f"{change[0].upper()}{change[1:]}.") == 1
     assert "law, 90% band" in text[: text.index('id="panel-2"')]
-
-
-def test_a_study_too_small_for_a_law_says_so_in_one_line(tmp_path: Path, plant) -> None:
-    page = write_scaling(*plant(["complete"], layers=(1, 2), widths=(32,)), tmp_path)
-    text = page.read_text()
-    assert text.count("<dd>2 rows for the 3 parameters of power-n; it needs 4 or more.</dd>") == 1
-    assert "law, 90% band" not in text
 
 
 def test_families_that_lack_a_size_of_another_are_lines_too() -> None:

@@ -11,7 +11,7 @@ from pandas import DataFrame
 from sweeplab.analysis.importance import FEWEST_TRIALS
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelSpec
-from sweeplab.report.panels.base import PAGES, PANELS, Panel, TablePanel, make_panel, panels_of
+from sweeplab.report.panels.base import PANELS, Panel, TablePanel, make_panel
 from sweeplab.report.panels.sweep import MOST_DRAWN, MOST_PAIRED
 
 SWEEPS = [name for name, kind in PANELS.items() if kind.source == "sweeps"]
@@ -56,18 +56,6 @@ def test_every_panel_of_a_sweep_is_drawn_from_its_data(kind: str, one: ReportDat
         figure = found.figure()
         assert len(figure.data) and figure.layout.height >= 150
         figure.to_json()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", panels_of("compare"))
-def test_several_studies_are_drawn_together_or_it_is_said_why_not(kind: str, two: ReportData) -> None:
-    found = made(two, kind)
-    if found.missing:
-        assert "one study" in found.missing or found.missing.startswith(MISSING[kind])
-        return
-    text = found.data.to_csv() if isinstance(found, TablePanel) else found.figure().to_json()
-    assert "a" in text and "b" in text
-    assert {"a", "b"} <= set(found.data.get("study", found.data.get("a"))) | set(found.data.get("b", ()))
 
 
 def test_the_history_falls_and_ends_at_the_best(one: ReportData) -> None:
@@ -120,27 +108,3 @@ def test_pruning_and_differences_are_said(one: ReportData, two: ReportData) -> N
     studies = made(two, "studies").data
     assert studies["study"].tolist() == ["a", "b"] and studies["seeds"].tolist() == [2, 2]
     assert (studies["seed spread (loss)"] < 0.02).all()
-
-
-@pytest.mark.slow
-def test_a_sweep_without_pruning_or_values_says_so() -> None:
-    runs = plant_sweep(12)
-    assert made(ReportData.of_study(runs, DataFrame()), "pruning").missing == "no trial was pruned"
-    lost = made(ReportData.of_study(runs.assign(state="failed"), DataFrame()), "best_values").missing
-    assert lost.startswith("no run of") and lost.endswith("has ended with a loss")
-    few = made(ReportData.of_study(plant_sweep(4, CELLS[:2]), DataFrame()), "param_importances").missing
-    assert "importances need 10 or more trials" in few
-
-
-@pytest.mark.parametrize("kind", SWEEPS)
-def test_a_sweep_under_way_says_what_it_waits_for(kind: str) -> None:
-    runs = plant_sweep(3, state=lambda values, random: "running")
-    runs[["value", "best_val_loss", "final_val_loss", "wall_seconds", "train_flops"]] = np.nan
-    runs["iterations"] = pd.NA
-    assert made(ReportData.of_study(runs, DataFrame()), kind).missing
-
-
-def test_pages_may_have_the_panels_they_can_serve() -> None:
-    assert set(panels_of("compare")) == {*SWEEPS, "studies", "differences"}
-    assert set(panels_of("sweep")) == set(panels_of("scaling"))
-    assert set(PAGES) == {"scaling", "sweep", "compare"}
