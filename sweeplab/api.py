@@ -271,7 +271,7 @@ class Study(Results):
         errors, status, report = list(ending.errors), ending.status, None
         if not interrupts() and any(ending.folder.runs()):
             try:
-                report = write_report(ending.folder.main_page, self.lab, [ending.folder.name])[0]
+                report = write_report(ending.folder.main_page, self.lab, [ending.folder.name])
             except (BadInput, OSError) as error:
                 errors.append(f"no report: {error}")
         if errors and status == "complete":
@@ -327,9 +327,9 @@ class Study(Results):
         check_reach(self.spec, self.lab)
         return transfer(self.spec, self.lab, lambda spec: run(Study(spec, self.lab)), ladder, hold_out)
 
-    def report(self, page: str = "scaling", form: str = "html", single_file: bool = False) -> Path:
+    def report(self, page: str = "scaling", single_file: bool = False) -> Path:
         """Write a page of the study, scaling or sweep, as `sweeplab report` does, and return its file."""
-        return write_report(page, self.lab, [self.folder.name], form=form, single_file=single_file)[0]
+        return write_report(page, self.lab, [self.folder.name], single_file=single_file)
 
     def publish(self, cell: str | None = None, name: str | None = None) -> Published:
         """Register the best trial's model, of the study or of a cell, in MLflow's registry, with the alias `best`.
@@ -463,27 +463,22 @@ def write_report(
     names: Sequence[str],
     folder: Path | None = None,
     dashboard: Path | None = None,
-    form: str = "html",
     single_file: bool = False,
-    panel: str = "",
-) -> list[Path]:
-    """Write a page about studies from their records, and return the files to open.
+) -> Path:
+    """Write a page about studies from their records, and return it.
 
     `page` is scaling or sweep (one study), or compare (several). By default a study's pages go to its own folder, a
-    comparison to `reports` in the lab. `form` is html, or png, svg or pdf for one picture per figure, of one
-    `panel` if it is named. Pages share one
-    plotly.js, in `reports` in the lab or in `folder`; a `single_file` embeds it, as does the copy that tracking keeps.
+    comparison to `reports` in the lab. Pages share one plotly.js, in `reports` in the lab or in `folder`; a
+    `single_file` embeds it, as does the copy that tracking keeps.
 
     Raises:
-        BadInput: the dashboard names something that does not exist, pictures cannot be made, there is no such study,
-            or studies cannot be compared.
+        BadInput: the dashboard names something that does not exist, there is no such study, or studies cannot be
+            compared.
     """
     from sweeplab.report.data import CURVES
     from sweeplab.report.page import with_plotly
     from sweeplab.report.writer import inputs_of, is_current, write_page
 
-    if form == "html" and panel:
-        raise BadInput("--panel is for pictures: add --format svg, pdf or png")
     one = StudyFolder(lab, names[0]) if len(names) == 1 else None
     joined = "+".join(names)  # no study's own name has a plus
     if len(joined) > LONGEST_KEY:
@@ -491,23 +486,23 @@ def write_report(
     shared = None if single_file else folder or lab / "reports"
     folder = folder or (one.report if one else lab / "reports" / joined)
     inputs = inputs_of([StudyFolder(lab, name) for name in names], page, dashboard, single_file)
-    if form == "html" and is_current(folder / f"{page}.html", inputs):
-        return [folder / f"{page}.html"]
+    if is_current(folder / f"{page}.html", inputs):
+        return folder / f"{page}.html"
     report = report_data(lab, names)
     assert report.studied is not None
     if page == "scaling":  # its curves.csv holds all of them
         for metric in CURVES:
             report.curves(metric)
-    written = write_page(page, report, report.studied.runs, folder, dashboard, form, panel, shared, inputs)
+    written = write_page(page, report, report.studied.runs, folder, dashboard, shared, inputs)
     if one and one.tracked_file.exists():
         with suppress(BadInput, TrackingUnavailable):  # the page is written; tracking gets the next one
             tracker = open_tracker(lab, one.name, tracking_uri_of(one))
             beside = [file for end in ("html", "csv", "json") for file in folder.glob(f"{page}*.{end}")]
-            for page_file in written if form != "html" else beside:
+            for page_file in beside:
                 tracker.attach(page_file, "report")
-            if form == "html" and shared:
+            if shared:
                 with TemporaryDirectory() as place:  # MLflow shows one file alone, so embed plotly.js
-                    whole = Path(place) / written[0].name
-                    whole.write_text(with_plotly(written[0].read_text("utf-8")), "utf-8")
+                    whole = Path(place) / written.name
+                    whole.write_text(with_plotly(written.read_text("utf-8")), "utf-8")
                     tracker.attach(whole, "report")
     return written

@@ -35,11 +35,6 @@ def report(
     dashboard: Annotated[
         Path | None, option("FILE", "An edited copy of the page's file in dashboards/.")
     ] = None,
-    form: Annotated[
-        Literal["html", "png", "svg", "pdf"],
-        flag("An HTML page, or one picture per figure (needs sweeplab[images]).", "--format"),
-    ] = "html",
-    panel: Annotated[str, option("NAME", "With --format: only this panel, by its name in dashboards/.")] = "",
     single_file: Annotated[
         bool, flag("Embed plotly.js (5 MB), so that the page can be sent as one file.", "--single-file")
     ] = False,
@@ -48,20 +43,18 @@ def report(
     """Write a report of a study.
 
     The page `scaling` shows loss against n_layer, n_embd and parameters, the curves, and the scaling law with a
-    verdict on each of its numbers; `sweep` shows which hyperparameters matter, where trials fail, what pruning saves,
-    and where compute goes. Their data are written beside them.
+    verdict on each of its numbers; `sweep` shows which hyperparameters matter, where trials fail and what pruning
+    saves. Their data are written beside them.
 
     \b
     $ sweeplab report small
     $ sweeplab report small --page sweep
-    $ sweeplab report small --format pdf --panel law
     """
     from sweeplab.api import write_report
 
     folder = options.named_study(name, lab)
-    written = write_report(page, folder.lab, [folder.name], None, dashboard, form, single_file, panel)
-    files = [str(file) for file in written]
-    return {"report": files[0], "files": files}, "\n".join(files)
+    written = str(write_report(page, folder.lab, [folder.name], None, dashboard, single_file))
+    return {"report": written}, written
 
 
 def ui(

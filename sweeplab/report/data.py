@@ -180,20 +180,10 @@ class ReportData:
         """Return the column of the runs' losses that laws are fitted to, which figures of sizes show too."""
         return loss_column(self.runs, self.objective)
 
-    def loss_metric(self, asked: str, of_law: bool = False) -> str:
-        """Return the column of a loss: the one asked for, else that of trials, or that which laws are fitted to.
-
-        Raises:
-            BadInput: no run has it.
-        """
-        if asked == AUTO and of_law:
-            return self.law_metric
-        if asked == AUTO:
-            return f"{self.objective}_val_loss"
-        columns = [name for name in (asked, f"best_{asked}") if name in self.runs]
-        if not columns and asked not in LOSSES:
-            raise BadInput(f"no run has a {asked}")
-        return (columns or [asked])[0]
+    @property
+    def ranked_metric(self) -> str:
+        """Return the column of the runs' losses by which trials are ranked."""
+        return f"{self.objective}_val_loss"
 
     @property
     def law_loss_title(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ from sweeplab.analysis.trials import COUNTED, are_best, grid_of, searched_of, ta
 from sweeplab.data.task import loss_unit
 from sweeplab.formatting import listed, rounded, sentence, several, several_named, span, written
 from sweeplab.hyperparameters import AUTO
-from sweeplab.lab.identity import differences
 from sweeplab.lab.showing import baselines_in_words, commands_about
 from sweeplab.laws.assessment import Assessment
 from sweeplab.laws.forms import LAWS, RATIO
@@ -125,11 +123,6 @@ def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary
         return Summary("no study", {"Runs": "none yet"})
     studies = [str(name) for name in dict.fromkeys(runs["study"])]
     entries = {name: _behind(runs[runs["study"] == name]) for name in studies}
-    files = [spec.as_written() | {"name": None} for spec in report.studies.specs.values()]
-    places = dict.fromkeys(each.place for other in files[1:] for each in differences(files[0], other))
-    settings = [f"{place} {' / '.join(_setting(file, place) for file in files)}" for place in places]
-    differing = several_named(settings, _MOST_NAMED) or "nothing"
-    entries["Set differently"] = f"{differing} ({' / '.join(studies)})"
     if precision := unlike_precision(runs):
         entries["Precision"] = precision
     answers: list[str] = []
@@ -143,16 +136,6 @@ def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary
         if "differences" in panel.result:
             answers += panel.notes
     return Summary(listed(studies), entries, answers=answers)
-
-
-def _setting(file: Any, place: str) -> str:
-    for key in place.split("."):
-        if not isinstance(file, Mapping):
-            return "–"
-        file = file.get(key)
-    if file is None:
-        return "–"
-    return json.dumps(file)
 
 
 def _behind(runs: DataFrame) -> str:

@@ -1,15 +1,12 @@
-"""Write a page of panels and the data behind it, or its figures as images; each file is written atomically."""
+"""Write a page of panels and the data behind it; each file is written atomically."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from hashlib import sha256
-from importlib.util import find_spec
 from pathlib import Path
 
 from pandas import DataFrame, concat
@@ -24,13 +21,9 @@ from sweeplab.laws.assessment import Assessment
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report.data import ReportData
 from sweeplab.report.page import page_trials, render, with_plotly
-from sweeplab.report.panels.base import PANELS, Panel, make_panel, options_of, panel_spec, read_dashboard
+from sweeplab.report.panels.base import PANELS, Panel, make_panel, options_of, read_dashboard
 from sweeplab.report.summary import SUMMARIES, Summary, summarize_table
 from sweeplab.version import VERSION
-
-# The width of an image in CSS pixels, and its pixels per CSS pixel where it has pixels.
-WIDTHS = {"full": 1000, "half": 560}
-SCALES = {"png": 2}
 
 
 def write_page(
@@ -39,32 +32,21 @@ def write_page(
     runs: DataFrame,
     folder: Path,
     dashboard: Path | None = None,
-    form: str = "html",
-    panel: str = "",
     shared: Path | None = None,
     inputs: str = "",
-) -> list[Path]:
-    """Write PAGE.html, PAGE.csv (`runs`), PAGE.json and, where a panel shows them, PAGE-curves.csv.
+) -> Path:
+    """Write PAGE.html, PAGE.csv (`runs`), PAGE.json and, where a panel shows them, PAGE-curves.csv; return the page.
 
-    plotly.js is written to the folder `shared`, once for all pages, or into the page if `shared` is None. With the
-    `form` png, svg or pdf figures are written as files instead, of one `panel` if it is named. Returns the files to be
-    opened. PAGE.json keeps `inputs`, for `is_current`.
+    plotly.js is written to the folder `shared`, once for all pages, or into the page if `shared` is None. PAGE.json
+    keeps `inputs`, for `is_current`.
 
     Raises:
-        BadInput: the dashboard has unknown panels, options or values, or images cannot be made (nothing is written);
-            or the folder cannot be written to.
+        BadInput: the dashboard has unknown panels, options or values, or the folder cannot be written to.
     """
     from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
     asked = read_dashboard(dashboard, page)
-    if form != "html" and find_spec("kaleido") is None:
-        raise BadInput(f"--format {form} needs Kaleido: pip install 'sweeplab[images]'; html needs nothing")
-    specs = asked.panels
-    if panel:
-        specs = tuple(spec for spec in specs if spec.panel == panel) or (panel_spec(panel, {}),)
-    panels = [make_panel(spec, report) for spec in specs]
-    if form != "html":
-        return _write_images(panels, folder, page, form)
+    panels = [make_panel(spec, report) for spec in asked.panels]
     summary = SUMMARIES[page](report, panels)
     contents = {f"{page}.csv": runs.to_csv(index=False)}
     beside = {f"{page}.csv": "one row per run"}
@@ -77,12 +59,12 @@ def write_page(
     library = (shared or folder) / f"plotly-{get_plotlyjs_version()}.min.js"
     plotly = Path(os.path.relpath(library, folder)).as_posix()
     html = render(asked.title, summary, panels, beside, plotly, page_trials(report), asked.first)
-    if shared and not library.exists():
-        _write_files(shared, {library.name: get_plotlyjs()})
     if not shared:
         html = with_plotly(html)
+    elif not library.exists():
+        _write_files(shared, {library.name: get_plotlyjs()})
     _write_files(folder, contents | {f"{page}.html": html})
-    return [folder / f"{page}.html"]
+    return folder / f"{page}.html"
 
 
 def inputs_of(studies: Sequence[StudyFolder], page: str, dashboard: Path | None, *more: object) -> str:
@@ -147,47 +129,10 @@ def _write_files(folder: Path, contents: Mapping[str, str]) -> None:
     for name in contents:
         if (folder / name).is_dir():
             raise BadInput(Problem("is a folder", "the name of a file", file=folder / name))
-    with _written_to(folder):
-        for name, text in contents.items():
-            write_whole(folder / name, text.encode())
-
-
-def _write_images(panels: Sequence[Panel], folder: Path, page: str, form: str) -> list[Path]:
-    """Write each figure as FOLDER/PAGE-NUMBER-TITLE.FORM, on white, and return the files.
-
-    Raises:
-        BadInput: Kaleido's browser is missing, no panel has a figure, or the folder cannot be written to.
-    """
-    from plotly.io import write_images
-
-    figures, files = [], []
-    for number, panel in enumerate(panels, start=1):
-        figure = panel.figure()
-        if figure is None:
-            continue
-        figure.update_layout(paper_bgcolor="white", plot_bgcolor="white", width=WIDTHS[panel.width])
-        figures.append(figure)
-        title = "-".join(re.findall(r"[^\W_]+", panel.title.lower()))
-        files.append(folder / f"{page}-{number}-{title}.{form}")
-    if not figures:
-        raise BadInput(f"no panel has a figure: {panels[0].missing or 'all are tables'}")
-    try:
-        with _written_to(folder):
-            write_images(fig=figures, file=files, format=form, scale=SCALES.get(form, 1))
-    except Exception as error:
-        # Kaleido's own, which cannot be imported without it.
-        if type(error).__name__ == "ChromeNotFoundError":
-            raise BadInput("Kaleido finds no Chrome or Chromium: plotly_get_chrome installs one") from error
-        raise
-    return files
-
-
-@contextmanager
-def _written_to(folder: Path) -> Iterator[None]:
-    """Make a folder; an error in writing names it."""
     try:
         make_folder(folder)
-        yield
+        for name, text in contents.items():
+            write_whole(folder / name, text.encode())
     except OSError as error:
         raise BadInput(Problem(f"cannot be written: {error.strerror or error}", file=folder)) from error
 

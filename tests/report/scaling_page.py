@@ -12,4 +12,4 @@ from sweeplab.report.writer import write_page
 
 def write_scaling(runs: DataFrame, curves: DataFrame, folder: Path, dashboard: Path | None = None) -> Path:
     """Write the page and its data, and return the page's path."""
-    return write_page("scaling", ReportData.of_study(runs, curves), runs, folder, dashboard)[0]
+    return write_page("scaling", ReportData.of_study(runs, curves), runs, folder, dashboard)

@@ -12,8 +12,6 @@ import pytest
 from analysis.planted_sweep import CELLS, plant_sweep
 from pandas import DataFrame
 
-import sweeplab
-from sweeplab.analysis.studies import Studies
 from sweeplab.api import Study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report.data import ReportData
@@ -43,23 +41,6 @@ def test_a_comparison_says_what_differs_and_what_stands_behind_each_side() -> No
     assert "trials per cell: 20; 2 seeds" in behind["other"]
     assert said.answers[0].startswith("The best trial of planted has ")
     assert said.answers[1].startswith("other against planted: different, +0.")
-
-
-def test_a_comparison_knows_how_the_files_differ(tmp_path: Path) -> None:
-    text = "name: {}\ndata: {{corpus: python-docs, tokenizer: char}}\n"
-    text += "search: {{learning_rate: {{min: 1e-4, max: {}}}}}\n"
-    specs = {}
-    for name, rate in (("a", "1e-2"), ("b", "1e-1")):
-        (tmp_path / f"{name}.yaml").write_text(
-            text.format(name, rate) + f"budget: {{trials_per_cell: {len(name)}}}\n"
-        )
-        specs[name] = sweeplab.load_study(tmp_path / f"{name}.yaml").spec
-    runs = pd.concat([plant_sweep(3, CELLS[:1], name=name) for name in specs], ignore_index=True)
-    report = ReportData.of_study(runs, DataFrame(), Studies(runs, specs, {name: {} for name in specs}))
-    assert (
-        first_screen("compare", report=report).entries["Set differently"]
-        == "search.learning_rate.max 0.01 / 0.1 (a / b)"
-    )
 
 
 @pytest.mark.parametrize(("sizes", "page"), [([9], "sweep"), ([9, 9], "sweep"), ([9, 16], "scaling")])

@@ -64,7 +64,7 @@ def write(
     page: str, runs: DataFrame, place: Path, lab: Path | None = None, shared: Path | None = None
 ) -> Path:
     report = ReportData.of_study(runs, lambda metric: falling(runs, metric), lab=lab)
-    return write_page(page, report, runs, place, shared=shared)[0]
+    return write_page(page, report, runs, place, shared=shared)
 
 
 @pytest.fixture(scope="module")

@@ -359,8 +359,8 @@ def diff(
         from sweeplab.api import write_report
 
         folders = [find_study(lab, name) for name in names]
-        files = [str(file) for file in write_report("compare", folders[0].lab, names, None, dashboard)]
-        return {"report": files[0], "files": files}, "\n".join(files)
+        written = str(write_report("compare", folders[0].lab, names, None, dashboard))
+        return {"report": written}, written
     (a, cell_of_a, trial_a), (b, cell_of_b, trial_b) = (options.study_or_trial(name, lab) for name in names)
     if trial_a is None and trial_b is None:
         return showing.differ(a, b), _print_differences

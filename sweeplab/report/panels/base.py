@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pandas import DataFrame
-from pydantic import Field, create_model
+from pydantic import Field, ValidationError, create_model
 
-from sweeplab.errors import BadInput
-from sweeplab.report.options import Item, PanelSpec, check_items, default_dashboard, read_file
+from sweeplab.errors import BadInput, nearest
+from sweeplab.report.options import Item, PanelSpec, default_dashboard
 from sweeplab.report.style import FONT, Axis, Figure, Look
-from sweeplab.study.problems import Problems, SourceMap
+from sweeplab.study.file.parse import file_text, parse
+from sweeplab.study.problems import Location, Problems, SourceMap
 from sweeplab.study.values import Section
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ Source = Literal["runs", "points", "sweeps", "studies"]
 NO_AXIS = Axis("", "")
 # Every panel that a dashboard can list, by its name there.
 PANELS: dict[str, type[Panel]] = {}
+MAX_BYTES = 2**18  # of a dashboard
 # The sources of the panels that each page can show.
 PAGES: dict[str, tuple[Source, ...]] = {
     "scaling": ("runs", "points", "sweeps"),
@@ -181,9 +183,23 @@ def read_dashboard(path: Path | None = None, page: str = "scaling") -> Dashboard
     Raises:
         BadInput: the file cannot be read, or has unknown panels, options or values; every problem has its line.
     """
-    kinds = {name: options_of(name) for name in panels_of(page)}
-    whole, panels = read_file(path or default_dashboard(page), _Dashboard, "panel", kinds)
-    return Dashboard(whole.title or page.capitalize(), _specs(panels), whole.first)
+    file = path or default_dashboard(page)
+    problems = Problems(SourceMap(file))
+    document = parse(file_text(file, MAX_BYTES), problems)
+    if not problems.found and not isinstance(document, dict):
+        problems.add((), "this is not a dashboard", "title: first: panels:")
+    if problems.found:
+        raise BadInput(*problems.found)
+    try:
+        whole = _Dashboard.model_validate(document)
+    except ValidationError as error:
+        problems.retell(error)
+    specs, panels = [], document.get("panels")
+    for index, panel in enumerate(panels if isinstance(panels, list) else ()):
+        specs += _read_panel(panel, panels_of(page), ("panels", index), problems)
+    if problems.found:
+        raise BadInput(*problems.found)
+    return Dashboard(whole.title or page.capitalize(), tuple(specs), whole.first)
 
 
 def panel_spec(panel: str, options: Mapping[str, Any]) -> PanelSpec:
@@ -192,22 +208,28 @@ def panel_spec(panel: str, options: Mapping[str, Any]) -> PanelSpec:
     Raises:
         BadInput: there is no such panel, option or value, or a needed option is missing.
     """
-    kinds = {name: options_of(name) for name in sorted(PANELS)}
     problems = Problems(SourceMap())
-    panels = check_items([{"panel": panel, **options}], "panel", kinds, problems)
+    specs = _read_panel({"panel": panel, **options}, sorted(PANELS), ("panels", 0), problems)
     if problems.found:
         raise BadInput(*problems.found)
-    return _specs(panels)[0]
+    return specs[0]
 
 
-def _specs(panels: Iterable[tuple[str, Item]]) -> tuple[PanelSpec, ...]:
-    """Return the panels with the options that are written."""
-    return tuple(
-        PanelSpec(
-            name,
-            {option: getattr(item, option) for option in item.model_fields_set - Item.model_fields.keys()},
-            item.title,
-            item.width,
+def _read_panel(written: Any, names: Sequence[str], place: Location, problems: Problems) -> list[PanelSpec]:
+    """Return a panel with the options that are written; none if one of them is wrong, which is added."""
+    if not isinstance(written, dict) or "panel" not in written:
+        problems.add(place, "this is not a panel", "panel: " + " | ".join(names))
+        return []
+    name = written["panel"]
+    if name not in list(names):
+        problems.add(
+            (*place, "panel"), f"unknown panel {name!r}", ", ".join(names), nearest(str(name), names)
         )
-        for name, item in panels
-    )
+        return []
+    try:
+        item = options_of(name).model_validate({key: each for key, each in written.items() if key != "panel"})
+    except ValidationError as error:
+        problems.retell(error, place)
+        return []
+    options = {key: getattr(item, key) for key in item.model_fields_set - Item.model_fields.keys()}
+    return [PanelSpec(name, options, item.title, item.width)]

@@ -55,7 +55,6 @@ _Progress = Annotated[str, one_of(*PROGRESS)]
 _Curve = Annotated[str, one_of(*CURVES, measures=True)]
 _Any = Annotated[str, one_of(*FACTS, *TABLE)]
 _Size = Annotated[str, one_of(*TABLE)]
-_Metric = Annotated[str, one_of(AUTO, *LOSSES, measures=True)]
 
 
 class CurvesPanel(Panel, name="learning_curves"):
@@ -222,14 +221,12 @@ class LossPanel(Panel, name="loss"):
     view: tuple[float, float] | None = None
 
     @classmethod
-    def _of(cls, report: ReportData, x: _Any, metric: _Metric = AUTO, log: Log = ()) -> Panel:
+    def _of(cls, report: ReportData, x: _Any, log: Log = ()) -> Panel:
         runs = report.runs
         x = {"n_params": report.params_column}.get(x, x)
-        law = None
-        if metric == AUTO and x == report.params_column:
-            law = _law_of_size(report)
+        law = _law_of_size(report) if x == report.params_column else None
         # The law's own loss where the law is drawn; elsewhere that by which trials are ranked.
-        metric = report.loss_metric(metric, of_law=law is not None)
+        metric = report.ranked_metric if law is None else report.law_metric
         trials = trials_table(runs, metric)
         shown = trials[trials["state"].isin((*VALUED, "pruned")) & trials["loss"].notna()].copy()
         shown["x"] = finite(shown, x)
@@ -352,8 +349,8 @@ class HeatMapPanel(Panel, name="heat_map", heading="Best loss of each cell"):
     """The best loss of each cell over two sizes of the grid. `data`: y, x, loss, cell, trial."""
 
     @classmethod
-    def _of(cls, report: ReportData, x: _Size = "", y: _Size = "", metric: _Metric = AUTO) -> Panel:
-        runs, metric = report.runs, report.loss_metric(metric)
+    def _of(cls, report: ReportData, x: _Size = "", y: _Size = "") -> Panel:
+        runs, metric = report.runs, report.ranked_metric
         grid = [name for name in grid_of(runs, report.design) if finite(runs, name).nunique() > 1]
         others = iter([name for name in grid if name not in (x, y)])
         y = y or next(others, "")

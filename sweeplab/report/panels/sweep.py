@@ -5,7 +5,6 @@ Optuna draws one study without cells, so each plot is given an in-memory study o
 
 from __future__ import annotations
 
-import datetime
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,6 @@ import pandas as pd
 from optuna import visualization
 from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.exceptions import ExperimentalWarning
-from optuna.trial import FrozenTrial, TrialState
 from pandas import DataFrame, Series
 
 from sweeplab.analysis.importance import CHANCE, FEWEST_TRIALS, WITHIN_CHANCE
@@ -45,7 +43,6 @@ from sweeplab.report.style import (
 MOST_DRAWN = 800  # trials on one figure, the best of each cell; the CSV has all
 MOST_PAIRED = 4
 _PAIR_HEIGHT = 190  # pixels of a small figure in a matrix of pairs
-_MOST_BARS = 200
 _PARETO = ("n_params", "train_flops")  # the costs, each with its front
 _IMPORTANCES = {
     "Evaluator": "PED-ANOVA (Watanabe et al. 2023): how far the distribution of the best tenth of trials (at least 5) "
@@ -56,8 +53,6 @@ _IMPORTANCES = {
 _SAVED = {
     "Saved": "The FLOPs that each pruned trial would still have needed, and their seconds at the trial's own speed.",
 }
-# What Optuna's timeline calls the states of runs.
-_ENDED = {"complete": TrialState.COMPLETE, "stopped": TrialState.COMPLETE, "failed": TrialState.FAIL}
 
 
 class OptunaPanel(Panel, source="sweeps"):
@@ -315,39 +310,6 @@ class RankPanel(SpacePanel, name="rank", heading="Rank of the trials over pairs 
     def _plot(self) -> Figure:
         plot = visualization.plot_rank(self.study(), list(self.space), target_name=self.y.title)
         return plot.update_layout(height=_PAIR_HEIGHT * max(2, len(self.space)))
-
-
-class TimelinePanel(OptunaPanel, name="timeline", source="sweeps"):
-    """When each run was trained. `data`: study, cell, trial, seed, state, begin and end (seconds since 1970)."""
-
-    @classmethod
-    def _of(cls, report: ReportData) -> Panel:
-        rows: list[tuple[object, ...]] = []
-        for study in report.studies.data:
-            folder = report.folder(study)
-            for run in folder.runs() if folder else ():
-                start, end = run.read_start(), run.read_end()
-                if end and end.ended:
-                    times = (str(end.state), start.started, end.ended)
-                    rows.append((study, run.cell, run.trial, run.seed, *times))
-        if not rows:
-            raise BadInput("no run has ended")
-        columns = ["study", "cell", "trial", "seed", "state", "begin", "end"]
-        data = DataFrame(rows, columns=columns).sort_values("begin", ignore_index=True)
-        notes = ["One bar a run, in the order in which they began."]
-        if len(data) > _MOST_BARS:
-            notes.append(f"Drawn: the first {_MOST_BARS} of {several(len(data), 'run')}.")
-        return cls(data=data, notes=tuple(notes))
-
-    def _plot(self) -> Figure:
-        study = optuna.create_study()
-        for place, row in enumerate(self.data.head(_MOST_BARS).to_dict("records")):
-            begin, end = (datetime.datetime.fromtimestamp(row[name]) for name in ("begin", "end"))
-            about = {"run": f"{row['study']}/{row['cell']}/{row['trial']}-{row['seed']}"}
-            state = _ENDED.get(row["state"], TrialState.PRUNED)
-            value = 0.0 if state is TrialState.COMPLETE else None
-            study.add_trial(FrozenTrial(place, state, value, begin, end, {}, {}, about, {}, {}, place))
-        return visualization.plot_timeline(study)
 
 
 class PruningPanel(Panel, name="pruning", heading="What pruning saved", source="sweeps"):
