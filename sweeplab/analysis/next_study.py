@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sweeplab.analysis.studies import Counting, sizes_of
+from sweeplab.analysis.studies import Counting, run_to_come, sizes_of
 from sweeplab.data.task import Sizes
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 AXES = ("n_layer", "n_embd", "block_size", "batch_size", "max_iters")
 STEPS_UP = 3  # beyond the study's largest value of an axis, as far apart as its values are
-_DRAWS = 8  # of a cell's space, to see whether its size rests on what is searched
 
 
 def study_candidates(folder: StudyFolder, counting: Counting, points: Points) -> Candidates:
@@ -95,16 +94,13 @@ def cell_candidates(spec: StudySpec, sizes: Sizes, counting: Counting) -> Candid
     Raises:
         BadInput: no cell is left; a column that is unknown before a run has ended.
     """
-    from sweeplab.study.rules import facts
     from sweeplab.study.space import Space, cells
 
     rows, kept = [], []
     for cell in cells(spec, sizes)[0]:
-        space = Space(spec, cell, sizes)
-        drawn = [each for each in space.draws(_DRAWS) if space.broken(each) is None]
-        known = [facts(each) for each in drawn]
-        if known and all(each == known[0] for each in known):
-            rows.append(drawn[0].as_dict() | known[0]._asdict())
+        run = run_to_come(Space(spec, cell, sizes))
+        if run:
+            rows.append(run)
             kept.append(cell.values)
     if not rows:
         raise BadInput(f"no cell of {spec.name} has a size before its trials are sampled")

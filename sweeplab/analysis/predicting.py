@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.analysis.ledger import FILE_NAME
 from sweeplab.analysis.sealing import (
     NOT_SETTINGS,
-    PointSource,
     Target,
     cell_targets,
     forecasts_of,
@@ -432,10 +431,9 @@ def _predicted(name: str, lab: Path, size: Mapping[str, Any]) -> dict[str, Any]:
     if predicted.law:
         # The ledger scores the best rate of the ladder, so what the predicted one may cost is no part of this forecast.
         targets, _ = cell_targets(_at_rates(written, [rate]), lab, counting)
-        origin = PointSource((name,), counting)
         try:
             forecasts, _ = forecasts_of(predicted.law, targets)
-            entries, _ = seal(lab / FILE_NAME, origin, predicted.law, lab, forecasts)
+            entries, _ = seal(lab / FILE_NAME, [name], counting, predicted.law, lab, forecasts)
             sealed = entries[-1].sha256
         except BadInput as refused:
             why_not = refused.problems[0].what

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.analysis.ledger import SCORED, LedgerEntry, append, canonical, read_ledger
-from sweeplab.analysis.studies import Counting, read_studies, sizes_of
+from sweeplab.analysis.studies import Counting, read_studies, run_to_come, sizes_of
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.lab.listing import StudyState, read_spec, study_state
 from sweeplab.laws.assessment import IDENTIFIED, NO_REGRET, Assessment, Forecast, Regret, predict
@@ -42,9 +42,7 @@ OPEN: Final = "open"  # its run has not ended
 LATE: Final = "late"  # it was made after its run started
 REPEATED: Final = "repeated"  # its run was forecast before
 VOID: Final = "void"  # its runs ended without a loss that could be scored
-UNCOUNTED = (LATE, REPEATED, VOID)
 NOT_SETTINGS = {"seed", "device", "dtype", "compile"}
-_DRAWS = 64  # from a cell's search space, to see whether its size depends on what is searched
 
 
 def same_point(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
@@ -164,7 +162,6 @@ def size_targets(
     `planned` is what `make_plan` returns. Cells that differ only in what is tuned, such as the learning rate, are one
     point: a law describes the best.
     """
-    from sweeplab.study.rules import facts
     from sweeplab.study.space import Space
 
     plan, cells, dataset = planned
@@ -173,18 +170,18 @@ def size_targets(
     left_out = {}
     for cell in cells:
         space = Space(spec, cell, dataset.sizes)
-        drawn = [each for each in space.draws(_DRAWS) if space.broken(each) is None]
-        sizes = sizes_of([each.as_dict() | facts(each)._asdict() for each in drawn], counting)
-        if not sizes or any(size != sizes[0] for size in sizes):
+        run = run_to_come(space)
+        if run is None:
             left_out[cell.key] = "its size is known only once a trial is sampled"
             continue
-        for at, other in enumerate(targets):
-            if same_point(other.at, sizes[0]):
-                seeds = min(other.seeds, len(space.seeds))
-                targets[at] = replace(other, cells=(*other.cells, cell.key), seeds=seeds)
-                break
+        (size,) = sizes_of([run], counting)
+        same = [at for at, other in enumerate(targets) if same_point(other.at, size)]
+        if same:
+            other = targets[same[0]]
+            seeds = min(other.seeds, len(space.seeds))
+            targets[same[0]] = replace(other, cells=(*other.cells, cell.key), seeds=seeds)
         else:
-            targets.append(Target(sizes[0], place, (cell.key,), len(space.seeds)))
+            targets.append(Target(size, place, (cell.key,), len(space.seeds)))
     return targets, left_out
 
 
@@ -207,22 +204,15 @@ def forecasts_of(
     return forecasts, left_out
 
 
-@dataclass(frozen=True)
-class PointSource:
-    """Where the points come from: the names of studies or of a file, and how it was counted."""
-
-    names: tuple[str, ...]
-    counting: Counting
-
-
 def seal(
     ledger: Path,
-    source: PointSource,
+    names: Sequence[str],
+    counting: Counting,
     assessment: Assessment,
     lab: Path,
     forecasts: Sequence[tuple[Target, Forecast]],
 ) -> tuple[tuple[LedgerEntry, ...], list[str]]:
-    """Seal forecasts; return their entries, and what is to be known of them.
+    """Seal forecasts from the studies or the file of these `names`; return their entries, and what is to be known.
 
     Started runs are looked up in the studies of `lab`.
 
@@ -232,49 +222,46 @@ def seal(
     runs: list[StartedRun] = []
     if place := forecasts[0][0].place:
         runs = [run for name in place.studies for run in started_runs(StudyFolder(lab, name), place.counting)]
+    law, points = assessment.law, assessment.raw
     contents, warnings = [], []
     for target, predicted in forecasts:
-        late = _late(target, assessment.raw, source, runs)
+        late = _late(target, points, names, runs)
         if late:
             warnings.append(f"{target.words}: {late}; this forecast is kept, and never counts")
         elif predicted.verdict.verdict != IDENTIFIED:
             warnings.append(f"{target.words}: {predicted.verdict.verdict}: {predicted.verdict.reason}")
-        contents.append(_content(source, assessment, target, predicted) | {"late": late})
+        run = asdict(target.place) if target.place else {"studies": {}, "counting": None}
+        contents.append(
+            {
+                "version": VERSION,
+                "source": {"names": list(names), "counting": asdict(counting)},
+                "run": run | {"cells": list(target.cells), "seeds": target.seeds},
+                "at": dict(target.at),
+                "predicted": asdict(predicted),
+                "fit": {
+                    "law": law.name,
+                    "formula": law.formula,
+                    "numbers": {each.quantity.name: each.as_dict() for each in assessment.estimates},
+                    "form": assessment.misfit.status,
+                    "sigma": assessment.fit.sigma,
+                    "warnings": list(assessment.warnings),
+                },
+                "data": {"n_points": points.n, "dropped": points.dropped, "conventions": points.conventions},
+                "late": late,
+            }
+        )
     return append(ledger, contents), warnings
 
 
-def _late(target: Target, points: Points, source: PointSource, runs: Sequence[StartedRun]) -> str:
+def _late(target: Target, points: Points, names: Sequence[str], runs: Sequence[StartedRun]) -> str:
     """Return why a forecast comes too late; empty if it comes in time."""
     for run in runs:
         if same_point(run.at, target.at):
             return run.words
     known = rows_at(points, target.at)
-    if known.size and (target.place is None or set(target.place.studies) & set(source.names)):
-        return f"{source.names[0]} has its loss already, {points.columns['loss'][known[0]]:.4g}"
+    if known.size and (target.place is None or set(target.place.studies) & set(names)):
+        return f"{names[0]} has its loss already, {points.columns['loss'][known[0]]:.4g}"
     return ""
-
-
-def _content(
-    source: PointSource, assessment: Assessment, target: Target, predicted: Forecast
-) -> dict[str, Any]:
-    run = asdict(target.place) if target.place else {"studies": {}, "counting": None}
-    law, points = assessment.law, assessment.raw
-    return {
-        "version": VERSION,
-        "source": asdict(source),
-        "run": run | {"cells": list(target.cells), "seeds": target.seeds},
-        "at": dict(target.at),
-        "predicted": asdict(predicted),
-        "fit": {
-            "law": law.name,
-            "formula": law.formula,
-            "numbers": {each.quantity.name: each.as_dict() for each in assessment.estimates},
-            "form": assessment.misfit.status,
-            "sigma": assessment.fit.sigma,
-            "warnings": list(assessment.warnings),
-        },
-        "data": {"n_points": points.n, "dropped": points.dropped, "conventions": points.conventions},
-    }
 
 
 @dataclass(frozen=True)
@@ -335,15 +322,14 @@ def verify(path: Path, lab: Path, study: str = "", against: Path | None = None) 
 
 def outcomes(entries: Iterable[LedgerEntry], lab: Path, against: Path | None = None) -> tuple[Outcome, ...]:
     """Return what came of each forecast of a ledger's entries, without recording it."""
-    recorded: dict[int, Mapping[str, Any]] = {}
-    forecasts = []
+    forecasts, recorded = list[LedgerEntry](), dict[int, Mapping[str, Any]]()
     for entry in entries:
         if entry.scored:
             recorded.setdefault(entry.scored["number"], entry.scored)
-            continue
-        if entry.forecast.get("version") != VERSION:
+        elif entry.forecast.get("version") != VERSION:
             raise BadInput(f"line {entry.number} of the ledger is a forecast of another version of sweeplab")
-        forecasts.append(entry)
+        else:
+            forecasts.append(entry)
     tables: dict[str, Points] = {}
     results: list[Outcome] = []
     for entry in forecasts:
@@ -355,7 +341,7 @@ def outcomes(entries: Iterable[LedgerEntry], lab: Path, against: Path | None = N
         elif entry.number in recorded:
             score = recorded[entry.number]
             results.append(Outcome(entry, SCORED, f"by {score['source']}", score["score"]["outcome"]))
-        elif entry.forecast["run"]["studies"]:
+        elif _names(entry):
             results.append(_of_study_run(entry, lab, tables))
         else:
             results.append(_of_row(entry, against, tables))
@@ -364,10 +350,12 @@ def outcomes(entries: Iterable[LedgerEntry], lab: Path, against: Path | None = N
 
 def of_study(results: Sequence[Outcome], study: str) -> tuple[Outcome, ...]:
     """Return the outcomes of forecasts about a study's runs, or made from it; of all without a name."""
-    names = {each.entry.number: {*_names(each.entry), *_sources(each.entry)} for each in results}
-    about = tuple(each for each in results if not study or study in names[each.entry.number])
-    if study and not about:
-        known = sorted(set[str]().union(*names.values()))
+    if not study:
+        return tuple(results)
+    names = [{*_names(each.entry), *_sources(each.entry)} for each in results]
+    about = tuple(each for each, named in zip(results, names, strict=True) if study in named)
+    if not about:
+        known = sorted(set[str]().union(*names))
         what = f"the ledger has no forecast of {study!r}"
         raise BadInput(Problem(what, ", ".join(known), nearest(study, known)))
     return about
@@ -442,23 +430,12 @@ def _counting(fields: Mapping[str, Any]) -> Counting:
     return Counting(Conventions(**fields["conventions"]), fields["columns"], fields.get("where", ""))
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """How many of `n` scored forecasts held; `low` and `high` are the 90% interval of that share (Clopper, Pearson)."""
-
-    n: int
-    held: int
-    low: float
-    high: float
-
-
-def calibrate(results: Iterable[Outcome]) -> Calibration:
-    """Return how many of the scored forecasts held."""
+def calibrate(results: Iterable[Outcome]) -> dict[str, float]:
+    """Return how many of the `n` scored forecasts held, and the 90% interval of that share (Clopper, Pearson)."""
     from scipy.stats import binomtest
 
-    scored = [outcome for outcome in results if outcome.state == SCORED]
-    held = sum(bool(outcome.is_held) for outcome in scored)
-    if not scored:
-        return Calibration(0, 0, 0.0, 1.0)
-    share = binomtest(held, len(scored)).proportion_ci(0.9)
-    return Calibration(len(scored), held, float(share.low), float(share.high))
+    held = [bool(outcome.is_held) for outcome in results if outcome.state == SCORED]
+    low, high = 0.0, 1.0
+    if held:
+        low, high = map(float, binomtest(sum(held), len(held)).proportion_ci(0.9))
+    return {"n": len(held), "held": sum(held), "low": low, "high": high}

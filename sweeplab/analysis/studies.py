@@ -46,6 +46,7 @@ from sweeplab.study.search import Derived
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sweeplab.study.space import Space
     from sweeplab.study.spec import StudySpec
 
 
@@ -456,6 +457,20 @@ class Counting:
             "--tuned": self.tuned,
         }
         return [word for name, text in options.items() if text for word in (name, text)]
+
+
+_DRAWS = 32  # from a cell's search space, to see whether its size depends on what is searched
+
+
+def run_to_come(space: Space) -> dict[str, Any] | None:
+    """Return a cell's hyperparameters and facts; None if its size is known only once a trial is sampled."""
+    from sweeplab.study.rules import facts
+
+    drawn = [each for each in space.draws(_DRAWS) if space.broken(each) is None]
+    known = [facts(each) for each in drawn]
+    if not known or any(each != known[0] for each in known):
+        return None
+    return drawn[0].as_dict() | known[0]._asdict()
 
 
 def sizes_of(runs: Sequence[Mapping[str, Any]], counting: Counting) -> list[dict[str, float]]:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from pandas import DataFrame, concat
 
-from sweeplab.analysis.ledger import FILE_NAME as LEDGER
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import make_folder, write_whole
 from sweeplab.formatting import json_ready
@@ -76,7 +75,7 @@ def inputs_of(studies: Sequence[StudyFolder], page: str, dashboard: Path | None,
     digest = sha256(repr((VERSION, more, read_dashboard(dashboard, page))).encode())
     for study in studies:
         digest.update(repr((study.path.absolute(), study_state(study), count_trials(study))).encode())
-        files = [*study.path.rglob("*.json*"), study.path / "study.yaml", study.lab / LEDGER]
+        files = [*study.path.rglob("*.json*"), study.path / "study.yaml"]
         for file in sorted(files):
             if file.is_file() and study.report not in file.parents:
                 digest.update(repr((file.name, sha256(file.read_bytes()).digest())).encode())

@@ -48,7 +48,7 @@ def test_the_first_forecast_of_a_run_counts_and_so_does_its_first_outcome(tmp_pa
     assert [each.state for each in found] == [SCORED, REPEATED, LATE, OPEN, REPEATED]
     assert (found[0].loss, found[0].is_held) == (2.03, True)
     assert found[0].as_dict()["error"] == pytest.approx(math.log(1.015))
-    assert (calibrate(found).n, calibrate(found).held) == (1, 1)
+    assert calibrate(found)["n"] == calibrate(found)["held"] == 1
     assert [each.entry.number for each in of_study(found, "other")] == [6]
     with pytest.raises(BadInput, match=r"no forecast of 'smal'.*did you mean 'small'"):
         of_study(found, "smal")
@@ -66,10 +66,10 @@ def scored(number: int, loss: float, said: dict) -> Outcome:
 def test_calibration_has_the_interval_of_the_share() -> None:
     losses = [2.0] * 17 + [2.2] * 3
     found = calibrate(scored(k, loss, forecast(1e6 + k)) for k, loss in enumerate(losses))
-    assert (found.n, found.held) == (20, 17)
+    assert (found["n"], found["held"]) == (20, 17)
     # The definition of the ends: as few, or as many, would come in one table of twenty (Clopper and Pearson 1934).
-    assert binom.sf(16, 20, found.low) == pytest.approx(0.05)
-    assert binom.cdf(17, 20, found.high) == pytest.approx(0.05)
+    assert binom.sf(16, 20, found["low"]) == pytest.approx(0.05)
+    assert binom.cdf(17, 20, found["high"]) == pytest.approx(0.05)
     none = calibrate([Outcome(entry(1, forecast()), OPEN)])
-    assert (none.n, none.held) == (0, 0)
+    assert (none["n"], none["held"]) == (0, 0)
     assert Outcome(entry(1, forecast(loss=2.0)), OPEN).is_held is None

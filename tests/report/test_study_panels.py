@@ -11,42 +11,9 @@ import pytest
 from analysis.planted_sweep import plant_sweep
 from report.scaling_page import write_scaling
 
-from sweeplab.analysis.ledger import FILE_NAME, SCORED, append
 from sweeplab.report.data import ReportData
 from sweeplab.report.options import PanelSpec
 from sweeplab.report.panels.base import make_panel
-
-
-def forecast(study: str = "planted", params: float = 1e6, late: str = "") -> dict:
-    counting = {"conventions": {}, "columns": {}}
-    return {
-        "version": 1,
-        "source": {"names": [study], "is_file": False, "counting": counting},
-        "run": {"studies": {study: "digest"}, "counting": counting, "cells": ["n_layer=4"], "seeds": 1},
-        "at": {"params": params, "tokens": 2e7, "flops": 1.2e14},
-        "predicted": {"loss": 2.0, "low": 1.97, "high": 2.03},
-        "fit": {"law": "chinchilla"},
-        "data": {"n_points": 9},
-        "late": late,
-    }
-
-
-def test_the_ledger_shows_every_forecast_and_what_came(tmp_path: Path, plant) -> None:
-    """Two forecasts that held, one that did not, one that is open and one that came too late."""
-    report = ReportData.of_study(*plant(["complete"]), lab=tmp_path)
-    ledger = tmp_path / FILE_NAME
-    append(
-        ledger, [*(forecast(params=1e6 * k) for k in (1, 2, 3, 4)), forecast(params=5e6, late="it started")]
-    )
-    scores = [(1, 2.0), (2, 2.01), (3, 2.2)]
-    append(ledger, [{"number": k, "source": "x", "score": {"outcome": loss}} for k, loss in scores], SCORED)
-    found = make_panel(PanelSpec("ledger"), report)
-    assert found.data["state"].tolist() == ["held", "held", "missed", "open", "late"]
-    assert found.data["error (%)"].tolist()[:3] == pytest.approx([0, 0.4988, 9.531], abs=1e-3)
-    assert found.notes[0].startswith("2 of 3 scored forecasts held (90% interval of that share: ")
-    assert found.warnings == ("forecast 5 does not count: it started",)
-    names = [trace.name for trace in found.figure().data]
-    assert names == ["forecast", "outcome, held", "outcome, missed"]
 
 
 @pytest.mark.slow

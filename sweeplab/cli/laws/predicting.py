@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,8 +89,10 @@ def predict(
             answer["sizes"][0] |= _best_values(read, asked)
     if seal and assessed:
         names = tuple(read.studies.specs) if read.studies else (source,)
-        origin, path = sealing.PointSource(names, read.counting), _file(ledger, lab)
-        entries, answer["warnings"] = sealing.seal(path, origin, assessed, lab_folder(lab), forecasts)
+        path = _file(ledger, lab)
+        entries, answer["warnings"] = sealing.seal(
+            path, names, read.counting, assessed, lab_folder(lab), forecasts
+        )
         answer["ledger"] = str(path)
         answer["sealed"] = [
             {"number": entry.number, "sha256": entry.sha256, **entry.forecast} for entry in entries
@@ -229,7 +231,7 @@ def verify(
         "ledger": str(path),
         "last": read_ledger(path)[-1].sha256,
         "forecasts": [outcome.as_dict() for outcome in results],
-        "calibration": asdict(sealing.calibrate(results)),
+        "calibration": sealing.calibrate(results),
     }
     return answer, _print_scores
 
