@@ -9,7 +9,7 @@ from analysis.planted_sweep import CELLS, DESIGN, plant_sweep
 
 from sweeplab.analysis.differences import ALL_CELLS, differences, seed_spread
 from sweeplab.analysis.sweep import Sweep, sweep_of
-from sweeplab.laws.evidence import DIFFERENT, NOT_SEEN, ONE_SEED, UNKNOWN
+from sweeplab.laws.evidence import DIFFERENT, NOT_SEEN
 
 ONE_CELL = CELLS[:1]
 
@@ -56,12 +56,6 @@ def test_more_trials_of_one_study_are_no_difference_over_all_cells() -> None:
     assert (first.cell, first.n) == (ALL_CELLS, 6)
     assert first.difference < 0
     assert first.verdict == NOT_SEEN
-
-
-def test_one_seed_in_one_cell_cannot_be_told() -> None:
-    (found,) = differences([planted("a", 1, cells=ONE_CELL), planted("b", 2, cells=ONE_CELL, shift=9.0)])
-    assert found.verdict == UNKNOWN and found.evidence.why == ONE_SEED
-    assert math.isnan(found.low)
 
 
 @pytest.mark.slow

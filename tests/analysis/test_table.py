@@ -124,17 +124,6 @@ def test_columns_types_and_values(table: pd.DataFrame) -> None:
     )
 
 
-def test_curves(lab: Path) -> None:
-    curves = curves_table(lab, "small")
-    assert {name: str(dtype) for name, dtype in curves.dtypes.items()} == CURVES
-    assert len(curves) == len(RUNS) * 5
-    one = curves[(curves["cell"] == "n_embd=128") & (curves["metric"] == "val_loss")]
-    assert list(one["iteration"]) == [0, 10, 20]
-    assert list(one["train_tokens"]) == [0, 640, 1280]
-    assert list(one["value"]) == [4.0, 3.375, 2.75]
-    assert set(curves_table(lab, "small", metrics=["val_loss"])["metric"]) == {"val_loss"}
-
-
 def test_a_study_without_runs_and_no_study(lab: Path, tmp_path: Path) -> None:
     StudyFolder(lab, "empty").canonical_file.write_text("{}")
     assert runs_table(lab, "empty").empty

@@ -13,7 +13,6 @@ from analysis.planted_sweep import CELLS, plant_sweep
 from pandas import DataFrame
 
 from sweeplab.api import Study
-from sweeplab.records.folders import StudyFolder
 from sweeplab.report.data import ReportData
 from sweeplab.report.headline import read_facts
 from sweeplab.report.panels.base import make_panel, read_dashboard
@@ -41,15 +40,6 @@ def test_a_comparison_says_what_differs_and_what_stands_behind_each_side() -> No
     assert "trials per cell: 20; 2 seeds" in behind["other"]
     assert said.answers[0].startswith("The best trial of planted has ")
     assert said.answers[1].startswith("other against planted: different, +0.")
-
-
-@pytest.mark.parametrize(("sizes", "page"), [([9], "sweep"), ([9, 9], "sweep"), ([9, 16], "scaling")])
-def test_a_study_of_one_size_ends_with_the_page_of_its_trials(sizes, page: str, tmp_path: Path) -> None:
-    folder = StudyFolder(tmp_path, "study")
-    folder.plan_file.parent.mkdir(parents=True)
-    cells = [{"n_params": size, "train_tokens": 100} for size in sizes]
-    folder.plan_file.write_text(json.dumps({"cells": cells}))
-    assert folder.main_page == page
 
 
 @pytest.mark.slow

@@ -76,17 +76,6 @@ def test_verdicts_have_a_number_only_where_there_is_one() -> None:
     assert ray.result["parameters"]["alpha"]["value"] is None
 
 
-def test_residuals_are_what_the_law_leaves_over() -> None:
-    found = shown("residuals", of(GRID))
-    assert [axis.column for axis in found.axes] == ["params", "tokens", "flops"]
-    data = found.data
-    np.testing.assert_allclose(data["residual"], 100 * np.log(data["loss"] / data["fitted"]), atol=1e-9)
-    assert 0.1 < found.sigma < 0.6
-    figure = found.figure()
-    assert {trace.xaxis for trace in figure.data} == {"x", "x2", "x3"}
-    assert sum(len(trace.x) for trace in figure.data) == 3 * 30
-
-
 @pytest.mark.slow
 def test_the_page_of_a_table_needs_no_network_and_no_study(tmp_path: Path) -> None:
     page = write_law_report(of(GRID).assessment("chinchilla"), "runs.csv", tmp_path / "law.html")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -154,13 +153,6 @@ def test_a_page_opens_without_a_network_and_no_word_of_a_table_is_broken(name, p
     assert browser.read(f"Math.max(...{lines})") < 5, "a line and its margins"
 
 
-def test_a_page_without_the_file_it_shares_says_what_to_do(pages, browser: Page, tmp_path: Path) -> None:
-    browser.open(shutil.copy(pages["sweep"], tmp_path / "sent.html").as_uri())
-    browser.wait_for("document.readyState === 'complete'")
-    words = browser.read("[...document.querySelectorAll('[data-figure]')].map((each) => each.textContent)")
-    assert len(words) >= 7 and all("--single-file" in each for each in words)
-
-
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
 def test_the_words_of_figures_are_legible(name: str, theme: str, pages, browser: Page) -> None:
@@ -189,17 +181,6 @@ def test_legends_leave_three_quarters_and_nothing_is_cut(name: str, width: int, 
         figure = SIZE if name == "scaling" else FIGURE.format("Optimization history")
         top = browser.read(f"{figure}.querySelector('.legend .bg').getBoundingClientRect().top")
         assert top >= browser.read(f"{figure}.querySelector('.xtitle').getBoundingClientRect().bottom")
-
-
-def test_four_dimensions_are_one_line_a_combination(pages, browser: Page) -> None:
-    opened(browser, pages["scaling"])
-    lines = browser.read(
-        f"{SIZE}._fullData.filter((each) => (each.mode ?? '').startsWith('lines') && each.name.includes(' = '))"
-        ".map((each) => [each.name, each.line.color, each.line.dash, [...each.x]])"
-    )
-    assert len({name for name, *_ in lines}) == len(lines) == 3 * 2 * 2, "layers by activations by norms"
-    assert len({(color, dash) for _, color, dash, _ in lines}) == 12
-    assert all(len(x) == 2 and x[0] < x[1] for *_, x in lines), "no line goes back"
 
 
 def test_of_many_curves_the_best_is_bold_and_one_comes_forward_under_the_cursor(pages, browser: Page) -> None:
