@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -32,7 +33,6 @@ from sweeplab.records.confirmed import Confirmed
 from sweeplab.study.space import BASE
 
 ALL_CELLS = "all shared cells"
-MEASURES = {"best": "best_val_loss", "final": "final_val_loss"}
 
 
 @dataclass(frozen=True)
@@ -71,16 +71,16 @@ def differences(sweeps: Sequence[Sweep], at: str = "best") -> list[LossDifferenc
     """
     if len(sweeps) < 2:
         raise BadInput("a comparison needs two studies or more")
-    pairs = list(itertools.combinations(range(len(sweeps)), 2))
     tried = [_tried(study, at) for study in sweeps]
+    pairs = list(itertools.combinations(range(len(sweeps)), 2))
     shared = [(a, b, cell) for a, b in pairs for cell in tried[a] if cell in tried[b]]
     keys = list(dict.fromkeys((study, cell) for a, b, cell in shared for study in (a, b)))
-    cells = [tried[study][cell] for study, cell in keys]
     between = [(keys.index((a, cell)), keys.index((b, cell))) for a, b, cell in shared]
+    cells = [tried[study][cell] for study, cell in keys]
     by_pair: dict[tuple[int, int], list[LossDifference]] = {pair: [] for pair in pairs}
     effects: dict[tuple[int, int], list[float]] = {pair: [] for pair in pairs}
     if shared:
-        compared = compare(cells, between, _is_searched(*sweeps))
+        compared = compare(cells, between, any(each.space for each in sweeps))
         for k, (a, b, cell) in enumerate(shared):
             names = sweeps[a].name, sweeps[b].name
             by_pair[a, b].append(_between(names, cell, cells, compared, between[k], k))
@@ -97,7 +97,7 @@ def seed_spread(sweep: Sweep, at: str = "best") -> float:
     """Return the standard deviation of a seed around its trial's mean, pooled; NaN if no trial has two seeds."""
     losses = _losses(sweep, at)
     by_trial = losses.groupby(TRIAL)["loss"]
-    freedom = int((by_trial.count() - 1).clip(lower=0).sum())
+    freedom = len(losses) - by_trial.ngroups
     if not freedom:
         return math.nan
     return math.sqrt(float(((losses["loss"] - by_trial.transform("mean")) ** 2).sum()) / freedom)
@@ -130,21 +130,14 @@ def _over_all(
         evidence = Evidence(0, "nothing in common", "", UNKNOWN, why)
         nan = math.nan
         return LossDifference(*names, ALL_CELLS, nan, nan, nan, nan, level, 0, evidence)
-    measured, n = np.array([each.difference for each in cells]), len(cells)
-    means = [SeedMean.of(values, level) for values in (measured, measured - np.array(effects))]
-    low, high = min(mean.low for mean in means), max(mean.high for mean in means)
-    loss_a = float(np.mean([each.loss_a for each in cells]))
-    verdict = DIFFERENT
-    if low <= 0 <= high:
-        verdict = NOT_SEEN
-    spread = f"the spread over {several(n, 'shared cell')}"
+    measured = np.array([each.difference for each in cells])
+    mean, corrected = (SeedMean.of(each, level) for each in (measured, measured - np.array(effects)))
+    low, high = min(mean.low, corrected.low), max(mean.high, corrected.high)
+    verdict = NOT_SEEN if low <= 0 <= high else DIFFERENT
+    spread = f"the spread over {several(len(cells), 'shared cell')}"
     evidence = replace(cells[0].evidence, tested_on=spread, verdict=verdict, why="")
-    loss_b = loss_a + means[0].value
-    return LossDifference(*names, ALL_CELLS, loss_a, loss_b, low, high, level, n, evidence)
-
-
-def _is_searched(*sweeps: Sweep) -> bool:
-    return any(each.space for each in sweeps)
+    loss = float(np.mean([each.loss_a for each in cells]))
+    return LossDifference(*names, ALL_CELLS, loss, loss + mean.value, low, high, level, len(cells), evidence)
 
 
 def _tried(sweep: Sweep, at: str) -> dict[str, CellTrials]:
@@ -155,7 +148,7 @@ def _tried(sweep: Sweep, at: str) -> dict[str, CellTrials]:
 
 
 def _losses(sweep: Sweep, at: str) -> DataFrame:
-    runs = sweep.runs.assign(loss=valued_losses(sweep.runs, MEASURES[at]))
+    runs = sweep.runs.assign(loss=valued_losses(sweep.runs, f"{at}_val_loss"))
     ended = sweep.trials.loc[has_ended(sweep.trials), TRIAL]
     return runs[runs["state"].isin(VALUED) & runs["loss"].notna()].merge(ended, on=TRIAL)
 
@@ -173,8 +166,8 @@ class RankedCell:
     @property
     def bits_per_byte(self) -> float:
         """Return the loss in bits per byte of the evaluation text; NaN if its runs do not record it."""
-        bits, nats = self.values.get("best_bits_per_byte", math.nan), self.values[MEASURES["best"]]
-        return float(self.loss * bits / nats)
+        bits = self.values.get("best_bits_per_byte", math.nan)
+        return float(self.loss * bits / self.values["best_val_loss"])
 
 
 @dataclass(frozen=True)
@@ -194,39 +187,31 @@ class CellRanking:
 
 def rankings(sweep: Sweep, at: str = "best") -> list[CellRanking]:
     """Return a ranking of the cells' best trials for each task of the study; `at` is best or final."""
-    losses = _losses(sweep, at)
+    losses, tried = _losses(sweep, at), _tried(sweep, at)
+    if losses.empty:
+        return []
     means = losses.groupby(TRIAL, sort=False)["loss"].mean().reset_index()
     best = means.loc[means.groupby("cell", sort=False)["loss"].idxmin(), TRIAL]
-    kept = losses.merge(best, on=TRIAL)
-    if kept.empty:
-        return []
-    tried, is_searched = _tried(sweep, at), _is_searched(sweep)
-    by_task = kept.groupby(tasks_of(kept), sort=False)
-    return [_ranking(str(task), runs, tried, is_searched) for task, runs in by_task]
-
-
-def _ranking(task: str, runs: DataFrame, tried: Mapping[str, CellTrials], is_searched: bool) -> CellRanking:
-    ranked = []
-    for cell, rows in runs.groupby("cell", sort=False):
-        losses = rows["loss"]
-        first = rows.iloc[0].to_dict()
-        ranked.append(RankedCell(str(cell), float(losses.mean()), float(losses.std()), len(losses), first))
-    ranked.sort(key=lambda row: row.loss)
-    names = [row.cell for row in ranked]
-    reference = names[0]
-    if BASE in names:
-        reference = BASE
-    base = names.index(reference)
-    others = [at for at in range(len(names)) if at != base]
-    # All pairs share one rate, because which cell is the best depends on the losses too.
-    pairs = [(base, at) for at in others] + list(itertools.combinations(others, 2))
-    trials = [tried[name] for name in names]
-    compared = compare(trials, pairs, is_searched)
-    from_reference = {
-        names[at]: _between((reference, names[at]), "", trials, compared, pairs[k], k)
-        for k, at in enumerate(others)
-    }
-    return CellRanking(task, tuple(ranked), reference, from_reference, compared.evidence)
+    kept, found = losses.merge(best, on=TRIAL), []
+    for task, runs in kept.groupby(tasks_of(kept), sort=False):
+        ranked = []
+        for cell, rows in runs.groupby("cell", sort=False):
+            loss, first = rows["loss"], rows.iloc[0].to_dict()
+            ranked.append(RankedCell(str(cell), float(loss.mean()), float(loss.std()), len(loss), first))
+        ranked.sort(key=lambda row: row.loss)
+        names = [row.cell for row in ranked]
+        base = names.index(BASE) if BASE in names else 0
+        others = [place for place in range(len(names)) if place != base]
+        # All pairs share one rate, because which cell is the best depends on the losses too.
+        pairs = [(base, other) for other in others] + list(itertools.combinations(others, 2))
+        trials = [tried[name] for name in names]
+        compared = compare(trials, pairs, bool(sweep.space))
+        from_reference = {
+            names[other]: _between((names[base], names[other]), "", trials, compared, pairs[k], k)
+            for k, other in enumerate(others)
+        }
+        found.append(CellRanking(str(task), tuple(ranked), names[base], from_reference, compared.evidence))
+    return found
 
 
 @dataclass(frozen=True)
@@ -283,33 +268,32 @@ def confirmed_cells(confirmed: Sequence[Confirmed]) -> list[CellConfirmed]:
     """
     look = max((winner.look for winner in confirmed), default=1)
     level = 1 - (1 - LEVEL) / look
-    winners = [winner for winner in confirmed if winner.won]
+    raced = Counter(each.cell for each in confirmed)
+    winners = sorted((each for each in confirmed if each.won), key=lambda winner: winner.searched)
+    scored = [winner for winner in winners if winner.test]
+    compared = None
+    if len(scored) > 1:
+        tried = [CellTrials([winner.test], 1) for winner in scored]
+        compared = compare(tried, [(0, place) for place in range(1, len(tried))], looks=look)
     rows = []
     for winner in winners:
-        n_raced = sum(other.cell == winner.cell for other in confirmed)
-        validation = math.nan
-        if winner.validation:
-            validation = float(np.mean(list(winner.validation.values())))
-        row = CellConfirmed(winner.cell, winner.trial, n_raced, winner.searched, validation, None, look=look)
+        validation = float(np.mean([*winner.validation.values()])) if winner.validation else math.nan
+        row = CellConfirmed(
+            winner.cell, winner.trial, raced[winner.cell], winner.searched, validation, None, look=look
+        )
         if winner.test:
-            test = SeedMean.of(np.array(list(winner.test.values())), level)
+            test = SeedMean.of(np.array([*winner.test.values()]), level)
             optimism, bias = test.value - winner.searched, validation - winner.searched
             row = replace(row, test=test, optimism=optimism, selection_bias=bias)
-        rows.append(row)
-    scored = sorted(
-        (at for at, winner in enumerate(winners) if winner.test), key=lambda at: winners[at].searched
-    )
-    if len(scored) > 1:
-        reference, *others = scored
-        tried = [CellTrials([winners[at].test], 1) for at in scored]
-        compared = compare(tried, [(0, place) for place in range(1, len(tried))], looks=look)
-        for place, at in enumerate(others):
+        if compared and winner in scored[1:]:
             chosen = "each cell's best trial"
-            if rows[at].n_raced > 1:
-                chosen = f"the winner of a race of {rows[at].n_raced}"
+            if row.n_raced > 1:
+                chosen = f"the winner of a race of {row.n_raced}"
+            evidence = compared.evidence_of(scored.index(winner) - 1)
             tested_on = "fresh seeds and the test split"
-            evidence = replace(compared.evidence_of(place), selection=chosen, tested_on=tested_on)
-            one, other = winners[at].test, winners[reference].test
+            evidence = replace(evidence, selection=chosen, tested_on=tested_on)
+            one, other = winner.test, scored[0].test
             shared = np.array([one[seed] - other[seed] for seed in one.keys() & other.keys()])
-            rows[at] = replace(rows[at], apart=SeedMean.of(shared, level), evidence=evidence)
+            row = replace(row, apart=SeedMean.of(shared, level), evidence=evidence)
+        rows.append(row)
     return sorted(rows, key=lambda row: row.test.value if row.test else math.inf)

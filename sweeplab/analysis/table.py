@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import cache
 from operator import attrgetter
@@ -66,9 +66,6 @@ _PAIRS = tuple(name for name, row in TABLE.items() if row.kind == "floats")
 _VALUES = attrgetter(*list(POINTS)[4:])
 
 _NOTHING = ("", "None", "nan")
-# Types that need no parsing for a column's type: most columns of most tables.
-_AT_ONCE = {"int64": {"Int64", "float64"}, "Int64": {"Int64"}, "float64": {"float64"}}
-_AT_ONCE |= {"bool": {"boolean"}, "boolean": {"boolean"}}
 _TRUTH = {True: True, False: False, "True": True, "False": False}
 _WORDS = {"Int64": "a whole number", "float64": "a number", "boolean": "True or False"}
 
@@ -179,26 +176,26 @@ def validate(frame: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     problems = [Problem(f"column {name!r} is missing") for name in COLUMNS if name not in frame]
-    checked = {}
+    typed = {}
     for name, dtype in (COLUMNS | MEASURED | HYPERPARAMETERS).items():
-        if name in frame:
-            checked[name], wrong = _typed(frame[name], dtype)
-            if name in KEY:
-                wrong |= checked[name].isna()
-            problems += _wrong(frame[name], wrong, f"column {name!r}", _WORDS.get(dtype, ""))
-    typed = frame.assign(**checked)
-    if "state" in checked:
-        problems += _wrong(
-            frame["state"], ~typed["state"].isin([*RunState]), "column 'state'", ", ".join(RunState)
+        if name not in frame:
+            continue
+        typed[name], wrong = _typed(frame[name], dtype)
+        allowed = _WORDS.get(dtype, "")
+        if name in KEY:
+            wrong |= typed[name].isna()
+        if name == "state":
+            wrong, allowed = ~typed[name].isin([*RunState]), ", ".join(RunState)
+        problems += _wrong(frame[name], wrong, f"column {name!r}", allowed)
+    if not problems:
+        rows = (
+            pd.DataFrame({name: typed[name] for name in KEY}).astype(str).itertuples(index=False, name=None)
         )
-    if set(KEY) <= checked.keys():
-        parts = typed[list(KEY)].dropna().astype(str)
-        rows = parts.itertuples(index=False, name=None)
-        keys = pd.Series(map("/".join, rows), index=parts.index, dtype=object)
-        problems += _wrong(keys, keys.duplicated(), "run", "each run once")
+        keys = pd.Series(map("/".join, rows), index=frame.index, dtype=object)
+        problems = _wrong(keys, keys.duplicated(), "run", "each run once")
     if problems:
         raise BadInput(*problems)
-    return typed[[*checked, *(name for name in frame if name not in checked)]]
+    return frame.assign(**typed)[[*typed, *(name for name in frame if name not in typed)]]
 
 
 def pairs_of(frame: pd.DataFrame) -> pd.DataFrame:
@@ -215,19 +212,16 @@ def export(frame: pd.DataFrame, path: Path) -> None:
     Raises:
         BadInput: another suffix, or a path that cannot be written.
     """
-    content = _CONTENTS.get(path.suffix)
-    if content is None:
-        raise BadInput(Problem(f"{path}: no table has the suffix {path.suffix!r}", " or ".join(_CONTENTS)))
+    if path.suffix == ".csv":
+        content = frame.to_csv(index=False).encode()
+    elif path.suffix == ".parquet":
+        content = frame.to_parquet(index=False)
+    else:
+        raise BadInput(Problem(f"{path}: no table has the suffix {path.suffix!r}", ".csv or .parquet"))
     try:
-        write_whole(path, content(frame))
+        write_whole(path, content)
     except OSError as error:
         raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
-
-
-_CONTENTS: dict[str, Callable[[Any], bytes]] = {
-    ".csv": lambda frame: frame.to_csv(index=False).encode(),
-    ".parquet": lambda frame: frame.to_parquet(index=False),
-}
 
 
 def check_run(folder: StudyFolder) -> None:
@@ -247,14 +241,15 @@ def _in_order(folder: StudyFolder) -> list[RunFolder]:
 
 
 def _typed(column: pd.Series[Any], dtype: str) -> tuple[pd.Series[Any], pd.Series[bool]]:
+    """Return a column in its type, and where its values are wrong."""
     import pandas as pd
 
-    if dtype in _AT_ONCE.get(str(column.dtype), ()):
-        return column.astype(dtype), pd.Series(False, index=column.index)  # type: ignore[call-overload]
+    if column.dtype == dtype:
+        return column, column.isna() & False
     there = column.notna() & ~column.isin(_NOTHING)
     values = column.astype(object).where(there, None)
     if dtype == "string":
-        return values.astype("string"), ~there & False
+        return values.astype("string"), there & False
     if dtype == "boolean":
         truth = values.map(_TRUTH)
         return truth.astype("boolean"), there & truth.isna()

@@ -135,7 +135,7 @@ def mouse(browser: Page, x: float, y: float, *kinds: str) -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_opens_without_a_network_and_no_word_of_a_table_is_broken(name, pages, browser: Page) -> None:
     opened(browser, pages[name])
-    assert browser.read("figures.length") >= {"scaling": 4, "sweep": 7, "compare": 5}[name]
+    assert browser.read("figures.length") >= {"scaling": 4, "sweep": 7, "compare": 4}[name]
     assert browser.errors == []
     inside = ("file:", "data:", "about:", "blob:")
     assert [url for url in browser.requests if not url.startswith(inside)] == []
@@ -169,7 +169,7 @@ def test_legends_leave_three_quarters_and_nothing_is_cut(name: str, width: int, 
     assert browser.errors == []
     assert browser.read("document.documentElement.scrollWidth") == width, "the page does not scroll sideways"
     shares = browser.read(LEGENDS)
-    assert len(shares) >= 3
+    assert len(shares) >= 2
     assert all(share <= 0.26 for share, *_ in shares), shares
     if name == "scaling":
         clip = clip_of(browser, "figures[0]", width)
