@@ -41,7 +41,6 @@ from sweeplab.laws.points import EACH, SHARED, UNKNOWN, Points, points_of
 from sweeplab.laws.reading import nominal, read_frame
 from sweeplab.records.runs import MEASURED_ON, RunState
 from sweeplab.study.choice import Ranking
-from sweeplab.study.search import Derived
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,7 +120,6 @@ def study_points(
         conventions=points.conventions | notes,
         seed_spread=spread,
         is_lowest=chosen.is_lowest,
-        tried=tuple(chosen.tried[name] for name in points.names),
         tuned=tuned,
         tuned_why=tuned_why,
         record=record_of(lambda: tuned_runs(runs, "the study", design, conventions)),
@@ -331,17 +329,11 @@ class Studies:
         """Return the points of all studies, counted by the conventions."""
         chosen = self.settled(conventions)
         points = study_points(self.runs, columns, chosen, self.design)
-        return replace(points, is_searched=self.is_searched, pooled=_pooled(self.runs, self.design))
+        return replace(points, pooled=_pooled(self.runs, self.design))
 
     def only(self, where: str) -> Studies:
         """Return the studies with the runs in which an expression holds; all of them if it is empty."""
         return replace(self, runs=rows_where(self.runs, where, " and ".join(self.specs)))
-
-    @property
-    def is_searched(self) -> bool:
-        """Return whether any cell's trials are drawn from a search."""
-        entries = (each for design in self.designs.values() for each in design.search.values())
-        return any(not isinstance(each, Derived) for each in entries)
 
     def settled(self, conventions: Conventions | None = None) -> Conventions:
         """Return the conventions, completed by what the studies choose: best or final, and the parameters they count.

@@ -17,7 +17,6 @@ from sweeplab.data.task import TASK, task_of
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.laws.columns import Array, numbers
-from sweeplab.laws.comparing import CellTrials
 from sweeplab.model.shape import SETTLED
 from sweeplab.records.runs import RunState
 from sweeplab.study.choice import Ranking, Tried, first_of_same, is_tuned, rank
@@ -271,8 +270,7 @@ class Selection:
 
     `weights` are the numbers of runs whose mean a point's loss is. `dropped` counts the runs left out, by reason.
     `spread` is the standard deviation of one seed's log loss around its point, with `freedom` degrees of freedom; NaN
-    without seeds. `tried` are the trials from which each point is the best, by its name. `is_lowest` says that no loss
-    is more than the mean of the best trial's seeds.
+    without seeds. `is_lowest` says that no loss is more than the mean of the best trial's seeds.
     """
 
     table: DataFrame
@@ -281,7 +279,6 @@ class Selection:
     dropped: Counter[str]
     spread: float
     freedom: int
-    tried: Mapping[str, CellTrials]
     is_lowest: bool = True
 
 
@@ -336,15 +333,9 @@ def select(runs: DataFrame, loss: str) -> Selection:
     averaged = [name for name in ("params", "tokens", "flops", loss) if name in kept]
     table = grouped.first().assign(**grouped[averaged].mean()).reset_index()
     spread, freedom = _pooled(kept, loss, np.asarray(grouped.size(), np.float64))
-    drawn = runs[states.isin(COUNTED)].drop_duplicates(same).groupby(POINT).size()
-    chosen = of_points.assign(**{loss: valued_losses(of_points, loss)}, trial=of_points["first_trial"])
-    tried = {
-        str(point): CellTrials.of(trials, loss, int(drawn[tuple(trials[POINT].iloc[0])]))
-        for point, trials in chosen.groupby("point", sort=False)
-    }
     weights = np.array([levels[name][1] for name in table["point"]])
     is_lowest = not any(level for level, _ in levels.values())
-    return Selection(table, kept, weights, +dropped, spread, freedom, tried, is_lowest)
+    return Selection(table, kept, weights, +dropped, spread, freedom, is_lowest)
 
 
 def _levels(used: DataFrame, by: str) -> dict[str, tuple[float, float]]:

@@ -38,7 +38,6 @@ from sweeplab.laws.columns import (
     says_unit,
     tells_passes,
 )
-from sweeplab.laws.comparing import CellTrials
 from sweeplab.laws.reading import nominal, numbered
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ SAID = "as --tuned says"
 _MANY = 2  # rows per point, on average: then it is no accident
 _SEED = re.compile(r"(.*[^a-z])?(seed|seeds|replicate|repeat|repetition)([^a-z].*)?", re.IGNORECASE)
 _RUN = re.compile(r"(.*[^a-z])?run([ _-]?(id|name))?", re.IGNORECASE)
-_BY_ROW = ("columns", "weights", "names", "shape", "tried", "passes")
+_BY_ROW = ("columns", "weights", "names", "shape", "passes")
 _ONCE = 1.02  # passes over a text that count as one
 _FEWEST_NEW = 5  # rows of new text, to leave the others out
 _DEPTHS = ("n_encoder_layer", "n_decoder_layer")
@@ -90,8 +89,7 @@ class Points:
     `dropped` counts the rows left out, by reason; `conventions` describes each column. `names` name the row of the file
     or the trial of each point. `shape` has n_layer and n_embd if the table has them, NaN where missing.
     `seed_spread` is the standard deviation of one seed's log loss, None if no point has a second seed: no law
-    can leave residuals smaller than seed_spread / sqrt(weight). `tried` are the trials from which each point is the
-    best, and `is_searched` says whether these were drawn from a search; both are unknown for a table. `passes` is how
+    can leave residuals smaller than seed_spread / sqrt(weight). `passes` is how
     often each run read its text, [n], by the column `passes_by`, if one of the table says it. `pooled` has the values
     of each setting without numbers, such as a family, in which points differ. `is_lowest` says whether the loss of a
     point is that of its best trial, the lowest of several, or what all of its trials make expected. `tuned` is one of
@@ -106,8 +104,6 @@ class Points:
     names: tuple[str, ...] = ()
     shape: dict[str, Array] = field(default_factory=dict)
     seed_spread: float | None = None
-    tried: tuple[CellTrials, ...] = ()
-    is_searched: bool = False
     passes: Array | None = None
     passes_by: str = ""
     pooled: dict[str, tuple[str, ...]] = field(default_factory=dict)
