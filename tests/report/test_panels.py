@@ -34,22 +34,17 @@ def test_loss_panel_draws_what_was_planted(typed, plant) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("x", ["n_params", "dropout"])
-def test_three_dimensions_of_a_grid_have_a_line_each_combination_and_no_zigzag(x: str, plant) -> None:
+def test_three_dimensions_of_a_grid_have_a_line_each_combination_and_no_zigzag(plant) -> None:
     planted = plant(["complete"])
     runs = [
         planted.runs.assign(dropout=share, cell=planted.runs["cell"] + f",dropout={share}")
         for share in (0.0, 0.1, 0.2)
     ]
-    drawn = make_panel(
-        PanelSpec("loss", {"x": x}), ReportData.of_study(concat(runs, ignore_index=True), planted.curves)
-    )
+    report = ReportData.of_study(concat(runs, ignore_index=True), planted.curves)
+    drawn = make_panel(PanelSpec("loss", {"x": "n_params"}), report)
     best = drawn.data[drawn.data["best"]]
     assert not best.duplicated(["line", "x"]).any()
-    lengths = best.groupby("line")["x"].size()
-    n_values = {name: len({*concat(runs)[name]}) for name in ("n_layer", "n_embd", "dropout")}
-    along = "n_embd" if x == "n_params" else x
-    assert set(lengths) == {n_values[along]} and len(lengths) * n_values[along] == len(best)
+    assert best.groupby("line")["x"].size().tolist() == [2] * 9, "two widths a line"
 
 
 @pytest.mark.slow
@@ -96,29 +91,21 @@ def test_learning_curves_are_the_planted_ones(typed, plant) -> None:
     assert drawn.winner == "n_layer=4,n_embd=64"
     first = drawn.best[drawn.best["cell"] == "n_layer=1,n_embd=32"]
     assert first["x"].tolist() == [iteration * TOKENS for iteration in ITERATIONS]
-    assert first["value"].tolist()[0] == 5 and first["value"].tolist()[-1] == pytest.approx(
-        4 - 0.1 - 0.32 + 0.005
-    )
+    assert first["value"].tolist()[::3] == pytest.approx([5, 4 - 0.1 - 0.32 + 0.005])
     assert len(drawn.figure().data) == 1 + 6 + 1, "every run, each cell's best, and what is under the cursor"
     later = drawn.data[drawn.data["x"] > 0]["value"]
     low, high = drawn.figure().layout.yaxis.range
-    assert low < later.min() and later.quantile(0.95) < high < 5, (
-        "what all runs start at presses nothing together"
-    )
+    assert low < later.min() and later.quantile(0.95) < high < 5, "the start presses nothing together"
 
 
-@pytest.mark.parametrize("ground", [(255, 255, 255), (21, 23, 27)], ids=["light", "dark"])
-@pytest.mark.parametrize("n", [1, 2, 3, 9, 40])
-def test_colors_are_distinct_and_stand_out_from_the_ground(n: int, ground: tuple[int, int, int]) -> None:
-    def luminance(rgb: tuple[int, ...]) -> float:
-        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in rgb)]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    made = [tuple(int(part) for part in re.findall(r"\d+", color)) for color in colors(n)]
-    assert len(set(made)) == n
-    for color in made:
-        light, dark = sorted((luminance(color), luminance(ground)), reverse=True)
-        assert (light + 0.05) / (dark + 0.05) >= 3
+@pytest.mark.parametrize("ground", [1.0, 0.0085], ids=["light", "dark"])
+@pytest.mark.parametrize("n", [1, 9, 40])
+def test_colors_are_distinct_and_stand_out_from_the_ground(n: int, ground: float) -> None:
+    made = np.array([re.findall(r"\d+", color) for color in colors(n)], float) / 255
+    assert len(np.unique(made, axis=0)) == n
+    linear = np.where(made <= 0.04045, made / 12.92, ((made + 0.055) / 1.055) ** 2.4)
+    light = linear @ [0.2126, 0.7152, 0.0722]
+    assert ((np.maximum(light, ground) + 0.05) / (np.minimum(light, ground) + 0.05)).min() >= 3
 
 
 def test_summary_says_what_there_is(typed, plant) -> None:
