@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pandas import DataFrame, Series
 
 from sweeplab.analysis.differences import CellConfirmed, confirmed_cells
-from sweeplab.analysis.importance import Importance, importances
 from sweeplab.analysis.studies import PARAMS, Studies, loss_column, study_points, unit_of
-from sweeplab.analysis.sweep import Sweep, sweep_of
+from sweeplab.analysis.sweep import Importance, Sweep, importances, sweep_of
 from sweeplab.analysis.trials import WORST_FIRST, plain, rankings, with_expected
 from sweeplab.errors import BadInput
 from sweeplab.formatting import counts, rounded

@@ -7,8 +7,15 @@ import pytest
 from analysis.planted_sweep import CELLS, DESIGN, SEARCH, plant_sweep, slow_ones_pruned
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-from sweeplab.analysis.importance import ABOVE_CHANCE, FEWEST_TRIALS, WITHIN_CHANCE, importances
-from sweeplab.analysis.sweep import distribution_of, searched_space, sweep_of
+from sweeplab.analysis.sweep import (
+    ABOVE_CHANCE,
+    FEWEST_TRIALS,
+    WITHIN_CHANCE,
+    distribution_of,
+    importances,
+    searched_space,
+    sweep_of,
+)
 from sweeplab.analysis.trials import StudyDesign, searched_of
 from sweeplab.expressions import Expression
 from sweeplab.study.search import Choices, Range

@@ -11,8 +11,7 @@ from sweeplab.analysis.studies import Studies
 from sweeplab.records.confirmed import Confirmed
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report.data import ReportData
-from sweeplab.report.options import PanelSpec
-from sweeplab.report.panels.base import make_panel
+from sweeplab.report.panels.base import PanelSpec, make_panel
 from sweeplab.report.panels.comparisons import ChoicesPanel, ConfirmedPanel
 from sweeplab.report.summary import summarize
 

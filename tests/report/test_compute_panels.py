@@ -12,8 +12,7 @@ from sweeplab.laws.assessment import assess
 from sweeplab.laws.forms import LAWS
 from sweeplab.laws.points import Points
 from sweeplab.report.data import ReportData
-from sweeplab.report.options import PanelSpec
-from sweeplab.report.panels.base import make_panel
+from sweeplab.report.panels.base import PanelSpec, make_panel
 
 TRUTH = TRUTHS["steep"]
 BUDGETS = np.geomspace(1e16, 1e19, 5)

@@ -15,13 +15,12 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from pandas import DataFrame, concat
 
-from sweeplab.analysis import importance
+from sweeplab.analysis import sweep
 from sweeplab.analysis.table import CURVES, KEY, validate
 from sweeplab.analysis.trials import LOST, WORST_FIRST
 from sweeplab.report.data import ReportData
-from sweeplab.report.options import PanelSpec
 from sweeplab.report.page import page_trials
-from sweeplab.report.panels.base import PAGES, PANELS, Panel, make_panel, read_dashboard
+from sweeplab.report.panels.base import PAGES, PANELS, Panel, PanelSpec, make_panel, read_dashboard
 from sweeplab.report.summary import SUMMARIES
 
 CELLS = {"planted": ((1, 32), (2, 32), (2, 64)), "other": ((3, 48), (4, 96))}
@@ -105,7 +104,7 @@ STUDIES = st.builds(
 def few_repeats() -> None:
     """Refit and shuffle a few times only: it is not tested here how precise the numbers are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(importance, "N_SHUFFLES", 3)
+        patch.setattr(sweep, "N_SHUFFLES", 3)
         yield
 
 

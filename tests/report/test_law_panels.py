@@ -13,8 +13,7 @@ from laws.planted_laws import BAD, GOOD, TRUTHS, losses, plant
 from sweeplab.laws.assessment import assess
 from sweeplab.laws.forms import LAWS
 from sweeplab.report.data import ReportData
-from sweeplab.report.options import PanelSpec
-from sweeplab.report.panels.base import Panel, make_panel
+from sweeplab.report.panels.base import Panel, PanelSpec, make_panel
 from sweeplab.report.writer import write_law_report
 
 TRUTH = TRUTHS["steep"]

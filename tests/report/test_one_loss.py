@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from pandas import DataFrame
 
 from sweeplab.report.data import ReportData
-from sweeplab.report.options import PanelSpec
-from sweeplab.report.panels.base import make_panel
+from sweeplab.report.panels.base import PanelSpec, make_panel
 from sweeplab.report.panels.law import lines_by
 from sweeplab.report.style import looks
 from sweeplab.report.summary import summarize

@@ -5,8 +5,7 @@ import pytest
 from pandas import concat
 
 from sweeplab.report.data import ReportData
-from sweeplab.report.options import PanelSpec
-from sweeplab.report.panels.base import make_panel
+from sweeplab.report.panels.base import PanelSpec, make_panel
 from sweeplab.report.style import colors
 from sweeplab.report.summary import summarize
 

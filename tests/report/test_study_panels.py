@@ -12,8 +12,7 @@ from analysis.planted_sweep import plant_sweep
 from report.scaling_page import write_scaling
 
 from sweeplab.report.data import ReportData
-from sweeplab.report.options import PanelSpec
-from sweeplab.report.panels.base import make_panel
+from sweeplab.report.panels.base import PanelSpec, make_panel
 
 
 @pytest.mark.slow

@@ -8,10 +8,9 @@ import pytest
 from analysis.planted_sweep import CELLS, plant_sweep, slow_ones_pruned, too_fast
 from pandas import DataFrame
 
-from sweeplab.analysis.importance import FEWEST_TRIALS
+from sweeplab.analysis.sweep import FEWEST_TRIALS
 from sweeplab.report.data import ReportData
-from sweeplab.report.options import PanelSpec
-from sweeplab.report.panels.base import PANELS, Panel, TablePanel, make_panel
+from sweeplab.report.panels.base import PANELS, Panel, PanelSpec, TablePanel, make_panel
 from sweeplab.report.panels.sweep import MOST_DRAWN, MOST_PAIRED
 
 SWEEPS = [name for name, kind in PANELS.items() if kind.source == "sweeps"]

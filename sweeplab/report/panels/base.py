@@ -11,17 +11,65 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pandas import DataFrame
-from pydantic import Field, ValidationError, create_model
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, create_model
 
 from sweeplab.errors import BadInput, nearest
-from sweeplab.report.options import Item, PanelSpec, default_dashboard
+from sweeplab.files import shipped
+from sweeplab.hyperparameters import TABLE
 from sweeplab.report.style import FONT, Axis, Figure, Look
 from sweeplab.study.file.parse import file_text, parse
-from sweeplab.study.problems import Location, Problems, SourceMap
+from sweeplab.study.problems import Location, Problems, Refusal, SourceMap
 from sweeplab.study.values import Section
+from sweeplab.train.run import METRICS
 
 if TYPE_CHECKING:
     from sweeplab.report.data import ReportData
+
+_FEW = 8  # a longer list of names is not printed
+
+
+def one_of(*names: str, measures: bool = False) -> AfterValidator:
+    """Return the check that a text is one of some names.
+
+    With `measures` the metrics of plugins are allowed too: NAME, NAME_KEY, and best_NAME as a column of runs.
+    """
+
+    def check(text: str) -> str:
+        measure = text.removeprefix("best_")
+        if text in names:
+            return text
+        if measures and any(measure == name or measure.startswith(f"{name}_") for name in METRICS):
+            return text
+        few = ""
+        if len(names) < _FEW:
+            few = ", ".join(names)
+        raise Refusal("", few, nearest(text, names))
+
+    return AfterValidator(check)
+
+
+# A list, which may be written as its only item.
+MANY = BeforeValidator(lambda written: [written] if isinstance(written, str) else written)
+Log = Annotated[Sequence[Literal["x", "y"]], MANY]
+Params = Annotated[Sequence[Annotated[str, one_of(*TABLE)]], MANY]
+
+
+class Item(Section):
+    """What every panel takes."""
+
+    title: str = ""
+    width: Literal["full", "half"] = "full"
+
+
+@dataclass(frozen=True)
+class PanelSpec:
+    """One panel as a dashboard asks for it; options that it does not name have the panel's own defaults."""
+
+    panel: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    title: str = ""
+    width: str = "full"
+
 
 # The data of a panel: the runs of one study, the points of any table, the trials of one study or several, or
 # several studies.
@@ -183,7 +231,7 @@ def read_dashboard(path: Path | None = None, page: str = "scaling") -> Dashboard
     Raises:
         BadInput: the file cannot be read, or has unknown panels, options or values; every problem has its line.
     """
-    file = path or default_dashboard(page)
+    file = path or shipped("dashboards") / f"{page}.yaml"
     problems = Problems(SourceMap(file))
     document = parse(file_text(file, MAX_BYTES), problems)
     if not problems.found and not isinstance(document, dict):

@@ -20,8 +20,7 @@ from sweeplab.laws.doubts import tuning_of
 from sweeplab.laws.forms import LAWS, Quantity, has_optimum, loss_at, optimum_of
 from sweeplab.laws.isoflop import isoflop as find_minima
 from sweeplab.report.data import ROLES, ReportData
-from sweeplab.report.options import one_of
-from sweeplab.report.panels.base import Panel, TablePanel
+from sweeplab.report.panels.base import Panel, TablePanel, one_of
 from sweeplab.report.style import GREY, SHADE, Axis, Figure, Look, bars, looks
 
 Law = Annotated[str, one_of(AUTO, *LAWS)]

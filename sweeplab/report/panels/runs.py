@@ -29,8 +29,7 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.report import style
 from sweeplab.report.data import CURVES, FACTS, LOSSES, PROGRESS, ReportData, states_in_words, title_of
 from sweeplab.report.headline import AHEAD, forecast_at
-from sweeplab.report.options import Log, one_of
-from sweeplab.report.panels.base import Panel, TablePanel
+from sweeplab.report.panels.base import Log, Panel, TablePanel, one_of
 from sweeplab.report.style import (
     GREY,
     Axis,

@@ -19,15 +19,21 @@ from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.exceptions import ExperimentalWarning
 from pandas import DataFrame, Series
 
-from sweeplab.analysis.importance import CHANCE, FEWEST_TRIALS, WITHIN_CHANCE
-from sweeplab.analysis.sweep import Sweep, has_ended, optuna_study, saved
+from sweeplab.analysis.sweep import (
+    CHANCE,
+    FEWEST_TRIALS,
+    WITHIN_CHANCE,
+    Sweep,
+    has_ended,
+    optuna_study,
+    saved,
+)
 from sweeplab.analysis.trials import LOST, check_one_task, marks_of
 from sweeplab.errors import BadInput
 from sweeplab.formatting import duration, listed, several, short
 from sweeplab.report import style
 from sweeplab.report.data import ReportData, title_of
-from sweeplab.report.options import Params
-from sweeplab.report.panels.base import Panel
+from sweeplab.report.panels.base import Panel, Params
 from sweeplab.report.style import (
     FAINT,
     GOOD,

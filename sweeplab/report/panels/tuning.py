@@ -14,8 +14,7 @@ from sweeplab.formatting import rounded
 from sweeplab.laws.core import LEVEL, interval
 from sweeplab.laws.hyperparameters.assessment import HyperparameterLaws, assess_hyperparameters
 from sweeplab.report.data import ROLES, ReportData, title_of
-from sweeplab.report.options import Params
-from sweeplab.report.panels.base import Panel
+from sweeplab.report.panels.base import Panel, Params
 from sweeplab.report.style import GOOD, GREY, MIDDLE, Axis, Figure, Look, bars
 
 _STEPS = 30  # points of a line
