@@ -72,14 +72,3 @@ def test_the_true_difference_lies_in_the_interval():
         between = found.differences["bias=false"]
         held += between.low < 0.01 < between.high
     assert held >= 88
-
-
-def test_unlike_tasks_are_ranked_apart():
-    tasks = {"family=encoder": {"objective": "masked", "mask_share": 0.15}}
-    tasks["mask_share=0.4"] = {"objective": "masked", "mask_share": 0.4}
-    means = {"base": 2.0, "bias=false": 1.9, "family=encoder": 1.0, "mask_share=0.4": 1.1}
-    found = rankings(planted(means, tasks=tasks))
-    assert [[each.cell for each in ranking.cells] for ranking in found] == [
-        ["bias=false", "base"], ["family=encoder"], ["mask_share=0.4"],
-    ]  # fmt: skip
-    assert len({ranking.task for ranking in found}) == 3

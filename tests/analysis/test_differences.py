@@ -11,8 +11,6 @@ from sweeplab.analysis.differences import ALL_CELLS, differences, seed_spread
 from sweeplab.analysis.sweep import Sweep, sweep_of
 from sweeplab.laws.evidence import DIFFERENT, NOT_SEEN
 
-ONE_CELL = CELLS[:1]
-
 
 def planted(name: str, key: int, **how) -> Sweep:
     return sweep_of(plant_sweep(**{"n_trials": 8, "noise": 0.02} | how, name=name, key=key), DESIGN)

@@ -85,11 +85,3 @@ def test_chance_alone_is_told_from_importance() -> None:
         for each in importances(sweep_of(plant_sweep(30, ONE_CELL, loss=lambda _: 0.0, key=key), DESIGN))
     ]
     assert verdicts.count(ABOVE_CHANCE) <= 0.15 * len(verdicts)
-
-
-def test_copies_of_a_trial_change_no_importance() -> None:
-    runs = plant_sweep(20, ONE_CELL, loss=lambda _: 0.0)
-    best = runs[runs["value"] == runs["value"].min()]
-    copies = [best.assign(trial=100 + n) for n in range(12)]
-    with_copies = sweep_of(pd.concat([runs, *copies], ignore_index=True), DESIGN)
-    assert importances(with_copies) == importances(sweep_of(runs, DESIGN))

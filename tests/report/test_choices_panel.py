@@ -60,23 +60,6 @@ def test_unlike_tasks_are_not_compared(plant) -> None:
     assert best == {f"Best trial, {task}" for task in found.result["tasks"]} and not summary.best
 
 
-@pytest.mark.parametrize(
-    ("baselines", "drawn"),
-    [
-        ({CELL: BASELINE}, (3.5,)),
-        ({"a": BASELINE, CELL: BASELINE | {"loss": 3.5004}}, (3.5,)),
-        ({f"n={each}": BASELINE | {"loss": each} for each in range(1, 7)}, ()),
-    ],
-)
-def test_a_few_baselines_stand_beside_the_curves(baselines, drawn, material: ReportData) -> None:
-    report = replace(material, studied=replace(material.studied, baselines={"planted": baselines}))
-    curves = make_panel(PanelSpec("learning_curves"), report)
-    assert curves.baselines == drawn, "one label for one height"
-    assert [shape.y0 for shape in curves.figure().layout.shapes] == [*drawn]
-    assert "N-grams" in summarize(report).entries
-    assert "N-grams" not in summarize(replace(material, studied=None)).entries
-
-
 def test_what_was_confirmed_is_drawn_beside_what_was_searched(material: ReportData, tmp_path) -> None:
     material = replace(material, lab=tmp_path)
     assert "confirm" in make_panel(PanelSpec("confirmed"), material).missing

@@ -12,6 +12,7 @@ from laws.planted_laws import BAD, GOOD, TRUTHS, losses, plant
 
 from sweeplab.laws.assessment import assess
 from sweeplab.laws.forms import LAWS
+from sweeplab.laws.points import Points
 from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import Panel, PanelSpec, make_panel
 from sweeplab.report.writer import write_law_report
@@ -86,3 +87,32 @@ def test_the_page_of_a_table_needs_no_network_and_no_study(tmp_path: Path) -> No
     assert not re.search(r"@import|url\(|https?://", body)
     assert "runs.csv" in body and "Learning curves" not in body and "Forecasts" not in body
     assert body.count("How this is computed") == 1, "once for all panels"
+
+
+BUDGETS = np.geomspace(1e16, 1e19, 5)
+# N_opt goes as C to this, and there the loss is lowest.
+SHARE = TRUTH["beta"] / (TRUTH["alpha"] + TRUTH["beta"])
+
+
+def isoflops() -> ReportData:
+    """Five budgets with seven sizes around the best one each."""
+    grid = np.geomspace(1e5, 1e11, 20_000)
+    best = [grid[losses(TRUTH, grid, budget / 6 / grid).argmin()] for budget in BUDGETS]
+    n = np.outer(best, np.geomspace(1 / 4, 4, 7)).ravel()
+    flops = np.repeat(BUDGETS, 7)
+    noise = np.exp(0.001 * np.random.default_rng(2).standard_normal(len(n)))
+    tokens = flops / 6 / n
+    columns = {"params": n, "tokens": tokens, "flops": flops, "loss": losses(TRUTH, n, tokens) * noise}
+    return ReportData.of_table(assess(Points(columns, np.ones(len(n))), LAWS["chinchilla"]))
+
+
+def test_isoflop_marks_the_minimum_of_each_budget() -> None:
+    found = make_panel(PanelSpec("isoflop"), isoflops())
+    assert not found.missing
+    minima = found.data[found.data["what"] == "minimum"]
+    slope = np.polyfit(np.log(minima["flops"]), np.log(minima["params"]), 1)[0]
+    assert len(minima) == 5 and slope == pytest.approx(SHARE, abs=0.05)
+    assert (minima["low"] < minima["params"]).all() and (minima["params"] < minima["high"]).all()
+    assert (found.data["what"] == "row").sum() == 35
+    figure = found.figure()
+    assert sum(trace.marker.symbol == "star" for trace in figure.data) == 5

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,7 +13,6 @@ from pandas import DataFrame
 from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import PanelSpec, make_panel
 from sweeplab.report.panels.law import lines_by
-from sweeplab.report.style import looks
 from sweeplab.report.summary import summarize
 
 NINE = tuple((n_layer, n_embd) for n_layer in (1, 2, 3) for n_embd in (32, 48, 64))
@@ -96,8 +93,3 @@ def curves(runs: DataFrame) -> DataFrame:
     ]
     columns = ["study", "cell", "trial", "seed", "iteration", "train_tokens", "metric", "value"]
     return DataFrame(rows, columns=columns)
-
-
-def test_nine_looks_differ_by_more_than_a_shade() -> None:
-    nine = looks(range(9))
-    assert all(a.dash != b.dash and a.symbol != b.symbol for a, b in pairwise(nine))

@@ -1,11 +1,20 @@
+import json
 import re
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+from analysis.planted_sweep import plant_sweep
 from pandas import concat
+from report.scaling_page import write_scaling
 
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import GradientPoint, RunFolder, append_gradients, read_gradients
 from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import PanelSpec, make_panel
+from sweeplab.report.panels.gradients import GradientFlowPanel
+from sweeplab.report.panels.runs import parts
 from sweeplab.report.style import colors
 from sweeplab.report.summary import summarize
 
@@ -151,3 +160,88 @@ def test_a_map_needs_half_of_its_pairs_to_be_cells(plant) -> None:
     planted = plant(["complete"], widths=(32, 64, 128))
     few = (planted.runs["n_layer"] == 1) == (planted.runs["n_embd"] == 32)
     assert "4 of 9 pairs" in of(PanelSpec("heat_map"), planted._replace(runs=planted.runs[~few])).missing
+
+
+GIVEN, FOUND = False, True
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text", "expected"),
+    [
+        ("ab", "abcd", ((GIVEN, "ab"), (FOUND, "cd"))),
+        ("a[MASK]b[MASK]", "axbyy", ((GIVEN, "a"), (FOUND, "x"), (GIVEN, "b"), (FOUND, "yy"))),
+        ("[MASK]b", "xb", ((FOUND, "x"), (GIVEN, "b"))),
+        ("12+3", "15", ((GIVEN, "12+3\n"), (FOUND, "15"))),
+        ("a", "ba", ((GIVEN, "a\n"), (FOUND, "ba"))),
+    ],
+)
+def test_parts_of_a_text(prompt: str, text: str, expected: tuple[tuple[bool, str], ...]) -> None:
+    assert parts(prompt, text) == expected
+
+
+@pytest.mark.slow
+def test_a_study_of_one_token_count_has_the_law_of_its_sizes(tmp_path: Path, plant) -> None:
+    runs, curves = plant(["complete", "complete"], layers=(1, 2, 3, 4, 6), widths=(32, 64, 128, 256))
+    noise = np.random.default_rng(0).normal(0, 0.002, len(runs))
+    loss = (1.5 + 40 / runs["n_params"] ** 0.4) * (1 + noise) + 0.1 * runs["trial"]
+    losses = dict.fromkeys(("best_val_loss", "final_val_loss", "value"), loss)
+    page = write_scaling(runs.assign(**losses), curves, tmp_path)
+    _, *panels = json.loads(page.with_suffix(".json").read_text())["panels"]
+    verdicts = next(each["result"] for each in panels if each["kind"] == "VerdictsPanel")
+    alpha = verdicts["parameters"]["alpha"]
+    assert verdicts["law"] == "power-n" and alpha["value"] == pytest.approx(0.4, abs=0.01)
+    assert alpha["verdict"] == "weak"
+    assert alpha["low"] < 0.4 < alpha["high"] and alpha["high"] - alpha["low"] < 0.1
+    # What takes several token counts is said once, with the change of the study that would have them.
+    change = "every run has 307k training tokens; grid: {max_iters: [150, 300, 600]} in the study varies it"
+    assert sum(each["missing"] == change for each in panels) == 3
+    text = page.read_text()
+    assert text.count(f"{change[0].upper()}{change[1:]}.") == 1
+    assert "law, 90% band" in text[: text.index('id="panel-2"')]
+
+
+def test_families_that_lack_a_size_of_another_are_lines_too() -> None:
+    parts = []
+    for key, (family, depth) in enumerate(
+        (("decoder", np.nan), ("encoder_decoder", 2), ("encoder_decoder", 4))
+    ):
+        part = plant_sweep(2, ((2, 32), (2, 64)), loss=lambda values: 3 - 0.001 * values["n_embd"], key=key)
+        part["cell"] += f",family={family},n_encoder_layer={depth}"
+        parts.append(part.assign(family=family, n_encoder_layer=depth))
+    report = ReportData.of_study(pd.concat(parts, ignore_index=True), lambda metric: pd.DataFrame())
+    panel = make_panel(PanelSpec("loss", {"x": "n_embd"}), report)
+    assert not panel.missing and panel.figure().data
+    depths = {line.partition("n_encoder_layer = ")[2].partition(",")[0] for line in panel.data["line"]}
+    assert depths == {"none", "2", "4"}
+
+
+def test_it_shows_the_layers_of_the_best_run(plant, tmp_path: Path) -> None:
+    runs, curves = plant(["complete", "complete"], layers=(1, 2), widths=(32,))
+    for cell in runs["cell"].unique():
+        for trial, shrinks in enumerate((0.1, 7.0)):
+            folder = StudyFolder(tmp_path, "planted").run(cell, trial, 0)
+            folder.path.mkdir(parents=True)
+            for at in (100, 200):
+                norms = {
+                    f"blocks.{layer}": (shrinks ** (1 - layer) / at, 0.02 / at, 2.0) for layer in range(2)
+                }
+                append_gradients(folder, [GradientPoint(at, norms)])
+    panel = GradientFlowPanel.of(ReportData.of_study(runs, curves, lab=tmp_path))
+    assert {*zip(panel.data["cell"], panel.data["trial"], strict=True)} == {("n_layer=2,n_embd=32", 0)}
+    row = panel.data[(panel.data["iteration"] == 200) & (panel.data["layer"] == "blocks.0")].iloc[0]
+    assert row["gradient"] == pytest.approx(0.1 / 200)
+    assert row["relative_update"] == pytest.approx(0.02 / 200 / 2)
+    first, _ = panel.figure().data
+    assert list(first.y) == ["blocks.0", "blocks.1"] and list(first.x) == [100, 200]
+    assert first.z[0] == pytest.approx([-3.0, -3.30103], abs=1e-4)
+
+
+def test_a_cut_off_line_is_left_out_and_what_is_not_finite_is_none(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    append_gradients(folder, [GradientPoint(5, {"head": (float("inf"), 1.0, 2.0)})])
+    with folder.gradients_file.open("a") as file:
+        file.write('{"iteration": 10, "head": [1.0, 2')
+    last = GradientPoint(10, {"head": (1.0, 2.0, 3.0)})
+    append_gradients(folder, [last, GradientPoint(5, {"head": (0.0, 0.0, 0.0)})])
+    assert read_gradients(folder) == [GradientPoint(5, {"head": (None, 1.0, 2.0)}), last]
+    assert "Infinity" not in folder.gradients_file.read_text()

@@ -10,10 +10,8 @@ from pandas import DataFrame
 
 from sweeplab.analysis.sweep import FEWEST_TRIALS
 from sweeplab.report.data import ReportData
-from sweeplab.report.panels.base import PANELS, Panel, PanelSpec, TablePanel, make_panel
+from sweeplab.report.panels.base import Panel, PanelSpec, make_panel
 from sweeplab.report.panels.sweep import MOST_DRAWN, MOST_PAIRED
-
-SWEEPS = [name for name, kind in PANELS.items() if kind.source == "sweeps"]
 
 
 def mixed(values, random: np.random.Generator) -> str:
@@ -37,24 +35,6 @@ def two() -> ReportData:
         for key, name in enumerate("ab")
     ]
     return ReportData.of_study(pd.concat(studies, ignore_index=True), DataFrame())
-
-
-# What planted studies have nothing of; test_choices_panel.py and cli/test_dashboard.py draw these.
-MISSING = {"confirmed": "nothing is confirmed"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", SWEEPS)
-def test_every_panel_of_a_sweep_is_drawn_from_its_data(kind: str, one: ReportData) -> None:
-    found = made(one, kind)
-    if kind in MISSING:
-        assert found.missing.startswith(MISSING[kind])
-        return
-    assert not found.missing and len(found.data)
-    if not isinstance(found, TablePanel):
-        figure = found.figure()
-        assert len(figure.data) and figure.layout.height >= 150
-        figure.to_json()
 
 
 def test_the_history_falls_and_ends_at_the_best(one: ReportData) -> None:
