@@ -230,7 +230,7 @@ def _check(facts: StudyFacts) -> str:
         return f"worse than n-grams ({above.numbers['n_grams']:.2f}): train longer"
     edge = _finding(facts, "end of range")
     if edge:
-        end = _end(edge)
+        end = "lower" if "min to take" in edge.numbers else "upper"
         where = f" in {len(edge.cells)} of {several(facts.sizes, 'size')}" if facts.sizes > 1 else ""
         return f"best {edge.name} is at the {end} end of its range{where}"
     return ""
@@ -283,12 +283,6 @@ def _finding(facts: StudyFacts, kind: str) -> Finding | None:
     return next((finding for finding in facts.findings if finding.kind == kind), None)
 
 
-def _end(edge: Finding) -> str:
-    if "min to take" in edge.numbers:
-        return "lower"
-    return "upper"
-
-
 def _cut(line: str) -> str:
     if len(line) <= WIDTH:
         return line
@@ -322,22 +316,15 @@ def with_law(facts: StudyFacts, assess: Callable[[], Assessment]) -> StudyFacts:
     if not (facts.is_over and facts.best and facts.begun >= FEWEST_SIZES):
         return facts
     try:
-        return replace(facts, ahead=law_ahead(assess()))
+        assessment = assess()
+        forecast = forecast_at(assessment, AHEAD)
     except BadInput as refused:
         return replace(facts, why_no_law=refused.problems[0].what)
-
-
-def law_ahead(assessment: Assessment) -> Ahead:
-    """Forecast the loss at `AHEAD` times the largest size that a law is fitted to.
-
-    Raises:
-        BadInput: the law gives no forecast there.
-    """
-    points, forecast = assessment.points, forecast_at(assessment, AHEAD)
-    scaled = [name for name in ("params", "tokens", "flops") if name in _scaled(assessment)]
-    first = points.columns[assessment.law.columns[0]]
-    ends = float(first.min()), float(first.max())
-    return Ahead(" and ".join(scaled), forecast.loss, forecast.low, forecast.high, *ends)
+    scaled = _scaled(assessment)
+    what = " and ".join(name for name in ("params", "tokens", "flops") if name in scaled)
+    fitted = assessment.points.columns[assessment.law.columns[0]]
+    ends = float(fitted.min()), float(fitted.max())
+    return replace(facts, ahead=Ahead(what, forecast.loss, forecast.low, forecast.high, *ends))
 
 
 def forecast_at(assessment: Assessment, times: float) -> Forecast:

@@ -47,28 +47,32 @@ class Summary:
 def summarize(report: ReportData, panels: Sequence[Panel] = ()) -> Summary:
     """Put the runs of a study into words."""
     runs = report.runs
+    study = next(iter(report.studies.specs), "no study") if runs.empty else report.study
+    folder, first, facts = report.folder(study), None, None
+    if folder and folder.plan_file.exists():
+        facts = with_law(read_facts(folder), lambda: report.assessment(AUTO))
+        first = headline(facts)
     if runs.empty:
-        return Summary("no study", {"Runs": "none yet"})
+        return Summary(study, {"Runs": "none yet"}, headline=first)
     grid = grid_of(runs, report.design)
     tuned = [name for name in searched_of(runs, report.design) if name not in grid]
-    folder = report.folder(report.study)
     trials = trials_table(runs, report.value_column)
     trials = trials.assign(task=tasks_of(trials))
     chosen = trials[are_best(trials, ["task"])].sort_values("loss")
-    entries: dict[str, str] = {}
+    entries, use, best = dict[str, str](), dict[str, str](), dict[str, Any]()
     for _, row in chosen.iterrows():
         name = "Best trial"
         if len(chosen) > 1:
             name += f", {row['task']}"
         entries[name] = _best_in_words(report, row, tuned, folder)
-    first, use = None, dict[str, str]()
-    if folder and folder.plan_file.exists():
-        facts = with_law(read_facts(folder), lambda: report.assessment(AUTO))
-        first = headline(facts)
-        if facts.findings:
-            entries["To change"] = " ".join(sentence(each.in_words()) for each in facts.findings)
-        if len(chosen) == 1:
-            use = dict(commands_about(folder, str(chosen.iloc[0].get("objective", ""))))
+    if facts and facts.findings:
+        entries["To change"] = " ".join(sentence(each.in_words()) for each in facts.findings)
+    if len(chosen) == 1:
+        row = chosen.iloc[0]
+        if facts and folder:
+            use = dict(commands_about(folder, str(row.get("objective", ""))))
+        best = {"cell": row["cell"], "trial": int(row["trial"]), "loss": float(row["loss"])}
+        best["hyperparameters"] = {name: row[name] for name in [*grid, *tuned]}
     if precision := unlike_precision(runs):
         entries["Precision"] = precision
     if report.baselines:
@@ -77,9 +81,6 @@ def summarize(report: ReportData, panels: Sequence[Panel] = ()) -> Summary:
     sizes = " to ".join(dict.fromkeys(written(runs["n_params"].agg(end)) for end in ("min", "max")))
     values = [f"{name} {_values(runs[name])}" for name in grid]
     entries["Cells"] = f"{'; '.join(values) or 'one'}; {sizes} parameters"
-    best: dict[str, Any] = {}
-    if len(chosen) == 1:
-        best = _best_as_values(report, chosen.iloc[0], [*grid, *tuned])
     return Summary(report.study, entries, best, first, use=use)
 
 
@@ -101,19 +102,6 @@ def _best_in_words(report: ReportData, row: Series, tuned: Sequence[str], folder
     if choice:
         clauses += choice.in_words(folder.command("confirm") if folder else "sweeplab confirm")
     return "; ".join(clauses)
-
-
-def _best_as_values(report: ReportData, row: Series, names: Sequence[str]) -> dict[str, Any]:
-    ranking = report.ranked.get((str(row["study"]), row["task"]))
-    choice = ranking and ranking.choice()
-    return {
-        "cell": row["cell"],
-        "trial": int(row["trial"]),
-        "loss": float(row["loss"]),
-        "choice": choice and choice.as_dict(),
-        "n_params": row["n_params"],
-        "hyperparameters": {name: row[name] for name in names},
-    }
 
 
 def summarize_comparison(report: ReportData, panels: Sequence[Panel]) -> Summary:
