@@ -164,7 +164,7 @@ class _Cell(NamedTuple):
 class _Section(NamedTuple):
     """A panel on the page: a figure with its data folded below it, an open table, or both.
 
-    Data and methods shared by several panels stand with the first of them; `csv_of` is its section.
+    Methods shared by several panels stand with the first of them.
     """
 
     id: str
@@ -174,7 +174,6 @@ class _Section(NamedTuple):
     open: Mapping[str, Any] | None = None
     folded: Mapping[str, Any] | None = None
     csv: str = ""
-    csv_of: Any = None
 
 
 def render(
@@ -262,8 +261,7 @@ def _sections(panels: Sequence[Panel], trials: PageTrials) -> list[_Section]:
         # Eight digits, because a page of thousands of trials is large.
         data = panel.data.to_csv(index=False, float_format="%.8g").encode()
         csv = f"data:text/csv;base64,{base64.b64encode(data).decode()}"
-        same = next((other for other in sections if other.csv == csv), None)
-        sections.append(section._replace(csv_of=same) if same else section._replace(csv=csv))
+        sections.append(section._replace(csv=csv))
     return sections
 
 

@@ -12,7 +12,6 @@ from sweeplab.records.confirmed import Confirmed
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import PanelSpec, make_panel
-from sweeplab.report.panels.comparisons import ChoicesPanel, ConfirmedPanel
 from sweeplab.report.summary import summarize
 
 CELL = "n_layer=4,n_embd=64"
@@ -36,7 +35,7 @@ def material(plant) -> ReportData:
 
 
 def test_choices_are_ranked_and_told_apart(material: ReportData) -> None:
-    found = ChoicesPanel.of(material)
+    found = make_panel(PanelSpec("choices"), material)
     rows = found.result["choices"]
     assert [row["rank"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert rows[0]["cell"] == rows[0]["against"] == CELL
@@ -52,7 +51,7 @@ def test_unlike_tasks_are_not_compared(plant) -> None:
     runs = planted.runs.copy()
     runs["objective"] = ["masked" if cell == "n_layer=4,n_embd=32" else "next_token" for cell in runs["cell"]]
     report = ReportData.of_study(runs, planted.curves)
-    found = ChoicesPanel.of(report)
+    found = make_panel(PanelSpec("choices"), report)
     assert [row["rank"] for row in found.result["choices"]] == [1, 2, 1]
     assert len(found.warnings) == len(found.data) == 1
     summary = summarize(report)
@@ -71,7 +70,7 @@ def test_what_was_confirmed_is_drawn_beside_what_was_searched(material: ReportDa
     folder = StudyFolder(tmp_path, "planted")
     folder.path.mkdir(parents=True)
     folder.confirm_file.write_text(json.dumps([asdict(each) for each in found]))
-    panel = ConfirmedPanel.of(material)
+    panel = make_panel(PanelSpec("confirmed"), material)
     assert list(panel.data["cell"]) == [CELL, "n_layer=1,n_embd=32", "lost"]
     assert panel.data["test"].iloc[0] == pytest.approx(3.05) and "different" in panel.data["verdict"].tolist()
     test, searched = panel.figure().data

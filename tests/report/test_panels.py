@@ -13,7 +13,6 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import GradientPoint, RunFolder, append_gradients, read_gradients
 from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import PanelSpec, make_panel
-from sweeplab.report.panels.gradients import GradientFlowPanel
 from sweeplab.report.panels.runs import parts
 from sweeplab.report.style import colors
 from sweeplab.report.summary import summarize
@@ -226,7 +225,7 @@ def test_it_shows_the_layers_of_the_best_run(plant, tmp_path: Path) -> None:
                     f"blocks.{layer}": (shrinks ** (1 - layer) / at, 0.02 / at, 2.0) for layer in range(2)
                 }
                 append_gradients(folder, [GradientPoint(at, norms)])
-    panel = GradientFlowPanel.of(ReportData.of_study(runs, curves, lab=tmp_path))
+    panel = make_panel(PanelSpec("gradient_flow"), ReportData.of_study(runs, curves, lab=tmp_path))
     assert {*zip(panel.data["cell"], panel.data["trial"], strict=True)} == {("n_layer=2,n_embd=32", 0)}
     row = panel.data[(panel.data["iteration"] == 200) & (panel.data["layer"] == "blocks.0")].iloc[0]
     assert row["gradient"] == pytest.approx(0.1 / 200)

@@ -92,8 +92,8 @@ class Panel:
     """The fields of every panel; `missing` says why there is nothing to draw, and is empty otherwise.
 
     Subclasses are abstract or final, and become dataclasses like this one. A dashboard can list a subclass that has a
-    `name`: `of` makes the panel from the report's data and from its options, the keywords of `_of` with their types, as
-    pydantic checks them. `source` says which data it needs; `heading` is the title of a panel without its own.
+    `name`: `_of` makes the panel from the report's data and from its options, its keywords with their types, as pydantic
+    checks them. `source` says which data it needs; `heading` is the title of a panel without its own.
 
     `data` has one row per mark that is drawn, and is what a reader can download. `shown` is the table on the page; a
     table panel without it shows `data`. `text` is a text in parts, each with a flag that is true where a model wrote
@@ -128,12 +128,8 @@ class Panel:
             PANELS[name] = cls
 
     @classmethod
-    def of(cls, report: ReportData, **options: Any) -> Panel:
-        """Make the panel from the report's data and from its options."""
-        return cls._of(report, **options)
-
-    @classmethod
     def _of(cls, report: ReportData, *args: Any, **options: Any) -> Panel:
+        """Make the panel from the report's data and from its options."""
         raise NotImplementedError
 
     def _draw(self, figure: Figure) -> None:
@@ -187,7 +183,7 @@ def make_panel(asked: PanelSpec, report: ReportData) -> Panel:
     """Return the panel that a dashboard asks for, or one that says why it cannot be made."""
     kind = PANELS[asked.panel]
     try:
-        panel = kind.of(report, **asked.options)
+        panel = kind._of(report, **asked.options)
     except BadInput as refused:
         panel = MissingPanel(missing="; ".join(problem.what for problem in refused.problems))
     title = asked.title or panel.title or kind.heading
@@ -209,7 +205,7 @@ def panels_of(page: str) -> list[str]:
 
 @cache
 def options_of(name: str) -> type[Item]:
-    """Return what a panel takes in a dashboard: a title, a width, and the keywords of `_of`."""
+    """Return what a panel takes in a dashboard: a title, a width, and the keywords of `of`."""
     making = PANELS[name]._of
     hints = typing.get_type_hints(making, include_extras=True)
     fields: dict[str, Any] = {}
