@@ -89,10 +89,11 @@ class FittedLaw:
             BadInput: the points allow no such figure.
         """
         from sweeplab.report.data import ReportData
-        from sweeplab.report.panels.law import LawPanel
+        from sweeplab.report.panels.base import make_panel, panel_spec
 
         assessment = self.assessment
-        panel = LawPanel.of(ReportData.of_table(assessment), law=assessment.law.name)
+        asked = panel_spec("law", {"law": assessment.law.name})
+        panel = make_panel(asked, ReportData.of_table(assessment))
         figure = panel.figure()
         if figure is None:
             raise BadInput(f"nothing to draw: {panel.missing}")

@@ -92,8 +92,8 @@ class Panel:
     """The fields of every panel; `missing` says why there is nothing to draw, and is empty otherwise.
 
     Subclasses are abstract or final, and become dataclasses like this one. A dashboard can list a subclass that has a
-    `name`: `_of` makes the panel from the report's data and from its options, its keywords with their types, as pydantic
-    checks them. `source` says which data it needs; `heading` is the title of a panel without its own.
+    `name`: `_of` makes the panel from the report's data and from its options, its keywords with their types, as
+    pydantic checks them. `source` says which data it needs; `heading` is the title of a panel without its own.
 
     `data` has one row per mark that is drawn, and is what a reader can download. `shown` is the table on the page; a
     table panel without it shows `data`. `text` is a text in parts, each with a flag that is true where a model wrote
