@@ -70,13 +70,6 @@ def test_every_batch_size_and_block_size_finds_the_same_targets_once(
         assert len(one) >= min(n_tokens, len(tokens) - 1) - STRETCH
 
 
-def test_an_evaluation_is_spread_over_the_split() -> None:
-    targets = found(objective(TOKENS, 64, 8).evaluation(10 * STRETCH))
-    assert len(targets) == 10 * STRETCH
-    counts, _ = np.histogram(targets, bins=10, range=(0, len(TOKENS)))
-    assert abs(counts - STRETCH).max() <= STRETCH / 2
-
-
 def test_a_stream_goes_on_where_it_was_and_another_one_is_apart() -> None:
     random = RandomStream(7, 2)
     np.testing.assert_array_equal(np.append(random.words(3), random.words(4)), RandomStream(7, 2).words(7))

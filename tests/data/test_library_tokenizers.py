@@ -4,14 +4,12 @@ import json
 import unicodedata
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Library
 
-from sweeplab.data.corpora import CORPORA
 from sweeplab.data.tokenizers import (
     TOKENIZERS,
     BpeTokenizer,
@@ -36,23 +34,8 @@ def in_library(definition: dict[str, Any]) -> Library:
     return Library.from_str(json.dumps(definition))
 
 
-@pytest.fixture(scope="module")
-def docs() -> str:
-    texts = CORPORA["python-docs"].texts(CORPORA["python-docs"].files())
-    return "".join(texts.train)[:100_000] + TEXT
-
-
 @pytest.mark.parametrize("kind", TOKENIZERS.values(), ids=TOKENIZERS)
 class TestEveryTokenizer:
-    @pytest.mark.slow
-    def test_same_ids_of_real_text_and_back(self, kind: type[Tokenizer], docs: str) -> None:
-        tokenizer = kind.train(docs)
-        library = in_library(write_tokenizer(tokenizer, {}, tokenizer.vocab_size))
-        ids = tokenizer.encode(docs)
-        np.testing.assert_array_equal(library.encode(docs).ids, ids)
-        assert library.decode(ids.tolist(), skip_special_tokens=False) == docs
-        assert read_tokenizer(json.loads(library.to_str())) == tokenizer
-
     @pytest.mark.slow
     @settings(max_examples=50)
     @example(text="0" * 8)
@@ -60,7 +43,9 @@ class TestEveryTokenizer:
     def test_same_ids_of_any_text(self, kind: type[Tokenizer], text: str) -> None:
         tokenizer = kind.train(text)
         library = in_library(write_tokenizer(tokenizer, {}, tokenizer.vocab_size))
-        assert library.encode(text).ids == tokenizer.encode(text).tolist()
+        ids = tokenizer.encode(text).tolist()
+        assert library.encode(text).ids == ids
+        assert library.decode(ids, skip_special_tokens=False) == text
 
     def test_special_tokens_have_their_ids_and_text_keeps_its_own(self, kind: type[Tokenizer]) -> None:
         tokenizer = kind.train(TEXT)

@@ -249,8 +249,7 @@ def test_a_block_size_without_room_for_a_target_is_refused(family: str, needed: 
     ("family", "kind", "objective"),
     [
         ("decoder", "text", "next_token"), ("encoder", "text", "masked"), ("encoder_decoder", "text", "span"),
-        ("decoder", "pairs", "pairs"), ("encoder", "pairs", "pairs"), ("encoder_decoder", "pairs", "pairs"),
-        ("encoder", "labels", "classification"),
+        ("encoder", "pairs", "pairs"), ("encoder", "labels", "classification"),
     ],
 )  # fmt: skip
 def test_auto_is_what_suits_family_and_corpus(family: str, kind: DataKind, objective: str) -> None:

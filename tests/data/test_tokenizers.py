@@ -35,20 +35,14 @@ class TestTokenizerContract:
         assert ids.ndim == 1
         assert ids.max() < tokenizer.vocab_size
 
-    def test_comes_back_from_json_equal(self, kind: type[Tokenizer]) -> None:
+    def test_comes_back_from_json_equal_and_refuses_other_ids(self, kind: type[Tokenizer]) -> None:
         tokenizer = kind.train(TEXT)
         loaded = load_tokenizer(json.loads(json.dumps(tokenizer.to_json())))
-        assert type(loaded) is kind
-        assert loaded == tokenizer
-        assert loaded.vocab_size == tokenizer.vocab_size
+        assert type(loaded) is kind and loaded == tokenizer
         np.testing.assert_array_equal(loaded.encode(TEXT), tokenizer.encode(TEXT))
-
-    @pytest.mark.parametrize("beyond", [-1, 0])
-    def test_refuses_ids_outside_of_the_vocabulary(self, kind: type[Tokenizer], beyond: int) -> None:
-        tokenizer = kind.train(TEXT)
-        unknown = tokenizer.vocab_size if beyond == 0 else beyond
-        with pytest.raises(ValueError, match=f"token {unknown} is not among"):
-            tokenizer.decode([0, unknown])
+        for unknown in (-1, loaded.vocab_size):
+            with pytest.raises(ValueError, match=f"token {unknown} is not among"):
+                loaded.decode([0, unknown])
 
 
 @pytest.mark.parametrize("unknown", ["\t", "c", "z", "\U0010ffff", "\ud800"])
@@ -89,12 +83,11 @@ class TestLearnedTokenizerContract:
         tokenizer = kind.train(VARIED)
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
-    @pytest.mark.parametrize("size", [256, 257, 262])
+    @pytest.mark.parametrize("size", [256, 262])
     def test_has_as_many_tokens_as_it_is_told(self, kind: type[LearnedTokenizer], size: int) -> None:
         tokenizer = kind.train(VARIED, size)
-        assert tokenizer.vocab_size == size
-        assert tokenizer.decode(tokenizer.encode(VARIED)) == VARIED
-        assert tokenizer.encode(VARIED).max() < size
+        ids = tokenizer.encode(VARIED)
+        assert tokenizer.vocab_size == size > ids.max() and tokenizer.decode(ids) == VARIED
 
     @pytest.mark.parametrize("size", [0, 255, 65_537])
     def test_refuses_too_few_and_too_many(self, kind: type[LearnedTokenizer], size: int) -> None:
