@@ -144,7 +144,7 @@ def generator_key(seed: int, purpose: str) -> int:
     """Return the key, from 0 to 2**63 - 1, of a run's random generator for one purpose.
 
     Purposes of training are "init", "batches", "masks" and "dropout"; of evaluation, which is the same for all runs,
-    "evaluation", "evaluation masks", "alone" and "baseline"; of data, "corpus NAME" for a synthetic corpus and
+    "evaluation" and "evaluation masks"; of data, "corpus NAME" for a synthetic corpus and
     "splits". For samplers, the purpose is a cell's key, alone or with a trial's number. The key is a hash, so even
     neighboring seeds give unrelated generators. It is the same in every process and on every machine.
     """

@@ -40,7 +40,6 @@ from sweeplab.data.source import (
 )
 from sweeplab.data.task import DataSizes
 from sweeplab.data.tokenizers import TOKENIZERS, IdsTokenizer, LearnedTokenizer, Tokenizer, load_tokenizer
-from sweeplab.data.tokenizers.base import LARGEST_VOCABULARY
 from sweeplab.data.tokenizers.library import is_file_of_tokenizer, tokenizer_in
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import cache_folder, make_folder, read_bytes, write_whole
@@ -235,21 +234,23 @@ def _of_tokens(place: str, tokenizer: str, vocab_size: int | None, folder: Path)
     if is_settled and (dataset := open_cached(base)):
         return dataset
     splits = token_splits(files)
-    vocabulary = vocabulary_of(files, vocab_size or LARGEST_VOCABULARY)
-    if vocab_size is not None and not isinstance(vocabulary, IdsTokenizer):
-        raise WrongVocabulary(
-            f"vocab_size cannot be set: {files.vocabulary} has {vocabulary.vocab_size} tokens"
-        )
-    is_known = files.vocabulary is not None or vocab_size is not None
-    n_tokens = checked(splits, vocabulary.vocab_size if is_known else None)
-    if not is_known:
-        vocabulary = IdsTokenizer(n_tokens)
-    of, val_bytes = "none: tokens are shown as numbers, and bits per byte unknown", 0
+    vocabulary, of, val_bytes = (
+        vocabulary_of(files),
+        "none: tokens are shown as numbers, and bits per byte unknown",
+        0,
+    )
+    if files.vocabulary:
+        of = files.vocabulary.name
+    if vocab_size is not None:
+        if vocabulary is not None and not isinstance(vocabulary, IdsTokenizer):
+            what = f"{files.vocabulary} has {vocabulary.vocab_size} tokens"
+            raise WrongVocabulary(f"vocab_size cannot be set: {what}")
+        vocabulary = IdsTokenizer(vocab_size)
+    n_tokens = checked(splits, vocabulary.vocab_size if vocabulary else None)
+    vocabulary = vocabulary or IdsTokenizer(n_tokens)
     if not isinstance(vocabulary, IdsTokenizer):
         lengths = vocabulary.byte_lengths()
         val_bytes = sum(int(lengths[piece].sum()) for piece in pieces(splits[1]))
-    if files.vocabulary:
-        of = files.vocabulary.name
     notes = (f"tokens of {several(len(files.arrays), 'file')}; vocabulary: {of}",)
     encoded = Encoded([pieces(split) for split in splits], {"val_bytes": val_bytes, "notes": notes})
     with _writing(folder):

@@ -61,23 +61,18 @@ def _json_value(text: str) -> Any:
         raise ValueError("has too deeply nested brackets") from None
 
 
-def _as_row(number: int, value: Any) -> Row:
-    if isinstance(value, str):
-        value = {"text": value}
-    return Row(number, value if isinstance(value, dict) else {})
-
-
 def _of_lines(file: Path, encoding: str, wanted: Wanted) -> Iterator[Row]:
     for number, line in enumerate(lines(file, encoding), start=1):
         if line.strip(" \r"):
             try:
-                yield _as_row(number, _json_value(line))
+                value = _json_value(line)
+                yield Row(number, value if isinstance(value, dict) else {})
             except ValueError as error:
                 yield Row(number, {}, str(error))
 
 
 def _of_json(file: Path, encoding: str, wanted: Wanted) -> Iterator[Row]:
-    """Yield the objects or strings of a list; of an object, those of the list in it."""
+    """Yield the objects of a list; of an object, those of the list in it."""
     try:
         value = _json_value(document(file, encoding))
     except ValueError as error:
@@ -86,7 +81,8 @@ def _of_json(file: Path, encoding: str, wanted: Wanted) -> Iterator[Row]:
         value = next((held for held in value.values() if isinstance(held, list) and held), [value])
     if not isinstance(value, list):
         raise BadInput(Problem(f"{file} is JSON without rows", 'a list, such as [{"text": "…"}]'))
-    yield from itertools.starmap(_as_row, enumerate(value, start=1))
+    for number, row in enumerate(value, start=1):
+        yield Row(number, row if isinstance(row, dict) else {})
 
 
 def _of_csv(file: Path, encoding: str, wanted: Wanted) -> Iterator[Row]:

@@ -79,18 +79,15 @@ class Source:
 
 def guessed(source: Source) -> tuple[str, str]:
     """Return a corpus and a tokenizer for files; for what cannot be read those of a text, since reading it says why."""
-    corpus, tokenizer = "text", "char"
     try:
         if source.tokens:
-            tokenizer = "ids"
-            return corpus, vocabulary_of(token_files(source.tokens), LARGEST_VOCABULARY).name
+            vocabulary = vocabulary_of(token_files(source.tokens))
+            return "text", vocabulary.name if vocabulary else "ids"
         files = [file for place in source.places.values() for file in user_files(place)]
-        if size_of(files) >= CHAR_BELOW:
-            tokenizer = "bpe"
-        if _has_pairs(files[0], source):
-            corpus = "pairs"
+        tokenizer = "char" if size_of(files) < CHAR_BELOW else "bpe"
+        corpus = "pairs" if _has_pairs(files[0], source) else "text"
     except (BadInput, OSError):
-        pass
+        return "text", "ids" if source.tokens else "char"
     return corpus, tokenizer
 
 
@@ -213,15 +210,15 @@ def checked(arrays: list[Array], vocab_size: int | None) -> int:
     return vocab_size or high + 1
 
 
-def vocabulary_of(files: TokenFiles, n_tokens: int) -> Tokenizer:
-    """Return the tokenizer of the tokens; without a vocabulary, one whose texts are ids.
+def vocabulary_of(files: TokenFiles) -> Tokenizer | None:
+    """Return the tokenizer of the tokens, one whose texts are ids if only their number is known; None without one.
 
     Raises:
         BadInput: the vocabulary cannot be read.
     """
     file = files.vocabulary
     if file is None:
-        return IdsTokenizer(n_tokens)
+        return None
     if file.name not in META:
         return tokenizer_in(file)
     try:

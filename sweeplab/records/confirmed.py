@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from sweeplab.files import opened, read_bytes, write_whole
@@ -61,10 +60,6 @@ def read_confirmed(folder: StudyFolder) -> list[Confirmed]:
         return [Confirmed.from_json(each) for each in json.loads(read_bytes(folder.confirm_file))]
 
 
-def _looks_file(lab: Path) -> Path:
-    return lab / "looks.jsonl"
-
-
 def record_look(folder: StudyFolder, text_digest: str, confirmed: Sequence[Confirmed]) -> int:
     """Record that a study's winners were scored on the test split of a text; return the look's number for this text.
 
@@ -75,16 +70,13 @@ def record_look(folder: StudyFolder, text_digest: str, confirmed: Sequence[Confi
     """
     losses = {f"{row.cell}/{row.trial}/{seed}": loss for row in confirmed for seed, loss in row.test.items()}
     look = {"text": text_digest, "study": folder.name, "test": losses}
-    before = [known for known in _looks(folder.lab) if known["text"] == text_digest]
-    if look in before:
-        return before.index(look) + 1
-    with opened(_looks_file(folder.lab), "ab") as file:
-        file.write(f"{json.dumps(look)}\n".encode())
-    return len(before) + 1
-
-
-def _looks(lab: Path) -> Iterator[dict[str, Any]]:
-    file = _looks_file(lab)
+    file, before = folder.lab / "looks.jsonl", []
     if file.exists():
         with reading(file, "put a copy of it back"):
-            yield from map(json.loads, read_bytes(file).decode().splitlines())
+            known = [json.loads(line) for line in read_bytes(file).splitlines()]
+            before = [each for each in known if each["text"] == text_digest]
+    if look in before:
+        return before.index(look) + 1
+    with opened(file, "ab") as stream:
+        stream.write(f"{json.dumps(look)}\n".encode())
+    return len(before) + 1

@@ -143,7 +143,6 @@ class CurvePoint:
     exact_match: Measured = None
     accuracy: Measured = None
     f1: Measured = None
-    pseudo_perplexity: Measured = None
     expert_use_max: Measured = None
     expert_use_entropy: Measured = None
     eval_train_loss: Measured = None

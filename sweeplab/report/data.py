@@ -51,7 +51,6 @@ CURVES = {
     "accuracy": "accuracy",
     "f1": "F1",
     "eval_train_loss": "loss on the training split ({unit})",
-    "pseudo_perplexity": "pseudo-perplexity",
     "expert_use_max": "largest share of one expert",
     "expert_use_entropy": "entropy of expert use",
     "learning_rate": "learning rate",

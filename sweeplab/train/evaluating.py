@@ -46,8 +46,6 @@ class LossInputs(NamedTuple):
 
 NOTHING = LossInputs()
 Placed = tuple[Batch, Batch]  # a batch for all runs, and the same as NumPy arrays
-# The number of sequences with one masked token: enough for a pseudo-perplexity that is exact to about a tenth.
-N_MASKED_SEQUENCES = 256
 
 
 def dense_losses(transformer: Transformer, n_runs: int) -> tuple[Callable[..., tuple[Tensor]], list[Tensor]]:
@@ -107,9 +105,6 @@ class Evaluator:
             measures = label_measures(outputs, self.objective.n_candidates)
         else:
             measures = self._means(weights, batches, inputs, self.objective.finds_whole)
-        if masked := self.objective.alone(N_MASKED_SEQUENCES):
-            placed = ((_for_all_runs(batch, weights), batch) for batch in masked)
-            measures["pseudo_perplexity"] = self._means(weights, placed)["val_loss"].exp()
         if self.transformer.shape.n_expert > 1:
             measures |= self._expert_use(weights)
         return {name: values.tolist() for name, values in measures.items()}

@@ -120,7 +120,7 @@ class TrainingLoss:
             hyperparameters=[single[name] for name in objective.hyperparameters],
             dense=objective.dense,
             candidates=objective.n_candidates,
-            loss=objective.own_loss,
+            loss=objective.loss if objective.has_own("loss") else None,
         )
 
     def parts(self, batch: Batch, n_parts: int) -> Iterator[tuple[Batch, Tensor | None]]:

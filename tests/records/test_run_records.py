@@ -50,7 +50,7 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert folder.read_end() == replace(end, final_val_loss=None)
     said = json.loads(folder.end_file.read_bytes())
     assert said["ending"]["states"] == {"3": "stopped", "4": "pruned"} and "final_val_loss" not in said
-    assert said["best_exact_match"] == 0.5 and "best_pseudo_perplexity" not in said
+    assert said["best_exact_match"] == 0.5 and "best_accuracy" not in said
 
 
 def test_of_two_ends_the_first_holds(tmp_path: Path) -> None:

@@ -1,60 +1,14 @@
 """What evaluations find besides the loss, against plain loops."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 from trained import begun
 
-from sweeplab.data.batches import NO_TARGET, changed
+from sweeplab.data.batches import NO_TARGET
 from sweeplab.data.objectives import make_objective
-from sweeplab.data.objectives.base import spread
-from sweeplab.train.evaluating import N_MASKED_SEQUENCES
 from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
-
-MASK = 65
-
-
-@pytest.fixture
-def of_encoder(values_of):
-    """Return effective values of a small encoder, with changes."""
-
-    def values(**changed):
-        return values_of(**{"family": "encoder", "objective": "masked", "vocab_size": MASK + 1, **changed})
-
-    return values
-
-
-def test_a_token_hidden_alone_is_all_that_a_window_hides(of_encoder, tokens) -> None:
-    objective = make_objective(tokens, of_encoder(batch_size=10))
-    batches = list(objective.alone(N_MASKED_SEQUENCES))
-    windows = np.lib.stride_tricks.sliding_window_view(tokens, 16)
-    starts = spread(N_MASKED_SEQUENCES, len(windows))
-    assert sum(len(batch.inputs) for batch in batches) == len(starts) == N_MASKED_SEQUENCES
-    for batch, start in zip(batches, starts.reshape(len(batches), -1), strict=True):
-        hidden = batch.targets != NO_TARGET
-        assert (hidden.sum(axis=1) == 1).all()
-        assert (hidden == (batch.inputs == MASK)).all()
-        whole = np.where(hidden, batch.targets, batch.inputs)
-        assert (whole == windows[start]).all(), "the windows are spread over the split"
-    places = np.concatenate([np.nonzero(batch.targets != NO_TARGET)[1] for batch in batches])
-    assert set(places) == set(range(16))
-
-
-def test_pseudo_perplexity_is_a_plain_loops(of_encoder, tokens) -> None:
-    values = of_encoder()
-    stack = Stack(values, tokens, tokens, 2)
-    for seed in range(2):
-        stack.admit(TrainingRun(str(seed), values.replace(seed=seed)))
-    for record in stack.advance():
-        weights = {name: weight[None] for name, weight in stack.weights(record.key).items()}
-        losses = []
-        for batch in make_objective(tokens, values).alone(N_MASKED_SEQUENCES):
-            moved = changed(batch, lambda part: torch.from_numpy(part)[None])
-            losses.append(stack.transformer.losses(weights, moved).item())
-        assert record.measures == {"pseudo_perplexity": pytest.approx(math.exp(np.mean(losses)), rel=1e-5)}
 
 
 def test_experts_use_is_the_worst_layers(values_of, tokens) -> None:

@@ -155,13 +155,6 @@ class Objective(ABC):
         """Return a number for each sequence [K, B] from the logits of the start; called if `reads_start`."""
         raise NotImplementedError
 
-    @property
-    def own_loss(self) -> Any:
-        """Return the objective's `loss`, or None if it is the cross-entropy."""
-        if self.has_own("loss"):
-            return self.loss
-        return None
-
     @classmethod
     def has_own(cls, method: str) -> bool:
         """Return whether the objective defines one of these methods itself."""
@@ -205,10 +198,6 @@ class Objective(ABC):
     @abstractmethod
     def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
         """Yield about `n_tokens` targets, spread over the split, or all; the same for every seed and batch_size."""
-
-    def alone(self, n_sequences: int) -> Iterator[Batch] | None:
-        """Return at most `n_sequences` sequences with one masked token each; None if the objective has no masks."""
-        return None
 
     @classmethod
     def likelihood(cls, tokens: Ids, values: Hyperparameters, own_special: OwnIds = None) -> Iterator[Batch]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.data.batches import NO_TARGET, Batch, Ids, RandomStream, generator_key
-from sweeplab.data.objectives.base import OwnIds, Pieces, TextObjective, rows_together, spread, spread_items
+from sweeplab.data.objectives.base import OwnIds, Pieces, TextObjective, rows_together, spread_items
 from sweeplab.data.prompts import (
     BOS,
     EOS,
@@ -123,19 +123,6 @@ class Masked(TextObjective):
             for first in range(0, len(window), n_rows):
                 is_masked = np.eye(len(window), dtype=bool)[first : first + n_rows]
                 yield Batch(np.where(is_masked, mask, window), np.where(is_masked, window, NO_TARGET))
-
-    def alone(self, n_sequences: int) -> Iterator[Batch]:
-        """Mask one token of each window, at a random position, for the pseudo-likelihood of Salazar et al. (2020).
-
-        Departure: they mask each token of a text in turn; one token of many texts estimates the mean more precisely.
-        """
-        random = RandomStream(generator_key(0, "alone"))
-        for items, _ in self._evaluation_items(spread(n_sequences, self._n_items), self._values.block_size):
-            inputs = self._texts(items)
-            chosen = random.choose(len(inputs), inputs.shape[1], 1)
-            targets = np.where(chosen, inputs, NO_TARGET)
-            inputs[chosen] = self.special[MASK]
-            yield Batch(inputs, targets)
 
 
 # ------------------------------------------------------------------ spans
