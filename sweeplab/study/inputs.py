@@ -21,7 +21,6 @@ from sweeplab.data.source import Source
 from sweeplab.data.tokenizers import Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput
 from sweeplab.files import write_whole
-from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model.shape import FIELDS, SETTLED, ModelShape
 from sweeplab.records.folders import DataDescription, StudyFolder
@@ -92,14 +91,10 @@ def recorded_dataset(folder: StudyFolder, spec: StudySpec) -> Dataset:
 def describe_data(spec: StudySpec, dataset: Dataset) -> DataDescription:
     """Return the description that a study records of its data and of the weights that its runs start from."""
     start = read_start(spec)
-    asked, learned, notes = spec.data.vocab_size or 0, dataset.tokenizer.vocab_size, [*dataset.notes]
-    if learned < asked:
-        finds = f"the {spec.data.tokenizer} tokenizer finds {several(learned, 'token')}"
-        notes.append(f"{finds} in the training split, not {asked:,}")
     return DataDescription(
         corpus=spec.data.corpus,
         tokenizer=Path(spec.data.tokenizer).name,
-        vocab_size=learned,
+        vocab_size=dataset.tokenizer.vocab_size,
         train_tokens=len(dataset.train),
         val_tokens=len(dataset.val),
         val_targets=dataset.val_targets,
@@ -113,7 +108,7 @@ def describe_data(spec: StudySpec, dataset: Dataset) -> DataDescription:
         init_digest=start.digest if start else None,
         train_pairs=dataset.sizes.train_pairs,
         labels=list(dataset.labels) or None,
-        notes=notes or None,
+        notes=[*dataset.notes] or None,
     )
 
 

@@ -21,7 +21,6 @@ from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import DataDescription
 from sweeplab.study.algorithms import (
     first_decision,
-    promotes,
     rungs,
     settled_pruner,
 )
@@ -372,8 +371,6 @@ def warnings(spec: StudySpec, cells: Sequence[Samples]) -> Iterator[str]:
     if counts and (asked is None or min(counts) < asked):
         fewest = several(min(counts), "point")
         yield f"a cell has only {fewest}, and none is trained twice: more seeds measure the noise"
-    if promotes(spec.pruner) and spec.budget.time is None and spec.budget.flops is None:
-        yield "the pruner never promotes: it does so while time or FLOPs are left, and the budget limits neither"
     runs = [run for cell in cells for run in cell.valid]
     models = ", ".join(sorted({run.model for run in runs} - {TRANSFORMER}))
     if models:

@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 from tiny_study import problem_of
 
-from sweeplab.hyperparameters import MINIMAL, Hyperparameters, defaults
+from sweeplab.hyperparameters import MINIMAL, defaults
 from sweeplab.model.accounting import n_params
 from sweeplab.runs.models import model_of, models_of
 from sweeplab.study.file.reading import read_study, read_text
 from sweeplab.study.spec import preset_names
-from sweeplab.train.schedule import learning_rate
 
 PUBLISHED = {
     "gpt2": 124_439_808,
@@ -58,23 +57,6 @@ def test_totals_are_the_published_ones_and_said(name: str) -> None:
     found = model_of(name)
     assert n_params(found.shape) == PUBLISHED[name]
     assert any(f"{PUBLISHED[name]:,} parameters" in note for note in found.notes)
-
-
-@pytest.mark.parametrize("name", ["transformer-base", "transformer-big"])
-def test_the_originals_learning_rate_is_its_formula(name: str) -> None:
-    """Vaswani et al. (2017), section 5.3: n_embd ** -0.5 * min(step ** -0.5, step * 4000 ** -1.5)."""
-    values = Hyperparameters.of({**read_preset(name).fixed, "max_iters": 100_000})
-    for step in (1, 1000, 4000, 10_000, 100_000):
-        published = values.n_embd**-0.5 * min(step**-0.5, step * 4000**-1.5)
-        assert learning_rate(values, step - 1) == pytest.approx(published, rel=2e-3)
-    adam = {
-        "optimizer": "adam",
-        "betas": (0.9, 0.98),
-        "eps": 1e-9,
-        "weight_decay": 0.0,
-        "label_smoothing": 0.1,
-    }
-    assert {each: getattr(values, each) for each in adam} == adam
 
 
 def test_the_tables_presets_are_the_table() -> None:
