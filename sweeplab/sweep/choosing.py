@@ -69,11 +69,6 @@ class BenchRow(Way):
     taken: bool
 
 
-def step_flops(values: Hyperparameters) -> float:
-    """Return the FLOPs of a step of one run."""
-    return row_flops(values) * values.batch_size
-
-
 # ---------------------------------------------------------------------- the table
 
 
@@ -81,7 +76,7 @@ def _ways_of(values: Hyperparameters, n_cpus: int) -> list[Way]:
     """Return the ways in which all cores of this machine's CPU can train runs like `values`."""
     stacks = [1]
     if values.model == TRANSFORMER:
-        largest = min(MOST_FLOPS / step_flops(values), MOST_BYTES / state_bytes(values))
+        largest = min(MOST_FLOPS / (row_flops(values) * values.batch_size), MOST_BYTES / state_bytes(values))
         stacks = [stack for stack in STACKS if stack <= max(1, largest)]
     compiles = [False]
     if compiling_pays(values.replace(device="cpu", compile=True), math.inf):

@@ -154,27 +154,35 @@ class TrialStorage(BaseStorage):
 
     def _read_changes(self) -> None:
         """Read new trials, and those that were unended at the last reading."""
-        try:
-            self._read_new_and_unended()
-        except BaseException:
-            self._forget()
-            raise
-
-    def _read_new_and_unended(self) -> None:
         ids: dict[str, list[int]] = {TrialState.RUNNING.name: [], TrialState.WAITING.name: []}
         for trial_id in self.unended:
             ids[self._by_id[trial_id][1].state.name].append(trial_id)
         unended = {state: listed(of_state) for state, of_state in ids.items()}
-        changed = sorted(
-            self._run(self._sql.changes, last=self._last, **unended), key=lambda row: row.trial_id
-        )
-        if not changed:
-            return
-        first = min((row.trial_id for row in changed if row.trial_id > self._last), default=None)
-        older = [row.trial_id for row in changed if row.trial_id <= self._last]
-        contents = self._contents(older, first)
-        for row in changed:
-            self._put(row, contents.get(row.trial_id, []))
+        try:
+            rows = self._run(self._sql.changes, last=self._last, **unended)
+            changed = sorted(rows, key=lambda row: row.trial_id)
+            if not changed:
+                return
+            first = min((row.trial_id for row in changed if row.trial_id > self._last), default=None)
+            older = [row.trial_id for row in changed if row.trial_id <= self._last]
+            contents = self._contents(older, first)
+            for row in changed:
+                cell = self._cells.setdefault(row.study_id, CachedTrials())
+                if row.trial_id in self._by_id:
+                    trial = self._own(row.trial_id)
+                else:
+                    trial = _empty_trial(row.trial_id, row.number, row.state)
+                    self._by_id[row.trial_id] = (row.study_id, trial)
+                    cell.trials.append(trial)
+                    cell.ids.append(row.trial_id)
+                trial.state = row.state
+                trial.datetime_start = _local(row.datetime_start)
+                trial.datetime_complete = _local(row.datetime_complete)
+                self._fill(row.trial_id, trial, contents.get(row.trial_id, []))
+                self._file(row.study_id, row.trial_id, trial)
+        except BaseException:
+            self._forget()
+            raise
         self._last = max(self._last, changed[-1].trial_id)
 
     def refresh(self, trial_ids: Sequence[int]) -> None:
@@ -207,7 +215,7 @@ class TrialStorage(BaseStorage):
         """Read ended trials again that may have been reopened."""
         with self.reading():
             self._forget_ends(trial_ids)
-            self._read_new_and_unended()
+            self._read_changes()
 
     def _forget_ends(self, trial_ids: Iterable[int]) -> None:
         for trial_id in trial_ids:
@@ -238,23 +246,6 @@ class TrialStorage(BaseStorage):
         for row in self._run(self._sql.contents, ids=listed(ids), first=since).all():
             contents.setdefault(row.trial_id, []).append(row)
         return contents
-
-    def _put(self, row: sql.Row[Any], contents: list[Any]) -> None:
-        cell = self._cells.setdefault(row.study_id, CachedTrials())
-        if row.trial_id in self._by_id:
-            trial = self._own(row.trial_id)
-        else:
-            trial = _empty_trial(row.trial_id, row.number, row.state)
-            self._by_id[row.trial_id] = (row.study_id, trial)
-            cell.trials.append(trial)
-            cell.ids.append(row.trial_id)
-        trial.state = row.state
-        trial.datetime_start, trial.datetime_complete = (
-            _local(row.datetime_start),
-            _local(row.datetime_complete),
-        )
-        self._fill(row.trial_id, trial, contents)
-        self._file(row.study_id, row.trial_id, trial)
 
     def _fill(self, trial_id: int, trial: FrozenTrial, contents: list[Any]) -> None:
         parts: dict[str, list[Any]] = {}
