@@ -52,8 +52,8 @@ def places_in_words(places: Sequence[WorkerPlace]) -> str:
 def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> dict[str, Any]:
     """Return a study's cells with their trials, runs by state and best values, its best run, and what failed.
 
-    `trials` counts the trials that use up the budget, of `n_trials` in all (null if only time or FLOPs end the study;
-    a cell has no more trials than points), `enqueued` those that run next, `known` those of a warm start. `baselines`
+    What is no plain value has an `as_dict` for JSON. `trials` counts the trials that use up the budget, of `n_trials` in
+    all (null if only time or FLOPs end the study; a cell has no more trials than points), `enqueued` those that run next, `known` those of a warm start. `baselines`
     has the n-gram baseline of each cell, `removed` the values that only older versions train, `workers` the place of
     each worker that runs or is queued. Values are of the `metric`. Cells stand in the order of the grid, former cells
     last. If tasks differ there is no best. `findings` say what limited the best trials. With `only`, all is about this
@@ -89,7 +89,7 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
             "value": chosen.value,
             "sampled": chosen.start.sampled,
             "folder": str(chosen.runs[0].path),
-            "choice": choice and choice.as_dict(),
+            "choice": choice,
         }
     failures, removed = [], set()
     for trial in (trial for trials in by_cell.values() for trial in trials):
@@ -115,10 +115,9 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
         "baselines": baselines,
         "reaches": plan.get("reaches", []),
         "removed": sorted(removed),
-        "mirror": plan.get("mirror") or None,
-        "workers": [worker.as_dict() for worker in folder.workers],
+        "workers": folder.workers,
         "best": best,
-        "findings": [finding.as_dict() for finding in find_limits(ranked, only)],
+        "findings": find_limits(ranked, only),
         "failures": failures,
     }
 

@@ -151,7 +151,7 @@ def print_study(study: dict[str, Any]) -> None:
         removed = ", ".join(study["removed"])
         say(f"removed from this version: {removed}; these runs are shown from their records", "yellow")
     for finding in study["findings"]:
-        say(f"to change: {Finding(**finding).in_words()}", "yellow")
+        say(f"to change: {finding.in_words()}", "yellow")
     print_failures(study)
 
 
@@ -298,7 +298,7 @@ def best(
     commands = showing.commands_about(chosen.study, objective, of_cell, trial, chosen.seeds[0])
     plain = {
         **chosen.as_dict(),
-        "choice": choice and choice.as_dict(),
+        "choice": choice,
         "metric": find_metric(chosen.study),
         "whole_val_loss": fmean(whole) if whole else None,
         "findings": findings,
