@@ -52,12 +52,13 @@ def places_in_words(places: Sequence[WorkerPlace]) -> str:
 def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> dict[str, Any]:
     """Return a study's cells with their trials, runs by state and best values, its best run, and what failed.
 
-    What is no plain value has an `as_dict` for JSON. `trials` counts the trials that use up the budget, of `n_trials` in
-    all (null if only time or FLOPs end the study; a cell has no more trials than points), `enqueued` those that run next, `known` those of a warm start. `baselines`
+    `trials` counts the trials that use up the budget, of `n_trials` in all (null if only time or FLOPs end the study;
+    a cell has no more trials than points), `enqueued` those that run next, `known` those of a warm start. `baselines`
     has the n-gram baseline of each cell, `removed` the values that only older versions train, `workers` the place of
     each worker that runs or is queued. Values are of the `metric`. Cells stand in the order of the grid, former cells
     last. If tasks differ there is no best. `findings` say what limited the best trials. With `only`, all is about this
-    cell. `job` says what is known of one that waits in a cluster's queue to run the study.
+    cell. `job` says what is known of one that waits in a cluster's queue to run the study. What is no plain value has
+    an `as_dict`.
 
     Raises:
         BadInput: the study has no such cell.
