@@ -57,7 +57,7 @@ def test_a_run_takes_the_values_of_its_file_and_resume_those_that_were_extended(
     file = shutil.copy(finished.file, folder / "tiny.yaml")
 
     def went_on(*words: str) -> tuple[dict[str, int], int]:
-        assert cli(*words, "--quiet").code == 0
+        assert cli(*words).code == 0
         shown = json.loads(cli("study", "show", "tiny", "--json").out)
         assert shown["state"] == "finished"
         return {cell["cell"]: cell["complete"] for cell in shown["cells"]}, shown["trials_per_cell"]
