@@ -244,7 +244,7 @@ def _typed(column: pd.Series[Any], dtype: str) -> tuple[pd.Series[Any], pd.Serie
     """Return a column in its type, and where its values are wrong."""
     import pandas as pd
 
-    if column.dtype == dtype:
+    if dtype != "string" and column.dtype == dtype:
         return column, column.isna() & False
     there = column.notna() & ~column.isin(_NOTHING)
     values = column.astype(object).where(there, None)
