@@ -1,9 +1,13 @@
 """The command line as a user has it, and one study that has been run to its end."""
 
+import json
+import os
 import pickle
+import shlex
 import shutil
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +28,59 @@ search:
 budget: {trials_per_cell: 2}
 engine: {workers: 1}
 """
+
+
+# Runs commands, one a line as JSON, in one process, and prints how each ended; a server is closed at once, and little
+# is measured. Addresses that are asked for stand in asked.txt.
+CODE = """\
+import contextlib, io, json, os, sys, traceback
+asked = os.open("asked.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+def note(event, values):
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"):
+        os.write(asked, f"{values}\\n".encode())
+sys.addaudithook(note)
+from sweeplab.cli import main
+from sweeplab.sweep import choosing
+from sweeplab.tracking import pages
+choosing.ALL_SECONDS = 0.0
+choosing.FEWEST_ROUNDS = 1
+pages.PagesServer.wait_until_ready = lambda self: sys.exit(0)
+for line in sys.stdin:
+    sys.argv = ["sweeplab", *json.loads(line)]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        try:
+            main()
+            code = 0
+        except SystemExit as ended:
+            code = ended.code or 0
+        except BaseException:
+            code = traceback.print_exc()
+    print(json.dumps([code, out.getvalue()]), flush=True)
+"""
+
+
+def carried_out(
+    commands: Sequence[str], folder: Path, before: Sequence[str] = (), **environment: str
+) -> dict[str, tuple[int, str]]:
+    """Run commands in a process in a folder, started by the words `before`; return how each ended and what it said."""
+    given = "".join(f"{json.dumps(shlex.split(each))}\n" for each in commands)
+    foreign = ("RAY_", "MLFLOW_TRACKING_")
+    known = {name: value for name, value in os.environ.items() if not name.startswith(foreign)} | environment
+    program = [*before, sys.executable, "-c", CODE]
+    ended = subprocess.run(program, input=given, cwd=folder, env=known, capture_output=True, text=True)
+    said = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("[")]
+    assert len(said) == len(commands), ended.stderr
+    for each, (code, text) in zip(commands, said, strict=True):
+        assert "Traceback" not in text and code in (0, 1, 2, 130), (each, text)
+    return {each: (code, text) for each, (code, text) in zip(commands, said, strict=True)}
+
+
+def contents(folder: Path) -> dict[Path, int]:
+    """Return every file with the time when it was written, but for locks and what SQLite has beside a database."""
+    passing = (".lock", ".db-shm", ".db-wal")
+    files = (file for file in folder.rglob("*") if file.suffix not in passing and file.is_file())
+    return {file: file.stat().st_mtime_ns for file in files}
 
 
 @dataclass(frozen=True)

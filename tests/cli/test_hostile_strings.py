@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from cli.conftest import STUDY
+from cli.reference import leaves
 from trained import run_in
 from typer.main import get_command
 
@@ -22,21 +23,9 @@ MARKUP = "[/x][bold][link=https:evil]here[/link]:smile:"
 NAME = STEERING + MARKUP.replace("/", "")  # of a file, too
 TEXT = STEERING + MARKUP
 _STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-# The two that would start a server in a folder of any name, and those of shells' completion.
-LEFT_OUT = {("storage", "start")}
-
-
-def commands(group: Any = None, before: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """Return every command by its words."""
-    found: dict[tuple[str, ...], Any] = {}
-    for name, command in (group or get_command(app)).commands.items():
-        words = (*before, name)
-        found |= commands(command, words) if hasattr(command, "commands") else {words: command}
-    return {words: command for words, command in found.items() if words not in LEFT_OUT}
-
-
-def is_text(parameter: Any) -> bool:
-    return parameter.type_descriptor.annotation in (str, Path)
+# One would start a server in a folder of any name.
+COMMANDS = {" ".join(names[1:]): command for names, command in leaves(get_command(app))}
+del COMMANDS["storage start"]
 
 
 def checked(said: Any) -> str:
@@ -48,22 +37,24 @@ def checked(said: Any) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", commands(), ids=" ".join)
+@pytest.mark.parametrize("words", COMMANDS)
 @pytest.mark.usefixtures("lab")
-def test_every_argument_and_option(cli, folder: Path, words: tuple[str, ...]) -> None:
+def test_every_argument_and_option(cli, folder: Path, words: str) -> None:
     (folder / "tiny.yaml").write_text(STUDY)
-    parameters = commands()[words].params
+    parameters = COMMANDS[words].params
     arguments = [each for each in parameters if each.param_type_name == "argument"]
-    texts = [each for each in parameters if is_text(each)]
-    for hostile in texts:
-        given = []
-        for each in arguments:
-            given += [NAME] if each is hostile else ["tiny"] if each.required else []
+    for hostile in parameters:
+        if hostile.type_descriptor.annotation not in (str, Path):
+            continue
         options = [] if hostile in arguments else [hostile.opts[0], NAME]
-        has_lab = any("--lab" in each.opts for each in parameters) and "--lab" not in options
-        checked(cli(*words, *options, *(["--lab", "lab"] if has_lab else []), "--", *given))
-    checked(cli(*words, f"--{NAME}"))
-    checked(cli(NAME))
+        if "--lab" not in options and any("--lab" in each.opts for each in parameters):
+            options += ["--lab", "lab"]
+        given = [
+            NAME if each is hostile else "tiny" for each in arguments if each is hostile or each.required
+        ]
+        checked(cli(*words.split(), *options, "--", *given))
+    for wrong in ((*words.split(), f"--{NAME}"), (NAME,)):
+        checked(cli(*wrong))
 
 
 PLACES = (
@@ -77,16 +68,13 @@ PLACES = (
 @pytest.mark.parametrize("place", PLACES)
 def test_every_key_of_a_study_file(cli, folder: Path, place: str) -> None:
     first, _, second = place.partition(".")
+    others = re.sub(rf"^{first}:.*\n(?: .*\n)*", "", STUDY, flags=re.MULTILINE)
     for text in (TEXT, NAME):
         for value in (text, [text], {text: text}):
             section = {second: value} if second else value
-            lines, skipped = [], False
-            for line in STUDY.splitlines():
-                skipped = line.startswith(f"{first}:") or (skipped and line.startswith(" "))
-                lines += [] if skipped else [line]
             if first == "data":
                 section = {"corpus": "text", "tokenizer": "char", "path": "x.txt"} | section
-            (folder / "tiny.yaml").write_text("\n".join([*lines, f"{first}: {json.dumps(section)}"]))
+            (folder / "tiny.yaml").write_text(f"{others}{first}: {json.dumps(section)}\n")
             said = cli("plan", "tiny.yaml")
             assert said.code == 2 and checked(said)
 
@@ -94,34 +82,28 @@ def test_every_key_of_a_study_file(cli, folder: Path, place: str) -> None:
 def test_a_plugin_cannot_rewrite_the_question_about_it(cli, folder: Path) -> None:
     name = f"evil.py\r\x1b[1A\x1b[2K\nharmless{STEERING}.py"
     (folder / "tiny.yaml").write_text(f"{STUDY}plugins: [{json.dumps(name)}]\n")
-    said = cli("plan", "tiny.yaml")
-    (line,) = checked(said).splitlines()
+    (line,) = checked(cli("plan", "tiny.yaml")).splitlines()
     assert "evil.py" in line and r"\x1b[1A" in line and "--allow-plugins" in line
 
 
 def test_files_of_a_lab(cli, lab: Path) -> None:
     study = StudyFolder(lab, "tiny")
-    for file in [*study.path.rglob("*.json"), *study.path.rglob("*.jsonl"), *study.path.rglob("*.log")]:
+    for file in (file for suffix in ("json", "jsonl", "log") for file in study.path.rglob(f"*.{suffix}")):
         text = file.read_text()
         for word in ("complete", "cpu", "gelu", "python-docs", "char"):
             text = text.replace(json.dumps(word), json.dumps(word + TEXT))
-        file.write_text(text)
-    for log in {*study.path.rglob("*.log"), *lab.rglob("*.log")}:
-        log.write_text(f"{TEXT}\n{log.read_text()}")
-    for words in (
-        ("list",), ("show", "tiny"), ("show", "tiny", "--trials"), ("best", "tiny"), ("watch", "tiny", "--log"),
-        ("doctor", "tiny"), ("export", "tiny"), ("diff", "tiny", "tiny"), ("watch", "tiny"),
-    ):  # fmt: skip
-        checked(cli(*words, "--lab", "lab"))
+        file.write_text(f"{TEXT}\n{text}" if file.suffix == ".log" else text)
+    commands = ("list", "show tiny", "show tiny --trials", "best tiny", "watch tiny --log", "watch tiny")
+    for words in (*commands, "doctor tiny", "export tiny", "diff tiny tiny"):
+        checked(cli(*words.split()))
 
 
 def test_generated_text_keeps_its_lines_and_tabs(cli, folder: Path) -> None:
     letters = CharTokenizer("".join(sorted({*TEXT, *"\n\tab"})))
     run = run_in(folder / "run", letters, block_size=64)
-    long = ["--max-new-tokens", "60", "--temperature", "2", "--lab", "lab"]
-    said = cli("generate", str(run), "--prompt", "ab\n\ta", *long)
+    command = ("generate", run, "--prompt", "ab\n\ta", "--max-new-tokens", "60", "--temperature", "2")
+    said, plain = cli(*command), cli(*command, "--json")
     assert "ab\n\ta" in checked(said) and "\\" in said.out
-    plain = cli("generate", str(run), "--prompt", "ab", *long, "--json")
     assert _STEERS.search(json.loads(plain.out)["text"]) and checked(plain)
 
 

@@ -1,4 +1,4 @@
-"""`sweeplab laws`: what it prints, what it gives to programs, and what it refuses in one line."""
+"""`sweeplab laws fit`, `predict` and `next` on tables and on trained studies, and how they count."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,8 @@ import pytest
 from law_tables import COLUMNS, write_table
 from laws.planted_tuning import World, planted
 
+TUNED = (*COLUMNS, "--tuned", "each", "--count", "params=total")
+
 
 @pytest.fixture
 def good(folder: Path) -> Path:
@@ -15,16 +17,13 @@ def good(folder: Path) -> Path:
 
 
 def test_a_good_table(cli, good: Path) -> None:
-    said = cli("laws", "fit", good, *COLUMNS, "--tuned", "each", "--count", "params=total")
+    said = cli("laws", "fit", good, *TUNED)
     assert (said.code, said.err) == (0, "")
     lines = said.out.splitlines()
-    assert lines[0].startswith("quantity ") and lines[1].startswith("E "), "the answer comes first"
-    assert "\nchinchilla: L = E + A/N^alpha + B/D^beta, 30 rows\n" in said.out and len(lines) < 20
-    assert max(map(len, lines)) < 300, "no paragraphs"
+    assert len(lines) < 20 and max(map(len, lines)) < 300, "no paragraphs"
     (alpha,) = [line.split() for line in lines if line.startswith("alpha ")]
     value, low, high = map(float, alpha[1:4])
     assert low < 0.35 < high and low < value < high and alpha[4] == "identified"
-    assert "not identified" not in said.out
 
 
 @pytest.mark.slow
@@ -36,8 +35,30 @@ def test_tuned_hyperparameters_and_a_prediction(cli, folder: Path) -> None:
     best = size["values"]["learning_rate"]
     assert best["low"] < best["value"] < best["high"] and best["band"][0] < best["value"] < best["band"][1]
     assert size["regret"] > 0 and size["asked"]["excess"] > 0 and size["loss"]["low"] < size["loss"]["high"]
-    said = cli("laws", "fit", table)
-    assert (said.code, said.err) == (0, "") and "\nthe best learning_rate\n" in said.out
+    assert "\nthe best learning_rate\n" in cli("laws", "fit", table).out
     laws = json.loads(cli("laws", "fit", table, "--json").out)["hyperparameters"]
     assert laws["n_cells"] == len(laws["cells"]) == 9
     assert "exponent of params" in laws["searched"]["learning_rate"]["numbers"]
+
+
+STUDY = """\
+name: tiny
+data: {corpus: python-docs, tokenizer: char}
+fixed: {block_size: 16, batch_size: 4, n_layer: 1, n_head: 2, warmup_iters: 2, dropout: 0.0, eval_iters: 2,
+        learning_rate: 0.01, device: cpu}
+grid: {n_embd: [8, 32], max_iters: [10, 40, 160, 320]}
+search: {eval_interval: {expr: max_iters // 2}, save_interval: {expr: max_iters}}
+budget: {trials_per_cell: 1}
+engine: {workers: 1}
+track: {checkpoints: none}
+"""
+
+
+@pytest.mark.usefixtures("workers_here")
+@pytest.mark.slow
+def test_the_next_runs_of_a_study_are_cells_of_it(cli, folder: Path) -> None:
+    (folder / "tiny.yaml").write_text(STUDY)
+    assert cli("run", "tiny.yaml").code == 0
+    found = json.loads(cli("laws", "next", "tiny", "--flops", "1e9", "--json").out)
+    assert found["n_runs"] and found["spent_flops"] <= 1e9
+    assert all({*run["cell"]} == {"n_embd", "max_iters"} for run in found["runs"])

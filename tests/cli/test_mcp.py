@@ -18,9 +18,8 @@ from sweeplab.errors import BadInput
 @pytest.fixture
 def tools(folder: Path) -> Tools:
     """Return the tools as they are served in a folder with some files, beside one that is out of reach."""
-    inside = folder / "inside"
+    inside, outside = folder / "inside", folder / "outside"
     inside.mkdir()
-    outside = folder / "outside"
     outside.mkdir()
     data = "data: {corpus: python-docs, tokenizer: char}\n"
     for name, text in {
@@ -38,10 +37,9 @@ def tools(folder: Path) -> Tools:
     (outside / "secret.txt").write_text("name,number\nAda,1\n" * 99)
     (outside / "runs.csv").write_text(TABLE)
     (outside / "tiny.yaml").write_text(STUDY)
-    for name in ("linked.txt", "linked.csv", "runs.csv"):
-        target = {"linked.txt": "secret.txt"}.get(name, "runs.csv")
+    links = {"linked.txt": "secret.txt", "linked.csv": "runs.csv", "linked_study.yaml": "tiny.yaml"}
+    for name, target in links.items():
         (inside / name).symlink_to(outside / target)
-    (inside / "linked_study.yaml").symlink_to(outside / "tiny.yaml")
     os.chdir(inside)
     return Tools(Reach(inside / "lab", [inside.resolve()]))
 
@@ -56,37 +54,39 @@ def test_without_the_extra_it_says_what_to_install(cli, monkeypatch: pytest.Monk
     assert cli("mcp", "nowhere.csv").err == "error: nowhere.csv: no such file or folder\n"
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "words"),
-    [
-        ("plan", {"file": "../outside/tiny.yaml"}, "out of reach"),
-        ("run", {"file": "/etc/passwd"}, "out of reach"),
-        ("run", {"file": "linked_study.yaml"}, "out of reach"),
-        ("plan", {"file": "reads.yaml"}, "out of reach"),
-        ("plan", {"file": "climbs.yaml"}, "out of reach"),
-        ("plan", {"file": "starts.yaml"}, "out of reach"),
-        ("plan", {"file": "linked.yaml"}, "out of reach"),
-        ("laws", {"source": "linked.csv"}, "out of reach"),
-        ("laws", {"source": "small,../outside/runs.csv"}, "out of reach"),
-        ("show", {"name": "../../outside"}, "out of reach"),
-        ("show", {"name": "a\0b"}, "no path"),
-        ("run", {"file": "code.yaml"}, "is code that would run here"),
-        ("run", {"file": "sends.yaml"}, "it was not contacted"),
-        ("plan", {"file": "tiny.yaml", "override": ["data.path=notes.txt"]}, "does not set data.path"),
-        ("plan", {"file": "tiny.yaml", "override": ["--engine ray"]}, "does not set --engine ray"),
-        ("plan", {"file": "tiny.yaml", "override": ["fixed={wandb_project: a}"]}, "does not set fixed"),
-        ("run", {"file": "tiny.yaml", "override": ["WandB-project=a"]}, "does not set WandB-project"),
-        ("run", {"file": "tiny.yaml", "grid": ["wandb_project=a,b"]}, "does not set wandb_project"),
-        ("run", {"file": "tiny.yaml", "search": ["--allow-plugins"]}, "does not set --allow-plugins"),
-        ("plan", {"file": "typo.yaml"}, "did you mean 'n_layer'?"),
-        ("run", {"file": "nothing"}, "no study file"),
-        ("plan", {}, "plan: file: "),
-        ("plan", {"file": 3}, "plan: file: "),
-        ("show", {"nam": "tiny"}, "did you mean 'name'?"),
-        ("show", {"lab": "/"}, "show: lab: "),
-        ("shell", {"command": "ls"}, "no tool 'shell'"),
-    ],
-)
+REFUSED = [
+    *(("plan", {"file": f"{name}.yaml"}, "out of reach") for name in ("reads", "climbs", "starts", "linked")),
+    *(
+        ("run", {"file": name}, "out of reach")
+        for name in ("../outside/tiny.yaml", "/etc/passwd", "linked_study.yaml")
+    ),
+    *(("laws", {"source": name}, "out of reach") for name in ("linked.csv", "small,../outside/runs.csv")),
+    ("show", {"name": "../../outside"}, "out of reach"),
+    ("show", {"name": "a\0b"}, "no path"),
+    ("run", {"file": "code.yaml"}, "is code that would run here"),
+    ("run", {"file": "sends.yaml"}, "it was not contacted"),
+    *(
+        ("run", {"file": "tiny.yaml", option: [f"{name}{value}"]}, f"does not set {name}")
+        for option, name, value in (
+            ("override", "data.path", "=notes.txt"),
+            ("override", "--engine ray", ""),
+            ("override", "fixed", "={wandb_project: a}"),
+            ("override", "WandB-project", "=a"),
+            ("grid", "wandb_project", "=a,b"),
+            ("search", "--allow-plugins", ""),
+        )
+    ),
+    ("plan", {"file": "typo.yaml"}, "did you mean 'n_layer'?"),
+    ("run", {"file": "nothing"}, "no study file"),
+    ("plan", {}, "plan: file: "),
+    ("plan", {"file": 3}, "plan: file: "),
+    ("show", {"nam": "tiny"}, "did you mean 'name'?"),
+    ("show", {"lab": "/"}, "show: lab: "),
+    ("shell", {"command": "ls"}, "no tool 'shell'"),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "words"), REFUSED)
 def test_what_a_program_may_not_name_is_refused_in_one_line(
     tools: Tools, name: str, arguments: dict[str, Any], words: str
 ) -> None:

@@ -28,18 +28,9 @@ def test_a_study_is_named_by_name_or_by_file(cli, finished, folder: Path, monkey
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("show", "--lab", "LAB"),
-        ("best", "--cell", "n_embd=8", "--lab", "LAB"),
-        ("watch", "--lab", "LAB"),
-        ("report", "--page", "sweep", "--lab", "LAB"),
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("words", ["show", "best --cell n_embd=8", "watch", "report --page sweep"])
 def test_without_a_name_it_looks_at_the_study_that_was_run_last_and_says_so(
-    words: tuple[str, ...], cli, lab: Path
+    words: str, cli, lab: Path
 ) -> None:
     studies = lab / "studies"
     shutil.copytree(studies / "tiny", studies / "another")
@@ -47,9 +38,9 @@ def test_without_a_name_it_looks_at_the_study_that_was_run_last_and_says_so(
         os.utime(studies / "another" / file, (1, 1))
     shutil.copytree(studies / "another", studies / "tiny.confirm")
     os.utime(studies / "tiny.confirm" / "elapsed.json")
-    command = [each.replace("LAB", str(lab)) for each in words]
-    unnamed, named = cli(*command), cli(*command[:-2], "tiny", *command[-2:])
+    command, *options = words.split()
+    unnamed, named = cli(command, *options), cli(command, "tiny", *options)
     assert (unnamed.code, unnamed.out) == (named.code, named.out)
     assert unnamed.err == "tiny (the latest study)\n" + named.err
     os.utime(studies / "another" / "elapsed.json")
-    assert cli(*command).err.startswith("another (the latest study)\n")
+    assert cli(command, *options).err.startswith("another (the latest study)\n")

@@ -19,17 +19,9 @@ from sweeplab.report.live import Follower
 from sweeplab.tracking.connection import connect, tracking_uri
 
 SHORT = {
-    **{
-        "block_size": 16,
-        "batch_size": 4,
-        "max_iters": 20,
-        "n_layer": 1,
-        "n_head": 2,
-        "n_embd": 8,
-        "device": "cpu",
-    },
-    **{"warmup_iters": 2, "dropout": 0.0, "eval_interval": 10, "eval_iters": 1, "compile": False},
-}
+    "block_size": 16, "batch_size": 4, "max_iters": 20, "n_layer": 1, "n_head": 2, "n_embd": 8, "device": "cpu",
+    "warmup_iters": 2, "dropout": 0.0, "eval_interval": 10, "eval_iters": 1, "compile": False,
+}  # fmt: skip
 LONG = {**SHORT, "max_iters": 100_000, "patience": None}
 STUDY = {
     "data": {"corpus": "python-docs", "tokenizer": "char"},
@@ -61,27 +53,28 @@ ENDED = {
 def check_answers(folder: StudyFolder, state: str, cli: Callable) -> None:
     """Check that all places agree about a study, and that it is in this state."""
     name, place = folder.name, ("--lab", folder.lab)
-    study, tools = (
-        sweeplab.open_study(name, folder.lab),
-        Tools(Reach(folder.lab, [folder.lab.resolve(), Path.cwd()])),
-    )
+    study = sweeplab.open_study(name, folder.lab)
+    tools = Tools(Reach(folder.lab, [folder.lab.resolve(), Path.cwd()]))
+
+    def told(words: str) -> dict:
+        return json.loads(cli(*words.split(), *place, "--json").out)
+
     first, chosen, live = study.show().as_dict(), study.best, Follower(folder).look()
-    shown, asked = json.loads(cli("show", name, *place, "--json").out), tools.call("show", {"name": name})
-    (row,) = [each for each in json.loads(cli("list", *place, "--json").out) if each["name"] == name]
-    (told,) = [each for each in tools.call("list", {}) if each["name"] == name]
-    assert {row["state"], told["state"], shown["state"], asked["state"], live["state"]} == {state}
+    shown, asked = told(f"show {name}"), tools.call("show", {"name": name})
+    rows = [each for each in (*told("list"), *tools.call("list", {})) if each["name"] == name]
+    assert len(rows) == 2 and {each["state"] for each in (*rows, shown, asked, live)} == {state}
     assert shown["headline"] == asked["headline"] == live["headline"] == first
-    assert row["next"] == told["next"] == first["next"]
-    assert f"{row['done']} of {row['planned']} trial" in first["state"]
+    assert {each["next"] for each in rows} == {first["next"]}
+    assert f"{rows[0]['done']} of {rows[0]['planned']} trial" in first["state"]
     assert cli("show", name, *place).out.startswith(f"{study.show()}\n")
     if chosen is None:
-        assert row["best_value"] is shown["best"] is None and not live["best"]
+        assert rows[0]["best_value"] is shown["best"] is None and not live["best"]
         return
-    best = json.loads(cli("best", name, *place, "--json").out)
+    best = told(f"best {name}")
     (best_live,) = [run for run in live["runs"] if run["key"] == live["best"]]
     for each in (best, tools.call("best", {"name": name}), best_live):
         assert (each["cell"], each["trial"]) == (chosen.cell, chosen.trial)
-    assert {row["best_value"], best["value"], shown["best"]["value"], study.best_value} == {chosen.loss}
+    assert {rows[0]["best_value"], best["value"], shown["best"]["value"], study.best_value} == {chosen.loss}
 
 
 def check_pages(folder: StudyFolder) -> None:

@@ -26,59 +26,58 @@ def test_every_name_of_a_run_opens_it(finished, folder: Path) -> None:
     assert [each.run_id for each in opened] == [key, key, key, *texts[3:]]
     assert all(each.values.replace(seed=0) == best.start.values.replace(seed=0) for each in opened)
     assert all(each.facts == opened[0].facts for each in opened)
-    other = "n_embd=8" if best.cell == "n_embd=16" else "n_embd=16"
-    assert open_run(f"tiny/{other}", finished.lab).values.n_embd != best.start.values.n_embd
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("tny", "no run 'tny'; allowed: a study's NAME, .*; did you mean 'tiny'?"),
-        ("tiy/n_embd=8/0-0", "no run .*; did you mean 'tiny/n_embd=8/0-0'?"),
-        ("tiny/n_embd=8/0-1", "no run 'n_embd=8/0-1' in study tiny; did you mean 'n_embd=8/0-0'?"),
-        ("tiny/n_embd=9", "study tiny has no cell 'n_embd=9'.*; did you mean 'n_embd=8'?"),
-        ("0" * 32, "no run 0{32} at sqlite:"),
-        ("no/folder", "no run 'no/folder'"),
-        ("n" * 300, "no run 'n{300}'"),
-        ("tiny/" + "n" * 300 + "/0-0", "study tiny has no cell 'n{300}'"),
-    ],
-)
-def test_what_is_no_run(text: str, said: str, finished) -> None:
+NO_RUN = [
+    ("tny", "no run 'tny'; allowed: a study's NAME, .*; did you mean 'tiny'?"),
+    ("tiy/n_embd=8/0-0", "no run .*; did you mean 'tiny/n_embd=8/0-0'?"),
+    ("tiny/n_embd=8/0-1", "no run 'n_embd=8/0-1' in study tiny; did you mean 'n_embd=8/0-0'?"),
+    ("tiny/n_embd=9", "study tiny has no cell 'n_embd=9'.*; did you mean 'n_embd=8'?"),
+    ("0" * 32, "no run 0{32} at sqlite:"),
+    ("n" * 300, "no run 'n{300}'"),
+    ("tiny/" + "n" * 300 + "/0-0", "study tiny has no cell 'n{300}'"),
+]
+
+
+def refusal(text: str, lab: Path, said: str) -> None:
     with pytest.raises(BadInput, match=said.replace("?", r"\?")) as refused:
-        open_run(text, finished.lab)
-    assert len(refused.value.problems) == 1 and "\n" not in str(refused.value)
+        open_run(text, lab)
+    assert "\n" not in str(refused.value)
 
 
-def test_a_checkpoint_that_is_missing_or_damaged(finished, folder: Path) -> None:
-    shutil.copytree(finished.lab / "studies", folder / "lab" / "studies")
-    checkpoint = folder / "lab/studies/tiny/runs/n_embd=8/0-0/best"
+@pytest.mark.parametrize(("text", "said"), NO_RUN)
+def test_what_is_no_run(text: str, said: str, finished) -> None:
+    refusal(text, finished.lab, said)
+
+
+def test_a_checkpoint_that_is_missing_or_damaged(lab: Path) -> None:
+    checkpoint = lab / "studies/tiny/runs/n_embd=8/0-0/best"
     (tensors,) = checkpoint.glob("*.safetensors")
     tensors.write_bytes(b"")
-    with pytest.raises(BadInput, match=r"run tiny/n_embd=8/0-0 cannot be opened: .* its hash differs"):
-        open_run("tiny/n_embd=8/0-0", folder / "lab")
+    refusal("tiny/n_embd=8/0-0", lab, "run tiny/n_embd=8/0-0 cannot be opened: .* its hash differs")
     shutil.rmtree(checkpoint)
-    with pytest.raises(BadInput, match="run tiny/n_embd=8/0-0 kept no checkpoint; track: "):
-        open_run("tiny/n_embd=8/0-0", folder / "lab")
-    (folder / "mine").mkdir()
-    (folder / "mine/model.json").write_text(json.dumps({"values": {}}))
-    with pytest.raises(BadInput, match="run mine cannot be opened: "):
-        open_run("mine", folder / "lab")
+    refusal("tiny/n_embd=8/0-0", lab, "run tiny/n_embd=8/0-0 kept no checkpoint; track: ")
 
 
-@pytest.mark.parametrize(
-    "changed",
-    ["[]", "5", '{"tensors": 5}', '{"tensors": "."}', {"values": []}, {"values": {"n_head": 0}},
-     {"values": {"n_embd": "wide"}}, {"tokenizer": []}, {"tokenizer": {"name": []}}],
-)  # fmt: skip
+MODELS = [
+    "[]",
+    "5",
+    '{"values": {}}',
+    '{"tensors": 5}',
+    '{"tensors": "."}',
+    {"values": []},
+    {"tokenizer": []},
+]
+MODELS += [{"n_head": 0}, {"n_embd": "wide"}, {"tokenizer": {"name": []}}]
+
+
+@pytest.mark.parametrize("changed", MODELS)
 def test_a_model_file_of_another_form_is_said_in_a_line(changed: str | dict, folder: Path) -> None:
     file = run_in(folder / "mine") / "model.json"
-    known = json.loads(file.read_text())
     if isinstance(changed, dict):
-        values = changed.get("values")
-        if isinstance(values, dict):
-            changed = {"values": known["values"] | values}
-        changed = json.dumps(known | changed)
+        known = json.loads(file.read_text())
+        inner = known["values"] if changed.keys() & known["values"].keys() else known
+        inner |= changed
+        changed = json.dumps(known)
     file.write_text(changed)
-    with pytest.raises(BadInput, match="run mine cannot be opened: ") as refused:
-        open_run("mine", folder / "lab")
-    assert "\n" not in str(refused.value)
+    refusal("mine", folder / "lab", "run mine cannot be opened: ")

@@ -12,38 +12,34 @@ import pytest
 import sweeplab
 
 STUDIES = Path(sweeplab.__file__).parents[1] / "studies"
-PAGE, FOR_AGENTS = STUDIES / "OWN.md", STUDIES / "AGENTS.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LONGEST = 20
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forgets_plugins", "workers_here")
-def test_every_block_runs(cli, folder: Path, monkeypatch, capfd) -> None:
-    page, names = PAGE.read_text(encoding="utf-8"), dict[str, Any]()
+def test_every_block_runs(cli, folder: Path) -> None:
+    page, names = (STUDIES / "OWN.md").read_text(encoding="utf-8"), dict[str, Any]()
     blocks = BLOCK.findall(page)
     assert len(blocks) >= 8 and page.count("```") == 2 * len(blocks)
     for kind, text in blocks:
-        first, lines = text.partition("\n")[0], [line for line in text.splitlines() if line.strip()]
-        assert len(lines) <= LONGEST, first
-        name = re.fullmatch(r"# (\w+\.\w+)", first)
-        if name:
+        lines = [line for line in text.splitlines() if line.strip()]
+        assert len(lines) <= LONGEST and kind in ("sh", "python", "yaml"), lines[0]
+        if name := re.fullmatch(r"# (\w+\.\w+)", lines[0]):
             (folder / name[1]).write_text(text)
         elif kind == "sh":
             for line in lines:
                 said = cli(*shlex.split(line)[1:])
                 assert said.code == 0, (line, said.err)
         else:
-            assert kind == "python"
-            exec(compile(text, str(PAGE), "exec"), names)
+            exec(compile(text, "OWN.md", "exec"), names)
     assert names["result"].status == "complete" and 0 <= names["sums"].trials()["best_hits"].max() <= 1
-    assert len(set(names["mine"].trials()["n_params"])) == 2
-    assert len(names["stepped"].trials()) == 6 and {*names["stepped"].trials()["state"]} == {"complete"}
-    assert names["again"].spec.sampler.options == {"n_startup_trials": 2}
-    assert names["done"].errors == []
-    logged = [run.logged_file.read_text() for run in names["again"].folder.runs()]
-    assert any("weights_norm" in text for text in logged)
-    assert all(run.logged_folder.is_dir() for run in names["again"].folder.runs())
+    assert len({*names["mine"].trials()["n_params"]}) == 2
+    assert [*names["stepped"].trials()["state"]] == ["complete"] * 6
+    again = names["again"]
+    assert again.spec.sampler.options == {"n_startup_trials": 2} and names["done"].errors == []
+    assert any("weights_norm" in run.logged_file.read_text() for run in again.folder.runs())
+    assert all(run.logged_folder.is_dir() for run in again.folder.runs())
 
 
 def held(content: Any, place: str) -> bool:
@@ -52,16 +48,13 @@ def held(content: Any, place: str) -> bool:
     name = first.removesuffix("[]")
     if not isinstance(content, dict) or name not in content:
         return False
-    inner = content[name]
-    if first != name:
-        assert isinstance(inner, list) and inner, place
-        return all(held(element, rest) for element in inner)
-    return not rest or held(inner, rest)
+    inner = content[name] if first != name else [content[name]]
+    return bool(inner) and (not rest or all(held(each, rest) for each in inner))
 
 
 @pytest.mark.slow
 def test_every_block_for_agents_runs_and_returns_what_it_says(cli, folder: Path) -> None:
-    page = FOR_AGENTS.read_text(encoding="utf-8")
+    page = (STUDIES / "AGENTS.md").read_text(encoding="utf-8")
     shutil.copy(STUDIES / "runs.csv", folder)
     (_, file), (_, commands) = BLOCK.findall(page)
     (folder / "first.yaml").write_text(file)
@@ -72,8 +65,7 @@ def test_every_block_for_agents_runs_and_returns_what_it_says(cli, folder: Path)
         _, *words = shlex.split(line)
         said = cli(*words)
         assert said.code == 0, (line, said.err)
-        word = (words[1:] if words[0] == "study" else words)[0]
+        word = words[1] if words[0] == "study" else words[0]
         if "--json" in words and word in keys:
-            missing = [key for key in keys.pop(word) if not held(json.loads(said.out), key)]
-            assert not missing, line
+            assert not [key for key in keys.pop(word) if not held(json.loads(said.out), key)], line
     assert not keys

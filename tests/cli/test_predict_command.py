@@ -59,15 +59,11 @@ def test_a_language_model_says_how_probable_a_text_is(cli, finished) -> None:
         (said,) = json.loads(cli("predict", "tiny", asked, "--json", "--lab", finished.lab).out)["texts"]
         assert "".join(token["token"] for token in said["tokens"]) == asked[1:], "each but the first, once"
         total = sum(token["log_probability"] for token in said["tokens"])
+        loss = pytest.approx(-total / len(asked[1:]))
         assert said["log_probability"] == pytest.approx(total)
-        assert said["bits_per_byte"] == pytest.approx(-total / math.log(2) / len(asked[1:]))
-        assert (
-            math.log(said["perplexity"])
-            == pytest.approx(said["loss"])
-            == pytest.approx(-total / len(asked[1:]))
-        )
+        for found in (said["loss"], math.log(said["perplexity"]), said["bits_per_byte"] * math.log(2)):
+            assert found == loss
     table = cli("predict", "tiny", "the", "of it", "--lab", finished.lab).out.splitlines()
-    assert table[0].split() == ["loss", "perplexity", "bits", "per", "byte", "log", "probability", "text"]
     assert [line.split()[4:] for line in table[1:]] == [["the"], ["of", "it"]]
 
 
@@ -93,7 +89,5 @@ def test_each_token_that_can_be_predicted_is_predicted_once(
         for place in range(start, min(start + 8, len(ids))):
             window = ids[start : start + 8].astype(int)
             window[place - start] = run.special["mask"]
-            expected = (
-                run.logits(window.tolist())[place - start].double().log_softmax(dim=-1)[int(ids[place])]
-            )
-            assert said["tokens"][place]["log_probability"] == pytest.approx(float(expected))
+            expected = run.logits(window.tolist())[place - start].double().log_softmax(dim=-1)
+            assert said["tokens"][place]["log_probability"] == pytest.approx(float(expected[int(ids[place])]))

@@ -38,6 +38,7 @@ from workers_here import workers_here
 
 import sweeplab
 from sweeplab.cli import app, main
+from sweeplab.report.panels.base import PANELS, options_of, read_dashboard
 from sweeplab.study.file.reading import read_plain
 from sweeplab.study.file.schema import study_schema
 from sweeplab.study.options import PRUNERS, SAMPLERS
@@ -64,6 +65,8 @@ ROOT = get_command(app)
 PLAIN = {"name": "page", "data": {"corpus": "python-docs", "tokenizer": "char"}}
 PLACEHOLDER = re.compile(r"[A-Z]+\b|.*…")
 DIGEST, NUMBER = r"\b(?=[a-f]*\d)[0-9a-f]{12,}\b", r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
+# What is shown, and what may stand in its place.
+ANY = {DIGEST: DIGEST, NUMBER: NUMBER, "…": ".*"}
 
 
 @dataclass
@@ -107,33 +110,20 @@ def commands(lines: list[str]) -> Iterator[tuple[list[str], list[str]]]:
     yield from pending
 
 
-def difference(shown: list[str], printed: str) -> str:
-    """Return how what is shown differs from what is printed; "" if it does not."""
-    parts = []
+def check_shown(shown: list[str], printed: str) -> None:
+    """Check that what is shown is what was printed."""
+    expected = ""
     for line in shown:
         if line == "…":
-            parts.append(r"(?:.*\n)*?")
+            expected += r"(?:.*\n)*?"
             continue
-        pattern = ""
-        for piece in re.split(f"({DIGEST}|{NUMBER}|…)", " ".join(line.split())):
-            if piece == "…":
-                pattern += ".*"
-            elif re.fullmatch(DIGEST, piece):
-                pattern += DIGEST
-            elif re.fullmatch(NUMBER, piece):
-                pattern += NUMBER
-            else:
-                pattern += re.escape(piece)
-        parts.append(f"{pattern}\n")
+        for piece in re.split(f"({'|'.join(ANY)})", " ".join(line.split())):
+            expected += next((by for kind, by in ANY.items() if re.fullmatch(kind, piece)), re.escape(piece))
+        expected += r"\n"
+    if shown[-1] != "…":
+        expected += r"\s*\Z"
     lines = "".join(f"{' '.join(line.split())}\n" for line in printed.splitlines())
-    for end in range(len(parts), -1, -1):
-        if match := re.match("".join(parts[:end]), lines):
-            break
-    if end < len(parts):
-        return f"{shown[end]!r} is not printed after {shown[:end][-1:]}, but\n{printed}"
-    if lines[match.end() :].strip() and shown[-1] != "…":
-        return f"after {shown[-1]!r} more is printed:\n{lines[match.end() :]}"
-    return ""
+    assert re.match(expected, lines), f"{shown} is not what is printed:\n{printed}"
 
 
 @dataclass
@@ -145,35 +135,25 @@ class Shared:
     printed: str
 
 
-def write_studies(folder: Path) -> None:
-    """Copy the studies; small.yaml trains seconds instead of minutes."""
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Shared:
+    """Run README's first command in a folder with the studies; small.yaml trains seconds instead of minutes."""
+    folder = tmp_path_factory.mktemp("short")
     shutil.copytree(REPOSITORY / "studies", folder / "studies")
     text = (folder / "studies/small.yaml").read_text("utf-8")
     for before, after in SHORT.items():
         assert text.count(before) == 1, before
         text = text.replace(before, after)
     (folder / "studies/small.yaml").write_text(text, "utf-8")
-
-
-def said_here(folder: Path, words: list[str]) -> str:
-    """Run a sweeplab command in this process, its workers too, and return what it prints."""
-    out = io.StringIO()
-    with workers_here(), chdir(folder), redirect_stdout(out), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["sweeplab", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    assert not ended.value.code, f"{shlex.join(words)}: {ended.value.code}"
-    return out.getvalue()
-
-
-@pytest.fixture(scope="module")
-def short(tmp_path_factory: pytest.TempPathFactory) -> Shared:
-    """Run README's first command in a folder with the studies."""
-    folder = tmp_path_factory.mktemp("short")
-    write_studies(folder)
     blocks = (item for item in items((REPOSITORY / "README.md").read_text("utf-8")) if item.kind == "sh")
     first = next(words for words, _ in commands(next(blocks).lines) if words[0] == "sweeplab")[1:]
-    return Shared(folder, first, said_here(folder, first))
+    out = io.StringIO()
+    with workers_here(), chdir(folder), redirect_stdout(out), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["sweeplab", *first])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert not ended.value.code, out.getvalue()
+    return Shared(folder, first, out.getvalue())
 
 
 @dataclass
@@ -185,7 +165,7 @@ class Page:
     cli: Callable[..., Any]
     printed: str | None = None
     namespace: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
-    tables: list[Item] = field(default_factory=list)
+    table: list[str] = field(default_factory=list)
 
     def run(self) -> list[str]:
         faults = []
@@ -203,11 +183,15 @@ class Page:
     def _text(self, item: Item) -> None:
         if any(line.startswith("$ ") for line in item.lines):
             self._sh(item)
-        elif self.printed is None:
-            self._map(item)
-        else:
-            wrong = difference(["…", *item.lines], self.printed)
-            assert not wrong, wrong
+        elif self.printed is not None:
+            check_shown(["…", *item.lines], self.printed)
+        else:  # a map
+            folder = Path()
+            for name in map(Path, re.findall(r"[\w/]+\.(?:py|yaml)\b", "\n".join(item.lines))):
+                folder = folder if name.parent == Path() else name.parent
+                assert any((REPOSITORY / base / folder / name.name).exists() for base in ("", "sweeplab")), (
+                    name
+                )
 
     def _inline(self, item: Item) -> None:
         code = item.lines[0].removeprefix("time ")
@@ -224,19 +208,15 @@ class Page:
         text = "\n".join(item.lines)
         document = YAML(typ="safe").load(text)
         if "panels" in document:
-            from sweeplab.report.panels.base import read_dashboard
-
             (file := self.shared.folder / "dashboard.yaml").write_text(text, "utf-8")
             read_dashboard(file)
         elif "name" in document:
-            (file := self.shared.folder / "page.yaml").write_text(text, "utf-8")
-            self._runs(["study", "plan", "page.yaml"])
+            (self.shared.folder / "page.yaml").write_text(text, "utf-8")
+            self._runs(["plan", "page.yaml"])
         else:
             read_plain({**PLAIN, **document})
 
     def _python(self, item: Item) -> None:
-        from sweeplab.report.panels.base import PANELS
-
         known = {*PANELS}
         exec(compile("\n" * item.line + "\n".join(item.lines), str(self.path), "exec"), self.namespace)
         for name in {*PANELS} - known:
@@ -244,14 +224,7 @@ class Page:
             del PANELS[name]
 
     def _csv(self, item: Item) -> None:
-        self.tables.append(item)
-
-    def _map(self, item: Item) -> None:
-        folder = Path()
-        for name in re.findall(r"[\w/]+\.(?:py|yaml)\b", "\n".join(item.lines)):
-            folder = Path(name).parent if "/" in name else folder
-            path = folder / Path(name).name
-            assert (REPOSITORY / path).exists() or (REPOSITORY / "sweeplab" / path).exists(), name
+        self.table = item.lines
 
     def _command(self, words: list[str], shown: list[str]) -> None:
         while re.fullmatch(r"[A-Z_]+=.*", words[0]):
@@ -267,34 +240,30 @@ class Page:
 
     def _script(self, words: list[str]) -> None:
         """Check that the files and tests exist that a command of pytest or python names."""
-        places = ("", self.path.parent, "tests/benchmarks", "tests/faults", "tests/gpu")
-        for word in words[1:] if words[0] in ("python", "pytest") else words[:1]:
+        bases = ("", self.path.parent, "tests/benchmarks", "tests/faults", "tests/gpu")
+        for word in words:
             name, _, test = word.partition("::")
             if re.fullmatch(r"[\w/]+(\.py|/\w+)", name) and "NAME" not in name:
-                path = next(
-                    (REPOSITORY / base / name for base in places if (REPOSITORY / base / name).exists()), None
-                )
-                assert path, f"{name} does not exist"
-                assert not test or f" {test.partition('::')[0]}" in path.read_text("utf-8"), word
+                found = [REPOSITORY / base / name for base in bases if (REPOSITORY / base / name).exists()]
+                assert found, f"{name} does not exist"
+                assert not test or f" {test.partition('::')[0]}" in found[0].read_text("utf-8"), word
 
     def _sweeplab(self, words: list[str], shown: list[str]) -> None:
         kinds = {*words[:2]}
         if words == self.shared.first:
             self.printed = self.shared.printed
-        elif {*words} & CLUSTER or kinds & (TRAINS | SERVES):
+        elif not ({*words} & CLUSTER or kinds & (TRAINS | SERVES)):
+            self.printed = self._runs(words)
+        else:
+            assert not shown
             if "run" in kinds:
                 self._runs([*words, "--dry-run"])
-            assert not shown
-        else:
-            self.printed = self._runs(words)
         if shown:
-            wrong = difference(shown, self.printed or "")
-            assert not wrong, wrong
-        for table in self.tables:
+            check_shown(shown, self.printed or "")
+        if self.table:
             (file,) = (word for word in words if word.endswith(".csv"))
-            wrong = difference(table.lines, (self.shared.folder / file).read_text("utf-8"))
-            assert not wrong, wrong
-        self.tables = []
+            check_shown(self.table, (self.shared.folder / file).read_text("utf-8"))
+            self.table = []
 
     def _runs(self, words: list[str]) -> str:
         ended = self.cli(*words)
@@ -307,16 +276,16 @@ def check_parsed(words: list[str], whole: bool = False) -> None:
     context = ROOT.make_context("sweeplab", ["list"])
     command, rest = context.command, words[: words.index(">")] if ">" in words else words
     while hasattr(command, "commands") and rest and not re.match("-|…", rest[0]):
-        name, rest = rest[0], rest[1:]
+        name, *rest = rest
         command = command.get_command(context, name)
         assert command, f"there is no command {name}"
     if "…" in rest:
         return
     options = {name for option in command.params for name in option.opts} | {"--help"}
-    unknown = [word for word in rest if re.match("--?[a-z]", word) and word.partition("=")[0] not in options]
+    unknown = {word.partition("=")[0] for word in rest if re.match("--?[a-z]", word)} - options
     assert not unknown, f"{shlex.join(words)}: there is no {unknown}"
     if whole:
-        command.make_context("page", list(rest)).close()
+        command.make_context("page", [*rest]).close()
 
 
 @pytest.mark.slow
@@ -363,8 +332,6 @@ def test_every_key_is_read_in_the_shape_shown() -> None:
 
 
 def test_every_panel_and_option_is_documented_and_there_is_no_other() -> None:
-    from sweeplab.report.panels.base import PANELS, options_of
-
     headings = ("Panels of the runs", "Panels of the points", "Panels of a sweep's trials")
     shared, known = {"law", "delta", "metric", "log", "params"}, set()
     for name, _, options in (row for heading in headings for row in documented("dashboards", heading)):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli.conftest import STUDY, Finished, Said
+from cli.conftest import STUDY, Finished, Said, contents
 from hf.models import GPT2, run_of, small
 from law_tables import write_table
 from trained import run_in
@@ -57,8 +57,8 @@ REFUSED = [
     ("study stop tiny", "study tiny is not running: it has all of its 4 trials; sweeplab extend tiny"),
     ("study resume tiny --failed", "study tiny has no failed trial"),
     ("study extend tiny", "nothing to extend by; allowed: --trials-per-cell N, --time such as 2h"),
-    ("study extend tiny --time soon", "--time soon: "),
-    ("study extend tiny --trials-per-cell 0", "--trials-per-cell 0: "),
+    ("study extend tiny --time soon", "budget.time=soon: "),
+    ("study extend tiny --trials-per-cell 0", "budget.trials_per_cell=0: "),
     ("study enqueue tiny learning_rate=fast", 'learning_rate is "fast"; allowed: a number above 0'),
     ("stop tiny/0", "2 cells of study tiny have a trial 0; name one with --cell"),
     ("stop tiny/n_embd=9/0", "study tiny has no cell 'n_embd=9'; allowed: n_embd=8, n_embd=16"),
@@ -193,16 +193,6 @@ def place(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
     facts = {"values": far.values.as_dict(), "tokenizer": far.tokenizer.to_json()}
     write_checkpoint(place / "far", "model", far.model.weights, facts)
     return place
-
-
-def contents(place: Path) -> dict[Path, int]:
-    """Return every file with the time when it was written, but for locks and what SQLite has beside a database."""
-    passing = (".lock", ".db-shm", ".db-wal")
-    return {
-        file: file.stat().st_mtime_ns
-        for file in place.rglob("*")
-        if file.suffix not in passing and file.is_file()
-    }
 
 
 @pytest.mark.slow

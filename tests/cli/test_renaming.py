@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tracked import Tracked
 
 from sweeplab.doctor import examine
 from sweeplab.lab import moving
@@ -35,16 +36,14 @@ def assert_agrees(lab: Path, before: dict) -> None:
     with closing(sqlite3.connect(study.database)) as connection:
         names = {name for (name,) in connection.execute("SELECT study_name FROM studies")}
     assert names == {"other/n_embd=8", "other/n_embd=16"}
+    runs = Tracked(lab, "other").runs()
+    places = sorted((run.cell, run.trial) for run in runs)
+    assert places == sorted((f"n_embd={n}", i) for n in (8, 16) for i in (0, 1)), "each run once"
     client = connect(lab, tracking_uri(lab))
-    (experiment,) = [each for each in client.search_experiments() if each.name != "Default"]
-    runs = client.search_runs([experiment.experiment_id])
-    (parent,) = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    assert client.get_experiment_by_name("tiny") is None
+    parent = client.get_run(client.get_run(runs[0].run_id).data.tags["mlflow.parentRunId"])
     tags = (parent.data.tags[f"sweeplab.{name}"] for name in ("study", "key"))
-    assert {experiment.name, parent.info.run_name, *tags} == {"other"}
-    places = [
-        (run.data.tags["sweeplab.cell"], run.data.tags["sweeplab.trial"]) for run in runs if run is not parent
-    ]
-    assert sorted(places) == sorted((f"n_embd={n}", str(i)) for n in (8, 16) for i in (0, 1)), "each run once"
+    assert {parent.info.run_name, *tags} == {"other"}
     checks = [each for each in examine(lab, study) if each.name in ("storage", "runs", "agreement")]
     assert {each.verdict for each in checks} == {"ok"}, checks
 

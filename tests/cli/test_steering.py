@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -36,19 +35,19 @@ def wait_for(condition: Callable[[], object], seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never came"
-        threading.Event().wait(0.05)
+        time.sleep(0.05)
 
 
-def undo(cli, said: str) -> None:
+def json_of(cli, words: str) -> dict:
+    return json.loads(cli(*words.split(), "--json").out)
+
+
+def undo(cli, *commands: str) -> None:
     """Do what a command said takes it back."""
-    commands = [line.removeprefix("undo: ") for line in said.splitlines() if line.startswith("undo: ")]
     assert commands
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     for command in commands:
-        if command.startswith("sweeplab "):
-            assert cli(*shlex.split(command)[1:]).code == 0
-        else:
-            environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-            subprocess.run(command, shell=True, check=True, env=environment, capture_output=True)
+        subprocess.run(command, shell=True, check=True, env=environment, capture_output=True)
 
 
 @pytest.mark.usefixtures("workers_here")
@@ -75,28 +74,26 @@ def test_a_run_takes_the_values_of_its_file_and_resume_those_that_were_extended(
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
 def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab: Path) -> None:
-    said = cli("study", "extend", "tiny", "--trials-per-cell", "3", "--no-run")
-    assert "trials_per_cell 3 (was 2): 2 trials to go; sweeplab resume tiny runs it" in said.out
-    undo(cli, said.out)
-    assert json.loads(cli("study", "show", "tiny", "--json").out)["trials_per_cell"] == 2
-    asked = json.loads(cli("study", "enqueue", "tiny", "n_embd=16", "lr=5e-3", "--json").out)
+    extended = json_of(cli, "extend tiny --trials-per-cell 3 --no-run")
+    undo(cli, *extended["undo"])
+    assert json_of(cli, "show tiny")["trials_per_cell"] == 2
+    asked = json_of(cli, "enqueue tiny n_embd=16 lr=5e-3")
     assert asked["trials"] == [{"cell": "n_embd=16", "trial": 2}]
-    withdrawn = cli(*shlex.split(asked["undo"][0])[1:])
-    assert "trial 2 in cell n_embd=16 is withdrawn" in withdrawn.out
-    undo(cli, withdrawn.out)
-    written = (lab / "studies" / "tiny" / "study.yaml").read_bytes()
-    went_on = json.loads(cli("study", "resume", "tiny", "--json").out)
+    withdrawn = json.loads(cli(*shlex.split(asked["undo"][0])[1:], "--json").out)
+    assert json_of(cli, "show tiny")["state"] == "finished"
+    undo(cli, *withdrawn["undo"])
+    file = lab / "studies" / "tiny" / "study.yaml"
+    written = file.read_bytes()
+    went_on = json_of(cli, "resume tiny")
     assert (went_on["status"], went_on["runs"]) == ("complete", {"complete": 5})
-    assert (lab / "studies" / "tiny" / "study.yaml").read_bytes() == written, "what the user wrote is kept"
-    shown = json.loads(cli("study", "show", "tiny", "--trial", "3", "--cell", "n_embd=16", "--json").out)
+    assert file.read_bytes() == written, "what the user wrote is kept"
+    shown = json_of(cli, "show tiny --trial 3 --cell n_embd=16")
     origins = {each["name"]: (each["value"], each["from"]) for each in shown["hyperparameters"]}
     assert origins["learning_rate"] == (5e-3, "enqueued") and origins["n_embd"] == (16, "grid")
     (run,) = shown["runs"]
     assert (run["stop_reason"], run["state"]) == ("reached max_iters", "complete")
-    printed = cli("study", "show", "tiny", "--trial", "3").out
-    assert ["learning_rate", "0.005", "enqueued"] in [line.split() for line in printed.splitlines()]
-    assert "seed 0: complete: reached max_iters" in printed
-    assert "time: training" in printed
+    printed = [line.split() for line in cli("show", "tiny", "--trial", "3").out.splitlines()]
+    assert ["learning_rate", "0.005", "enqueued"] in printed
     log = cli("watch", "tiny", "--log").out
     assert "study: withdraw trial 2 in cell n_embd=16" in log and "study: ended: complete" in log
     assert log.count("(reached max_iters)") == 5
@@ -114,122 +111,119 @@ def has_workers(process: subprocess.Popen) -> bool:
 def long(folder: Path):
     """Return a study that runs in another process, and never ends by itself."""
     (folder / "long.yaml").write_text(LONG)
-    log = (folder / "said.txt").open("w")
-    process = subprocess.Popen([*PROGRAM, "study", "run", "long.yaml"], stderr=log, stdout=log)
     study = StudyFolder(folder / "lab", "long")
-    try:
-        wait_for(lambda: study.path.exists() and any(run.points() for run in study.runs()))
-        yield process, study
-    finally:
-        process.terminate()
-        process.wait(timeout=120)
-        log.close()
+    with (folder / "said.txt").open("w") as log:
+        process = subprocess.Popen([*PROGRAM, "run", "long.yaml"], stderr=log, stdout=log)
+        try:
+            wait_for(lambda: study.path.exists() and any(run.points() for run in study.runs()))
+            yield process, study
+        finally:
+            process.terminate()
+            process.wait(timeout=120)
 
 
 @pytest.mark.slow
 def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path) -> None:
     process, study = long
-    first = study.run("all", 0, 0)
-    assert "study long is running and not paused" in cli("study", "resume", "long").err
-    removed = cli("study", "rm", "long", "--yes").err
-    assert "study long is running; stop it first: sweeplab stop long" in removed
+    first, second, third = (study.run("all", trial, 0) for trial in range(3))
+    for words, why in (("resume long", "running and not paused"), ("rm long --yes", "sweeplab stop long")):
+        assert why in cli(*words.split()).err
 
-    assert cli("study", "pause", "long").code == 0
+    assert cli("pause", "long").code == 0
     wait_for(lambda: not has_workers(process))
     rested = len(first.points())
-    assert "study long is paused" in cli("study", "pause", "long").err
-    assert list(first.path.glob("state-*")), "what to go on from is kept"
-    assert "undo: sweeplab pause long" in cli("study", "resume", "long").out
+    assert "is paused" in cli("pause", "long").err
+    assert [*first.path.glob("state-*")], "what to go on from is kept"
+    assert json_of(cli, "resume long")["undo"] == ["sweeplab pause long"]
     wait_for(lambda: len(first.points()) > rested)
 
-    assert (
-        "its workers follow this after their next evaluation"
-        in cli("study", "extend", "long", "--trials-per-cell", "2", "--no-run").out
-    )
-    wait_for(lambda: study.run("all", 1, 0).points())
-    assert cli("study", "enqueue", "long", "learning_rate=5e-4").code == 0
-    wait_for(lambda: study.run("all", 2, 0).points())
-    assert study.run("all", 2, 0).read_start().sampled == {"learning_rate": 5e-4}
+    assert cli("extend", "long", "--trials-per-cell", "2", "--no-run").code == 0
+    wait_for(second.points)
+    assert cli("enqueue", "long", "learning_rate=5e-4").code == 0
+    wait_for(third.points)
+    assert third.read_start().sampled == {"learning_rate": 5e-4}
     assert cli("stop", "long/2").code == 0
-    wait_for(lambda: study.run("all", 2, 0).read_end())
-    assert study.run("all", 2, 0).read_end().state == "stopped"
+    wait_for(third.read_end)
+    assert third.read_end().state == "stopped"
 
-    watched = play(
-        ["study", "watch", "long"],
-        folder,
-        signals=[(lambda screen: "#0 " in screen.text and "1000000" in screen.text, signal.SIGINT)],
-    )
+    is_shown = [(lambda screen: "#0 " in screen.text and "1000000" in screen.text, signal.SIGINT)]
+    watched = play(["watch", "long"], folder, signals=is_shown)
     assert watched.code == 0 and "long continues; sweeplab stop long stops it" in watched.screen.text
     assert process.poll() is None
 
+    pipe = subprocess.PIPE
     followers = [
-        subprocess.Popen(
-            [*PROGRAM, "study", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for words in (["watch", "long"], ["watch", "long", "--log"])
+        subprocess.Popen([*PROGRAM, "watch", "long", *words], stdout=pipe, stderr=pipe, text=True)
+        for words in ([], ["--log"])
     ]
     assert "long: 1 of 2 trials" in followers[0].stderr.readline()
-    assert cli("study", "stop", "long").code == 0
+    assert cli("stop", "long").code == 0
     assert process.wait(timeout=300) == 130
     watched, logged = (follower.communicate(timeout=300)[0] for follower in followers)
     assert [follower.returncode for follower in followers] == [130, 0]
-    assert "long   interrupted: " in watched
     assert "study: stop\n" in logged and "study: ended: interrupted" in logged
-    assert "trial: all trial 2 stopped, val_loss" in logged and "(asked to stop, at iteration" in logged
-    said = (folder / "said.txt").read_text()
-    assert "long   interrupted: " in said
+    assert "trial: all trial 2 stopped, val_loss" in logged
+    for said in (watched, (folder / "said.txt").read_text()):
+        assert "long   interrupted: " in said
     assert "next   sweeplab resume long\n" in said, "with the options of `run` it would undo the extension"
     assert Commands.open(study).state.status == "interrupted"
-    assert "study long is not running: 1 trial done; sweeplab resume long" in cli("study", "stop", "long").err
+    assert cli("stop", "long").code == 2
 
 
 @pytest.mark.slow
 def test_a_detached_study_outlives_who_started_it_and_is_stopped(cli, folder: Path) -> None:
+    def detached() -> subprocess.CompletedProcess[str]:
+        """Run in a session that ends with the command, as that of a terminal does that is closed."""
+        command = [sys.executable, "-m", "sweeplab", "run", "long.yaml", "--detach"]
+        return subprocess.run(command, capture_output=True, text=True, start_new_session=True)
+
     (folder / "long.yaml").write_text(LONG)
-    command = [sys.executable, "-m", "sweeplab", "study", "run", "long.yaml", "--detach"]
-    # Its own session ends with it, as that of a terminal does that is closed.
-    started = subprocess.run(command, cwd=folder, capture_output=True, text=True, start_new_session=True)
+    started = detached()
     assert started.returncode == 0, started.stderr
     study = StudyFolder(folder / "lab", "long")
     process = psutil.Process(int(started.stdout.partition("process ")[2].partition(",")[0]))
     try:
-        assert started.stdout.splitlines()[1:] == [
-            f"{what}: sweeplab {what} long" for what in ("watch", "stop")
-        ]
         assert os.getsid(process.pid) == process.pid and study.is_run
-        twice = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        twice = detached()
         assert (twice.returncode, twice.stderr.count("\n")) == (2, 1) and "is running" in twice.stderr
         wait_for(lambda: any(run.points() for run in study.runs()))
-        assert cli("study", "stop", "long").code == 0
+        assert cli("stop", "long").code == 0
         wait_for(lambda: not study.is_run)
         assert all([*run.path.glob("state-*.safetensors")] for run in study.runs())
     finally:
         if process.is_running():
             process.kill()
     (folder / "long.yaml").write_text(LONG.replace("batch_size: 4", "batch_size: none"))
-    wrong = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    wrong = detached()
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1) and "batch_size" in wrong.stderr
+
+
+FRAGILE = """\
+from pathlib import Path
+from sweeplab.plugins import metric
+
+@metric("fragile")
+def fragile(val_loss, iteration, values):
+    return val_loss / (not Path(__file__).with_name("bad").exists())
+"""
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forgets_plugins", "workers_here")
 def test_failed_trials_are_trained_again_and_the_study_goes_on(cli, folder: Path) -> None:
-    parts = "from pathlib import Path\nfrom sweeplab.plugins import metric\n@metric('fragile')\n"
-    parts += "def fragile(val_loss, iteration, values):\n"
-    parts += "    return val_loss / (not Path(__file__).with_name('bad').exists())\n"
-    (folder / "parts.py").write_text(parts)
+    (folder / "parts.py").write_text(FRAGILE)
     text = LONG.replace("1000000", "20").replace("eval_interval: 50", "eval_interval: 10")
-    text += "plugins: [parts.py]\nobjective: {metric: fragile}\n"
-    (folder / "long.yaml").write_text(text)
+    (folder / "long.yaml").write_text(f"{text}plugins: [parts.py]\nobjective: {{metric: fragile}}\n")
     (folder / "bad").touch()
-    assert cli("study", "run", "long.yaml", "--allow-plugins").code == 1
+    assert cli("run", "long.yaml", "--allow-plugins").code == 1
     study = StudyFolder(folder / "lab", "long")
     failed = {run.trial: run.read_start().sampled for run in study.runs()}
     assert {run.read_end().ending.outcome for run in study.runs()} == {"failed"}
     (folder / "bad").unlink()
-    assert cli("study", "resume", "long", "--failed", "--allow-plugins").code == 0
-    again = [run.read_start() for run in study.runs() if run.trial not in failed]
-    assert {start.retries: start.sampled for start in again if start.retries is not None} == failed
-    assert {run.read_end().ending.outcome for run in study.runs() if run.trial not in failed} == {"complete"}
-    refused = cli("study", "resume", "long", "--failed", "--allow-plugins")
-    assert refused.code == 2 and "has no failed trial that is not already being retried" in refused.err
+    retry = ("resume", "long", "--failed", "--allow-plugins")
+    assert cli(*retry).code == 0
+    again = [run for run in study.runs() if run.trial not in failed]
+    starts = [run.read_start() for run in again]
+    assert {start.retries: start.sampled for start in starts if start.retries is not None} == failed
+    assert {run.read_end().ending.outcome for run in again} == {"complete"}
+    assert cli(*retry).code == 2, "none is left"

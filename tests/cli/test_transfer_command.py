@@ -23,17 +23,12 @@ engine: {workers: 1}
 """
 
 
-@pytest.fixture
-def file(folder: Path) -> Path:
-    path = folder / "tiny.yaml"
-    path.write_text(STUDY)
-    return path
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("workers_here")
-def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_on(cli, folder, file) -> None:
-    study, lab = load_study(file, lab=folder / "lab"), folder / "lab"
+def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_on(cli, folder: Path) -> None:
+    (folder / "tiny.yaml").write_text(STUDY)
+    lab = folder / "lab"
+    study = load_study(folder / "tiny.yaml", lab=lab)
     ran: list[str] = []
 
     def killed(other) -> str:
@@ -82,7 +77,7 @@ def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_o
         ("cells=[{}, {norm: rmsnorm}]", "cells that differ in more than sizes"),
     ],
 )
-@pytest.mark.usefixtures("file")
-def test_what_cannot_be_transferred_is_said_in_a_line(cli, change: str, message: str) -> None:
+def test_what_cannot_be_transferred_is_said_in_a_line(cli, folder: Path, change: str, message: str) -> None:
+    (folder / "tiny.yaml").write_text(STUDY)
     said = cli("study", "transfer", "tiny.yaml", "-o", change, "--quiet")
     assert said.code == 2 and message in said.err and said.err.count("\n") == 1

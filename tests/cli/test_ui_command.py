@@ -8,7 +8,6 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -17,8 +16,8 @@ from chromium import chromium_page
 from terminal import PROGRAM, heeds_hangups
 
 
-def start(*arguments: str | Path, prefix: Sequence[str] = (), verb: str = "ui") -> subprocess.Popen[str]:
-    command = [*prefix, *PROGRAM, verb, *map(str, arguments)]
+def start(*arguments: str | Path, verb: str = "ui") -> subprocess.Popen[str]:
+    command = [*PROGRAM, verb, *map(str, arguments)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, preexec_fn=heeds_hangups)
 
@@ -141,8 +140,7 @@ def test_a_tracking_server_that_is_down(cli, finished, monkeypatch: pytest.Monke
         closed.bind(("127.0.0.1", 0))
         uri = f"http://127.0.0.1:{closed.getsockname()[1]}"
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-        for name in (["tiny"], []):
+        for name in ("tiny",), ():
             said = cli("ui", *name, "--lab", finished.lab, "--no-open")
             assert (said.code, said.out) == (2, "")
-            err = said.err if name else said.err.removeprefix("tiny (the latest study)\n")
-            assert err.startswith(f"error: {uri}: no answer (Connection refused); start it, or ")
+            assert f"error: {uri}: no answer (Connection refused); start it" in said.err
