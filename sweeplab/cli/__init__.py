@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from sweeplab.cli import data, models, report
-from sweeplab.cli.doctor import doctor
+from sweeplab.cli.lab import backup_storage, doctor, start_storage, stop_storage
 from sweeplab.cli.laws.fit import fit
 from sweeplab.cli.laws.next import next_runs
 from sweeplab.cli.laws.predicting import predict as predict_size
@@ -23,7 +23,6 @@ from sweeplab.cli.laws.predicting import verify
 from sweeplab.cli.mcp import mcp
 from sweeplab.cli.options import AsJson
 from sweeplab.cli.printing import FULL, open_streams, outlive_readers, print_answer
-from sweeplab.cli.storage import backup_storage, start_storage, stop_storage
 from sweeplab.cli.study import manage, run, show
 from sweeplab.cli.study.plan import plan
 from sweeplab.errors import (

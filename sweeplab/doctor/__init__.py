@@ -181,10 +181,7 @@ def _run_folder_checks(study: OpenedStudy) -> Iterator[Check]:
     runs = study.folder.path / "runs"
     yield from _checks(study, check, findings, lambda at: f"{at.path.relative_to(runs)}{at.more}")
     if not findings:
-        n_unfinished = sum(trial.state.name == "RUNNING" for trial in study.trials.values())
-        doing = "running" if study.is_running else "waiting to be continued"
-        rest = f", of which {doing}: {n_unfinished}" if n_unfinished > 0 else ""
-        yield check("ok", f"whole: {len(study.runs)}{rest}")
+        yield check("ok", f"whole: {len(study.runs)}")
 
 
 def _agreement_checks(study: OpenedStudy) -> Iterator[Check]:

@@ -54,19 +54,14 @@ class Repaired:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as plain data for JSON."""
-
-        def plain(finding: RunFault | None, what: str) -> dict[str, Any]:
-            if finding is None:
-                return {"what": what}
-            names = dict(zip(("cell", "trial", "seed"), finding.place, strict=True))
-            return {"fault": finding.kind, **names, "said": finding.details, "what": what}
-
         trained = [{"cell": cell, "trial": number} for cell, number in self.to_train]
-        return {
-            "done": [plain(*each) for each in self.done],
-            "left": [plain(*each) for each in self.left],
-            "to_train": trained,
-        }
+        report: dict[str, Any] = {"to_train": trained}
+        for name, entries in (("done", [*self.done]), ("left", self.left)):
+            report[name] = [
+                {"fault": fault and fault.kind, "place": fault and fault.place, "what": what}
+                for fault, what in entries
+            ]
+        return report
 
 
 def repair_study(folder: StudyFolder, dry_run: bool = False, allow_plugins: bool = False) -> Repaired:

@@ -23,7 +23,7 @@ from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.files import make_folder, read_bytes, write_whole
 from sweeplab.formatting import duration
 from sweeplab.records.folders import StudyFolder, TrackedStudy
-from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState
+from sweeplab.records.runs import RunEnd, RunFolder, RunState
 from sweeplab.tracking.connection import is_of_lab, point_files_here, reaching
 from sweeplab.tracking.experiment import KEY, NOTE, STUDY, TAG_CHARACTERS, Experiment, quoted
 from sweeplab.tracking.tracker import (
@@ -138,7 +138,8 @@ class MLflowTracker(Mirror):
 
     def close(self, summary: StudySummary) -> None:
         """Write state and best values to the parent run; a study that can be continued is SCHEDULED in MLflow."""
-        parent = self._opened
+        parent = self._parent
+        assert parent
         run_id = parent.info.run_id
         state, counts = summary["state"], summary.get("counts", {})
         best, best_key = summary.get("best_value"), summary.get("best_run")
@@ -232,7 +233,8 @@ class MLflowTracker(Mirror):
                 f"{self._place} did not answer; next try within {duration(QUIET_SECONDS)}"
             )
         # The marker belongs to the present end: a run that is promoted gets another end later.
-        marker = self._marker(folder, self._opened.info.run_id)
+        assert self._parent
+        marker = self._marker(folder, self._parent.info.run_id)
         end = RunFolder(folder).read_end()  # before the points: if there is an end, all points are written
         with self._reaching(folder):
             shipping = self._shipping.get(folder) or self._start(folder)
@@ -281,10 +283,6 @@ class MLflowTracker(Mirror):
         digest = hashlib.sha256(content).hexdigest()[:16]
         return f"{self._mark_place} {parent} {digest}"
 
-    @property
-    def _mark(self) -> str:
-        return f"{self._mark_place} {self._opened.info.run_id}"
-
     def run_ids(self) -> set[str]:
         """Return the ids of all runs that MLflow has of the study."""
         with self._reaching():
@@ -296,62 +294,47 @@ class MLflowTracker(Mirror):
         folder = RunFolder(path)
         if not folder.has_started:
             return None
-        start = folder.read_start()
+        assert self._parent, "a study is opened before anything is shipped"
+        start, parent = folder.read_start(), self._parent.info.run_id
         measures, params = RunMeasures(folder, start), _texts(start.values.applicable())
         params |= {name: text for name, text in rounded(start).items() if name in params}
-        run = self._find(folder, start)
-        was_waiting = run is not None and run.info.status != "RUNNING"
-        if run:
-            # MLflow refuses to change params, and an older version may have written them otherwise.
-            params = {name: text for name, text in params.items() if name not in run.data.params}
-        else:
-            tags, name = self._run_tags(start, self._opened), run_name(start)
-            run = self._client.create_run(self._experiment.find(), measures.started_ms, tags, name)
-        write_whole(folder.tracked_file, f"{self._mark} {run.info.run_id}".encode())
+        run, mark = None, f"{self._mark_place} {parent}"
+        run_id = self._unended.get(start.key)
+        if folder.tracked.rpartition(" ")[0] == mark:
+            run_id = folder.tracked_id
+        if run_id:
+            run = self._client.get_run(run_id)
+        if run is None or run.info.lifecycle_stage != "active":  # deleted there by hand
+            tags = self._tags | {
+                "mlflow.parentRunId": parent,
+                KEY: f"{self._study}/{start.key}",
+                STUDY: self._study,
+                "sweeplab.cell": start.cell,
+                "sweeplab.trial": str(start.trial),
+                "sweeplab.seed": str(start.seed),
+                "sweeplab.state": "running",
+                "sweeplab.searched": json.dumps(start.sampled)[:TAG_CHARACTERS],  # to the last digit
+            }
+            run = self._client.create_run(self._experiment.find(), measures.started_ms, tags, run_name(start))
+        # MLflow refuses to change params, and an older version may have written them otherwise.
+        params = {name: text for name, text in params.items() if name not in run.data.params}
+        write_whole(folder.tracked_file, f"{mark} {run.info.run_id}".encode())
         self._ids[start.key] = run.info.run_id
+        was_waiting = run.info.status != "RUNNING"
         shipping = _Shipping(run.info, measures, was_waiting, params, measures.facts())
         self._shipping[path] = shipping
         return shipping
 
-    def _find(self, folder: RunFolder, start: RunStart) -> Run | None:
-        """Find a run that MLflow has already, unless it was deleted there."""
-        run_id = self._unended.get(start.key)
-        if folder.tracked.rpartition(" ")[0] == self._mark:
-            run_id = folder.tracked_id
-        runs: Iterator[Run] = iter(())
-        if run_id:
-            runs = iter([self._client.get_run(run_id)])
-        elif folder.tracked or folder.shipped_file.exists():
-            # Sent to another place since, or by a version that did not keep the id.
-            runs = self._of_place(start.cell, start.trial, start.seed)
-        return next((run for run in runs if run.info.lifecycle_stage == "active"), None)
-
-    def _of_place(self, cell: str, trial: int, seed: int) -> Iterator[Run]:
-        """Yield the runs that MLflow has of a place: not by its key, which has the name that the study had then."""
-        tags = {"cell": cell, "trial": str(trial), "seed": str(seed)}
-        yield from self._experiment.runs(
-            " and ".join(f"tags.`sweeplab.{name}` = {quoted(text)}" for name, text in tags.items())
-        )
-
     def delete(self, run: RunFolder) -> None:
         """Move a run that will be trained again to MLflow's deleted ones."""
+        # Not by its key, which has the name that the study had then.
+        tags = {"cell": run.cell, "trial": str(run.trial), "seed": str(run.seed)}
+        same = " and ".join(f"tags.`sweeplab.{name}` = {quoted(text)}" for name, text in tags.items())
         with self._reaching():
-            for old in [*self._of_place(run.cell, run.trial, run.seed)]:
+            for old in [*self._experiment.runs(same)]:
                 self._client.delete_run(old.info.run_id)
         for mark in (run.tracked_file, run.shipped_file):
             mark.unlink(missing_ok=True)
-
-    def _run_tags(self, start: RunStart, parent: Run) -> dict[str, str]:
-        return self._tags | {
-            "mlflow.parentRunId": parent.info.run_id,
-            "sweeplab.key": f"{self._study}/{start.key}",
-            "sweeplab.study": self._study,
-            "sweeplab.cell": start.cell,
-            "sweeplab.trial": str(start.trial),
-            "sweeplab.seed": str(start.seed),
-            "sweeplab.state": "running",
-            "sweeplab.searched": json.dumps(start.sampled)[:TAG_CHARACTERS],  # to the last digit
-        }
 
     def _finish(self, shipping: _Shipping, points: list[list[Measure]], end: RunEnd) -> None:
         run_id, measures, state = shipping.info.run_id, shipping.measures, end.state
@@ -359,8 +342,6 @@ class MLflowTracker(Mirror):
         reasons = {"stop_reason": end.stop_reason, "error": error.rpartition("\n")[2]}
         tags = {f"sweeplab.{name}": text[:ERROR_CHARACTERS] for name, text in reasons.items() if text}
         tags["sweeplab.state"] = str(state)
-        if end.grad_accum is not None:
-            tags["sweeplab.grad_accum"] = str(end.grad_accum)
         if error:
             self._experiment.log_text(run_id, error, "error.txt", shipping.info.artifact_uri)
         folders = {"checkpoint": measures.folder.checkpoint(), "logged": measures.folder.logged_folder}
@@ -381,12 +362,6 @@ class MLflowTracker(Mirror):
         return list(self._experiment.runs(condition))
 
     # ------------------------------------------------------------ calls to MLflow
-
-    @property
-    def _opened(self) -> Run:
-        if self._parent is None:
-            raise RuntimeError("a study has to be opened before anything is shipped")
-        return self._parent
 
     @contextmanager
     def _reaching(self, folder: Path | None = None) -> Iterator[None]:

@@ -109,21 +109,6 @@ def test_a_nested_run(
         assert text(client, run.info.run_id, "error.txt", tmp_path) == "Traceback\nValueError: no"
 
 
-def test_a_run_under_way_is_not_shown_as_ended(
-    tracker: MLflowTracker, client: Any, run_folder: Callable[..., Path]
-) -> None:
-    parent = tracker.open({})
-    folder = run_folder()
-    tracker.ship(folder)
-    (run,) = nested(client, parent)
-    assert (run.info.status, run.info.end_time) == ("RUNNING", None)
-    assert run.data.metrics["n_params"] == 1234
-    assert client.list_artifacts(run.info.run_id) == []
-    assert not (folder / "shipped").exists()
-    tracker.close({"state": "interrupted"})
-    assert nested(client, parent)[0].info.status == client.get_run(parent).info.status == "SCHEDULED"
-
-
 def test_closing_writes_the_best(
     tracker: MLflowTracker, client: Any, run_folder: Callable[..., Path], tmp_path: Path
 ) -> None:
