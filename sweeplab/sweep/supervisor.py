@@ -259,8 +259,13 @@ class _Supervisor:
         self._failed_alike: list[str] = []  # error types of the last trials in a row that failed the same way
 
     def run(self, notices: Sequence[str]) -> StudyEnd:
-        """Show the user the `notices`, then run the study to its end."""
+        """Show the user the `notices`, then run the study to its end; one that is complete is left as it is."""
         self.commands.read()
+        # It came to its end before, and tracking has all of it: MLflow is slow to import.
+        is_done = (
+            self.commands.state.status == "complete" and not self._has_work() and len(self.trackers) == 1
+        )
+        is_done = is_done and self.tracker.is_complete(run.path for run in self.folder.runs())
         done_before = sum(counts.counted for counts in self.store.counts())
         ours = versions(self.plan.data.token_digest)
         here = (machine(), socket.gethostname(), os.getpid())
@@ -273,6 +278,9 @@ class _Supervisor:
             self.listen(events.Tick(), self.progress)  # something to read while tracking is opened
             for notice in notices:
                 self._take_in(events.StudyNotice(message=notice))
+            if is_done:
+                status = "complete"
+                return StudyEnd(self.folder, status, [])
             if self._has_work() and not self.interrupts():
                 self.engine.prepare(
                     range(len(self.plan.workers))

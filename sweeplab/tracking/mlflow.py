@@ -22,6 +22,7 @@ from filelock import FileLock
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.files import make_folder, read_bytes, write_whole
 from sweeplab.formatting import duration
+from sweeplab.processes import switched_off
 from sweeplab.records.folders import StudyFolder, TrackedStudy
 from sweeplab.records.runs import RunEnd, RunFolder, RunState
 from sweeplab.tracking.connection import is_of_lab, point_files_here, reaching
@@ -267,6 +268,12 @@ class MLflowTracker(Mirror):
             return bool(marker) and read_bytes(RunFolder(folder).shipped_file) == marker.encode()
         except FileNotFoundError:
             return False
+
+    def is_complete(self, folders: Iterable[Path]) -> bool:
+        """Return whether all of these runs have ended and were completely sent to this place, which still exists."""
+        if not self._experiment.may_exist or (switched_off() and not self._experiment.find()):
+            return False
+        return all(self.is_shipped(folder) for folder in folders)
 
     def _marker(self, folder: Path, parent: str) -> str:
         """Name a completely shipped run by the place, the parent run's id, and the digest of the end.
