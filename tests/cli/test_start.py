@@ -54,3 +54,23 @@ def test_the_first_line_comes_before_anything_slow_is_imported(finished: Finishe
         os.close(end)
     assert "typer" in imported and line.startswith("reading ")
     assert not imported & {"torch", "mlflow", "pandas", "sqlalchemy", "rich.console"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "slow"),
+    [
+        ("doctor tiny", {"torch", "sklearn"}),
+        ("report tiny --page sweep", {"torch", "mlflow", "sklearn"}),
+        ("watch tiny --log", {"torch", "mlflow", "optuna", "numpy", "pandas"}),
+        ("hyperparameters", {"torch", "optuna", "mlflow", "numpy", "pandas"}),
+    ],
+)
+def test_a_daily_command_imports_nothing_that_is_slow_and_not_needed(
+    finished: Finished, command: str, slow: set[str]
+) -> None:
+    words = [*command.split(), *(["--lab", str(finished.lab)] if "hyper" not in command else [])]
+    code = f"import sys; sys.argv = ['sweeplab', *{words!r}]\nfrom sweeplab.cli import main\ntry: main()\n"
+    code += f"finally: print(*sorted({slow!r} & {{*sys.modules}}), file=sys.stderr)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr.strip()) == (0, ""), run.stdout

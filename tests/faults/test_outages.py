@@ -4,13 +4,17 @@ import random
 import sqlite3
 import threading
 import time
+from collections import Counter
 
 import pytest
 from faults import kills
 from sqlalchemy.exc import OperationalError
+from tiny_study import expire_leases
 
 from sweeplab.errors import StorageUnavailable
 from sweeplab.study.options import Pruner
+from sweeplab.study.spec import Budget
+from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.trials.sharing import LEASE_SECONDS, Report
 
 pytestmark = pytest.mark.faults
@@ -90,3 +94,27 @@ def test_a_study_goes_on_after_its_database_was_locked_for_longer_than_a_lease(t
     lock.free()
     assert study.process.wait() == 0
     assert [*study.problems(expected)] == [], study.said.read_text()
+
+
+def test_a_worker_that_lost_its_database_for_good_has_saved_its_runs(
+    tiny, opened, dataset, briefly_busy, monkeypatch
+) -> None:
+    spec = tiny(budget=Budget(trials_per_cell=2))
+    folder, store = opened(spec)
+    locks: list[Locked] = []
+
+    def lose(event: object) -> None:
+        if type(event).__name__ == "RunEvaluated" and not locks:
+            locks.append(Locked(folder))
+
+    with pytest.raises(StorageUnavailable):
+        Loop(spec, store, dataset, folder, lose).run()
+    locks[0].free()
+    assert [run.read_end() for run in folder.runs()] == [None, None]
+    assert all(list(run.path.glob("state*")) for run in folder.runs())
+    _, again = opened(spec)
+    monkeypatch.setattr(again.leases, "owner", store.leases.owner)
+    expire_leases(store)
+    Loop(spec, again, dataset, folder).run()
+    assert Counter(trial.state.name for trial in again.trials(again.cells[0])) == {"COMPLETE": 2}
+    assert all(run.read_end().state == "complete" for run in folder.runs())

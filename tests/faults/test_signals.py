@@ -115,3 +115,13 @@ def test_a_worker_that_compiles_leaves_before_it_has_compiled(asked_by, tmp_path
     study.process.wait()
     assert not [*(tmp_path / "cache").glob("programs/*.so")]
     assert not any(run.read_end() for run in study.folder.runs())
+
+
+def test_a_signal_to_one_worker_replaces_it_and_loses_no_step(study):
+    study.start()
+    assert study.pass_time(lambda: study.n_points >= 8), study.said.read_text()
+    study.workers()[0].send_signal(signal.SIGHUP)
+    assert study.process.wait() == 0, study.said.read_text()
+    runs = list(study.folder.runs())
+    assert [run.read_end().state for run in runs] == ["complete"] * 4
+    assert lines(study.folder) == {run.path: len(run.points()) for run in runs}, "no point twice"

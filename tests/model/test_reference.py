@@ -137,3 +137,16 @@ def test_padding_changes_nothing(family: str, attention: str, positions: str) ->
         )
         total += loss(shape, weights, alone) * (alone.targets >= 0).sum()
     assert loss(shape, weights, batch) == pytest.approx(total / (batch.targets >= 0).sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize(("attention", "positions"), PAIRS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_later_token_changes_no_earlier_logits_of_a_decoder(
+    family: str, attention: str, positions: str
+) -> None:
+    shape = shape_of(family=family, attention=attention, positions=positions, norm_position="post")
+    weights, batch = weights_of(shape), batch_of(shape, padded=False)
+    before = logits(shape, weights, batch)
+    batch.inputs[:, 4] = (batch.inputs[:, 4] + 1) % shape.vocab_size
+    changed = (np.abs(logits(shape, weights, batch) - before) > 1e-9).any(axis=(0, 2))
+    assert changed.tolist() == ([True] * 7 if family == "encoder" else [False] * 4 + [True] * 3)

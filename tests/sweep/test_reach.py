@@ -1,10 +1,13 @@
 """A study file as foreign input: what it alone names is not read, not written, and not sent what is the user's."""
 
+import http.server
 import json
 import os
 import pickle
 import sqlite3
 import stat
+import threading
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +17,7 @@ import pytest
 import strangers
 
 from sweeplab import load_study, permissions
-from sweeplab.errors import BadInput, DamagedFile
+from sweeplab.errors import BadInput, DamagedFile, TrackingUnavailable
 from sweeplab.files import database_url, read_own
 from sweeplab.lab.events import Event, StudyNotice
 from sweeplab.lab.showing import show_study
@@ -25,6 +28,7 @@ from sweeplab.runs.models import models_of
 from sweeplab.sweep.planning import check_reach
 from sweeplab.sweep.trials.storage import TrialStorage
 from sweeplab.tracking.connection import check_location, tracking_uri
+from sweeplab.tracking.experiment import count_studies
 
 TEXT = "".join(f"Line {i} of what is written here, {i * i % 97}.\n" for i in range(400))
 STUDY = """\
@@ -369,3 +373,56 @@ def test_a_state_of_cma_es_is_unpickled_only_if_the_user_has_written_it(places, 
     asked(opened(database_url(file)))
     assert marker.exists()
     permissions._key.cache_clear()
+
+
+@dataclass
+class Heard:
+    """A server that hears who asks, and answers nobody."""
+
+    url: str
+    authorizations: list[str | None]
+
+
+@pytest.fixture
+def server() -> Iterator[Heard]:
+    heard: list[str | None] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            heard.append(self.headers.get("Authorization"))
+            self.send_error(404)
+
+        do_GET = do_POST  # noqa: N815 - the name is the library's
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield Heard(f"http://127.0.0.1:{running.server_port}", heard)
+        running.shutdown()
+
+
+def test_a_token_goes_where_the_user_says_and_nowhere_else(
+    places: Places, server: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (places.own / "text.txt").write_text(TEXT)
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "hidden")
+    track = f"track: {{uri: '{server.url}'}}\n"
+    said = f"track.uri names {server.url}, which you have not: it was not contacted; MLFLOW_TRACKING_TOKEN would be"
+    allowed = f"allowed: MLFLOW_TRACKING_URI={server.url}, or -o track.uri={server.url} for a run"
+    refused(places.study("text.txt", track), "foreign.yaml:8:14", said, allowed)
+    # A study of a lab from elsewhere has its address from its records.
+    with pytest.raises(BadInput, match="which you have not: it was not contacted"):
+        count_studies(places.lab, tracking_uri(places.lab, server.url))
+    assert server.authorizations == []
+    for named in ("environment", "command line"):
+        if named == "environment":
+            monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{server.url}/")
+        else:
+            monkeypatch.delenv("MLFLOW_TRACKING_URI")
+            places.study("text.txt", track, f"track.uri={server.url}")
+        with pytest.raises(TrackingUnavailable):
+            count_studies(places.lab, tracking_uri(places.lab, server.url))
+        assert set(server.authorizations) == {"Bearer hidden"}
+        server.authorizations.clear()

@@ -216,3 +216,24 @@ def test_what_cannot_be_is_said_in_one_line(run, cluster, tmp_path, monkeypatch)
         run("study", "run", "jobs.yaml", "--engine", "local", "-o", "budget.trials_per_cell=1")
     assert "are in an SQLite file" in refused()
     assert {*cluster.ask(*queue).split()} <= {*before}
+
+
+def test_a_detached_study_is_seen_and_stopped(run, cluster, tmp_path):
+    longer = ("-o", "max_iters=20000", "-o", "patience=null", "-o", "engine.workers=1")
+    said = run("study", "run", "jobs.yaml", "--detach", *longer)
+    assert "job " in said and "watch jobs" in said
+    folder = StudyFolder(tmp_path / "lab", "jobs")
+    wait(lambda: any(run.points() for run in folder.runs()))
+    (worker,) = json.loads(run("study", "show", "jobs", "--json"))["workers"]
+    assert worker["state"] == "running" and worker["node"] in cluster.nodes
+    assert f"running on {worker['node']}, {worker['process']}" in run("watch", "jobs", "--log")
+    assert f"1 running on {worker['node']}" in run("study", "show", "jobs")
+    run("study", "stop", "jobs")
+    wait(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)
+    assert all([*run.path.glob("state-*.safetensors")] for run in folder.runs())
+    by_page = "import sys, sweeplab.report.live as live; print(live.give(live.find_study(None, 'jobs'), 'resume', {}))"
+    resumed = subprocess.run([sys.executable, "-c", by_page], cwd=tmp_path, capture_output=True, text=True)
+    assert "jobs is run by job " in resumed.stdout, resumed.stderr
+    wait(lambda: any(each.state == "running" for each in folder.workers))
+    run("study", "stop", "jobs")
+    wait(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)

@@ -1,5 +1,6 @@
 """Claims, leases and endings: no trial is held twice or lost, whatever dies between two calls."""
 
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -358,3 +359,59 @@ def test_a_pruner_promotes_nothing_without_a_budget_that_is_left(budget, tiny, o
     store.finish(claim, "pruned", None, {"train_flops": 2.0})
     store.budget = Budget(**budget)
     assert not store.has_room() and store.claim() is None
+
+
+def test_what_is_not_finite_is_never_reported(tiny, opened) -> None:
+    _, store = opened(tiny())
+    claim = store.claim()
+    for iteration, value in enumerate([3.0, float("nan"), float("inf"), float("-inf")]):
+        store.report_many([Report(claim, iteration, value)])
+    store.finish(claim, "diverged", None, {})
+    assert store.trials(store.cells[0])[0].intermediate_values == {0: 3.0}
+    assert store.trials(store.cells[0])[0].value == 3.0
+
+
+def test_a_lease_that_is_renewed_is_still_held(tiny, opened) -> None:
+    _, store = opened(tiny())
+    claims = [store.claim(), store.claim()]
+    assert store.renew() == {claim.trial_id for claim in claims}
+    store.requeue([claims[0]])
+    assert store.renew() == {claims[1].trial_id}
+
+
+WORK = """
+numbers = []
+with renewing(store.renew):  # on a busy machine the others take longer to begin than a lease lasts
+    while claim := store.claim():
+        if not numbers:
+            print("ready", flush=True)
+            sys.stdin.readline()
+        if not store.report_many([Report(claim, 0, 4.0)]).lost:  # while it waited the others may have kept its lease
+            store.finish(claim, "complete", 3.0, {})
+            numbers.append(claim.number)
+print(json.dumps(numbers))
+"""
+
+
+@pytest.mark.slow
+def test_four_processes_share_sixty_trials_each_exactly_once(tiny, opened, dataset) -> None:
+    folder, _ = opened(tiny(budget=Budget(trials_per_cell=60)))
+    command = child(WORK, folder.storage_url, tiny, dataset, trials=60)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    workers = [subprocess.Popen(command, **pipes) for _ in range(4)]
+    for worker in workers:
+        assert worker.stdout.readline() == "ready\n"
+    for worker in workers:  # go on together, each with a trial: one alone is done before another has begun
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    shares = [json.loads(worker.communicate()[0]) for worker in workers]
+    assert sorted(number for share in shares for number in share) == list(range(60))
+    assert all(shares)
+
+
+def test_samples_that_break_a_constraint_are_drawn_again_and_never_count(tiny, opened) -> None:
+    _, store = opened(tiny(constraints=["learning_rate > 3e-3"]))
+    claims = [store.claim() for _ in range(4)]
+    assert all(claim.sampled["learning_rate"] > 3e-3 for claim in claims)
+    assert store.claim() is None
+    assert len(store.study(store.cells[0]).get_trials()) > 4
