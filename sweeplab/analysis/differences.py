@@ -192,7 +192,7 @@ def rankings(sweep: Sweep, at: str = "best") -> list[CellRanking]:
         return []
     means = losses.groupby(TRIAL, sort=False)["loss"].mean().reset_index()
     best = means.loc[means.groupby("cell", sort=False)["loss"].idxmin(), TRIAL]
-    kept, found = losses.merge(best, on=TRIAL), []
+    kept, results = losses.merge(best, on=TRIAL), []
     for task, runs in kept.groupby(tasks_of(kept), sort=False):
         ranked = []
         for cell, rows in runs.groupby("cell", sort=False):
@@ -210,8 +210,8 @@ def rankings(sweep: Sweep, at: str = "best") -> list[CellRanking]:
             names[other]: _between((names[base], names[other]), "", trials, compared, pairs[k], k)
             for k, other in enumerate(others)
         }
-        found.append(CellRanking(str(task), tuple(ranked), names[base], from_reference, compared.evidence))
-    return found
+        results.append(CellRanking(str(task), tuple(ranked), names[base], from_reference, compared.evidence))
+    return results
 
 
 @dataclass(frozen=True)

@@ -321,8 +321,8 @@ def select(runs: DataFrame, loss: str) -> Selection:
         parts = TRIAL
     best["point"] = best[parts].astype(str).agg("/".join, axis=1)
     # All trials of each point; those of the best, and those that repeat it, are its own.
-    own = best[[*same, "point"]].assign(is_own=True)
-    of_points = used.merge(best[[*POINT, "point"]], on=POINT).merge(own, on=[*same, "point"], how="left")
+    of_best = best[[*same, "point"]].assign(is_own=True)
+    of_points = used.merge(best[[*POINT, "point"]], on=POINT).merge(of_best, on=[*same, "point"], how="left")
     of_points["is_own"] = of_points["is_own"].eq(True)
     kept = of_points[of_points["is_own"]]
     dropped["not the best of its model and length"] += len(used) - len(kept)
@@ -358,9 +358,9 @@ def _levels(used: DataFrame, by: str) -> dict[str, tuple[float, float]]:
         luck = losses - expected
         known = np.isfinite(luck) & (np.abs(luck) <= MOST_LUCK)
         if np.any(np.abs(luck[known]) > 1e-9) and np.isfinite(luck[is_own]).all():  # there is a surrogate
-            own = expected[is_own].mean()
-            weights = 1 / (1 + ((expected[known] - own) / NEAR) ** 2)
-            level = own + float(weights @ luck[known] / weights.sum()) - losses[is_own].mean()
+            middle = expected[is_own].mean()
+            weights = 1 / (1 + ((expected[known] - middle) / NEAR) ** 2)
+            level = middle + float(weights @ luck[known] / weights.sum()) - losses[is_own].mean()
             levels[str(point)] = level, float(weights.sum() ** 2 / (weights @ weights))
     return levels
 

@@ -101,11 +101,11 @@ class Notices:
 
     def new(self) -> list[StudyNotice]:
         """Return what was said since the last call."""
-        said = []
+        notices = []
         for path in sorted(self._folder.glob("*.jsonl")):
             file = self._files.setdefault(path, GrowingFile(path))
-            said += [StudyNotice(**json.loads(line)) for line in file.new_lines().splitlines()]
-        return said
+            notices += [StudyNotice(**json.loads(line)) for line in file.new_lines().splitlines()]
+        return notices
 
 
 def write_notice(folder: StudyFolder, worker: str, notice: StudyNotice) -> None:

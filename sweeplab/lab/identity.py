@@ -67,8 +67,8 @@ def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription
     if not folder.has_started:
         return
     known, ours, was = folder.read(folder.canonical_file), spec.as_written(), folder.data
-    found = differences(_identity(ours), _identity(known))
-    changes = [f"{place} is {_said(a)} and was {_said(b)}" for place, a, b in found]
+    changed = differences(_identity(ours), _identity(known))
+    changes = [f"{place} is {_said(a)} and was {_said(b)}" for place, a, b in changed]
     has_other_text = (data.text_digest, data.token_digest) != (was.text_digest, was.token_digest)
     has_other_text = has_other_text and ours["data"] == known["data"]
     has_other_weights = data.init_digest != was.init_digest
@@ -79,7 +79,7 @@ def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription
     if changes:
         cure = "give this one a --name of its own"
         # With other files of these kinds that one cannot be continued either.
-        has_other_plugins = any(each.place.startswith("plugins") for each in found)
+        has_other_plugins = any(each.place.startswith("plugins") for each in changed)
         if not (has_other_text or has_other_weights or has_other_plugins):
             cure += f", or {folder.command('resume')} continues that one"
         raise BadInput(
