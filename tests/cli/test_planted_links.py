@@ -120,7 +120,7 @@ INTO_OWN_FOLDERS = {
 }  # fmt: skip
 # These read files of the system, of the package and of its libraries; the first, a page that it has just written.
 OF_NOBODY_ELSE = {
-    "report/writer.py", "doctor/machine.py", "lab/identity.py", "report/live.py", "plugins.py", "study/file/reading.py",
+    "report/writer.py", "doctor/machine.py", "lab/identity.py", "report/live.py", "plugins.py", "study/file/resolve.py",
     "tracking/environment.py", "train/devices.py", "train/private.py",
 }  # fmt: skip
 
@@ -132,6 +132,8 @@ def users(source: Path, names: set[str], modes: str) -> list[str]:
         if not isinstance(node, ast.Call):
             continue
         is_method = isinstance(node.func, ast.Attribute)
+        if ast.unparse(node.func) == "formatter.write_text":  # a line of a help page
+            continue
         called = node.func.attr if is_method else getattr(node.func, "id", "")
         at = 0 if is_method else 1
         given = [*node.args[at : at + 1], *(each.value for each in node.keywords if each.arg == "mode")]
