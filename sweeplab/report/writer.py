@@ -12,7 +12,7 @@ from pathlib import Path
 from pandas import DataFrame, concat
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.files import make_folder, write_whole
+from sweeplab.files import make_folder, read_bytes, write_whole
 from sweeplab.formatting import json_ready
 from sweeplab.lab.listing import study_state
 from sweeplab.lab.storage import count_trials
@@ -78,7 +78,7 @@ def inputs_of(studies: Sequence[StudyFolder], page: str, dashboard: Path | None,
         files = [*study.path.rglob("*.json*"), study.path / "study.yaml"]
         for file in sorted(files):
             if file.is_file() and study.report not in file.parents:
-                digest.update(repr((file.name, sha256(file.read_bytes()).digest())).encode())
+                digest.update(repr((file.name, sha256(read_bytes(file)).digest())).encode())
     return digest.hexdigest()
 
 
