@@ -60,7 +60,7 @@ def test_a_first_study_is_whole_and_within_its_flops(
     assert (spec.sampler.type, spec.budget.time) == ("joint", 300)
     check_reach(spec, folder / "lab")  # the command line has named the files
     planned = json.loads(cli("plan", "studies/mine.yaml", "--json").out)
-    assert len(planned["cells"]) == 3 and planned["outlook"]["seconds"] <= 300
+    assert len(planned["cells"]) == 3
     assert planned["train_flops"] <= 1.1 * FIRST_FLOPS
     assert all(cell["epochs"] is None and 100 <= cell["max_iters"] <= 5000 for cell in planned["cells"])
     assert cli("init", "mine", "--data", place).err.startswith("error: studies/mine.yaml: the file exists")
