@@ -65,7 +65,7 @@ def test_every_block_for_agents_runs_and_returns_what_it_says(cli, folder: Path)
         _, *words = shlex.split(line)
         said = cli(*words)
         assert said.code == 0, (line, said.err)
-        word = words[1] if words[0] == "study" else words[0]
+        word = words[1] if words[0] in ("study", "laws") else words[0]
         if "--json" in words and word in keys:
             assert not [key for key in keys.pop(word) if not held(json.loads(said.out), key)], line
     assert not keys

@@ -18,6 +18,5 @@ def test_two_studies_are_compared(cli, finished, lab: Path) -> None:
     assert page == lab / "reports" / "tiny+longer" / "compare.html"
     report = json.loads(page.with_suffix(".json").read_text())
     assert report["answers"][0].startswith("longer against tiny: ")
-    assert any("longer against tiny: " in answer for answer in report["answers"])
     trials = json.loads(re.search(r'<script[^>]*id="trials"[^>]*>(.*?)</script>', page.read_text(), re.S)[1])
     assert {each["study"] for each in trials} == {"tiny", "longer"}
