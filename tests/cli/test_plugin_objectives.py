@@ -140,7 +140,7 @@ def test_what_a_plugin_trained_is_shown_without_it_and_used_with_it_alone(cli, f
         assert ended.returncode == code, ended
         return ended.stdout + ended.stderr
 
-    short = ("-o", "epochs=null", "-o", "max_iters=4", "-o", "eval_interval=2")
+    short = ("-o", "max_iters=4", "-o", "eval_interval=2")
     said("run", "kinds.yaml", "--quiet", ALLOWED, *short)
     for remembered in Path(os.environ["XDG_STATE_HOME"]).glob("sweeplab/allowed/*"):
         if remembered.read_text().startswith("plugin\n"):
