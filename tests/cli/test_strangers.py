@@ -193,7 +193,7 @@ def test_no_command_contacts_an_address_that_only_a_file_names(
 @pytest.mark.parametrize(
     ("kind", "variable", "address", "command"),
     [
-        ("http", "MLFLOW_TRACKING_URI", "http://{}", "doctor tiny"),
+        ("http", "MLFLOW_TRACKING_URI", "http://{}/db", "doctor tiny"),
         ("storage", "SWEEPLAB_STORAGE", "postgresql://{}/db", "list"),
         ("ray", "RAY_ADDRESS", "{}", "doctor tiny"),
     ],
