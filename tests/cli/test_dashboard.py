@@ -226,7 +226,7 @@ def test_no_column_is_cut(width: int, finished, tmp_path: Path) -> None:
         screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         page._call("Emulation.setDeviceMetricsOverride", **screen)
         page.open(url)
-        page.wait_for("document.readyState == 'complete' && at('phase').textContent == 'complete'")
+        page.wait_for("document.readyState == 'complete' && at('phase').textContent == 'finished'")
         page.wait_for("document.querySelectorAll('#progress .scatterlayer .trace').length == 4")  # two a cell
         assert page.read("document.documentElement.scrollWidth") == width
         cells = "[...document.querySelectorAll('#trials td, #cells td')].map((each) => each.getBoundingClientRect())"

@@ -177,10 +177,9 @@ def test_legends_leave_three_quarters_and_nothing_is_cut(name: str, width: int, 
         assert cut_off(browser, "figures[0]", clip | {"height": clip["height"] - 60}), "it sees what is cut"
     else:
         assert pages[name].stat().st_size < 1e6
-    if width == NARROW:  # the legend is below the axis
-        figure = SIZE if name == "scaling" else FIGURE.format("Optimization history")
-        top = browser.read(f"{figure}.querySelector('.legend .bg').getBoundingClientRect().top")
-        assert top >= browser.read(f"{figure}.querySelector('.xtitle').getBoundingClientRect().bottom")
+    if width == NARROW and name == "scaling":  # the legend is below the axis
+        top = browser.read(f"{SIZE}.querySelector('.legend .bg').getBoundingClientRect().top")
+        assert top >= browser.read(f"{SIZE}.querySelector('.xtitle').getBoundingClientRect().bottom")
 
 
 def test_of_many_curves_the_best_is_bold_and_one_comes_forward_under_the_cursor(pages, browser: Page) -> None:
