@@ -56,3 +56,13 @@ def test_what_trains_outlives_who_reads(folder: Path) -> None:
     logged = shell("sweeplab watch tiny --log; sweeplab list").stdout
     assert "is dropped: Broken pipe" in logged and "4/4" in logged
     assert shell("sweeplab run tiny.yaml --name full >/dev/full 2>/dev/full").returncode == 0
+
+
+@pytest.mark.parametrize("command", ["list", "show tiny", "study run tiny.yaml", "report tiny", "init new"])
+def test_a_deleted_working_folder_is_named(command: str, folder: Path) -> None:
+    (folder / "gone").mkdir()
+    ended = shell(f"cd {folder}/gone && rmdir ../gone && sweeplab {command}")
+    assert ended.returncode == 1 and not ended.stdout
+    assert ended.stderr == (
+        "error: the folder in which this command was started no longer exists; start it in another\n"
+    )

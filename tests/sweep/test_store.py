@@ -415,3 +415,12 @@ def test_samples_that_break_a_constraint_are_drawn_again_and_never_count(tiny, o
     assert all(claim.sampled["learning_rate"] > 3e-3 for claim in claims)
     assert store.claim() is None
     assert len(store.study(store.cells[0]).get_trials()) > 4
+
+
+def test_an_interrupted_trial_is_taken_up_though_the_flops_are_planned(tiny, opened) -> None:
+    _, one = opened(tiny(budget=Budget(flops=1.0)))
+    claim = one.claim()
+    one.requeue([claim])
+    _, two = opened(tiny(budget=Budget(flops=1.0)))
+    assert two.claim().number == claim.number
+    assert two.claim() is None
