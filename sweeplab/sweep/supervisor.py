@@ -261,10 +261,9 @@ class _Supervisor:
     def run(self, notices: Sequence[str]) -> StudyEnd:
         """Show the user the `notices`, then run the study to its end; one that is complete is left as it is."""
         self.commands.read()
-        # It came to its end before, and tracking has all of it: MLflow is slow to import.
-        is_done = (
-            self.commands.state.status == "complete" and not self._has_work() and len(self.trackers) == 1
-        )
+        # It came to its end before, tracking has all of it, and nobody is to hear of it: MLflow is slow to import.
+        is_done = self.commands.state.status == "complete" and not self._has_work() and not self.spec.notify
+        is_done = is_done and len(self.trackers) == 1
         is_done = is_done and self.tracker.is_complete(run.path for run in self.folder.runs())
         done_before = sum(counts.counted for counts in self.store.counts())
         ours = versions(self.plan.data.token_digest)

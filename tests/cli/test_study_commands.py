@@ -46,7 +46,7 @@ def test_running_again_adds_nothing_and_a_larger_budget_the_rest(cli, finished, 
     assert json.loads(more.stdout)["runs"] == {"complete": 6}
     first, *ended = more.stderr.splitlines()
     assert first.startswith("tiny: 4 of 6 trials (4 before), 2 cells, 1 worker (")
-    expected = [[f"{5 + at}/6", f"{cell} trial 2", "complete"] for at, cell in enumerate(CELLS)]
+    expected = [[f"{5 + at}/6", f"{cell} trial 2", "complete"] for at, cell in enumerate(reversed(CELLS))]
     assert [line.split("  ")[:3] for line in ended] == expected
 
 

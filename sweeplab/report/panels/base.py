@@ -43,7 +43,8 @@ def one_of(*names: str, measures: bool = False) -> AfterValidator:
         few = ""
         if len(names) < _FEW:
             few = ", ".join(names)
-        raise Refusal("", few, nearest(text, names))
+        known = [*names, *METRICS] if measures else names
+        raise Refusal("", few, nearest(text, known))
 
     return AfterValidator(check)
 
