@@ -106,7 +106,7 @@ class Lines:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._said: float | None = None
-        self._state = StudyState.RUNNING
+        self._state, self._places = StudyState.RUNNING, ""
 
     def update(self, event: events.Event, progress: StudyProgress) -> None:
         """Print what an event changes."""
@@ -119,6 +119,10 @@ class Lines:
         if self._state != progress.state:
             self._state = progress.state
             self._say(f"{name}: {progress.state}")
+        places = places_in_words(progress.places)
+        if places not in ("", self._places):
+            self._say(places)
+        self._places = places
         if isinstance(event, events.TrialEnded):
             self._say(ended_in_words(event, progress))
         elif isinstance(event, events.StudyNotice):
