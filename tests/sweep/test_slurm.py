@@ -226,7 +226,6 @@ def test_a_detached_study_is_seen_and_stopped(run, cluster, tmp_path):
     wait(lambda: any(run.points() for run in folder.runs()))
     (worker,) = json.loads(run("study", "show", "jobs", "--json"))["workers"]
     assert worker["state"] == "running" and worker["node"] in cluster.nodes
-    assert f"running on {worker['node']}, {worker['process']}" in run("watch", "jobs", "--log")
     assert f"1 running on {worker['node']}" in run("study", "show", "jobs")
     run("study", "stop", "jobs")
     wait(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)

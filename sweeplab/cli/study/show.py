@@ -105,6 +105,8 @@ def show(
         say(str(first))
         if study["job"]:
             say(study["job"])
+        if places := showing.places_in_words(study["workers"]):
+            say(places)
         say()
         print_study(study)
 
