@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.errors import BadInput, TrackingUnavailable
+from sweeplab.errors import BadInput, DamagedFile, TrackingUnavailable
 from sweeplab.formatting import yaml_text
 from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd, TrialEnded
 from sweeplab.lab.identity import check_same_study
@@ -246,7 +246,7 @@ class Study(Results):
         `on_end` gets the folder and the status once all trials have ended, before the report is written.
 
         Raises:
-            BadInput: the study cannot start.
+            BadInput: the study cannot start, or one of its records is damaged.
         """
         from sweeplab.study.algorithms import with_algorithms
         from sweeplab.sweep.supervisor import run_study  # SQLAlchemy with it: slow to import
@@ -272,6 +272,8 @@ class Study(Results):
         if not interrupts() and any(ending.folder.runs()):
             try:
                 report = write_report(ending.folder.main_page, self.lab, [ending.folder.name])
+            except DamagedFile:  # a record of the study itself, which every command needs
+                raise
             except (BadInput, OSError) as error:
                 errors.append(f"no report: {error}")
         if errors and status == "complete":

@@ -77,8 +77,13 @@ def inputs_of(studies: Sequence[StudyFolder], page: str, dashboard: Path | None,
         digest.update(repr((study.path.absolute(), study_state(study), count_trials(study))).encode())
         files = [*study.path.rglob("*.json*"), study.path / "study.yaml"]
         for file in sorted(files):
-            if file.is_file() and study.report not in file.parents:
-                digest.update(repr((file.name, sha256(read_bytes(file)).digest())).encode())
+            if not file.is_file() or study.report in file.parents:
+                continue
+            try:
+                content = read_bytes(file)
+            except OSError as error:
+                raise study.damaged(file, error) from error
+            digest.update(repr((file.name, sha256(content).digest())).encode())
     return digest.hexdigest()
 
 

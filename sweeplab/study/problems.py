@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import Problem, conflict, nearest
-from sweeplab.formatting import several_named, without_passwords
+from sweeplab.formatting import several, several_named, without_passwords
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -44,7 +44,7 @@ ALLOWED = {
     "list_type": "a list",
     "tuple_type": "a list",
     "too_short": "a list of one or more",
-    "too_long": "a list of at most {max_length:,}",
+    "too_long": "at most {max_length:,}",
     "model_type": "a mapping",
     "dict_type": "a mapping",
 }
@@ -184,6 +184,8 @@ class Problems:
             context, kind, value = detail.get("ctx", {}), detail["type"], detail["input"]
             refusal = context.get("error")
             what = f"{dotted(path)} is {shown(value)}"
+            if kind == "too_long":
+                what = f"{dotted(path)} has {several(context['actual_length'], 'entry')}"
             if kind == "missing":
                 self.add(path[:-1], f"{dotted(path)} is missing")
             elif isinstance(refusal, Refusal) and refusal.known:

@@ -127,11 +127,26 @@ def test_active_parameters_leave_out_idle_experts() -> None:
 VARIANTS = (
     {},
     {"positions": "alibi"},
-    {"n_kv_head": 1, "head_dim": 6},  # norms of queries are small products, which torch counts
+    {"n_kv_head": 1, "qk_norm": True, "head_dim": 6},
     {"activation": "swiglu", "d_ff": 10, "parallel_block": True},
     {"n_expert": 3, "n_expert_active": 2, "activation": "geglu"},
     {"norm_position": "post", "attention_window": 20},
 )
+
+
+def norms_of_heads(shape: ModelShape) -> int:
+    """Return the FLOPs of the norms of queries and keys, two products of nD by n heads: no part of a model's FLOPs."""
+    if not shape.qk_norm:
+        return 0
+
+    def of_token(heads: int) -> int:
+        return 2 * 2 * heads * heads * shape.head_dim
+
+    flops = LENGTH * of_token(shape.n_head + shape.n_kv_head)
+    if shape.family == "encoder_decoder":
+        flops += SOURCE * of_token(shape.n_head + shape.n_kv_head)
+        flops += LENGTH * of_token(shape.n_head) + SOURCE * of_token(shape.n_kv_head)
+    return flops
 
 
 @pytest.mark.slow
@@ -144,8 +159,9 @@ def test_flops_of_every_kind_of_attention_are_what_torch_counts(family: str, att
         changed = {**variant, "parallel_block": parallel, "positions": positions, "bias": False}
         shape = shape_of(family=family, attention=attention, **changed)
         forward, both = counted(shape, batch_of(shape, 2)._replace(lengths=None, source_lengths=None), 2)
-        assert forward == 2 * 2 * forward_flops(shape, LENGTH, SOURCE), shape
-        assert both == 3 * forward, shape
+        flops, norms = forward_flops(shape, LENGTH, SOURCE), norms_of_heads(shape)
+        assert forward == 2 * 2 * (flops + norms), shape
+        assert both == 2 * 2 * (3 * flops + 2 * norms), shape
 
 
 def counted(shape: ModelShape, batch: Batch, n_runs: int) -> tuple[int, int]:

@@ -28,8 +28,8 @@ LARGE = {
     "long": SEARCH + f"constraints: ['{' + '.join(['n_embd'] * 20000)} > 1']\n",
 }
 REFUSED = {
-    "constraints": "allowed: a list of at most 100",
-    "cells": "allowed: a list of at most 1,000",
+    "constraints": "constraints has 5,000 entries; allowed: at most 100",
+    "cells": "cells has 5,000 entries; allowed: at most 1,000",
     "grid": "the grid has 3,000 cells; allowed: at most 1,000",
     "nested": "an expression of 6,010 characters is too long",
     "long": "an expression of 180,001 characters is too long",
