@@ -268,8 +268,6 @@ class Hyperparameters(ModelHyperparameters):
         low=0.0, below=1.0, automatic=True)
     residual_dropout: float = row("model", 0.2, "Share of each sub-layer's output dropped in training; auto: dropout",
         low=0.0, below=1.0, automatic=True)
-    stochastic_depth: float = row("model", 0.0, "Probability that the last block's sub-layers are skipped for a sequence in training; it rises linearly with depth",
-        low=0.0, below=1.0)
     label_smoothing: float = row("model", 0.0, "Label smoothing: share of a target's probability spread over all tokens, in training only", low=0.0, below=1.0)
     router_balance: float = row("model", 0.01, "Weight of the load-balancing loss of the routers", low=0.0)
     router_z: float = row("model", 0.001, "Weight of the z-loss, which keeps the routers' logits small", low=0.0)
@@ -278,8 +276,6 @@ class Hyperparameters(ModelHyperparameters):
     batch_size: int = row("training", 48, "Sequences per training step", unit="sequences", low=1, high=2**16, shape=True, suggested=(16, 32, 48, 64))
     grad_accum: int = row("training", 1, "Gradient accumulation: number of equal parts of a batch; must divide batch_size. Experts are balanced within each part",
         low=1, high=2**16, shape=True)
-    batch_warmup_iters: int = row("training", 0, "Steps over which the sequences used of each batch grow to batch_size, through its divisors",
-        unit="iterations", low=0)
     max_iters: int = row("training", 300, "Training steps of a run", unit="iterations", low=1, high=10**9)
     epochs: float | None = row("training", 3.0, "Passes over the training split's tokens or pairs; sets max_iters; null: max_iters is used as given",
         unit="passes", above=0.0, high=10**6, off=True)
@@ -322,8 +318,8 @@ class Hyperparameters(ModelHyperparameters):
 
     # precision
     device: str = row("precision", "cuda", "Device that runs train on", choices=("cpu", "cuda"), automatic=True, shape=True)
-    dtype: str = row("precision", "bfloat16", "Precision of matrix products (on a CPU: of large ones only); weights stay float32. float16, for GPUs without bfloat16, uses loss scaling",
-        choices=("float32", "bfloat16", "float16"), automatic=True, shape=True)
+    dtype: str = row("precision", "bfloat16", "Precision of matrix products (on a CPU: of large ones only); weights stay float32",
+        choices=("float32", "bfloat16"), removed=("float16",), automatic=True, shape=True)
     compile: bool = row("precision", True, "Compile the training step with torch.compile", automatic=True, shape=True)
 
     # validation

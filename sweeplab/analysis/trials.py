@@ -396,7 +396,7 @@ def values_of(run: Mapping[Any, Any]) -> Hyperparameters:
     Raises:
         KeyError: one that the counts of tokens and FLOPs need is missing.
     """
-    needed = ["batch_size", "batch_warmup_iters", "block_size"]
+    needed = ["batch_size", "block_size"]
     if run.get("objective") == "span":
         needed += ["mask_share", "span_length"]
     missing = [name for name in needed if name not in run]

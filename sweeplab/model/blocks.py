@@ -79,11 +79,10 @@ def element_hashes(count: int, device: torch.device) -> Int[Tensor, "{count}"]:
 
 @dataclass(frozen=True)
 class Site:
-    """A place of dropout in a model: its number, its kind, and the factor (`share`) of its kind's dropout rate."""
+    """A place of dropout in a model: its number and its kind."""
 
     index: int
     kind: str
-    share: float = 1.0
 
 
 class MaskInputs(NamedTuple):
@@ -111,7 +110,7 @@ def mask_inputs(
         state = np.array(seeds, np.uint64) + np.array(iterations, np.uint64) * _GOLDEN
         numbers = np.array([site.index + 1 for site in sites], np.uint64) * np.uint64(0xD1B54A32D192ED03)
         keys = _splitmix(_splitmix(state)[:, None] + numbers) >> np.uint64(32)
-    by_run = tuple(tuple([run.get(site.kind, 0.0) * site.share for site in sites]) for run in rates)
+    by_run = tuple(tuple([run.get(site.kind, 0.0) for site in sites]) for run in rates)
     return MaskInputs(
         torch.from_numpy(keys.astype(np.uint32).view(np.int32)), *_thresholds_and_scales(by_run)
     )
@@ -282,14 +281,8 @@ class Pass:
         return x
 
     def add_residual(self, x: Stream, update: Stream, branch: str) -> Stream:
-        """Add a sub-layer's output to the residual stream x, with dropout and stochastic depth (per sequence)."""
-        if self.dropout is None:
-            return x + update
-        update = self.dropout(update, f"{branch}.residual")
-        if self.dropout.drops(f"{branch}.depth"):
-            kept = self.dropout.mask(self.n_sequences, f"{branch}.depth")[:, :, None]
-            update = (update.view(self.n_runs, self.n_sequences, -1) * kept).view(x.shape)
-        return x + update
+        """Add a sub-layer's output to the residual stream x, with dropout."""
+        return x + self.drop(update, f"{branch}.residual")
 
 
 def product(

@@ -7,6 +7,7 @@ attention folds K into its batch dimension, and losses are means within a run.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property, partial
@@ -68,24 +69,16 @@ class Transformer:
 
     @cached_property
     def sites(self) -> dict[str, Site]:
-        """Return every place of dropout in the model, by name.
-
-        The kinds are embedding, attention (its weights), residual, and depth (a sub-layer's output for a sequence). Its
-        rate rises linearly over a side's layers (Huang et al., "Deep networks with stochastic depth", 2016).
-        """
-        others: dict[str, tuple[str, float]] = {}
-        depths: dict[str, tuple[str, float]] = {}
+        """Return every place of dropout in the model, by name: of embeddings, attention weights and residuals."""
+        kinds: dict[str, str] = {}
         for side in reversed(self.shape.of_family.sides):
-            others[f"{side.prefix}embedding"] = ("embedding", 1.0)
-            n_layer = self.shape.layers(side)
-            for layer in range(n_layer):
-                block = f"{side.prefix}blocks.{layer}"
-                for part in side.sub_layers:
-                    if part != "feed_forward":
-                        others[f"{block}.{part}"] = ("attention", 1.0)
-                    others[f"{block}.{part}.residual"] = ("residual", 1.0)
-                    depths[f"{block}.{part}.depth"] = ("depth", (layer + 1) / n_layer)
-        return {name: Site(index, *of) for index, (name, of) in enumerate({**others, **depths}.items())}
+            kinds[f"{side.prefix}embedding"] = "embedding"
+            for layer, part in itertools.product(range(self.shape.layers(side)), side.sub_layers):
+                name = f"{side.prefix}blocks.{layer}.{part}"
+                if part != "feed_forward":
+                    kinds[name] = "attention"
+                kinds[f"{name}.residual"] = "residual"
+        return {name: Site(index, kind) for index, (name, kind) in enumerate(kinds.items())}
 
     def max_mask_size(self, n_sequences: int) -> int:
         """Return the largest number of elements in one run's dropout mask: of activations or attention weights."""

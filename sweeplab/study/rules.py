@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +19,6 @@ from sweeplab.study.search import Derived, Divisors, SearchSpec, needs
 from sweeplab.study.spec import NOWHERE, StudySpec
 from sweeplab.study.values import FACTS, LENGTHS_OF, Facts
 from sweeplab.train.run import REQUIREMENTS, row_lengths, train_flops, train_tokens
-from sweeplab.train.schedule import rows_seen
 
 Values = Mapping[str, Any]
 
@@ -44,8 +42,7 @@ def iterations(values: Hyperparameters, sizes: DataSizes) -> int:
     counted = {"total": accounting.n_params, "non_embedding": accounting.n_params_non_embedding}
     tokens = values.tokens_per_param * counted[values.params_counted](ModelShape.of(values))
     rows = tokens / sum(row_lengths(values))
-    most = TABLE["max_iters"].high or 1
-    return bisect_left(range(int(most) + 1), rows, lo=1, key=lambda count: rows_seen(values, count))
+    return min(int(TABLE["max_iters"].high or 1), max(1, int(-(-rows // values.batch_size))))
 
 
 # Caches the facts of the last values: each constraint asks for them in turn.
@@ -210,11 +207,10 @@ def _data_rules(spec: StudySpec, sizes: DataSizes | None) -> Iterator[tuple[str,
 
 def _in_groups(objective: str, size: int) -> tuple[str, list[str], Meets]:
     def meets(values: Hyperparameters) -> bool:
-        is_whole = values.batch_size // values.grad_accum % size == 0 and not values.batch_warmup_iters
-        return values.objective != objective or is_whole
+        return values.objective != objective or values.batch_size // values.grad_accum % size == 0
 
-    text = f"batch_size / grad_accum is a multiple of {size} and batch_warmup_iters is 0 for objective {objective}"
-    return text, ["batch_size", "grad_accum", "batch_warmup_iters", "objective"], meets
+    text = f"batch_size / grad_accum is a multiple of {size} for objective {objective}"
+    return text, ["batch_size", "grad_accum", "objective"], meets
 
 
 def _derived_rule(name: str, entry: Derived) -> Rule:

@@ -34,8 +34,7 @@ class Facts(NamedTuple):
 # The hyperparameters that each fact depends on.
 _SIZES = frozenset(FIELDS)
 _TOKENS = frozenset(
-    {"objective", "family", "block_size", "mask_share", "span_length"}
-    | {"max_iters", "batch_size", "batch_warmup_iters"}
+    {"objective", "family", "block_size", "mask_share", "span_length", "max_iters", "batch_size"}
 )
 FACTS: dict[str, frozenset[str]] = {
     "n_params": _SIZES,

@@ -32,7 +32,7 @@ from sweeplab.train.stack import Stack
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-_DROPOUT = ("dropout", "embedding_dropout", "attention_dropout", "residual_dropout", "stochastic_depth")
+_DROPOUT = ("dropout", "embedding_dropout", "attention_dropout", "residual_dropout")
 
 
 class Coordinate(NamedTuple):
@@ -76,7 +76,7 @@ def coordinates(values: Hyperparameters, tokens: Split, n_steps: int) -> Iterato
     """
     check_transformer(ModelShape.of(values), "a coordinate check")
     values = values.replace(
-        **dict.fromkeys(_DROPOUT, 0.0), warmup_iters=0, batch_warmup_iters=0, lr_decay=False, ema=0.0,
+        **dict.fromkeys(_DROPOUT, 0.0), warmup_iters=0, lr_decay=False, ema=0.0,
         patience=None, compile=False, eval_interval=1, eval_tokens=1, eval_full=False, log_interval=1,
         max_iters=n_steps,
     )  # fmt: skip

@@ -84,7 +84,7 @@ def settle_devices(
             import torch
 
             if torch.cuda.get_device_capability() < (8, 0):  # before Ampere there is no bfloat16
-                usual["dtype"] = "float16"
+                usual["dtype"] = "float32"
     autos = {name: usual[name] for name in ("dtype", "compile") if getattr(values, name) == AUTO}
     return values.replace(device=device, **autos)
 

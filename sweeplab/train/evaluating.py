@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from sweeplab.train.member import Record
     from sweeplab.train.private import Program
 
+    PerRun = Float[Tensor, "K"]
+
 
 class LossInputs(NamedTuple):
     """What a loss of an objective's own takes besides the batch.
@@ -45,7 +47,6 @@ class LossInputs(NamedTuple):
 
 
 NOTHING = LossInputs()
-Placed = tuple[Batch, Batch]  # a batch for all runs, and the same as NumPy arrays
 
 
 def dense_losses(transformer: Transformer, n_runs: int) -> tuple[Callable[..., tuple[Tensor]], list[Tensor]]:
@@ -97,69 +98,49 @@ class Evaluator:
 
     def __call__(self, weights: Weights, inputs: LossInputs = NOTHING) -> dict[str, list[float]]:
         """Return each measure of the runs [K] by its name; `val_loss` is always one of them."""
-        batches = self._placed(weights, inputs)
-        if self.objective.has_own("measures"):
-            measures = self.objective.measures(self._outputs(weights, batches), *inputs.columns)
-        elif self.objective.n_candidates:
-            outputs = self._outputs(weights, batches)
-            measures = label_measures(outputs, self.objective.n_candidates)
+        objective = self.objective
+        if objective.has_own("measures"):
+            measures = objective.measures(self._outputs(weights, inputs), *inputs.columns)
+        elif objective.n_candidates:
+            measures = label_measures(self._outputs(weights, inputs), objective.n_candidates)
+        elif objective.finds_whole:
+            measures = sequence_measures(self._outputs(weights, inputs))
         else:
-            measures = self._means(weights, batches, inputs, self.objective.finds_whole)
+            measures = {"val_loss": self.loss(weights, inputs)}
         if self.transformer.shape.n_expert > 1:
             measures |= self._expert_use(weights)
         return {name: values.tolist() for name, values in measures.items()}
 
-    def loss(self, weights: Weights, inputs: LossInputs = NOTHING) -> list[float]:
-        """Return only the loss of each run [K]."""
-        means = self._means(weights, self._placed(weights, inputs), inputs)
-        losses: list[float] = means["val_loss"].tolist()
-        return losses
+    def loss(self, weights: Weights, inputs: LossInputs = NOTHING) -> PerRun:
+        """Return only the loss of each run."""
+        further: dict[str, Any] = {"candidates": self.objective.n_candidates}
+        if self.objective.has_own("loss"):
+            further |= {"loss": self.objective.loss, "hyperparameters": inputs.columns}
+        total, n_targets = torch.zeros((), dtype=torch.float64), 0
+        for batch, made in self._placed(weights, inputs):
+            n_counted = int(self.objective.n_losses(made))
+            if n_counted:
+                dense = self.objective.dense and n_counted == made.targets.size
+                total = total + self.losses(weights, batch, dense=dense, **further).double() * n_counted
+                n_targets += n_counted
+        return total / n_targets
 
-    def _placed(self, weights: Weights, inputs: LossInputs) -> Iterator[Placed]:
+    def _placed(self, weights: Weights, inputs: LossInputs) -> Iterator[tuple[Batch, Batch]]:
+        """Yield each batch for all runs, and the same as NumPy arrays."""
         for made in self.objective.evaluation(self.n_tokens):
             batch = _for_all_runs(made, weights)
             if inputs.starts is not None:
                 batch = batch._replace(reference=inputs.starts[:, made.reference].to(batch.inputs.device))
             yield batch, made
 
-    def _outputs(self, weights: Weights, batches: Iterator[Placed]) -> Iterator[tuple[Tensor, Batch]]:
+    def _outputs(self, weights: Weights, inputs: LossInputs) -> Iterator[tuple[Tensor, Batch]]:
         """Yield the logits of the candidates of each batch, with its targets numbered from the first one."""
-        for batch, _ in batches:
+        for batch, _ in self._placed(weights, inputs):
             logits = self.transformer.logits(weights, batch)
             logits, targets = candidate_logits(logits, batch.targets, self.objective.n_candidates)
             yield logits, batch._replace(targets=targets)
 
-    def _means(
-        self,
-        weights: Weights,
-        batches: Iterator[Placed],
-        inputs: LossInputs = NOTHING,
-        matching: bool = False,
-    ) -> dict[str, Tensor]:
-        further: dict[str, Any] = {"candidates": self.objective.n_candidates}
-        if self.objective.has_own("loss"):
-            further |= {"loss": self.objective.loss, "hyperparameters": inputs.columns}
-        losses, n_targets = torch.zeros((), dtype=torch.float64), 0
-        matches, n_sequences = torch.zeros((), dtype=torch.float64), 0
-        for batch, made in batches:
-            n_counted = int(self.objective.n_losses(made))
-            if not n_counted:
-                continue
-            if matching:
-                logits = self.transformer.logits(weights, batch)
-                mean = cross_entropy(logits, batch.targets)
-                matches = matches + exact_matches(logits, batch.targets)
-            else:
-                dense = self.objective.dense and n_counted == made.targets.size
-                mean = self.losses(weights, batch, dense=dense, **further)
-            losses = losses + mean.double() * n_counted
-            n_targets, n_sequences = n_targets + n_counted, n_sequences + len(made.targets)
-        means = {"val_loss": losses / n_targets}
-        if matching:
-            return means | {"exact_match": matches / n_sequences}
-        return means
-
-    def _expert_use(self, weights: Weights) -> dict[str, Tensor]:
+    def _expert_use(self, weights: Weights) -> dict[str, PerRun]:
         """Return how unevenly the experts are used in the worst layer, measured on the first batch.
 
         `expert_use_max` is the largest share of a layer's choices that one expert gets. `expert_use_entropy` is the
@@ -176,8 +157,8 @@ def _for_all_runs(batch: Batch, weights: Mapping[str, Tensor]) -> Batch:
     return changed(batch, lambda part: torch.from_numpy(part).to(like.device).expand(len(like), *part.shape))
 
 
-def label_measures(outputs: Iterable[tuple[Tensor, Batch]], n_labels: int) -> dict[str, Tensor]:
-    """Return the loss, the accuracy and the macro F1 of labels, all [K], from logits [K, N, n_labels] and targets.
+def label_measures(outputs: Iterable[tuple[Tensor, Batch]], n_labels: int) -> dict[str, PerRun]:
+    """Return the loss, the accuracy and the macro F1 of labels, from logits [K, N, n_labels] and targets.
 
     F1 is the harmonic mean of precision and recall. Labels that neither occur nor are predicted are left out.
     """
@@ -185,26 +166,41 @@ def label_measures(outputs: Iterable[tuple[Tensor, Batch]], n_labels: int) -> di
     confusion = torch.zeros(1, n_labels, n_labels, dtype=torch.float64)  # true label x predicted label
     for logits, batch in outputs:
         targets = batch.targets
-        losses.append(cross_entropy(logits, targets).double() * (targets != NO_TARGET).sum(dim=(1, 2)))
+        losses.append(cross_entropy(logits, targets).double() * _n_counted(targets))
         true = F.one_hot(targets.flatten(1) + 1, n_labels + 1)[..., 1:].double()
         predicted = F.one_hot(logits.argmax(dim=-1), n_labels).double()
         confusion = confusion + (true.mT @ predicted).cpu()
-    correct = confusion.diagonal(dim1=1, dim2=2)
-    n_true, n_predicted = confusion.sum(dim=2), confusion.sum(dim=1)
-    scores = 2 * correct / (n_true + n_predicted).clamp(min=1)
-    f1 = scores.sum(dim=1) / ((n_true + n_predicted) > 0).sum(dim=1)
-    total = confusion.sum(dim=(1, 2))
+    correct, total = confusion.diagonal(dim1=1, dim2=2), confusion.sum(dim=(1, 2))
+    counts = confusion.sum(dim=2) + confusion.sum(dim=1)
+    f1 = (2 * correct / counts.clamp(min=1)).sum(dim=1) / (counts > 0).sum(dim=1)
     loss = torch.stack(losses).sum(dim=0) / total.to(losses[0].device)
     return {"val_loss": loss, "accuracy": correct.sum(dim=1) / total, "f1": f1}
 
 
-def exact_matches(logits: Float[Tensor, "K N V"], targets: Int[Tensor, "K B T"]) -> Int[Tensor, "K"]:
-    """Return, for each run, the number of sequences whose most likely tokens equal all counted targets.
+def sequence_measures(outputs: Iterable[tuple[Tensor, Batch]]) -> dict[str, PerRun]:
+    """Return the loss, and the share of sequences whose most likely tokens equal all counted targets.
 
     For a decoder this equals the exact matches of greedy decoding over all tokens, special ones too: here it reads the
     true tokens, and greedy decoding reads the same tokens until its first mistake. An encoder predicts all tokens at
     once, and is given their number.
     """
+    losses = matches = torch.zeros((), dtype=torch.float64)
+    n_targets, n_sequences = torch.zeros((), dtype=torch.int64), 0
+    for logits, batch in outputs:
+        targets = batch.targets
+        n_counted = _n_counted(targets)
+        losses = losses + cross_entropy(logits, targets).double() * n_counted
+        matches = matches + exact_matches(logits, targets)
+        n_targets, n_sequences = n_targets + n_counted, n_sequences + targets.shape[1]
+    return {"val_loss": losses / n_targets, "exact_match": matches / n_sequences}
+
+
+def _n_counted(targets: Int[Tensor, "K B T"]) -> Int[Tensor, "K"]:
+    return (targets != NO_TARGET).sum(dim=(1, 2))
+
+
+def exact_matches(logits: Float[Tensor, "K N V"], targets: Int[Tensor, "K B T"]) -> Int[Tensor, "K"]:
+    """Return, for each run, the number of sequences whose most likely tokens equal all counted targets."""
     is_correct = logits.argmax(dim=-1).view(targets.shape) == targets
     return (is_correct | (targets == NO_TARGET)).all(dim=2).sum(dim=1)
 
@@ -225,12 +221,11 @@ def values_at_start(
 
 @dataclass(frozen=True)
 class LengthLosses:
-    """Losses in nats per token on sequences of `times` block_size: the mean, and by position [T].
+    """Losses in nats per token on sequences of some length: the mean, and by position [T].
 
     `counts` [T] has the number of counted targets; a position without targets has a loss of NaN.
     """
 
-    times: int
     loss: float
     by_position: NDArray[np.float64]
     counts: NDArray[np.int64]
@@ -280,7 +275,7 @@ def losses_at(
         sums[:length] += losses.view(-1, length).double().sum(dim=0).cpu().numpy()
         counts[:length] += (batch.targets != NO_TARGET).sum(axis=0)
     by_position = np.asarray(sums / np.where(counts, counts, np.nan))
-    return LengthLosses(times, float(sums.sum() / counts.sum()), by_position, counts)
+    return LengthLosses(float(sums.sum() / counts.sum()), by_position, counts)
 
 
 @dataclass(frozen=True)

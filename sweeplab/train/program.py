@@ -57,15 +57,15 @@ class Paused(Exception):  # noqa: N818 - not an error
 
 def compiles_whole(values: Hyperparameters) -> bool:
     """Return whether a CPU program can compute the whole step of such a run; otherwise only the loss is compiled."""
-    one_pass = values.n_expert == 1 and values.grad_accum == 1 and values.dtype != "float16"
     # A plug-in's own loss is unknown to the process that compiles.
     can_trace = (
         values.device == "cpu"
         and values.model == TRANSFORMER
-        and one_pass
+        and values.n_expert == values.grad_accum == 1
+        and values.optimizer in COMPILED
         and not objective_of(values).has_own("loss")
     )
-    return can_trace and values.optimizer in COMPILED and not why_no_programs()
+    return can_trace and not why_no_programs()
 
 
 def compiling_pays(values: Hyperparameters, n_steps: float) -> bool:

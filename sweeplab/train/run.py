@@ -4,8 +4,7 @@ They determine which runs may share a stack, a run's tokens, FLOPs and memory, a
 
 A row is a training sequence, with its source if there is one. The objective gives its lengths. For pairs, tokens, FLOPs
 and memory are upper bounds: every row and every source counts block_size tokens, but training pads only to the longest
-pair of the training split, which the hyperparameters do not tell. While the batch size warms up, a batch repeats rows;
-the repeated rows are not counted.
+pair of the training split, which the hyperparameters do not tell.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from typing import Any
 from sweeplab.hyperparameters import SHAPE, TRANSFORMER, Hyperparameters
 from sweeplab.model.accounting import activation_bytes, forward_flops, n_params
 from sweeplab.model.shape import ModelShape, settled
-from sweeplab.train.schedule import rows_seen
 
 ShapeKey = tuple[tuple[str, Any], ...]
 
@@ -27,6 +25,7 @@ MUP_OPTIMIZERS = ("adamw", "lion")
 # Conditions on a run's hyperparameters besides their own bounds, written like a study's constraints.
 REQUIREMENTS = (
     "batch_size % grad_accum == 0",
+    "dtype != 'float16'",  # of older versions
     "model == 'transformer' or compile != True",
     "model == 'transformer' or family == 'decoder' or objective == 'masked'",  # it is told of no padding
     " or ".join(["parametrization == 'standard'", *(f"optimizer == '{name}'" for name in MUP_OPTIMIZERS)]),
@@ -69,7 +68,6 @@ def dropout_rates(values: Hyperparameters) -> dict[str, float]:
         "embedding": known["embedding_dropout"],
         "attention": known["attention_dropout"],
         "residual": known["residual_dropout"],
-        "depth": known["stochastic_depth"],
     }
 
 
@@ -83,12 +81,12 @@ def row_lengths(values: Hyperparameters) -> tuple[int, int]:
 
 def train_tokens(values: Hyperparameters, iteration: int) -> int:
     """Return the number of tokens that a run has read by `iteration`, in sequences and sources, with padding."""
-    return rows_seen(values, iteration) * sum(row_lengths(values))
+    return iteration * values.batch_size * sum(row_lengths(values))
 
 
 def train_flops(values: Hyperparameters, iteration: int) -> int:
     """Return the FLOPs of a run's forward and backward passes by `iteration`; evaluations are not counted."""
-    return rows_seen(values, iteration) * row_flops(values)
+    return iteration * values.batch_size * row_flops(values)
 
 
 def row_flops(values: Hyperparameters) -> int:

@@ -1,11 +1,7 @@
-"""The schedules of the learning rate and of the batch size. Imports no torch, because a plan imports it.
+"""The schedules of the learning rate. Imports no torch, because a plan imports it.
 
 The learning rate rises linearly over the warm-up, as in nanoGPT: it is (i + 1) / (warmup_iters + 1) of its peak at
 iteration i. Then it follows one of SCHEDULES. Departure: a peak below min_lr is not raised to min_lr.
-
-The batch-size warm-up keeps the shape of the batch, because a stack has one shape: while n rows are used, row r of the
-batch is row r mod n. n rises linearly through the divisors of batch_size, because all rows must have the same weight.
-Departure from larger trainers: the warm-up saves tokens but no time.
 """
 
 from __future__ import annotations
@@ -13,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 from sweeplab.hyperparameters import Hyperparameters, is_number
@@ -144,28 +139,3 @@ def decay_at(ema: float, iteration: int) -> float:
     random initial weights.
     """
     return min(ema, (1.0 + iteration) / (10.0 + iteration))
-
-
-def rows_used(values: Hyperparameters, iteration: int) -> int:
-    """Return the number of different rows in the batch of the step from `iteration` to the next."""
-    return rows_seen(values, iteration + 1) - rows_seen(values, iteration)
-
-
-def rows_seen(values: Hyperparameters, iteration: int) -> int:
-    """Return the number of rows that a run has trained on by `iteration`."""
-    size, warmup = values.batch_size, values.batch_warmup_iters
-    if not warmup:
-        return iteration * size
-    return sum(added * (iteration - begin) for begin, added in _increases(size, warmup) if begin < iteration)
-
-
-@lru_cache(64)
-def _increases(size: int, warmup: int) -> tuple[tuple[int, int], ...]:
-    """Return the iterations at which the number of used rows increases, and by how many.
-
-    A divisor n of `size` is used once size (i + 1) / (warmup + 1) reaches it; the first step uses at least one row.
-    """
-    divisors = [n for n in range(1, size + 1) if size % n == 0]
-    begins = [max(0, -(-n * (warmup + 1) // size) - 1) if n > 1 else 0 for n in divisors]
-    smaller = [0, *divisors]
-    return tuple((begin, n - less) for begin, n, less in zip(begins, divisors, smaller, strict=False))

@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,9 +39,7 @@ from sweeplab.train.member import Member, Record, Snapshot
 from sweeplab.train.optimizers import adam_, fused_adam_rows_, make_optimizer
 from sweeplab.train.program import compiles_whole, load_programs
 from sweeplab.train.run import TrainingRun, dropout_rates, is_at_end, shape_key
-from sweeplab.train.schedule import rows_used
 from sweeplab.train.step import (
-    INITIAL_SCALE,
     EagerStep,
     LayerNorms,
     StagedStep,
@@ -77,40 +74,36 @@ class Stack:
         pause: Callable[[], bool] = lambda: False,
         metrics: Sequence[str] = (),
     ) -> None:
-        self._metrics = metrics
+        self._like, self._metrics = like, metrics
         self.key, self.capacity = shape_key(like), capacity
         on_cpu = like.device == "cpu"
         self.transformer = model_of(like, mixed=on_cpu and like.dtype == "bfloat16")
-        self.device = torch.device(like.device)
-        self._objective, val_objective = make_objective(train, like), make_objective(val, like)
-        self._autocast = autocast_of(like)
+        layout, self.device = self.transformer.layout, torch.device(like.device)
+        self._objective, self._autocast = make_objective(train, like), autocast_of(like)
         programs = load_programs(like, train, val, pause) if like.compile and compiles_whole(like) else []
         losses = evaluated = self.transformer.losses
         if like.compile and not programs:
             losses = evaluated = _compiled(losses)
         if programs[1:]:
             evaluated = compiled_losses(programs[1], self.transformer)
-        self._evaluation = Evaluator(self.transformer, evaluated, val_objective, like.evaluated_tokens)
-        self._evaluates_training = like.eval_train
+        self._evaluation = Evaluator(
+            self.transformer, evaluated, make_objective(val, like), like.evaluated_tokens
+        )
         self._at_start: dict[str, Sequence[Tensor]] = {}  # by the digest of the weights
-        rates = dropout_rates(like)
+        rates, n_elements = dropout_rates(like), 0
         self._sites = {
             name: site for name, site in self.transformer.sites.items() if rates.get(site.kind, 1.0) > 0
         }
-        n_elements = 0
         if self._sites:
             n_elements = self.transformer.max_mask_size(like.batch_size // like.grad_accum)
         self._elements = element_hashes(n_elements, self.device)
         self._members: list[Member] = []
         self.is_whole = True  # False while a step writes to the rows; an error in the step leaves it False
-        layout = self.transformer.layout
         optimizer = make_optimizer(like, layout, fused_adam_rows_ if on_cpu else adam_)
         self._evaluated = "mean" if like.ema > 0 else "weights"  # the rows that evaluations use
         self._initial = ("weights", "best", self._evaluated)  # the rows that start as the initial weights
         # "loss" and "norm" are sums since the last point. They stay on the device so that a step does not wait.
         sizes = dict.fromkeys(self._initial, layout.row_size) | optimizer.buffers() | {"loss": 1, "norm": 1}
-        if like.dtype == "float16":
-            sizes["scale"] = 2
         self._rows = {name: torch.zeros(capacity, size, device=self.device) for name, size in sizes.items()}
         loss = TrainingLoss(losses, self._objective, like)
         self._step = TrainStep(layout, optimizer, loss, self._autocast, like.grad_accum)
@@ -149,8 +142,8 @@ class Stack:
         row = None if start is None else layout.row_of(start, key)
         if snapshot is None:
             initial = layout.initial_row(key) if row is None else row
-            rows = dict.fromkeys(self._rows, torch.zeros(())) | {"scale": torch.tensor([INITIAL_SCALE, 0.0])}
-            snapshot = Snapshot(rows | dict.fromkeys(self._initial, initial), {})
+            rows = dict.fromkeys(self._rows, torch.zeros(())) | dict.fromkeys(self._initial, initial)
+            snapshot = Snapshot(rows, {})
         for name, all_rows in self._rows.items():
             all_rows[len(self._members)].copy_(snapshot.rows[name])
         self._members.append(Member.of(run, snapshot.numbers, self._values_at_start(row)))
@@ -263,9 +256,9 @@ class Stack:
         weights = self.transformer.layout.views(rows if len(due) == len(rows) else rows[due])
         with self._autocast():
             measures = self._evaluation(weights, self._loss_inputs(due, 1))
-            if self._evaluates_training:
+            if self._like.eval_train:
                 of_training = replace(self._evaluation, objective=self._objective)
-                measures["eval_train_loss"] = of_training.loss(weights, self._loss_inputs(due, 0))
+                measures["eval_train_loss"] = of_training.loss(weights, self._loss_inputs(due, 0)).tolist()
         seconds = time.perf_counter() - started
         records = []
         for index, row in enumerate(due):
@@ -303,15 +296,10 @@ class Stack:
         record.eval_seconds += seconds
 
     def _batch(self, member: Member) -> Batch:
-        values = member.run.values
-        batch = self._objective.training(values.seed, member.iteration)
-        if member.at_start:
-            batch = batch._replace(reference=member.at_start[0].numpy()[batch.reference])
-        n_used, n_rows = rows_used(values, member.iteration), len(batch.targets)
-        # While the batch size warms up, its first rows are repeated.
-        if n_used == n_rows:
+        batch = self._objective.training(member.run.values.seed, member.iteration)
+        if not member.at_start:
             return batch
-        return changed(batch, lambda part: part[np.arange(n_rows) % n_used])
+        return batch._replace(reference=member.at_start[0].numpy()[batch.reference])
 
     def _loss_inputs(self, rows: Sequence[int], split: int) -> LossInputs:
         members = [self._members[row] for row in rows]

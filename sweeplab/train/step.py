@@ -27,15 +27,12 @@ from sweeplab.model.layout import BLOCK, Layout
 from sweeplab.train.optimizers import Optimizer, Rates, Rows
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Float
 
     from sweeplab.train.member import Point
 
     Losses = Float[Tensor, "K"]
-    Scale = Float[Tensor, "K 2"]
 
-# The defaults of torch's GradScaler.
-INITIAL_SCALE, GROWTH_INTERVAL, GROWTH, BACKOFF = 2.0**16, 2000, 2.0, 0.5
 # Every part that is copied to a device starts at a multiple of this many bytes, so that it can be viewed as any dtype.
 ALIGNMENT = 16
 
@@ -99,29 +96,22 @@ class TrainingLoss:
     def __init__(self, losses: Callable[..., Tensor], objective: Objective, like: Hyperparameters) -> None:
         self.losses, self._objective = losses, objective
         self._smooths, self._routes = like.label_smoothing > 0, like.n_expert > 1
-        self.names = list(objective.hyperparameters)
-        if self._smooths:
-            self.names.append("label_smoothing")
-        if self._routes:
-            self.names += ["router_balance", "router_z"]
+        self._fixed: dict[str, Any] = {"dense": objective.dense, "candidates": objective.n_candidates}
+        if objective.has_own("loss"):
+            self._fixed["loss"] = objective.loss
+        self.names = [*objective.hyperparameters, "label_smoothing", "router_balance", "router_z"]
 
     def __call__(
         self, weights: Mapping[str, Tensor], batch: Batch, dropout: Dropout | None, columns: Columns
     ) -> Losses:
         """Return the loss of each run on a batch."""
-        objective = self._objective
-        single = {name: columns[f"loss.{name}"].float() for name in self.names}
-        return self.losses(
-            weights,
-            batch,
-            dropout,
-            smoothing=single["label_smoothing"] if self._smooths else None,
-            router=(single["router_balance"], single["router_z"]) if self._routes else None,
-            hyperparameters=[single[name] for name in objective.hyperparameters],
-            dense=objective.dense,
-            candidates=objective.n_candidates,
-            loss=objective.loss if objective.has_own("loss") else None,
-        )
+        *own, smoothing, balance, z = (columns[f"loss.{name}"].float() for name in self.names)
+        given = {**self._fixed, "hyperparameters": own}
+        if self._smooths:
+            given["smoothing"] = smoothing
+        if self._routes:
+            given["router"] = balance, z
+        return self.losses(weights, batch, dropout, **given)
 
     def parts(self, batch: Batch, n_parts: int) -> Iterator[tuple[Batch, Tensor | None]]:
         """Yield each micro-batch and its share of the batch's losses; a whole batch has no share."""
@@ -136,22 +126,14 @@ class TrainingLoss:
 
 def autocast_of(like: Hyperparameters) -> Autocast:
     """Return the context in which a run's passes compute; on a CPU the transformer chooses the products in bfloat16."""
-    if like.dtype == "float16" or (like.dtype == "bfloat16" and like.device != "cpu"):
-        return partial(torch.autocast, torch.device(like.device).type, getattr(torch, like.dtype))
+    if like.dtype == "bfloat16" and like.device != "cpu":
+        return partial(torch.autocast, torch.device(like.device).type, torch.bfloat16)
     return nullcontext
 
 
 @dataclass(frozen=True)
 class TrainStep:
-    """A training step of runs of one shape, in `n_parts` micro-batches.
-
-    In float16, in which small gradients would become zero, each run has its own loss scale, as in torch's GradScaler
-    (Micikevicius et al., "Mixed precision training", 2018): the loss is multiplied by the scale, and the gradient is
-    divided by it. If a gradient is not finite, the run's step is skipped and its scale is halved. After GROWTH_INTERVAL
-    finite steps in a row the scale is doubled. A run's row `scale` has the scale, and the steps since it changed.
-
-    Departure: a skipped step counts as an iteration, for schedules and for Adam's bias correction.
-    """
+    """A training step of runs of one shape, in `n_parts` micro-batches."""
 
     layout: Layout
     optimizer: Optimizer
@@ -173,50 +155,36 @@ class TrainStep:
         The losses of micro-batches are weighted by their numbers of targets, so that their sum equals the loss of the
         whole batch. Only the routers' balance loss differs: it is a product of means within each micro-batch.
         """
+        parts = self._of_parts(inputs, buffers)
+        losses, gradient = next(parts)
+        for of_part, gradient_of_part in parts:
+            losses = losses + of_part
+            gradient.add_(gradient_of_part)
+        return losses, gradient
+
+    def _of_parts(self, inputs: StepInputs, buffers: Iterable[Rows | None]) -> Iterator[tuple[Losses, Rows]]:
         views = self.layout.views(inputs.rows["weights"].detach())
         leaves = {name: view.requires_grad_() for name, view in views.items()}
         dropouts = [Dropout(mask, inputs.sites, inputs.elements) for mask in inputs.masks] or repeat(None)
-        parts, columns = self.loss.parts(inputs.batch, self.n_parts), inputs.columns
-        losses: Losses | None = None
-        gradient: Rows | None = None
+        parts = self.loss.parts(inputs.batch, self.n_parts)
         for (batch, share), dropout, buffer in zip(parts, dropouts, buffers, strict=False):
             with self.autocast():
-                part = self.loss(leaves, batch, dropout, columns)
+                losses = self.loss(leaves, batch, dropout, inputs.columns)
             if share is not None:
-                part = part * share
-            scaled = part
-            if "scale" in inputs.rows:
-                scaled = part * inputs.rows["scale"][:, 0]
-            pieces = torch.autograd.grad(scaled.sum(), list(leaves.values()))
-            of_part = self.layout.gather(pieces, buffer)
-            if losses is None or gradient is None:
-                losses, gradient = part.detach(), of_part
-            else:
-                losses, gradient = losses + part.detach(), gradient.add_(of_part)
-        assert losses is not None and gradient is not None
-        if "scale" in inputs.rows:
-            gradient.div_(inputs.rows["scale"][:, :1])
-        return losses, gradient
+                losses = losses * share
+            pieces = torch.autograd.grad(losses.sum(), list(leaves.values()))
+            yield losses.detach(), self.layout.gather(pieces, buffer)
 
     @torch.no_grad()
     def update_(self, inputs: StepInputs, losses: Losses, gradient: Rows) -> None:
         """Clip the gradient, update the weights and their average, and add to the sums of the curve."""
         rows, columns = inputs.rows, inputs.columns
-        finite = before = None
-        if "scale" in rows:
-            finite = gradient.isfinite().all(dim=1)
-            before = {name: row.clone() for name, row in rows.items()}
         norms = gradient_norms(gradient)
         clip_(gradient, norms, columns["limit"].float())
         state = {name: rows[name] for name in self.optimizer.buffers()}
         self.optimizer.update_(rows["weights"], gradient, state, Rates.of(columns))
         if "mean" in rows:
             average_(rows["mean"], rows["weights"], columns["decay"].float())
-        if finite is not None and before is not None:
-            for name, saved in before.items():
-                rows[name].copy_(torch.where(finite[:, None], rows[name], saved))
-            update_scale_(rows["scale"], finite)
-            norms = torch.where(finite, norms, 0.0)
         rows["loss"].add_(losses[:, None])
         rows["norm"].add_(norms[:, None])
 
@@ -241,14 +209,6 @@ def average_(mean: Rows, weights: Rows, decays: Losses) -> None:
     """Update the moving average of the weights in place, each row with its own decay."""
     kept = decays[:, None]
     mean.mul_(kept).add_(weights * (1.0 - kept))
-
-
-def update_scale_(scale: Scale, finite: Bool[Tensor, "K"]) -> None:
-    """Update each run's loss scale after a step with a finite or non-finite gradient."""
-    steps = torch.where(finite, scale[:, 1] + 1, 0.0)
-    grows = steps >= GROWTH_INTERVAL
-    scale[:, 0] *= torch.where(finite, torch.where(grows, GROWTH, 1.0), BACKOFF)
-    scale[:, 1] = torch.where(grows, 0.0, steps)
 
 
 # ------------------------------------------------------------------ ways to take a step
@@ -279,14 +239,12 @@ class EagerStep:
 class StagedStep:
     """On a GPU, with one copy of all inputs to it, and without waiting for it.
 
-    A step computes a power of two of rows, its bucket. The rows after the live runs get the inputs of the first run.
-    Their results are never read, because a new run overwrites its whole row. So few shapes need buffers.
+    A step computes a power of two of rows, its bucket, so that few shapes are ever seen. The rows after the live runs
+    get the inputs of the first run. Their results are never read, because a new run overwrites its whole row.
     """
 
     def __init__(self, step: TrainStep, rows: Mapping[str, Tensor], device: torch.device) -> None:
         self._step, self._rows, self._device = step, rows, device
-        # By the shapes of the parts: a buffer for all parts, each part as a view of it, and their offsets.
-        self._buffers: dict[Any, tuple[Tensor, list[Tensor], list[int]]] = {}
 
     def __call__(self, inputs: StepInputs) -> Change:
         """Copy the inputs; what is left is the step."""
@@ -295,28 +253,18 @@ class StagedStep:
         padded = [
             torch.cat([part, part[:1].expand(n_rows - n_live, *part.shape[1:])]) for part in inputs.parts
         ]
-        buffer, placed, offsets = self._buffer(padded)
-        # A new pinned tensor each time: torch reuses its memory when the copy has finished.
-        host = torch.empty(len(buffer), dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+        *offsets, size = accumulate((-(-part.nbytes // ALIGNMENT) * ALIGNMENT for part in padded), initial=0)
+        # New memory each time: torch reuses it when the copy has finished.
+        host = torch.empty(size, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
         for offset, part in zip(offsets, padded, strict=True):
-            as_bytes = part.contiguous().view(torch.uint8).view(-1)
-            host[offset : offset + len(as_bytes)] = as_bytes
-        buffer.copy_(host, non_blocking=True)
+            host[offset : offset + part.nbytes] = part.contiguous().view(torch.uint8).view(-1)
+        copied = host.to(self._device, non_blocking=True)
+        placed = [
+            copied[offset : offset + part.nbytes].view(part.dtype).view(part.shape)
+            for offset, part in zip(offsets, padded, strict=True)
+        ]
         rows = (self._rows[name][:n_rows] for name in inputs.rows)
         return partial(self._step, inputs.with_tensors([*rows, *placed, inputs.elements]))
-
-    def _buffer(self, padded: Sequence[Tensor]) -> tuple[Tensor, list[Tensor], list[int]]:
-        key = tuple((part.shape, part.dtype) for part in padded)
-        if key not in self._buffers:
-            ends = accumulate((-(-part.nbytes // ALIGNMENT) * ALIGNMENT for part in padded), initial=0)
-            *offsets, size = ends
-            buffer = torch.zeros(size, dtype=torch.uint8, device=self._device)
-            placed = [
-                buffer[offset : offset + part.nbytes].view(part.dtype).view(part.shape)
-                for offset, part in zip(offsets, padded, strict=True)
-            ]
-            self._buffers[key] = buffer, placed, offsets
-        return self._buffers[key]
 
 
 def bucket(n_live: int, capacity: int) -> int:

@@ -44,7 +44,7 @@ def test_masks_of_other_seeds_iterations_and_sites_are_unrelated() -> None:
 
 
 def of_model(model: Transformer, iteration: int = 0, **chances) -> Dropout | None:
-    none = dict.fromkeys(("embedding", "attention", "residual", "depth"), 0.0)
+    none = dict.fromkeys(("embedding", "attention", "residual"), 0.0)
     n_elements = model.max_mask_size(n_sequences=2)
     return dropout_of(
         [3], [iteration], [none | chances], model.sites, element_hashes(n_elements, torch.device("cpu"))
@@ -58,19 +58,7 @@ def test_every_kind_of_site_drops_its_own(family: str, attention: str) -> None:
     rows, batch = rows_of(model, 1), batch_of(model.shape, 1)
     views = model.layout.views(rows)
     plain = model.losses(views, batch)
-    for kind in ("embedding", "attention", "residual", "depth"):
+    for kind in ("embedding", "attention", "residual"):
         dropped = model.losses(views, batch, of_model(model, **{kind: 0.5}))
         assert not torch.equal(dropped, plain), kind
     assert torch.equal(model.losses(views, batch, of_model(model)), plain)
-
-
-def test_the_depth_of_a_sequence_is_dropped_as_a_whole_and_more_often_in_later_layers() -> None:
-    model = Transformer(shape_of(n_layer=4))
-    shares = [model.sites[f"blocks.{layer}.attention.depth"].share for layer in range(4)]
-    assert shares == [0.25, 0.5, 0.75, 1.0]
-    elements = element_hashes(N, torch.device("cpu"))
-    dropout = dropout_of([3], [0], [{"depth": 0.6}], model.sites, elements)
-    for layer, share in enumerate(shares):
-        found = dropout.mask(N, f"blocks.{layer}.feed_forward.depth")
-        assert (found == 0).double().mean().item() == pytest.approx(0.6 * share, abs=0.006)
-        assert found.max().item() == pytest.approx(1 / (1 - 0.6 * share))

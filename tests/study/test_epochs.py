@@ -40,15 +40,14 @@ def test_an_epoch_has_as_many_sequences_as_the_training_split() -> None:
 @given(
     n_embd=st.sampled_from([8, 24, 64]),
     ratio=st.floats(0.1, 300),
-    warmup=st.integers(0, 50),
     total=st.booleans(),
     auto=st.booleans(),
 )
 def test_tokens_per_param_are_reached_in_the_fewest_steps(
-    n_embd: int, ratio: float, warmup: int, total: bool, auto: bool
+    n_embd: int, ratio: float, total: bool, auto: bool
 ) -> None:
     counted = "total" if total else "non_embedding"
-    fixed = {"n_embd": n_embd, "n_head": 4, "block_size": 16, "batch_size": 4, "batch_warmup_iters": warmup}
+    fixed = {"n_embd": n_embd, "n_head": 4, "block_size": 16, "batch_size": 4}
     fixed |= {"tokens_per_param": ratio, "params_counted": counted} | ({} if auto else {"vocab_size": 80})
     values = resolved(fixed=fixed)
     known = facts(values)

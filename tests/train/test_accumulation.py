@@ -4,7 +4,6 @@ import pytest
 import torch
 from trained import begun
 
-from sweeplab.data.batches import changed
 from sweeplab.model.blocks import Dropout
 
 
@@ -62,20 +61,3 @@ def test_parts_have_dropout_masks_of_their_own(values_of, tokens) -> None:
     assert all(0.4 < float((mask == 0).float().mean()) < 0.6 for mask in masks)
     for one, other in ((0, 1), (1, 2), (0, 2)):
         assert 0.4 < float((masks[one] == masks[other]).float().mean()) < 0.6
-
-
-def test_a_warming_batch_is_its_first_rows(values_of, tokens) -> None:
-    values = values_of(batch_size=12, dropout=0.0, optimizer="sgd", weight_decay=0.0, batch_warmup_iters=5)
-    found, loss = after_one_step(values, tokens)  # of 12 * 1 / 6 = 2 rows
-    stack = begun(values, tokens)
-    leaves = {
-        name: view.requires_grad_()
-        for name, view in stack.transformer.layout.views(stack._rows["weights"]).items()
-    }
-    rows = changed(stack._objective.training(0, 0), lambda each: torch.from_numpy(each[None, :2]))
-    expected = stack.transformer.losses(leaves, rows)
-    pieces = torch.autograd.grad(expected.sum(), list(leaves.values()))
-    gradient = torch.zeros_like(stack._rows["weights"])
-    stack.transformer.layout.gather(pieces, out=gradient)
-    assert loss == pytest.approx(expected.item(), rel=1e-6)
-    assert (found - gradient[0]).norm() < 2e-6 * gradient.norm()

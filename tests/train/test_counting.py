@@ -15,7 +15,7 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
-from sweeplab.train.run import row_flops, row_lengths, train_flops, train_memory_bytes, train_tokens
+from sweeplab.train.run import row_flops, train_flops, train_memory_bytes, train_tokens
 
 N_SYMBOLS = 20
 TEXT = (np.arange(4000) * 7 % N_SYMBOLS).astype(np.uint16)
@@ -59,13 +59,6 @@ def test_a_batch_is_as_many_tokens_and_flops_as_is_said(objective: str, family: 
     else:
         assert n_read == train_tokens(values, 1)
         assert counter.get_total_flops() == train_flops(values, 1) == 4 * row_flops(values)
-
-
-def test_rows_that_stand_in_a_batch_again_are_not_counted() -> None:
-    values = values_of("span", "encoder_decoder", batch_warmup_iters=3)
-    assert row_lengths(values) == (5, 16)
-    assert [train_tokens(values, each) // 21 for each in range(6)] == [0, 1, 3, 5, 9, 13]
-    assert train_flops(values, 5) == 13 * row_flops(values)
 
 
 @pytest.mark.parametrize("beside", [{"ema": 0.99}, {"grad_accum": 2}, {"ema": 0.9, "grad_accum": 4}])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.train.member import Member, StoppingState
 from sweeplab.train.run import TrainingRun
-from sweeplab.train.schedule import SCHEDULES, decay_at, learning_rate, rows_seen, rows_used
+from sweeplab.train.schedule import SCHEDULES, decay_at, learning_rate
 
 VALUES = Hyperparameters.of({
     "learning_rate": 1e-3, "warmup_iters": 10, "max_iters": 110, "min_lr": 1e-4,
@@ -106,17 +106,6 @@ def test_stays_between_its_ends(kind, peak, low, warmup, max_iters, iteration, s
     assert floor * (1 - 1e-9) <= rate <= peak * (1 + 1e-9)
     if SCHEDULES[kind].ends_low:
         assert learning_rate(values, max(warmup + 1, max_iters)) == pytest.approx(min(low, peak))
-
-
-@given(st.integers(1, 200), st.integers(0, 100), st.integers(0, 150))
-def test_rows_used_divide_the_batch_and_add_up(size, warmup, iteration) -> None:
-    values = Hyperparameters(batch_size=size, batch_warmup_iters=warmup)
-    used = [rows_used(values, each) for each in range(iteration + 1)]
-    assert rows_seen(values, iteration) == sum(used[:iteration])
-    assert used == sorted(used)
-    for at, rows in enumerate(used):
-        line = size * min(1.0, (at + 1) / (warmup + 1))
-        assert rows == max(n for n in range(1, size + 1) if size % n == 0 and n <= max(1.0, line + 1e-9))
 
 
 def test_what_a_loss_takes_is_not_mistaken_for_what_the_optimizer_takes(values_of) -> None:

@@ -58,10 +58,10 @@ LIKE = {
     "larger": ("B", {}),
     "largest": ("A", {"max_iters": 2, "eval_interval": 2, "eval_iters": 1, "log_interval": 1}),
     "bfloat16": ("P", {**SHORT, "dtype": "bfloat16", "n_embd": 96, "batch_size": 16}),
-    "parts of a batch": ("P", {**SHORT, "grad_accum": 2, "batch_warmup_iters": 13, "ema": 0.9}),
+    "parts of a batch": ("P", {**SHORT, "grad_accum": 2, "ema": 0.9}),
     "modern": ("P", {
         **SHORT, "norm": "rmsnorm", "positions": "rotary", "activation": "swiglu", "n_kv_head": 2, "qk_norm": True,
-        "bias": False, "stochastic_depth": 0.2, "residual_dropout": 0.05, "label_smoothing": 0.1,
+        "bias": False, "residual_dropout": 0.05, "label_smoothing": 0.1,
     }),
     "routed": ("P", {
         **SHORT, "n_expert": 3, "n_expert_active": 2, "attention": "local", "attention_window": 6,
@@ -229,7 +229,7 @@ def test_refuses_what_does_not_fit(values_of, tokens) -> None:
 @pytest.mark.parametrize(
     ("one", "other", "shares"),
     [
-        ({}, {"learning_rate": 1.0, "seed": 3, "batch_warmup_iters": 9, "momentum": 0.5}, True),
+        ({}, {"learning_rate": 1.0, "seed": 3, "momentum": 0.5}, True),
         ({"dropout": 0.1}, {"dropout": 0.3}, True),
         ({"label_smoothing": 0.1}, {"label_smoothing": 0.2}, True),
         ({"dropout": 0.0}, {"dropout": 0.3}, False),
