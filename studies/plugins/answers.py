@@ -53,7 +53,6 @@ def encode(tokenizer: Any, source: str, target: str, numbers: Mapping[str, int])
     "Your questions, each with a context that has its answer",
     ("question", "context", "answer", "answer_start"),
     targets=Targets(encode, text=lambda target: ""),
-    numbers=("answer_start",),
 )
 def questions(question: str, context: str, answer: str, answer_start: str) -> list[Pair]:
     """Return question, tab and context as source; the target is where the answer starts and ends."""

@@ -48,7 +48,6 @@ def encode(tokenizer: Any, first: str, target: str, numbers: Mapping[str, int]) 
     "Your pairs of texts and a number for each, such as how alike they are",
     ("sentence1", "sentence2", "score"),
     targets=Targets(encode, text=lambda target: target.rpartition("\t")[2]),
-    numbers=("score",),
 )
 def scores(first: str, second: str, score: str) -> list[Pair]:
     """Return the first text as source; the target is the score, a tab and the second text."""

@@ -39,7 +39,8 @@ from sweeplab.data.source import (
     vocabulary_of,
 )
 from sweeplab.data.task import DataSizes
-from sweeplab.data.tokenizers import TOKENIZERS, IdsTokenizer, LearnedTokenizer, Tokenizer, load_tokenizer
+from sweeplab.data.tokenizers import TOKENIZERS, IdsTokenizer, LibraryTokenizer, Tokenizer, load_tokenizer
+from sweeplab.data.tokenizers.learned import DEFAULT_SIZE
 from sweeplab.data.tokenizers.library import is_file_of_tokenizer, tokenizer_in
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import cache_folder, make_folder, read_bytes, write_whole
@@ -171,7 +172,7 @@ def prepare(
         trained = tokenizer_in(Path(tokenizer))
     if trained is None:
         kind = _named(TOKENIZERS, "tokenizer", tokenizer)
-        if vocab_size is not None and not issubclass(kind, LearnedTokenizer):
+        if vocab_size is not None and not issubclass(kind, LibraryTokenizer):
             what = f"tokenizer {tokenizer} takes no vocab_size: the text determines its tokens"
             raise WrongVocabulary(what)
         tokenizer_key = _digest(tokenizer, vocab_size, kind.version)
@@ -200,8 +201,8 @@ def prepare(
         dataset = open_cached(base)
         if dataset is None:
             try:
-                if trained is None and issubclass(kind, LearnedTokenizer):
-                    trained = kind.train(texts.sample(), vocab_size)
+                if trained is None and issubclass(kind, LibraryTokenizer):
+                    trained = kind.train(texts.sample(), vocab_size or DEFAULT_SIZE)
                 elif trained is None:
                     trained = kind.train(texts.characters)
                 with tempfile.TemporaryDirectory(dir=folder) as scratch:

@@ -52,74 +52,66 @@ class Format(NamedTuple):
     rows: Callable[[Path, str, Wanted], Iterator[Row]]
 
 
-def _json_value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"is not JSON: {error}") from None
-    except RecursionError:
-        raise ValueError("has too deeply nested brackets") from None
-
-
 def _of_lines(file: Path, encoding: str, wanted: Wanted) -> Iterator[Row]:
     for number, line in enumerate(lines(file, encoding), start=1):
         if line.strip(" \r"):
             try:
-                value = _json_value(line)
-                yield Row(number, value if isinstance(value, dict) else {})
-            except ValueError as error:
-                yield Row(number, {}, str(error))
+                yield _row(number, json.loads(line))
+            except (ValueError, RecursionError) as error:
+                yield Row(number, {}, f"is not JSON: {error}")
+
+
+def _row(number: int, value: Any) -> Row:
+    return Row(number, value if isinstance(value, dict) else {})
 
 
 def _of_json(file: Path, encoding: str, wanted: Wanted) -> Iterator[Row]:
     """Yield the objects of a list; of an object, those of the list in it."""
     try:
-        value = _json_value(document(file, encoding))
-    except ValueError as error:
-        raise BadInput(f"{file} {error}") from None
+        value = json.loads(document(file, encoding))
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{file} is not JSON: {error}") from None
     if isinstance(value, dict):
         value = next((held for held in value.values() if isinstance(held, list) and held), [value])
     if not isinstance(value, list):
         raise BadInput(Problem(f"{file} is JSON without rows", 'a list, such as [{"text": "…"}]'))
-    for number, row in enumerate(value, start=1):
-        yield Row(number, row if isinstance(row, dict) else {})
+    yield from map(_row, itertools.count(1), value)
 
 
 def _of_csv(file: Path, encoding: str, wanted: Wanted) -> Iterator[Row]:
-    reader = csv.reader(f"{line}\n" for line in lines(file, encoding))
-    try:
-        yield from _of_table((reader.line_num, cells) for cells in reader if cells and cells != [""])
-    except csv.Error as error:
-        raise BadInput(Problem(f"this is not CSV: {error}", file=file, line=reader.line_num)) from error
+    yield from _of_table(file, csv.reader(f"{line}\n" for line in lines(file, encoding)), None)
 
 
 def _of_tsv(file: Path, encoding: str, wanted: Wanted) -> Iterator[Row]:
     """Yield the rows; without names of columns those of pairs are a source and a target."""
-    numbered = enumerate(lines(file, encoding), start=1)
-    # A line with only a tab is a pair.
-    table = ((number, line.removesuffix("\r").split("\t")) for number, line in numbered if line.strip(" \r"))
-    for number, cells in table:
-        whole = [(number, cells)]
-        if len(wanted[0]) > 1 and not _spelled(cells, wanted):
-            whole.insert(0, (0, [*wanted[0]]))
-        yield from _of_table(itertools.chain(whole, table))
+    reader = csv.reader(lines(file, encoding), delimiter="\t", quoting=csv.QUOTE_NONE)
+    yield from _of_table(file, reader, wanted if len(wanted[0]) > 1 else None)
 
 
-def _of_table(table: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
-    _, head = next(table, (0, []))
-    names = [name.strip() for name in head]
-    for number, cells in table:
-        wrong = ""
-        if len(cells) != len(names):
-            wrong = f"has {several(len(cells), 'field')}; allowed: {len(names)}, {several_named(names)}"
-        yield Row(number, dict(zip(names, cells, strict=False)), wrong)
+def _of_table(file: Path, reader: Any, pairs: Wanted | None) -> Iterator[Row]:
+    names: list[str] = []
+    try:
+        for cells in reader:
+            if not cells or (len(cells) == 1 and not cells[0].strip(" ")):
+                continue
+            if not names:
+                names = [name.strip() for name in cells]
+                if pairs is None or _spelled(names, pairs):
+                    continue
+                names = [*pairs[0]]
+            wrong = ""
+            if len(cells) != len(names):
+                wrong = f"has {several(len(cells), 'field')}; allowed: {len(names)}, {several_named(names)}"
+            yield Row(reader.line_num, dict(zip(names, cells, strict=False)), wrong)
+    except csv.Error as error:
+        raise BadInput(Problem(f"this is no table: {error}", file=file, line=reader.line_num)) from error
 
 
 def _of_parquet(file: Path, encoding: str, wanted: Wanted) -> Iterator[Row]:
     from pyarrow import parquet
 
     with parquet.ParquetFile(_mapped(file)) as opened:
-        names = [field.name for field in opened.schema_arrow if _is_plain(field.type)]
+        names = _plain_names(opened.schema_arrow)
         yield from _of_batches(file, opened.iter_batches(ROWS_AT_ONCE, columns=names))
 
 
@@ -153,16 +145,17 @@ def _of_batches(file: Path, batches: Iterator[Any]) -> Iterator[Row]:
         n_bytes += batch.nbytes
         if n_bytes > most:
             raise BadInput(f"{file} unpacks to more than {bytes_in_words(most)}, as an attack would")
-        kept = batch.select([field.name for field in batch.schema if _is_plain(field.type)])
+        kept = batch.select(_plain_names(batch.schema))
         for start in range(0, kept.num_rows, ROWS_AT_ONCE):
             for values in kept.slice(start, ROWS_AT_ONCE).to_pylist():
                 yield Row(next(number), values)
 
 
-def _is_plain(kind: Any) -> bool:
+def _plain_names(schema: Any) -> list[str]:
     from pyarrow import types
 
-    return not (types.is_nested(kind) or types.is_binary(kind) or types.is_large_binary(kind))
+    odd = (types.is_nested, types.is_binary, types.is_large_binary)
+    return [field.name for field in schema if not any(is_odd(field.type) for is_odd in odd)]
 
 
 FORMATS = {
@@ -191,8 +184,6 @@ def format_of(file: Path, name: str = "") -> Format | None:
 
 
 # ------------------------------------------------------------------ documents and rows of files
-
-
 # The usual names of fields, the likeliest first. A file's own may have capitals.
 TEXT_FIELDS = (
     "text", "content", "contents", "body", "document", "article", "story", "passage", "sentence", "review", "comment",
@@ -268,7 +259,8 @@ def documents(files: Sequence[Path], reading: Reading) -> Iterator[Document]:
         is_begun = False
         try:
             form = format_of(file, reading.format)
-            for part in _of_rows(file, form, reading) if form else _of_text(file, reading):
+            parts = _of_rows(file, form, reading) if form else _of_text(file, reading)
+            for part in parts:
                 yield part
                 is_begun = True
         except NoText as error:
@@ -345,9 +337,9 @@ def _spelled(head: Iterable[str], wanted: Wanted) -> tuple[str, ...]:
     names = [*head]
     spelled = {name.strip().lower(): name for name in reversed(names)} | {name: name for name in names}
     for fields in wanted:
-        there = [spelled.get(name) or spelled.get(name.lower(), "") for name in fields]
+        there = tuple(spelled.get(name) or spelled.get(name.lower(), "") for name in fields)
         if all(there):
-            return tuple(there)
+            return there
     return ()
 
 

@@ -11,7 +11,7 @@ import os
 import pickle
 import pickletools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,6 +77,16 @@ class Source:
         return Reading(self.fields, self.format, self.encoding)
 
 
+def missing_splits(there: Iterable[str]) -> dict[str, dict[str, int]]:
+    """Return the split of the user that is cut because others are missing, with the tenths of its parts."""
+    missing = [split for split in ("val", "test") if split not in there]
+    if missing == ["test"]:
+        return {"val": {"val": 5, "test": 5}}
+    if missing:
+        return {"train": {"train": 10 - len(missing), **dict.fromkeys(missing, 1)}}
+    return {}
+
+
 def guessed(source: Source) -> tuple[str, str]:
     """Return a corpus and a tokenizer for files; for what cannot be read those of a text, since reading it says why."""
     try:
@@ -85,10 +95,13 @@ def guessed(source: Source) -> tuple[str, str]:
             return "text", vocabulary.name if vocabulary else "ids"
         files = [file for place in source.places.values() for file in user_files(place)]
         tokenizer = "char" if size_of(files) < CHAR_BELOW else "bpe"
-        corpus = "pairs" if _has_pairs(files[0], source) else "text"
+        form, reading = format_of(files[0], source.format), source.reading
+        if form and not source.fields:
+            next(named_rows(files[0], form, [TEXT_FIELDS[:1], *PAIR_FIELDS], reading), None)
     except (BadInput, OSError):
         return "text", "ids" if source.tokens else "char"
-    return corpus, tokenizer
+    is_of_pairs = any(len(names) > 1 for names in [source.fields, *reading.taken])
+    return "pairs" if is_of_pairs else "text", tokenizer
 
 
 def size_of(files: list[Path]) -> int:
@@ -100,20 +113,10 @@ def size_of(files: list[Path]) -> int:
     return size
 
 
-def _has_pairs(file: Path, source: Source) -> bool:
-    form = format_of(file, source.format)
-    if form is None or source.fields:
-        return len(source.fields) > 1
-    reading = source.reading
-    next(named_rows(file, form, [TEXT_FIELDS[:1], *PAIR_FIELDS], reading), None)
-    return any(len(names) > 1 for names in reading.taken)
-
-
 # ------------------------------------------------------------------ files of token ids
 
 
 SUFFIXES = (".bin", ".npy")
-NAMES = {"train": ("train",), "val": ("val", "validation"), "test": ("test",)}
 META = ("meta.pkl", "meta.json")
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spm.model")
 PIECE = 2**24  # tokens that are looked at at once
@@ -137,8 +140,8 @@ def token_files(place: str, tokenizer: str = "") -> TokenFiles:
     folder, arrays = path.parent, {"train": path}
     if path.is_dir():
         folder, arrays = path, {}
-        for split, names in NAMES.items():
-            for file in (path / f"{name}{suffix}" for name in reversed(names) for suffix in SUFFIXES):
+        for split, names in SPLITS.items():
+            for file in (path / f"{name}{suffix}" for name in names for suffix in SUFFIXES):
                 if file.is_file():
                     arrays[split] = file
     train = arrays.get("train")
@@ -159,15 +162,10 @@ def token_splits(files: TokenFiles) -> list[Array]:
         BadInput: a file has no whole numbers, or not those of a vocabulary of at most 65,536.
     """
     arrays = {split: _mapped(file) for split, file in files.arrays.items()}
-    train = arrays["train"]
-    size = len(train)
-    if len(arrays) == 1:
-        return np.split(train, [size * 8 // 10, size * 9 // 10])
-    if "val" not in arrays:
-        return [*np.split(train, [size * 9 // 10]), arrays["test"]]
-    if "test" not in arrays:
-        return [train, *np.split(arrays["val"], [len(arrays["val"]) // 2])]
-    return [train, arrays["val"], arrays["test"]]
+    for split, shares in missing_splits(arrays).items():
+        ends = np.cumsum([*shares.values()]) * len(arrays[split]) // sum(shares.values())
+        arrays |= dict(zip(shares, np.split(arrays[split], ends[:-1]), strict=True))
+    return [arrays[split] for split in SPLITS]
 
 
 def _mapped(file: Path) -> Array:
@@ -229,12 +227,13 @@ def vocabulary_of(files: TokenFiles) -> Tokenizer | None:
             if isinstance(itos, dict):
                 itos = [itos[key] for key in sorted(itos, key=int)]
             return CharTokenizer("".join(itos))
-        if 0 < meta["vocab_size"] <= LARGEST_VOCABULARY:
-            return IdsTokenizer(int(meta["vocab_size"]))
+        size = int(meta["vocab_size"])
+        if not 0 < size <= LARGEST_VOCABULARY:
+            raise ValueError(f"vocab_size is {size}, and 1 to {LARGEST_VOCABULARY:,} are allowed")
+        return IdsTokenizer(size)
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         allowed = 'a meta.json such as {"itos": ["a", "b", …]} or {"vocab_size": 65}'
         raise BadInput(Problem(f"{file} is not read: {error}", allowed)) from error
-    raise BadInput(Problem(f"{file} has vocab_size {meta['vocab_size']}", f"1 to {LARGEST_VOCABULARY:,}"))
 
 
 class _Plain(pickle.Unpickler):

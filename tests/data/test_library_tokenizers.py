@@ -1,13 +1,12 @@
 """Our tokenizers in the library's own format: the same ids of the same text, and back."""
 
 import json
-import unicodedata
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Library
 
 from sweeplab.data.tokenizers import (
@@ -17,16 +16,10 @@ from sweeplab.data.tokenizers import (
     UnigramTokenizer,
     WordPieceTokenizer,
 )
-from sweeplab.data.tokenizers.library import BYTES, WORDS, contents_of, read_tokenizer, write_tokenizer
+from sweeplab.data.tokenizers.library import BYTES, contents_of, read_tokenizer, write_tokenizer
 
 TEXT = (
     "First Citizen:\r\n\tnaïve café, 中文 \U0001f600\u0000\ufeff\u2028 e\u0301\x1c\x85 ½ Ⅷ _a_ <mask> <|x|>\n"
-)
-# Every character that this Python knows, but for the last thousands of the common kinds.
-KNOWN = "".join(
-    character
-    for character in map(chr, range(0x30000))
-    if unicodedata.category(character) not in ("Cn", "Cs", "Co") and not 0x3500 < ord(character) < 0x9000
 )
 
 
@@ -58,16 +51,6 @@ class TestEveryTokenizer:
         assert library.encode("a<|mask|>").ids == [*tokenizer.encode("a").tolist(), size - 1]
         assert library.token_to_id("<|sentinel_0|>") == size - 2
         assert read_tokenizer(json.loads(library.to_str())) == tokenizer
-
-
-def test_words_are_cut_at_every_character_as_here() -> None:
-    """The library's classes of characters are newer: what Python does not know yet may be cut otherwise."""
-    from sweeplab.data.tokenizers.learned import WORD
-
-    cut = pre_tokenizers.Split(Regex(WORDS), "isolated")
-    text = "".join(f"a{character}" for character in KNOWN)
-    assert [piece for piece, _ in cut.pre_tokenize_str(text)] == WORD.findall(text)
-    assert len(KNOWN) > 50_000
 
 
 def byte_level() -> Library:

@@ -109,10 +109,10 @@ def test_reads_tsv_and_jsonl(tmp_path: Path) -> None:
         ("a.tsv", "no tab", "line 2 has 1 field; allowed: 2, source, target"),
         ("a.tsv", "\tb", "line 2 has an empty source"),
         ("a.tsv", "a\t ", "line 2 has an empty target"),
-        ("a.jsonl", "[" * 200_000, "line 2 has too deeply nested brackets"),
+        ("a.jsonl", "[" * 200_000, "line 2 is not JSON: maximum recursion"),
         ("a.jsonl", "{", "line 2 is not JSON: Expecting"),
         ("a.jsonl", "[]", "line 2 has no source and target; allowed:"),
-        ("a.jsonl", '{"source": "a", "target": 3}', "line 2 has a target that is not a string"),
+        ("a.jsonl", '{"source": "a", "target": []}', "line 2 has a target that is not a string"),
         ("a.jsonl", '{"source": "\\ud800", "target": "b"}', "line 2 has a source that is not valid text: surrogates"),
     ],
 )  # fmt: skip

@@ -12,9 +12,8 @@ from sweeplab.data.tokenizers import (
     TOKENIZERS,
     BpeTokenizer,
     CharTokenizer,
-    LearnedTokenizer,
+    LibraryTokenizer,
     Tokenizer,
-    WordTokenizer,
     learned,
     load_tokenizer,
 )
@@ -71,7 +70,7 @@ ENGLISH = "the cat sat on the mat; the other cat sat on the hat. " * 20
 VARIED = (
     ENGLISH + "".join(f"{word}ing {word}ed un{word}able; " for word in ("walk", "talk", "jump", "drink")) * 9
 )
-LEARNED = {name: kind for name, kind in TOKENIZERS.items() if issubclass(kind, LearnedTokenizer)}
+LEARNED = {name: kind for name, kind in TOKENIZERS.items() if issubclass(kind, LibraryTokenizer)}
 
 
 @pytest.mark.parametrize("kind", LEARNED.values(), ids=LEARNED)
@@ -79,18 +78,18 @@ class TestLearnedTokenizerContract:
     """What any tokenizer does that learns its tokens."""
 
     @given(text=st.text())
-    def test_knows_text_that_it_never_saw(self, kind: type[LearnedTokenizer], text: str) -> None:
+    def test_knows_text_that_it_never_saw(self, kind: type[LibraryTokenizer], text: str) -> None:
         tokenizer = kind.train(VARIED)
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
     @pytest.mark.parametrize("size", [256, 262])
-    def test_has_as_many_tokens_as_it_is_told(self, kind: type[LearnedTokenizer], size: int) -> None:
+    def test_has_as_many_tokens_as_it_is_told(self, kind: type[LibraryTokenizer], size: int) -> None:
         tokenizer = kind.train(VARIED, size)
         ids = tokenizer.encode(VARIED)
         assert tokenizer.vocab_size == size > ids.max() and tokenizer.decode(ids) == VARIED
 
     @pytest.mark.parametrize("size", [0, 255, 65_537])
-    def test_refuses_too_few_and_too_many(self, kind: type[LearnedTokenizer], size: int) -> None:
+    def test_refuses_too_few_and_too_many(self, kind: type[LibraryTokenizer], size: int) -> None:
         with pytest.raises(ValueError, match=r"allowed: 256 \(the bytes\) to 65,536"):
             kind.train("abba bc", size)
 
@@ -126,13 +125,6 @@ def test_a_long_text_is_cut_where_words_are(monkeypatch: pytest.MonkeyPatch) -> 
         assert len(list(learned._pieces(text))) > 2
         assert "".join(learned._pieces(text)) == text
         np.testing.assert_array_equal(tokenizer.encode(text), whole)
-
-
-def test_word_knows_the_most_frequent_words_and_spells_the_others() -> None:
-    tokenizer = WordTokenizer.train("a cat, a hat, a cat\n\n", 258)
-    assert tokenizer.words == (" a", " cat")
-    assert tokenizer.encode(" cat, a").tolist() == [257, ord(","), 256]
-    assert tokenizer.encode(" hat").tolist() == list(b" hat")
 
 
 def test_bpe_learns_what_is_pinned() -> None:

@@ -542,7 +542,7 @@ def test_two_texts_stand_in_one_row_and_the_longer_one_is_cut(data: dict[str, Da
     assert OBJECTIVES["similarity"].share_cut(own.train, short) > 0
 
 
-@pytest.mark.parametrize("tokenizer", ["char", "byte", "bpe", "word"])
+@pytest.mark.parametrize("tokenizer", ["char", "byte", "bpe"])
 def test_answers_stand_where_they_are_said_to(tmp_path: Path, tokenizer: str) -> None:
     names = {"Ann": 13, "Böb": 22}
     rows = [

@@ -33,6 +33,7 @@ from sweeplab.data.corpora.splits import (
     without_near_duplicates,
 )
 from sweeplab.data.formats import Reading, documents
+from sweeplab.data.source import missing_splits
 from sweeplab.data.tokenizers import Tokenizer
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import cache_folder, make_folder, read_bytes, write_whole
@@ -198,16 +199,6 @@ class AnyCorpus(ABC):
         if len(files) == 1:
             return str(files[0])
         return f"corpus {self.name} ({several(len(files), 'file')})"
-
-
-def missing_splits(there: Iterable[str]) -> dict[str, dict[str, int]]:
-    """Return the split of the user that is cut because others are missing, with the tenths of its parts."""
-    missing = [split for split in ("val", "test") if split not in there]
-    if missing == ["test"]:
-        return {"val": {"val": 5, "test": 5}}
-    if missing:
-        return {"train": {"train": 10 - len(missing), **dict.fromkeys(missing, 1)}}
-    return {}
 
 
 # ------------------------------------------------------------------ corpora of running text

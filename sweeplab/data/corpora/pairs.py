@@ -7,7 +7,7 @@ import hashlib
 import sysconfig
 import textwrap
 import warnings
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import dropwhile
@@ -23,12 +23,12 @@ from sweeplab.data.corpora.base import (
     Targets,
     Texts,
     document,
-    missing_splits,
     python_source_files,
     user_files,
 )
 from sweeplab.data.corpora.splits import TENTHS
 from sweeplab.data.formats import FIELDS, Reading, format_of, named_rows
+from sweeplab.data.source import missing_splits
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed, several
 
@@ -103,16 +103,17 @@ def _cut(pairs: Sequence[Pair], shares: Mapping[str, int], name: str) -> dict[st
     return {split: [pair for pair in pairs if split_of[pair.group] == split] for split in shares}
 
 
-def _check_texts(parts: Iterable[object], keys: Sequence[str]) -> None:
-    for key, text in zip(keys, parts, strict=True):
-        if not isinstance(text, str):
-            raise ValueError(f"has a {key} that is not a string")
-        if not text.strip():
-            raise ValueError(f"has an empty {key}")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"has a {key} that is not valid text: {error.reason}") from None
+def _text(value: object, key: str) -> str:
+    if not isinstance(value, str | int | float):
+        raise ValueError(f"has a {key} that is not a string")
+    text = str(value)
+    if not text.strip():
+        raise ValueError(f"has an empty {key}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"has a {key} that is not valid text: {error.reason}") from None
+    return text
 
 
 # The number of a line, and a function that reads its values or raises ValueError.
@@ -127,15 +128,14 @@ def corpus_of_files(
     made: Callable[..., list[Pair]] = lambda source, target: [Pair(source, target, group=source)],
     *,
     targets: Targets = TEXTS,
-    numbers: Container[str] = (),
     readers: Mapping[str, Callable[[Path], Iterator[Line]]] = MappingProxyType({}),
     are_texts: bool = True,
 ) -> PairCorpus:
     """Return the corpus for the user's files with these keys; messages suggest the first suffix.
 
-    `made` returns the pairs of a line's values, or raises ValueError with what is wrong. Values are texts, `numbers`
-    the keys of those that a file may write as numbers; with `are_texts` false `made` takes them as they are. Files of
-    a suffix that is not in `FORMATS` have their own `readers`.
+    `made` returns the pairs of a line's values, or raises ValueError with what is wrong. Values are texts, or numbers
+    that become texts; with `are_texts` false `made` takes them as they are. Files of a suffix that is not in `FORMATS`
+    have their own `readers`.
     """
 
     def lines_of(file: Path, reading: Reading) -> Iterator[Line]:
@@ -153,12 +153,9 @@ def corpus_of_files(
         for file in files:
             for line, values in lines_of(file, reading):
                 try:
-                    parts = [*values()]
-                    for at, key in enumerate(keys):
-                        if key in numbers and isinstance(parts[at], int | float):
-                            parts[at] = str(parts[at])
+                    parts = values()
                     if are_texts:
-                        _check_texts(parts, keys)
+                        parts = [_text(part, key) for part, key in zip(parts, keys, strict=True)]
                     pairs += made(*parts)
                 except ValueError as error:
                     reading.refuse(file, line, error)
@@ -166,17 +163,8 @@ def corpus_of_files(
         return pairs
 
     return PairCorpus(
-        name,
-        meaning,
-        lambda path: user_files(path, name, suffixes[0]),
-        read,
-        kind=name,
-        targets=targets,
+        name, meaning, lambda path: user_files(path, name, suffixes[0]), read, kind=name, targets=targets
     )
-
-
-def _labelled(tokenizer: Any, source: str, target: str, numbers: Mapping[str, int]) -> tuple[Any, Any]:
-    return tokenizer.encode(source), [numbers[target]]
 
 
 OF_FILES = (
@@ -191,8 +179,11 @@ OF_FILES = (
         "Your texts and their labels, for `classification`: a table or .jsonl, a folder or the files of a glob",
         ("text", "label"),
         (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".arrow"),
-        targets=Targets(_labelled, labels=lambda target: (target,), text=lambda target: ""),
-        numbers=("label",),
+        targets=Targets(
+            lambda tokenizer, source, target, numbers: (tokenizer.encode(source), [numbers[target]]),
+            labels=lambda target: (target,),
+            text=lambda target: "",
+        ),
     ),
 )
 
@@ -258,11 +249,6 @@ def _words(random: RandomStream) -> list[str]:
     return ["".join(LETTERS[next(letters)] for _ in range(length)) for length in lengths.tolist()]
 
 
-def _sums(random: RandomStream) -> list[str]:
-    numbers = random.integers(2 * N_PAIRS, 10**N_DIGITS).reshape(-1, 2).tolist()
-    return [f"{first}+{second}" for first, second in numbers]
-
-
 def _rule(
     name: str, meaning: str, target: Callable[[str], str], draw: Callable[[RandomStream], list[str]] = _words
 ) -> PairCorpus:
@@ -274,8 +260,9 @@ def _rule(
     return PairCorpus(name, meaning, lambda path: [own_file], pairs, needs_whole=True, takes_path=False)
 
 
-def _sum(text: str) -> str:
-    return str(sum(map(int, text.split("+"))))
+def _sums(random: RandomStream) -> list[str]:
+    numbers = random.integers(2 * N_PAIRS, 10**N_DIGITS).reshape(-1, 2).tolist()
+    return [f"{first}+{second}" for first, second in numbers]
 
 
 _WORDS = "Words of random letters, and"
@@ -283,5 +270,10 @@ RULES = (
     _rule("copy", f"{_WORDS} the same word again", str),
     _rule("reverse", f"{_WORDS} their letters from last to first", lambda word: word[::-1]),
     _rule("sort", f"{_WORDS} their letters in order", lambda word: "".join(sorted(word))),
-    _rule("addition", f"Additions of two numbers of up to {N_DIGITS} digits, and their sums", _sum, _sums),
+    _rule(
+        "addition",
+        f"Additions of two numbers of up to {N_DIGITS} digits, and their sums",
+        lambda text: str(sum(map(int, text.split("+")))),
+        _sums,
+    ),
 )

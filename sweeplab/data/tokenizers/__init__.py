@@ -10,15 +10,12 @@ from sweeplab.data.tokenizers.base import CharTokenizer as CharTokenizer
 from sweeplab.data.tokenizers.base import IdsTokenizer as IdsTokenizer
 from sweeplab.data.tokenizers.base import Tokenizer as Tokenizer
 from sweeplab.data.tokenizers.learned import BpeTokenizer as BpeTokenizer
-from sweeplab.data.tokenizers.learned import LearnedTokenizer as LearnedTokenizer
 from sweeplab.data.tokenizers.learned import LibraryTokenizer as LibraryTokenizer
 from sweeplab.data.tokenizers.learned import UnigramTokenizer as UnigramTokenizer
 from sweeplab.data.tokenizers.learned import WordPieceTokenizer as WordPieceTokenizer
-from sweeplab.data.tokenizers.learned import WordTokenizer as WordTokenizer
 
-_PLAIN: tuple[type[Tokenizer], ...] = (CharTokenizer, ByteTokenizer)
-_LEARNED: tuple[type[Tokenizer], ...] = (BpeTokenizer, WordTokenizer, WordPieceTokenizer, UnigramTokenizer)
-TOKENIZERS: dict[str, type[Tokenizer]] = {each.name: each for each in (*_PLAIN, *_LEARNED)}
+_OURS = (CharTokenizer, ByteTokenizer, BpeTokenizer, WordPieceTokenizer, UnigramTokenizer)
+TOKENIZERS: dict[str, type[Tokenizer]] = {each.name: each for each in _OURS}
 
 # Tokenizers that only imported runs have.
 OTHERS: dict[str, type[Tokenizer]] = {IdsTokenizer.name: IdsTokenizer}

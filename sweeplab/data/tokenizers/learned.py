@@ -1,11 +1,9 @@
-"""Tokenizers that learn their tokens from the training split: subwords by three methods, and frequent words."""
+"""Tokenizers that learn subwords from the training split, by three methods of the package `tokenizers`."""
 
 from __future__ import annotations
 
 import json
 import re
-from abc import abstractmethod
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +17,6 @@ from sweeplab.data.tokenizers.base import (
     BYTES,
     LARGEST_VOCABULARY,
     N_BYTES,
-    FieldsTokenizer,
     Ids,
     Tokenizer,
     utf8,
@@ -30,35 +27,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
 
 
-class LearnedTokenizer(Tokenizer):
-    """A tokenizer with the 256 bytes and tokens that are learned from the training split only.
-
-    Because of the bytes it encodes every text. A model may generate bytes that are not UTF-8: these decode to U+FFFD.
-    """
-
-    default_size: ClassVar[int]
-
-    @classmethod
-    def train(cls, text: str, vocab_size: int | None = None) -> Self:
-        """Learn `vocab_size` tokens, by default `default_size`; fewer if the text has no more.
-
-        Raises:
-            ValueError: vocab_size is below 256 or above 65,536, or a character of the text is half of a surrogate pair.
-        """
-        size = cls.default_size if vocab_size is None else vocab_size
-        if not N_BYTES <= size <= LARGEST_VOCABULARY:
-            raise ValueError(
-                f"the {cls.name} tokenizer cannot have {several(size, 'token')}; allowed: {N_BYTES} (the bytes) "
-                f"to {LARGEST_VOCABULARY:,}"
-            )
-        return cls._learned(text, size)
-
-    @classmethod
-    @abstractmethod
-    def _learned(cls, text: str, vocab_size: int) -> Self:
-        """Learn at most `vocab_size` tokens, among them the bytes."""
-
-
+DEFAULT_SIZE = 1024
 # The library gets so many characters at once, because it needs a hundred bytes of memory per token.
 PIECE = 2**20
 END_OF_TEXT = "<|endoftext|>"
@@ -66,15 +35,15 @@ BEFORE_SPACE = re.compile(r"(?<=\S)(?=[ \t\r\n])")
 
 
 @dataclass(frozen=True)
-class LibraryTokenizer(LearnedTokenizer):
+class LibraryTokenizer(Tokenizer):
     """A tokenizer of the package `tokenizers`; if it is learned here, it splits words into bytes like GPT-2's.
 
+    So it encodes every text. A model may generate bytes that are not UTF-8: these decode to U+FFFD.
     `definition` is the library's tokenizer.json, which other programs can read. An imported tokenizer may not encode
     every text, and may decode ids to a different text. `model` and `trainer` are classes of the library: both get the
     `options`, and the model also gets the `model_options`.
     """
 
-    default_size: ClassVar[int] = 1024
     model: ClassVar[str]
     trainer: ClassVar[str]
     options: ClassVar[dict[str, Any]] = {}
@@ -113,7 +82,17 @@ class LibraryTokenizer(LearnedTokenizer):
         return {byte for letter, byte in BYTES.items() if self._library.token_to_id(letter) is None}
 
     @classmethod
-    def _learned(cls, text: str, vocab_size: int) -> Self:
+    def train(cls, text: str, vocab_size: int = DEFAULT_SIZE) -> Self:
+        """Learn `vocab_size` tokens, among them the 256 bytes; fewer if the text has no more.
+
+        Raises:
+            ValueError: vocab_size is below 256 or above 65,536, or a character of the text is half of a surrogate pair.
+        """
+        if not N_BYTES <= vocab_size <= LARGEST_VOCABULARY:
+            raise ValueError(
+                f"the {cls.name} tokenizer cannot have {several(vocab_size, 'token')}; allowed: {N_BYTES} (the bytes) "
+                f"to {LARGEST_VOCABULARY:,}"
+            )
         from tokenizers import Tokenizer as Library
         from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -195,9 +174,9 @@ class UnigramTokenizer(LibraryTokenizer):
     name, model, trainer = "unigram", "Unigram", "UnigramTrainer"
 
     @classmethod
-    def _learned(cls, text: str, vocab_size: int) -> Self:
+    def train(cls, text: str, vocab_size: int = DEFAULT_SIZE) -> Self:
         """Learn pieces, and give all missing bytes the same score."""
-        definition = json.loads(super()._learned(text, vocab_size).definition)
+        definition = json.loads(super().train(text, vocab_size).definition)
         # Of a text of one repeated character the library learns no score: JSON has null for its NaN.
         scores = {token: round(score or 0.0, 9) for token, score in definition["model"]["vocab"]}
         ranked = sorted(scores, key=lambda token: (-scores[token], token))
@@ -222,63 +201,3 @@ def _pieces(text: str) -> Iterator[str]:
         start = space.start()
     if start < len(text):
         yield text[start:]
-
-
-# A word or several punctuation marks, with the space before them; or other whitespace. Every character is in a match.
-WORD = re.compile(r" ?\w+| ?[^\w\s]+|\s+")
-
-
-@final
-@dataclass(frozen=True)
-class WordTokenizer(LearnedTokenizer, FieldsTokenizer):
-    """One token for each of the most frequent words; other words are encoded as bytes, so every text can be encoded."""
-
-    name: ClassVar[str] = "word"
-    default_size: ClassVar[int] = 4096
-    words: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "words", tuple(self.words))  # of JSON, a list
-        if len(set(self.words)) < len(self.words):
-            raise ValueError("the words of a word tokenizer must be distinct")
-
-    @cached_property
-    def contents(self) -> list[bytes]:
-        """Return the bytes of each token."""
-        return [bytes((byte,)) for byte in range(N_BYTES)] + [word.encode() for word in self.words]
-
-    @cached_property
-    def _ids(self) -> dict[str, int]:
-        return {word: N_BYTES + number for number, word in enumerate(self.words)}
-
-    @property
-    def vocab_size(self) -> int:
-        """Return the number of bytes and words."""
-        return N_BYTES + len(self.words)
-
-    @classmethod
-    def _learned(cls, text: str, vocab_size: int) -> Self:
-        """Take the most frequent words of more than one byte; equally frequent words are in alphabetical order."""
-        counts = Counter(WORD.findall(text))
-        ranked = sorted(counts, key=lambda word: (-counts[word], word))
-        long = [word for word in ranked if len(utf8(word)) > 1]
-        return cls(tuple(long[: vocab_size - N_BYTES]))
-
-    def encode(self, text: str) -> Ids:
-        """Return the ids of a text's words, or of their bytes."""
-        utf8(text)
-        ids: list[int] = []
-        for word in WORD.findall(text):
-            if word in self._ids:
-                ids.append(self._ids[word])
-            else:
-                ids += word.encode()
-        return np.array(ids, np.uint16)
-
-    def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
-        """Return the text of the words and bytes."""
-        return b"".join(self.contents[each] for each in self._known(ids).tolist()).decode(errors="replace")
-
-    def byte_lengths(self) -> NDArray[np.int64]:
-        """Return the lengths of the bytes and of the words."""
-        return np.array([len(each) for each in self.contents])

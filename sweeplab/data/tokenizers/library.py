@@ -12,8 +12,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,8 @@ from sweeplab.data.tokenizers import (
     Tokenizer,
     UnigramTokenizer,
     WordPieceTokenizer,
-    WordTokenizer,
 )
-from sweeplab.data.tokenizers.base import ALPHABET, BYTES, LARGEST_VOCABULARY, N_BYTES, utf8
+from sweeplab.data.tokenizers.base import BYTES, LARGEST_VOCABULARY, utf8
 from sweeplab.errors import BadInput
 from sweeplab.files import read_bytes
 
@@ -35,9 +33,6 @@ Definition = dict[str, Any]
 SUFFIXES = (".json", ".model")  # of the files of tokenizers that users bring
 
 ANY = r"[\s\S]"
-# The word tokenizer's pattern in the library's dialect, whose \w has combining accents and whose \s lacks separators.
-WORD, BLANK = r"\p{L}\p{N}_", r"\s\x1c-\x1f"
-WORDS = rf" ?[{WORD}]+| ?[^{WORD}{BLANK}]+|[{BLANK}]+"
 OURS = re.compile(r"<\|((pad|bos|eos|mask)|(sentinel|label|unused)_\d+)\|>")  # what `write_tokenizer` adds
 
 # The score of a Unigram token that represents no text, so that no text is cut into it.
@@ -47,7 +42,7 @@ LIBRARYS = {each.model: each for each in (BpeTokenizer, WordPieceTokenizer, Unig
 
 
 def _definition(tokenizer: Tokenizer) -> Definition:
-    """Return the library's form of a tokenizer: whole characters, or bytes and words that are looked up whole."""
+    """Return the library's form of a tokenizer: whole characters, or bytes that are looked up whole."""
     from tokenizers import Regex, decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Library
 
@@ -59,30 +54,12 @@ def _definition(tokenizer: Tokenizer) -> Definition:
         library.pre_tokenizer = pre_tokenizers.Split(Regex(ANY), "isolated")
         library.decoder = decoders.Fuse()
         return dict(json.loads(library.to_str()))
-    words: tuple[str, ...] = ()
-    cut: Any = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    if isinstance(tokenizer, WordTokenizer):
-        words = tokenizer.words
-        cut = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(WORDS), "isolated"), cut])
-    elif not isinstance(tokenizer, ByteTokenizer):
+    if not isinstance(tokenizer, ByteTokenizer):
         raise BadInput(f"tokenizer {tokenizer.name} cannot be written as a tokenizer.json")
-    spelled = [*BYTES, *("".join(ALPHABET[byte] for byte in word.encode()) for word in words)]
-    vocabulary = {each: number for number, each in enumerate(spelled)}
-    library = Library(models.BPE(vocabulary, [], ignore_merges=bool(words)))
-    library.pre_tokenizer = cut
+    library = Library(models.BPE(BYTES, []))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     library.decoder = decoders.ByteLevel()
     return dict(json.loads(library.to_str()))
-
-
-def _candidates(tokens: list[str]) -> Iterator[Tokenizer]:
-    """Yield our tokenizers that may have these tokens, and another form in the library."""
-    if all(len(token) == 1 for token in tokens) and tokens == sorted(tokens):
-        yield CharTokenizer("".join(tokens))
-    if tokens[:N_BYTES] == ALPHABET and all(BYTES.keys() >= {*token} for token in tokens):
-        yield ByteTokenizer()
-        with suppress(ValueError):  # no UTF-8
-            words = (bytes(BYTES[each] for each in token).decode() for token in tokens[N_BYTES:])
-            yield WordTokenizer(tuple(words))
 
 
 def write_tokenizer(tokenizer: Tokenizer, special: Mapping[str, int], vocab_size: int) -> Definition:
@@ -154,7 +131,10 @@ def read_tokenizer(definition: Definition) -> Tokenizer:
     tokens = sorted(ids, key=ids.__getitem__)
     if sorted(ids.values()) != list(range(len(tokens))) or len(tokens) > LARGEST_VOCABULARY:
         raise ValueError(f"its ids are not consecutive from 0, or more than {LARGEST_VOCABULARY:,}")
-    for candidate in _candidates(tokens):
+    candidates: list[Tokenizer] = [ByteTokenizer()]
+    if all(len(token) == 1 for token in tokens) and tokens == sorted({*tokens}):
+        candidates.append(CharTokenizer("".join(tokens)))
+    for candidate in candidates:
         if definition == _definition(candidate):
             return candidate
     if kind is None:

@@ -119,11 +119,11 @@ track: {{checkpoints: best}}  # best | last | all | none
 
 def section_of(place: str, folder: Path, **keys: Any) -> dict[str, Any]:
     """Return the section `data` of a study file in a folder, for a file, folder, glob, or files of tokens."""
-    from sweeplab.data.source import NAMES, SUFFIXES
+    from sweeplab.data.source import SUFFIXES
 
     check_is_path(place)
     path = Path(place)
-    in_folder = (path / f"{name}{suffix}" for name in NAMES["train"] for suffix in SUFFIXES)
+    in_folder = (path / f"train{suffix}" for suffix in SUFFIXES)
     are_tokens = path.suffix in SUFFIXES or any(file.is_file() for file in in_folder)
     written = os.path.relpath(path.expanduser().absolute(), folder.absolute())
     more = {name: value for name, value in keys.items() if value}
