@@ -110,9 +110,7 @@ class Dataset:
 
     def scored(self, split: Scored) -> Split:
         """Return the split of this name."""
-        if split == "val":
-            return self.val
-        return self.test
+        return self.val if split == "val" else self.test
 
     def bits_per_byte(self, loss: float, values: Hyperparameters, split: Scored = "val") -> float | None:
         """Convert a loss (nats per evaluated target) to bits per byte of these targets; None if they are not text.
@@ -234,24 +232,20 @@ def _of_tokens(place: str, tokenizer: str, vocab_size: int | None, folder: Path)
     is_settled = time.time_ns() - max(stamp[2] for stamp in stamps) > SETTLED_NANOSECONDS
     if is_settled and (dataset := open_cached(base)):
         return dataset
-    splits = token_splits(files)
-    vocabulary, of, val_bytes = (
-        vocabulary_of(files),
-        "none: tokens are shown as numbers, and bits per byte unknown",
-        0,
-    )
-    if files.vocabulary:
-        of = files.vocabulary.name
+    splits, vocabulary = token_splits(files), vocabulary_of(files)
     if vocab_size is not None:
         if vocabulary is not None and not isinstance(vocabulary, IdsTokenizer):
             what = f"{files.vocabulary} has {vocabulary.vocab_size} tokens"
             raise WrongVocabulary(f"vocab_size cannot be set: {what}")
         vocabulary = IdsTokenizer(vocab_size)
     n_tokens = checked(splits, vocabulary.vocab_size if vocabulary else None)
-    vocabulary = vocabulary or IdsTokenizer(n_tokens)
+    vocabulary, val_bytes = vocabulary or IdsTokenizer(n_tokens), 0
     if not isinstance(vocabulary, IdsTokenizer):
         lengths = vocabulary.byte_lengths()
         val_bytes = sum(int(lengths[piece].sum()) for piece in pieces(splits[1]))
+    of = "none: tokens are shown as numbers, and bits per byte unknown"
+    if files.vocabulary:
+        of = files.vocabulary.name
     notes = (f"tokens of {several(len(files.arrays), 'file')}; vocabulary: {of}",)
     encoded = Encoded([pieces(split) for split in splits], {"val_bytes": val_bytes, "notes": notes})
     with _writing(folder):
@@ -288,20 +282,13 @@ def _written(base: Path, tokenizer: Tokenizer, encoded: Encoded) -> Dataset:
                 yield piece.astype(TOKEN, copy=False).data
 
     write_whole(base.with_suffix(".tokens"), written())
-    facts: dict[str, Any] = {
-        "kind": "text",
-        "per_source": 1,
-        **encoded.facts,
-        "tokenizer": tokenizer.to_json(),
-    }
+    facts = {"kind": "text", "per_source": 1, **encoded.facts, "tokenizer": tokenizer.to_json()}
     facts["sizes"] = [sum(of_split) for of_split in lengths]
-    ends: NDArray[np.int64] = np.zeros(0, END)
     if facts["kind"] != "text":
         facts["n_ends"] = [len(of_split) for of_split in lengths]
-        ends = np.concatenate([np.cumsum(of_split) for of_split in lengths]).astype(END)
-        write_whole(base.with_suffix(".ends"), ends.tobytes())
-    tokens = np.memmap(base.with_suffix(".tokens"), TOKEN, "r")
-    facts["token_digest"] = _token_digest(facts["sizes"], tokens, ends)
+        ends = np.concatenate([np.cumsum(of_split) for of_split in lengths])
+        write_whole(base.with_suffix(".ends"), ends.astype(END).tobytes())
+    facts["token_digest"] = _token_digest(facts["sizes"], *_mapped(base, facts["kind"]))
     line = json.dumps({"text_digest": facts["token_digest"], **facts})
     # Written last: without it, or with an older one that does not match the tokens, there is no dataset.
     write_whole(base.with_suffix(".json"), f"{hashlib.sha256(line.encode()).hexdigest()}\n{line}".encode())
@@ -319,10 +306,7 @@ def open_cached(base: Path) -> Dataset | None:
             return None
         facts = json.loads(line)
         kind, per_source, sizes = (facts.pop(name) for name in ("kind", "per_source", "sizes"))
-        tokens = np.memmap(base.with_suffix(".tokens"), TOKEN, "r")
-        ends: NDArray[np.int64] = np.zeros(0, END)
-        if kind != "text":
-            ends = np.memmap(base.with_suffix(".ends"), END, "r")
+        tokens, ends = _mapped(base, kind)
     except (OSError, ValueError):
         return None
     if _token_digest(sizes, tokens, ends) != facts["token_digest"]:
@@ -338,6 +322,13 @@ def open_cached(base: Path) -> Dataset | None:
         parts = zip(of_tokens, of_split, strict=True)
         train, val, test = (Pairs(part, ends, n_labels, per_source, kind) for part, ends in parts)
     return Dataset(load_tokenizer(facts.pop("tokenizer")), train, val, test, **facts)
+
+
+def _mapped(base: Path, kind: DataKind) -> tuple[NDArray[Any], NDArray[Any]]:
+    tokens = np.memmap(base.with_suffix(".tokens"), TOKEN, "r")
+    if kind == "text":
+        return tokens, np.zeros(0, END)
+    return tokens, np.memmap(base.with_suffix(".ends"), END, "r")
 
 
 def _token_digest(sizes: Sequence[int], tokens: NDArray[Any], ends: NDArray[Any]) -> str:

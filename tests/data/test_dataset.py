@@ -16,7 +16,7 @@ import pytest
 from sweeplab.data.batches import Pairs, limited
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.dataset import Dataset, prepare
-from sweeplab.data.tokenizers import TOKENIZERS
+from sweeplab.data.tokenizers import TOKENIZERS, BpeTokenizer
 from sweeplab.hyperparameters import Hyperparameters
 
 TEXT = "".join(f"{number} naïve cafés, " for number in range(2000))

@@ -135,23 +135,14 @@ class Texts:
 
     def encoded(self, tokenizer: Tokenizer, folder: Path) -> Encoded:
         """Return the tokens of each split, and facts of the text."""
-        val_overlap, test_overlap = self.overlaps
         facts = {
-            "text_digest": self.digest,
-            "n_characters": self.n_characters,
-            "val_bytes": self.val_bytes,
-            "val_overlap": val_overlap,
-            "test_overlap": test_overlap,
-            "n_documents": self.n_documents,
-            "n_duplicates": self.n_duplicates,
-            "labels": self.labels,
-            "notes": self.notes,
-            "kind": self.kind,
-            "per_source": self.targets.per_source,
+            name: getattr(self, name) for name in ("n_documents", "n_duplicates", "labels", "notes", "kind")
         }
-        return Encoded(
-            [[*self._encoded(tokenizer, each)] for each in (self.train, self.val, self.test)], facts
-        )
+        facts |= {"text_digest": self.digest, "n_characters": self.n_characters, "val_bytes": self.val_bytes}
+        facts |= dict(zip(("val_overlap", "test_overlap"), self.overlaps, strict=True))
+        facts["per_source"] = self.targets.per_source
+        splits = (self.train, self.val, self.test)
+        return Encoded([[*self._encoded(tokenizer, split)] for split in splits], facts)
 
     def _encoded(self, tokenizer: Tokenizer, split: Sequence[str]) -> Iterator[NDArray[Any]]:
         if self.targets.encode is None:

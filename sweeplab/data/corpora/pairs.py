@@ -13,7 +13,7 @@ from functools import partial
 from itertools import dropwhile
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeplab.data.batches import DataKind, RandomStream, generator_key
 from sweeplab.data.corpora.base import (
