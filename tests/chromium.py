@@ -8,11 +8,8 @@ import shutil
 import subprocess
 import time
 from base64 import b64decode
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import aiohttp
 
@@ -31,17 +28,17 @@ class Page:
     errors: list[str] = field(default_factory=list)
     _calls: int = 0
 
-    def open(self, url: str) -> None:
+    def open(self, url):
         """Go to an address; it has not loaded yet."""
         self._call("Page.navigate", url=url)
 
-    def read(self, expression: str) -> Any:
+    def read(self, expression):
         """Return the value of a JavaScript expression."""
         answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def wait_for(self, expression: str, seconds: float = 60) -> Any:
+    def wait_for(self, expression, seconds=60):
         """Return the value of an expression as soon as it is true."""
         deadline = time.monotonic() + seconds
         while not (value := self.read(expression)):
@@ -51,15 +48,15 @@ class Page:
             self._listen(0.2)
         return value
 
-    def screenshot(self, file: Path) -> None:
+    def screenshot(self, file):
         """Write what the window shows."""
         file.write_bytes(b64decode(self._call("Page.captureScreenshot", format="png")["data"]))
 
-    def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
+    def _call(self, method, **parameters):
         self._calls += 1
         return self.runner.run(self._answer(self._calls, method, parameters))
 
-    async def _answer(self, number: int, method: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    async def _answer(self, number, method, parameters):
         await self.socket.send_str(json.dumps({"id": number, "method": method, "params": parameters}))
         while True:
             message = json.loads((await self.socket.receive(timeout=300)).data)
@@ -70,8 +67,8 @@ class Page:
                 return message["result"]
             self._note(message)
 
-    def _listen(self, seconds: float) -> None:
-        async def listen() -> None:
+    def _listen(self, seconds):
+        async def listen():
             async with asyncio.timeout(seconds):
                 while True:
                     self._note(json.loads((await self.socket.receive()).data))
@@ -81,7 +78,7 @@ class Page:
         except TimeoutError:
             return
 
-    def _note(self, event: dict[str, Any]) -> None:
+    def _note(self, event):
         method, parameters = event.get("method"), event.get("params", {})
         if method == "Network.requestWillBeSent":
             self.requests.append(parameters["request"]["url"])
@@ -92,7 +89,7 @@ class Page:
 
 
 @contextmanager
-def chromium_page(profile: Path, width: int = 1600, height: int = 1000) -> Iterator[Page]:
+def chromium_page(profile, width=1600, height=1000):
     """Start a browser with a profile of its own, yield its page, and end the browser."""
     assert PROGRAM, "there is no Chromium"
     command = [PROGRAM, *OPTIONS, "--remote-debugging-port=0", f"--user-data-dir={profile}"]
@@ -116,9 +113,7 @@ def chromium_page(profile: Path, width: int = 1600, height: int = 1000) -> Itera
         process.wait(timeout=20)
 
 
-async def _connect(
-    port_file: Path, process: subprocess.Popen[bytes], runner: asyncio.Runner
-) -> tuple[aiohttp.ClientSession, Page]:
+async def _connect(port_file, process, runner):
     async with asyncio.timeout(60):
         while not (port_file.exists() and port_file.read_text().count("\n")):
             assert process.poll() is None, f"Chromium ended with {process.returncode}"

@@ -1,13 +1,8 @@
 """What every test has: a cache and permissions of its own, one thread, and no telemetry."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -31,9 +26,9 @@ gc.disable()
 
 
 @pytest.hookimpl(trylast=True)  # of the tests that are left
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Let files with long tests come first: one that begins last keeps all processes but one waiting."""
-    ranks: dict[Path, int] = {}
+    ranks = {}
     for item in items:
         marks = [mark.name for mark in item.iter_markers()]
         item.user_properties.append(("marks", marks))
@@ -42,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: ranks[item.path], reverse=True)
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     parser.addoption(
         "--required",
         default="",
@@ -51,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish(session):
     """Fail where no test of a required mark has run."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     required = list(filter(None, session.config.getoption("required").split(",")))
@@ -70,20 +65,20 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish():
     gc.freeze()
     gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _migrations_read_once() -> Iterator[None]:
+def _migrations_read_once():
     """Read the revisions of Optuna's tables once a process: Optuna does so three times for every new storage."""
     from optuna.storages._rdb.storage import _VersionManager
 
-    read: dict[str, Any] = {}
+    read = {}
     create = _VersionManager._create_alembic_script
 
-    def create_once(manager: _VersionManager) -> Any:
+    def create_once(manager):
         return read.get("script") or read.setdefault("script", create(manager))
 
     with pytest.MonkeyPatch.context() as patch:
@@ -92,14 +87,14 @@ def _migrations_read_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shared_folder(tmp_path_factory):
     """Return a folder that all processes of the suite share, for what takes long to make."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache(shared_folder: Path) -> Iterator[None]:
+def _own_cache(shared_folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SWEEPLAB_CACHE", str(shared_folder / "cache"))
         patch.setenv("XDG_STATE_HOME", str(shared_folder / "state"))
@@ -107,7 +102,7 @@ def _own_cache(shared_folder: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def workers_here() -> Iterator[None]:
+def workers_here():
     """Let the test's studies have their workers in threads of this process."""
     from workers_here import workers_here
 
@@ -116,7 +111,7 @@ def workers_here() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def tinyshakespeare() -> str:
+def tinyshakespeare():
     """Return the path of tinyshakespeare.txt; skip the test where it is not said."""
     path = os.environ.get("SWEEPLAB_TINYSHAKESPEARE")
     if not path:
@@ -125,9 +120,7 @@ def tinyshakespeare() -> str:
 
 
 @pytest.fixture
-def forgets_plugins(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+def forgets_plugins(tmp_path_factory, monkeypatch):
     """Forget the parts that a test's plugins add, and that they were allowed.
 
     Tests of every part of a kind would take them for sweeplab's.
@@ -141,7 +134,7 @@ def forgets_plugins(
 
 
 @pytest.fixture
-def one_thread() -> Iterator[None]:
+def one_thread():
     """Let torch compute on one thread."""
     import torch
 

@@ -1,9 +1,5 @@
 """Tables of runs by a known law, as files that the commands of `laws` read."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -16,9 +12,7 @@ TABLE = "params,tokens,loss\n" + "".join(
 )
 
 
-def write_table(
-    path: Path, sizes: Sequence[float], tokens_per_param: Sequence[float], noise: float = 0.003, seed: int = 3
-) -> Path:
+def write_table(path, sizes, tokens_per_param, noise=0.003, seed=3):
     """Write a run of each size at each number of tokens a parameter, with losses by Hoffmann et al. and noise."""
     n = np.repeat(sizes, len(tokens_per_param))
     d = n * np.tile(tokens_per_param, len(sizes))

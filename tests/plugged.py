@@ -1,14 +1,9 @@
 """The plug-ins of studies/plugins, imported into this process and forgotten again."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +14,7 @@ FOLDER = Path(sweeplab.__file__).parents[1] / "studies" / "plugins"
 
 
 @contextmanager
-def imported() -> Iterator[dict[str, ModuleType]]:
+def imported():
     """Import them all; yield the modules by name."""
     before, modules = len(plugins.added), {}
     for file in sorted(FOLDER.glob("*.py")):
@@ -33,11 +28,11 @@ def imported() -> Iterator[dict[str, ModuleType]]:
         plugins.forget(before)
 
 
-def questions(count: int = 800) -> list[dict[str, Any]]:
+def questions(count=800):
     """Draw contexts of a name in capitals, a year and other words; questions are `who?` and `when?`."""
     drawn, rows = np.random.default_rng(0), []
 
-    def word(letters: str) -> str:
+    def word(letters):
         return "".join(drawn.choice(list(letters), 1 + drawn.integers(4)))
 
     for _ in range(count):

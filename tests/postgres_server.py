@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -29,14 +29,14 @@ class Server:
 
 
 @contextmanager
-def started() -> Iterator[Server]:
+def started():
     """Start a server; it will not run as root, so there it is nobody's."""
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     data = folder / "data"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    user: list[str] = []
+    user = []
     if os.getuid() == 0:
         nobody = pwd.getpwnam("nobody")
         os.chown(folder, nobody.pw_uid, nobody.pw_gid)
@@ -47,7 +47,7 @@ def started() -> Iterator[Server]:
     start = [*user, "pg_ctl", "-D", data, "-l", folder / "log", "-w", "-o", options, "start"]
     subprocess.run(start, **quiet)
 
-    def restart() -> None:
+    def restart():
         subprocess.run([*user, "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop"], **quiet)
         time.sleep(1.0)  # so that it is missed
         subprocess.run(start, **quiet)

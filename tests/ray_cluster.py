@@ -1,18 +1,13 @@
 """A real Ray cluster on loopback: a head and nodes, each with one core to give away, and a token."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -32,7 +27,7 @@ SETTINGS = {
 
 
 @contextmanager
-def alone(*words: str, hidden: Path | None = None, **environment: str | None) -> Iterator[str]:
+def alone(*words, hidden=None, **environment):
     """Start a cluster of one node with one core to give away, from which a folder is hidden; yield its address.
 
     A variable of the environment that is None is not set.
@@ -62,7 +57,7 @@ def alone(*words: str, hidden: Path | None = None, **environment: str | None) ->
 
 
 @contextmanager
-def started(n_nodes: int) -> Iterator[Any]:
+def started(n_nodes):
     """Start a cluster whose head gives nothing away, so that each of its nodes may be lost."""
     os.environ |= SETTINGS
     from ray.cluster_utils import Cluster

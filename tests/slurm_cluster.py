@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,18 +73,18 @@ class Cluster:
     nodes: list[str]
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def ask(self, *words: str) -> str:
+    def ask(self, *words):
         """Return what one of Slurm's commands prints."""
         done = subprocess.run(
             words, env=os.environ | self.environment, capture_output=True, text=True, check=True
         )
         return done.stdout.strip()
 
-    def start_node(self, node: str, *before: str) -> None:
+    def start_node(self, node, *before):
         """Start a node's daemon, `before` being what it is started by."""
         self._start(node, *before, "slurmd", "-D", "-N", node, "-f", str(self.folder / "slurm.conf"))
 
-    def kill_node(self, node: str) -> None:
+    def kill_node(self, node):
         """Kill a node: its daemon and all that runs there, at once."""
         jobs = self.ask("squeue", "--noheader", f"--nodelist={node}", "--Format=JobID").split()
         daemon = self.daemons.pop(node)
@@ -97,13 +96,13 @@ class Cluster:
                         each.kill()
         daemon.wait()
 
-    def _start(self, name: str, *words: str) -> None:
+    def _start(self, name, *words):
         with (self.folder / f"{name}.said").open("ab") as said:
             self.daemons[name] = subprocess.Popen(
                 words, stdout=said, stderr=said, start_new_session=True, env=os.environ | self.environment
             )
 
-    def wait_until_up(self) -> None:
+    def wait_until_up(self):
         """Wait until every node is there to take jobs."""
         ends = time.monotonic() + START_SECONDS
         while time.monotonic() < ends:
@@ -119,7 +118,7 @@ class Cluster:
 
 
 @contextmanager
-def started(n_nodes: int = 3, n_cpus: int = 1) -> Iterator[Cluster]:
+def started(n_nodes=3, n_cpus=1):
     """Start a cluster whose commands find it by this process' environment, and end it with all that it runs."""
     folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
     folder.chmod(0o755)
@@ -154,7 +153,7 @@ def started(n_nodes: int = 3, n_cpus: int = 1) -> Iterator[Cluster]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write_configuration(cluster: Cluster, n_cpus: int) -> None:
+def _write_configuration(cluster, n_cpus):
     folder, n_nodes = cluster.folder, len(cluster.nodes)
     for own in ("state", *(f"spool-{node}" for node in cluster.nodes)):
         (folder / own).mkdir()
@@ -174,7 +173,7 @@ def _write_configuration(cluster: Cluster, n_cpus: int) -> None:
     (folder / "slurm.conf").write_text(conf)
 
 
-def _free_ports(count: int) -> int:
+def _free_ports(count):
     """Return the first of so many ports in a row that nobody listens at."""
     for first in range(21000 + os.getpid() % 1000 * 10, 32000, count):
         with suppress(OSError):

@@ -24,9 +24,7 @@ os.setuid({UID})
 """
 
 
-def python(
-    program: str, *arguments: object, is_another: bool = IS_ANOTHER
-) -> subprocess.CompletedProcess[str]:
+def python(program, *arguments, is_another=IS_ANOTHER):
     """Run a program in an interpreter of another user, where the suite may, else of this one."""
     command = [sys.executable, "-c", (_BECOME if is_another else "") + program, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd="/")
@@ -43,7 +41,7 @@ class Hostile(NamedTuple):
     lab: Path
 
 
-def hostile_place(folder: Path, study: str) -> Hostile:
+def hostile_place(folder, study):
     """Write a study of a text of one's own, all of whose names a shell would carry out."""
     data, file = folder / f"{HOSTILE}.txt", folder / f"{HOSTILE}.yaml"
     data.write_text("".join(f"Line {i} of what is written here, {i * i % 97}.\n" for i in range(400)))
@@ -52,7 +50,7 @@ def hostile_place(folder: Path, study: str) -> Hostile:
     return Hostile(file, folder / f"{HOSTILE}lab")
 
 
-def plant_modules(folder: Path) -> Path:
+def plant_modules(folder):
     """Fill a folder with modules of all names that can be imported, which raise; return where they say so."""
     known = {"sweeplab", *sys.stdlib_module_names, *packages_distributions()} - {"__main__"}
     said = folder / "ran.txt"

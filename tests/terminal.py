@@ -13,11 +13,9 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fcntl import ioctl
 from functools import partial
-from pathlib import Path
 
 # A shell's background jobs ignore SIGINT, and so would all that a suite in the background starts; in a terminal it
 # is Ctrl-C.
@@ -43,11 +41,11 @@ class Screen:
     _rest: str = ""
 
     @property
-    def text(self) -> str:
+    def text(self):
         """Return what has been printed and not erased."""
         return "\n".join(row.rstrip() for row in self.rows).strip()
 
-    def feed(self, text: str) -> None:
+    def feed(self, text):
         """Take in what the program prints; fails on a control sequence that is none of the few known."""
         text, end = self._rest + text, 0
         for piece in _PIECES.finditer(text):
@@ -58,7 +56,7 @@ class Screen:
         self._rest = text[end:]
         assert len(self._rest) < 32, f"unknown control sequence: {self._rest[:32]!r}"
 
-    def _take(self, piece: str, count: str | None) -> None:
+    def _take(self, piece, count):
         if piece == "\r":
             self._column = 0
         elif piece == "\n":
@@ -89,15 +87,15 @@ class Played:
 
 
 def play(
-    arguments: list[str],
-    folder: Path,
+    arguments,
+    folder,
     *,
-    lines: int = 30,
-    columns: int = 100,
-    environment: Mapping[str, str] | None = None,
-    signals: Sequence[tuple[Callable[[Screen], bool], signal.Signals]] = (),
-    timeout_seconds: float = 280,
-) -> Played:
+    lines=30,
+    columns=100,
+    environment=None,
+    signals=(),
+    timeout_seconds=280,
+):
     """Run the command line in a terminal; of `signals`, each is sent once its condition holds of the screen.
 
     SIGINT goes to the whole group of processes, as Ctrl-C does.
@@ -134,7 +132,7 @@ def play(
         os.close(ours)
 
 
-def _read(descriptor: int, deadline: float, screen: Screen) -> bytes:
+def _read(descriptor, deadline, screen):
     readable, _, _ = select.select([descriptor], [], [], max(0, deadline - time.monotonic()))
     assert readable, f"the program neither ends nor says what is waited for, but\n{screen.text}"
     try:

@@ -1,12 +1,9 @@
 """The whole from Python: a study file in, a result, and a trained model back."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,14 +11,11 @@ import torch
 from workers_here import workers_here
 
 import sweeplab
-from sweeplab.api import StudyResult
 from sweeplab.errors import BadInput
 from sweeplab.lab.events import (
-    Evaluation,
     RunEvaluated,
     Tick,
     TrialClaimed,
-    TrialEnd,
     TrialEnded,
     WorkerExited,
 )
@@ -42,19 +36,17 @@ engine: {workers: 1}
 
 
 @pytest.fixture(scope="module")
-def heard() -> list[type]:
+def heard():
     return []
 
 
 @pytest.fixture(scope="module")
-def evaluations() -> list[Evaluation]:
+def evaluations():
     return []
 
 
 @pytest.fixture(scope="module")
-def result(
-    heard: list[type], evaluations: list[Evaluation], tmp_path_factory: pytest.TempPathFactory
-) -> StudyResult:
+def result(heard, evaluations, tmp_path_factory):
     """Return what came of a study, one of whose learning rates diverges."""
     place = tmp_path_factory.mktemp("api")
     (place / "tiny.yaml").write_text(STUDY)
@@ -64,7 +56,7 @@ def result(
             place / "tiny.yaml", lab=place / "lab", overrides=["budget.trials_per_cell=2"]
         )
 
-        def clumsy(end: TrialEnd) -> None:
+        def clumsy(end):
             raise LookupError(f"no place for {end.outcome}")
 
         return study.run(
@@ -75,7 +67,7 @@ def result(
 
 
 @pytest.mark.slow
-def test_a_study_runs_and_says_how_it_stands(result: StudyResult, heard: list[type]) -> None:
+def test_a_study_runs_and_says_how_it_stands(result, heard):
     assert result.status == "complete"
     assert result.report and result.report.is_file()
     assert heard.count(TrialClaimed) == heard.count(TrialEnded) == 2
@@ -83,9 +75,7 @@ def test_a_study_runs_and_says_how_it_stands(result: StudyResult, heard: list[ty
 
 
 @pytest.mark.slow
-def test_callbacks_hear_of_every_evaluation_and_what_they_raise_is_said(
-    result: StudyResult, evaluations: list[Evaluation]
-) -> None:
+def test_callbacks_hear_of_every_evaluation_and_what_they_raise_is_said(result, evaluations):
     (said,) = result.errors
     assert said.startswith("on_trial_end raised LookupError: no place for ") and said.endswith(
         ", 2 times in all"
@@ -109,9 +99,7 @@ print("mlflow" in sys.modules, sum(1 for run in folder.runs()))
 
 
 @pytest.mark.slow
-def test_a_complete_study_is_left_as_it_is_unless_tracking_lost_it(
-    result: StudyResult, tmp_path: Path
-) -> None:
+def test_a_complete_study_is_left_as_it_is_unless_tracking_lost_it(result, tmp_path):
     lab = tmp_path / "lab"
     shutil.copytree(result.folder.lab, lab)
     for expected in ("False 2", "True 2", "False 2"):
@@ -123,7 +111,7 @@ def test_a_complete_study_is_left_as_it_is_unless_tracking_lost_it(
 
 
 @pytest.mark.slow
-def test_a_study_of_the_lab_is_opened_shown_and_goes_on(result: StudyResult) -> None:
+def test_a_study_of_the_lab_is_opened_shown_and_goes_on(result):
     study = sweeplab.open_study("tiny", result.folder.lab)
     assert study.best == result.best and len(study.trials()) == 2
     html = study._repr_html_()
@@ -139,7 +127,7 @@ def test_a_study_of_the_lab_is_opened_shown_and_goes_on(result: StudyResult) -> 
         sweeplab.open_study("tny", result.folder.lab)
 
 
-def test_a_study_that_has_not_been_run_says_so(tmp_path: Path) -> None:
+def test_a_study_that_has_not_been_run_says_so(tmp_path):
     (tmp_path / "tiny.yaml").write_text(STUDY.replace("name: tiny", "name: new"))
     study = sweeplab.load_study(tmp_path / "tiny.yaml", lab=tmp_path / "a <b>")
     assert "not run yet" in study._repr_html_() and "<b>" not in study._repr_html_()
@@ -155,16 +143,14 @@ def test_a_study_that_has_not_been_run_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
-def test_a_study_is_stopped_from_a_callback_and_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_is_stopped_from_a_callback_and_goes_on(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     (tmp_path / "tiny.yaml").write_text(STUDY.replace("[3e-3, 1e6]", "[3e-3, 1e-3]"))
     lines = ["max_iters=1200", "eval_interval=400", "budget.trials_per_cell=1"]
     study = sweeplab.load_study(tmp_path / "tiny.yaml", lab=tmp_path / "lab", overrides=lines)
     stopped = study.run(on_evaluation=lambda evaluation: study.stop())
     assert stopped.status == "interrupted" and stopped.folder.states() == {"waiting": 1}
-    ends: list[TrialEnd] = []
+    ends = []
     done = study.run(on_trial_end=ends.append)
     assert done.status == "complete" and done.errors == []
     (end,) = ends
@@ -172,7 +158,7 @@ def test_a_study_is_stopped_from_a_callback_and_goes_on(
     assert end.value == done.best.loss
 
 
-def test_best_is_the_chosen_trial(result: StudyResult) -> None:
+def test_best_is_the_chosen_trial(result):
     best = result.best
     assert best.values == result.best_params == {"learning_rate": 3e-3} and best.cell == "all"
     assert result.best_value == best.loss < math.log(103) and best.metric == "val_loss"
@@ -190,7 +176,7 @@ def test_best_is_the_chosen_trial(result: StudyResult) -> None:
     assert isinstance(sweeplab.open_study("tiny", result.folder.lab), sweeplab.Study)
 
 
-def test_mlflow_shows_the_time_that_a_study_was_run(result: StudyResult) -> None:
+def test_mlflow_shows_the_time_that_a_study_was_run(result):
     client = connect(result.folder.lab, tracking_uri(result.folder.lab))
     run = client.get_run(result.best.run_id)
     parent = client.get_run(run.data.tags["mlflow.parentRunId"])
@@ -198,7 +184,7 @@ def test_mlflow_shows_the_time_that_a_study_was_run(result: StudyResult) -> None
     assert parent.info.end_time - parent.info.start_time == pytest.approx(1000 * elapsed, abs=1)
 
 
-def test_a_run_writes_and_gives_logits(result: StudyResult) -> None:
+def test_a_run_writes_and_gives_logits(result):
     run = sweeplab.load_run("tiny", lab=result.folder.lab)
     assert len(run.generate("import ", max_new_tokens=9, seed=3)) == 16
     ids = run.tokenizer.encode("import").astype(np.int64)
@@ -212,7 +198,7 @@ def test_a_run_writes_and_gives_logits(result: StudyResult) -> None:
             run.logits(wrong)
 
 
-def test_values_make_the_same_study_as_a_file(tmp_path: Path) -> None:
+def test_values_make_the_same_study_as_a_file(tmp_path):
     (tmp_path / "tiny.yaml").write_text(STUDY)
     of_file = sweeplab.load_study(tmp_path / "tiny.yaml", lab=tmp_path / "other")
     data = {"corpus": "python-docs", "tokenizer": "char"}
@@ -233,22 +219,22 @@ def test_values_make_the_same_study_as_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_callbacks_log_prune_and_see_what_was_measured(tmp_path: Path, capsys) -> None:
+def test_callbacks_log_prune_and_see_what_was_measured(tmp_path, capsys):
     from sweeplab.tracking.connection import connect, tracking_uri
 
     (tmp_path / "tiny.yaml").write_text(STUDY)
     (tmp_path / "notes.txt").write_text("mine")
     overrides = ["budget.trials_per_cell=2", "eval_train=true", "search.learning_rate=[1e-3, 2e-3]"]
     study = sweeplab.load_study(tmp_path / "tiny.yaml", lab=tmp_path / "lab", overrides=overrides)
-    seen: list[Evaluation] = []
+    seen = []
 
-    def look(evaluation: Evaluation) -> None:
+    def look(evaluation):
         seen.append(evaluation)
         evaluation.log_metric("my/loss", 2 * evaluation.val_loss)
         if evaluation.trial == 1:
             evaluation.prune()
 
-    def keep(end: TrialEnd) -> None:
+    def keep(end):
         end.log_metric("ended", 1)
         end.log_artifact(tmp_path / "notes.txt")
         end.log_metric("val_loss", 1.0)

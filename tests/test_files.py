@@ -30,17 +30,17 @@ LEFT = "a.txt.0123456789abcdef.tmp"
 
 
 @pytest.fixture(autouse=True)
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def lab(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "_labs", set())
     monkeypatch.setenv(files.CACHE, str(tmp_path / "cache"))
     return make_folder(tmp_path / "lab")
 
 
-def names(folder: Path) -> set[str]:
+def names(folder):
     return {file.name for file in folder.iterdir()}
 
 
-def test_a_file_is_written_whole_with_its_mode(lab: Path) -> None:
+def test_a_file_is_written_whole_with_its_mode(lab):
     file = lab / "a.txt"
     write_whole(file, b"old", 0o600)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -61,7 +61,7 @@ def test_a_file_is_written_whole_with_its_mode(lab: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [write_whole, write_new])
-def test_what_a_killed_process_left_is_removed_and_nothing_else(write, lab: Path) -> None:
+def test_what_a_killed_process_left_is_removed_and_nothing_else(write, lab):
     others = {f"b.{LEFT}", "a.txt.0123456789abcde.tmp", f"{LEFT}x"}
     for name in (*others, LEFT):
         (lab / name).touch()
@@ -77,7 +77,7 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(write, lab: Path
     assert names(lab) == {*others, "a.txt"}
 
 
-def test_a_link_is_replaced_by_a_whole_file_and_followed_by_no_other(lab: Path, tmp_path: Path) -> None:
+def test_a_link_is_replaced_by_a_whole_file_and_followed_by_no_other(lab, tmp_path):
     other, link = tmp_path / "other", lab / "a.txt"
     other.write_text("the user's")
     for write in (lambda: opened(link, "ab"), lambda: opened(link, "wb")):
@@ -91,7 +91,7 @@ def test_a_link_is_replaced_by_a_whole_file_and_followed_by_no_other(lab: Path, 
     assert not link.is_symlink() and other.read_text() == "the user's"
 
 
-def test_no_link_leads_out_of_a_lab(lab: Path, tmp_path: Path) -> None:
+def test_no_link_leads_out_of_a_lab(lab, tmp_path):
     (lab / "out").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
     files.keep_inside(lab)
     (tmp_path / "elsewhere").mkdir()
@@ -109,7 +109,7 @@ def test_no_link_leads_out_of_a_lab(lab: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
-def test_what_is_no_file_is_not_waited_for(kind: str, lab: Path) -> None:
+def test_what_is_no_file_is_not_waited_for(kind, lab):
     place = lab / "a.db"
     match kind:
         case "pipe":
@@ -124,14 +124,14 @@ def test_what_is_no_file_is_not_waited_for(kind: str, lab: Path) -> None:
 
 
 @pytest.mark.parametrize("beside", ["wal", "shm", "journal"])
-def test_a_pipe_beside_a_database_is_not_opened(beside: str, lab: Path) -> None:
+def test_a_pipe_beside_a_database_is_not_opened(beside, lab):
     os.mkfifo(lab / f"a.db-{beside}")
     for use in (database_url, read_only_uri):
         with pytest.raises(OSError, match="is no file"):
             use(lab / "a.db")
 
 
-def test_a_file_is_read_from_a_byte_on_and_no_larger_than_memory(lab: Path) -> None:
+def test_a_file_is_read_from_a_byte_on_and_no_larger_than_memory(lab):
     file = lab / "a"
     file.write_bytes(b"0123")
     assert [read_bytes(file, start=at) for at in (0, 3, 4, 5)] == [b"0123", b"3", b"", b""]
@@ -148,7 +148,7 @@ def test_a_file_is_read_from_a_byte_on_and_no_larger_than_memory(lab: Path) -> N
             read_bytes(file, is_large=True)
 
 
-def test_a_growing_file_gives_whole_lines_once(lab: Path) -> None:
+def test_a_growing_file_gives_whole_lines_once(lab):
     growing = GrowingFile(lab / "a")
     assert growing.new_lines() == b""
     for added, whole in (("one\ntw", b"one\n"), ("", b""), ("o\nthree\n", b"two\nthree\n"), ("end", b"")):
@@ -158,7 +158,7 @@ def test_a_growing_file_gives_whole_lines_once(lab: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "with space", "a?mode=rw#%20&é"])
-def test_a_database_is_reached_by_any_path(name: str, lab: Path) -> None:
+def test_a_database_is_reached_by_any_path(name, lab):
     from sqlalchemy import create_engine, text
 
     file = make_folder(lab / name) / f"{name}.db"
@@ -176,7 +176,7 @@ def test_a_database_is_reached_by_any_path(name: str, lab: Path) -> None:
 
 
 @pytest.mark.skipif(not strangers.IS_ANOTHER, reason="only root may become another user")
-def test_a_folder_is_safe_if_only_its_user_and_root_write_there(lab: Path) -> None:
+def test_a_folder_is_safe_if_only_its_user_and_root_write_there(lab):
     place = lab / "own"
     place.mkdir()
     place.chmod(0o775)  # the group that has the user's name is no other
@@ -195,7 +195,7 @@ def test_a_folder_is_safe_if_only_its_user_and_root_write_there(lab: Path) -> No
 
 
 @pytest.mark.skipif(not strangers.IS_ANOTHER, reason="only root may become another user")
-def test_a_user_s_own_folder_below_root_s_is_safe() -> None:
+def test_a_user_s_own_folder_below_root_s_is_safe():
     program = """
 import os, sys
 from pathlib import Path
@@ -205,7 +205,7 @@ os.setuid(int(sys.argv[1]))
 print(*map(unsafe, map(Path, sys.argv[2:])), sep="\\n")
 """
 
-    def said(*places: object) -> str:
+    def said(*places):
         return strangers.python(program, strangers.UID, *places, is_another=False).stdout
 
     with tempfile.TemporaryDirectory() as above:

@@ -25,17 +25,17 @@ from sweeplab.formatting import (
      ((0.9, 0.95), "(0.9, 0.95)"), (True, "True"), (None, "none"), (np.nan, "none"), (np.inf, "inf"),
      ("gelu", "gelu"), (np.int64(3), "3"), (np.bool(False), "False")],
 )  # fmt: skip
-def test_written(value: object, text: str) -> None:
+def test_written(value, text):
     assert written(value) == text
 
 
-def test_a_measured_number_has_three_digits_and_an_interval_two_ends() -> None:
+def test_a_measured_number_has_three_digits_and_an_interval_two_ends():
     assert [rounded(each) for each in (0.34567, 2183.0, 2.9412e8)] == ["0.346", "2,180", "294M"]
     assert span(0.1, 2e6) == "0.1 to 2M" and span(None, None) == "no limits"
     assert span(None, 3.0) == "up to 3" and span(3.0, None) == "from 3, no upper limit"
 
 
-def test_counts_and_lists() -> None:
+def test_counts_and_lists():
     assert (several(1, "run"), several(1200, "run")) == ("1 run", "1,200 runs")
     assert counts({"complete": 24, "pruned": 3}) == "24 complete, 3 pruned"
     assert (listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])) == ("a", "a and b", "a, b and c")
@@ -52,7 +52,7 @@ PLACES = st.sampled_from(
 
 
 @given(SCHEMES, st.sampled_from(["", "user", "a.user"]), SECRET, PLACES)
-def test_no_password_is_shown(scheme: str, user: str, secret: str, place: str) -> None:
+def test_no_password_is_shown(scheme, user, secret, place):
     address = f"{scheme}://{user}:{secret}@{place}"
     shown = without_password(address)
     assert shown == f"{scheme}://{place}"
@@ -66,14 +66,14 @@ def test_no_password_is_shown(scheme: str, user: str, secret: str, place: str) -
     st.sampled_from(["password", "sslpassword", "p%61ssword", "PWD", "auth_token", "api_key"]),
     SECRET,
 )
-def test_no_secret_of_a_query_is_shown(scheme: str, place: str, key: str, secret: str) -> None:
+def test_no_secret_of_a_query_is_shown(scheme, place, key, secret):
     start = f"{scheme}://{place}{'&' if '?' in place else '?'}"
     for address in (f"{start}{key}={secret}&timeout=3", f"{start}timeout=3&{key}={secret}"):
         assert "Q" not in without_password(address)
 
 
 @given(st.text(min_size=1).filter(lambda text: text.isprintable()))
-def test_no_password_that_sqlalchemy_reads_is_shown(secret: str) -> None:
+def test_no_password_that_sqlalchemy_reads_is_shown(secret):
     url = URL.create("postgresql", "user", secret, "host", database="database")
     address = url.render_as_string(hide_password=False)
     assert make_url(address).password == secret
@@ -92,9 +92,9 @@ def test_no_password_that_sqlalchemy_reads_is_shown(secret: str) -> None:
         "no address",
     ],
 )
-def test_an_address_without_a_password_stays_as_it_is(address: str) -> None:
+def test_an_address_without_a_password_stays_as_it_is(address):
     assert without_password(address) == without_passwords(address) == address
 
 
-def test_a_token_in_the_place_of_a_user_is_not_shown() -> None:
+def test_a_token_in_the_place_of_a_user_is_not_shown():
     assert without_password("https://token@host/path") == "https://host/path"

@@ -5,13 +5,9 @@ long, and a hundred times where a pattern looks at every pair of places: the lim
 measure.
 """
 
-from __future__ import annotations
-
 import math
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -50,10 +46,10 @@ PLACES = (
 )  # fmt: skip
 
 
-def table(heading: str, cell: str) -> Callable[[Path, str], object]:
+def table(heading, cell):
     """Return a reader of a table of points with a text as `heading` or `cell`."""
 
-    def read(folder: Path, text: str) -> object:
+    def read(folder, text):
         file = folder / "points.csv"
         row = f"{heading.format(text)}\n1e6,1e7,3.1,{cell.format(text)}\n2e6,1e7,3.0,x\n"
         file.write_text(f"params,tokens,loss,{row}")
@@ -62,10 +58,10 @@ def table(heading: str, cell: str) -> Callable[[Path, str], object]:
     return read
 
 
-def study(place: str) -> Callable[[Path, str], object]:
+def study(place):
     """Return a reader of a study file with a text as the value at `place`, on the command line and in the file."""
 
-    def read(folder: Path, text: str) -> object:
+    def read(folder, text):
         file = folder / "tiny.yaml"
         file.write_text(STUDY)
         with suppress(BadInput):
@@ -79,17 +75,17 @@ def study(place: str) -> Callable[[Path, str], object]:
     return read
 
 
-def raw(before: str, after: str = "") -> Callable[[Path, str], object]:
+def raw(before, after=""):
     """Return a reader of a study file with a text as it is, unquoted."""
 
-    def read(folder: Path, text: str) -> object:
+    def read(folder, text):
         (folder / "tiny.yaml").write_text(f"{STUDY}{before}{text}{after}\n")
         return read_study(folder / "tiny.yaml")
 
     return read
 
 
-READERS: dict[str, Callable[[Path, str], object]] = {
+READERS = {
     **{f"study {place}": study(place) for place in PLACES},
     "study key": raw("", ": 1"),
     "study number": raw("seeds: [", "]"),
@@ -115,7 +111,7 @@ READERS: dict[str, Callable[[Path, str], object]] = {
 }
 
 
-def seconds(read: Callable[[Path, str], object], folder: Path, text: str) -> float:
+def seconds(read, folder, text):
     before = time.process_time()
     with suppress(BadInput, ValueError):
         read(folder, text)
@@ -124,7 +120,7 @@ def seconds(read: Callable[[Path, str], object], folder: Path, text: str) -> flo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
-def test_time_grows_as_the_length(name: str, tmp_path: Path) -> None:
+def test_time_grows_as_the_length(name, tmp_path):
     read = READERS[name]
     seconds(read, tmp_path, "a")  # what is imported and kept
     in_yaml = name.startswith("study ") and name != "study text"

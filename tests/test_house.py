@@ -1,14 +1,11 @@
 """Data flows one way: between the package's rooms, and between the files and folders inside each of them."""
 
-from __future__ import annotations
-
 import ast
 import graphlib
 import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -59,7 +56,7 @@ TABLES = {
 NOT_PRIVATE = {"_asdict", "_replace", "_make", "_exit", "_source_map"}
 
 
-def name_of(file: Path) -> str:
+def name_of(file):
     """Return a module's name inside the package, such as `train.stack`; a folder's own file has the folder's."""
     inside = str(file.relative_to(PACKAGE)).removesuffix(".py").removesuffix("__init__")
     return inside.strip("/.").replace("/", ".")
@@ -69,15 +66,15 @@ MODULES = {name_of(file): file for file in sorted(PACKAGE.rglob("*.py"))}
 
 
 @cache
-def tree_of(name: str) -> ast.Module:
+def tree_of(name):
     """Return the syntax of a module."""
     return ast.parse(MODULES[name].read_text(encoding="utf-8"))
 
 
 @cache
-def imports(name: str) -> frozenset[str]:
+def imports(name):
     """Return all that a module imports, wherever in it, as full names."""
-    found: set[str] = set()
+    found = set()
     for node in ast.walk(tree_of(name)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
@@ -86,7 +83,7 @@ def imports(name: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def ours(name: str) -> Iterator[str]:
+def ours(name):
     """Yield the modules of the package that a module imports."""
     for found in imports(name):
         if found.startswith("sweeplab."):
@@ -96,12 +93,12 @@ def ours(name: str) -> Iterator[str]:
             yield inner if inner in MODULES else inner.rpartition(".")[0]
 
 
-def room_of(name: str) -> str:
+def room_of(name):
     """Return the room that a module is in; `sweeplab.laws` itself, which Python users import, also draws: the api."""
     return "api" if name == "laws" else name.partition(".")[0]
 
 
-def test_a_module_imports_only_what_stands_before_its_room() -> None:
+def test_a_module_imports_only_what_stands_before_its_room():
     wrong = []
     for name in filter(None, MODULES):
         room = room_of(name)
@@ -112,17 +109,17 @@ def test_a_module_imports_only_what_stands_before_its_room() -> None:
     assert not wrong
 
 
-def circle_of(folder: Path) -> str:
+def circle_of(folder):
     """Return the files and folders of a folder that import each other in a circle."""
     own = name_of(folder)
 
-    def child(name: str) -> str | None:
+    def child(name):
         """Return the file or folder of this folder that a module is in, if it is in one."""
         if name == own:
             return "__init__"
         return name.removeprefix(f"{own}.").partition(".")[0] if name.startswith(f"{own}.") else None
 
-    graph: dict[str, set[str]] = defaultdict(set)
+    graph = defaultdict(set)
     for name in MODULES:
         if node := child(name):
             graph[node] |= {other for each in ours(name) if (other := child(each)) and other != node}
@@ -136,7 +133,7 @@ def circle_of(folder: Path) -> str:
 FOLDERS = sorted({file.parent for file in MODULES.values()} - {PACKAGE})
 
 
-def test_a_folder_has_no_circle_and_is_taken_in_at_once() -> None:
+def test_a_folder_has_no_circle_and_is_taken_in_at_once():
     assert not [circle for folder in FOLDERS if (circle := circle_of(folder))]
     assert not [name_of(folder) for folder in FOLDERS if len(list(folder.glob("*.py"))) > MOST_FILES]
 
@@ -160,7 +157,7 @@ def test_a_folder_has_no_circle_and_is_taken_in_at_once() -> None:
         ),
     ],
 )
-def test_heavy_libraries_come_only_where_they_are_used(modules: list[str], without: list[str]) -> None:
+def test_heavy_libraries_come_only_where_they_are_used(modules, without):
     """Those that may come with nothing of a list are imported by one process, one after the other."""
     lines = (f"import {each}; print('{each}', *set({without!r}) & set(sys.modules))" for each in modules)
     code = "\n".join(["import sys", *lines])
@@ -168,7 +165,7 @@ def test_heavy_libraries_come_only_where_they_are_used(modules: list[str], witho
     assert found.stdout.split() == modules
 
 
-def private_names(tree: ast.Module) -> Iterator[str]:
+def private_names(tree):
     """Yield the private names of other modules that a file imports or reads, with what stands before them."""
     defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     for node in ast.walk(tree):
@@ -177,7 +174,7 @@ def private_names(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             defined.add(node.id)
     for node in ast.walk(tree):
-        names: list[str] = []
+        names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
@@ -191,9 +188,9 @@ def private_names(tree: ast.Module) -> Iterator[str]:
                 yield name
 
 
-def private_parts(tree: ast.Module) -> dict[str, set[str]]:
+def private_parts(tree):
     """Return the private parts that a file uses, library by library: names, and tables in statements."""
-    parts: dict[str, set[str]] = defaultdict(set)
+    parts = defaultdict(set)
     for name in private_names(tree):
         parts[name.partition(".")[0]].add(name)
     statements = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
@@ -204,8 +201,8 @@ def private_parts(tree: ast.Module) -> dict[str, set[str]]:
     return {library: names for library, names in parts.items() if names}
 
 
-def test_private_parts_of_a_library_stand_in_one_file() -> None:
-    files: dict[str, set[str]] = defaultdict(set)
+def test_private_parts_of_a_library_stand_in_one_file():
+    files = defaultdict(set)
     for name in MODULES:
         for library in private_parts(tree_of(name)):
             files[library].add(name)
@@ -213,7 +210,7 @@ def test_private_parts_of_a_library_stand_in_one_file() -> None:
     assert not {library: found for library, found in files.items() if len(found) > 1}
 
 
-def test_private_parts_are_found_however_they_are_reached() -> None:
+def test_private_parts_are_found_however_they_are_reached():
     code = """
 from optuna.storages._rdb import models
 import ray._private.worker
@@ -236,7 +233,7 @@ EMPTY_NAMES = {"each", "found", "own", "said", "told", "given"}
 ONE_LINE = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda)
 
 
-def empty_names(tree: ast.AST) -> Iterator[str]:
+def empty_names(tree):
     """Yield the variables and arguments of such names; fields of a class are no variables."""
     short = [node for node in ast.walk(tree) if isinstance(node, ONE_LINE) and node.lineno == node.end_lineno]
     fields = [node.target for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)]
@@ -251,17 +248,17 @@ def empty_names(tree: ast.AST) -> Iterator[str]:
             yield f"{node.lineno}: {name}"
 
 
-def test_variables_are_named_for_what_they_hold() -> None:
+def test_variables_are_named_for_what_they_hold():
     assert not [f"{name}:{line}" for name in MODULES for line in empty_names(tree_of(name))]
 
 
-def test_a_class_has_a_name_of_its_own() -> None:
+def test_a_class_has_a_name_of_its_own():
     nodes = (node for name in MODULES for node in tree_of(name).body)
     names = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
     assert not [name for name, count in names.items() if count > 1]
 
 
-def test_no_file_is_too_long_to_read() -> None:
+def test_no_file_is_too_long_to_read():
     files = [*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "tests").rglob("*.py")]
     long = {path.name: n for path in files if (n := len(path.read_text("utf-8").splitlines())) > LONGEST}
     assert not long

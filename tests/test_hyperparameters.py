@@ -30,13 +30,13 @@ ANYTHING = st.one_of(
 
 
 @pytest.mark.parametrize("category", FIELD)
-def test_has_the_fields_names_and_sample_values(category: str) -> None:
+def test_has_the_fields_names_and_sample_values(category):
     for name, sample in FIELD[category].items():
         assert (TABLE[name].category, TABLE[name].sample) == (category, sample)
         assert type(TABLE[name].sample) is type(sample)
 
 
-def test_every_row_is_complete() -> None:
+def test_every_row_is_complete():
     for name, row in TABLE.items():
         assert name == row.name
         assert row.category in CATEGORIES
@@ -46,7 +46,7 @@ def test_every_row_is_complete() -> None:
     assert set(SHAPE) == {row.name for row in TABLE.values() if row.shape}
 
 
-def test_suggested_ranges_lie_within_the_bounds() -> None:
+def test_suggested_ranges_lie_within_the_bounds():
     for row in TABLE.values():
         if isinstance(row.suggested, tuple):
             assert [row.check(choice) for choice in row.suggested] == list(row.suggested)
@@ -59,7 +59,7 @@ def test_suggested_ranges_lie_within_the_bounds() -> None:
 
 
 @given(row=ROWS, value=ANYTHING)
-def test_what_check_returns_it_takes_again(row, value) -> None:
+def test_what_check_returns_it_takes_again(row, value):
     try:
         checked = row.check(value)
     except ValueError as error:
@@ -70,7 +70,7 @@ def test_what_check_returns_it_takes_again(row, value) -> None:
 
 
 @given(row=ROWS.filter(lambda row: row.kind in ("int", "float")), value=st.floats(-1e12, 1e12))
-def test_check_keeps_to_the_bounds(row, value) -> None:
+def test_check_keeps_to_the_bounds(row, value):
     value = float(round(value)) if row.kind == "int" else value
     inside = (
         (row.low is None or value >= row.low)
@@ -102,12 +102,12 @@ def test_check_keeps_to_the_bounds(row, value) -> None:
         ("n_layer", "auto"),
     ],
 )
-def test_check_refuses(name: str, value: object) -> None:
+def test_check_refuses(name, value):
     with pytest.raises(ValueError, match=f"^{name} is .*; allowed: "):
         TABLE[name].check(value)
 
 
-def test_imports_nothing_but_the_standard_library() -> None:
+def test_imports_nothing_but_the_standard_library():
     program = (
         "import sys; before = set(sys.modules); import sweeplab.hyperparameters;"
         "print(*{name.split('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)"

@@ -1,10 +1,7 @@
 """The example notebook, run in a Jupyter kernel of its own; and what it shows while a study runs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +11,7 @@ client = pytest.importorskip("nbclient", reason="nbclient, of the extra notebook
 STUDIES = Path(__file__).parents[1] / "studies"
 
 
-def text_of(cell: Any) -> str:
+def text_of(cell):
     """Return all that a cell's outputs show, as HTML where there is some."""
     data = [each.get("data", {"text/plain": each.get("text", "")}) for each in cell.outputs]
     return "\n".join(each.get("text/html", each.get("text/plain", "")) for each in data)
@@ -22,7 +19,7 @@ def text_of(cell: Any) -> str:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("SWEEPLAB_LAB", str(tmp_path / "lab"))
     monkeypatch.setenv("PYTHONPATH", str(STUDIES.parent))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))

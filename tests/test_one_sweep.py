@@ -1,7 +1,5 @@
 """The sweep that `studies/one_sweep.py` writes by hand is the program's: the same trials, curves and values."""
 
-from __future__ import annotations
-
 import random
 import re
 import textwrap
@@ -19,7 +17,7 @@ FILE = Path(__file__).parents[1] / "studies" / "one_sweep.py"
 
 
 @pytest.mark.slow
-def test_the_plain_sweep_and_the_program_train_the_same(tmp_path: Path) -> None:
+def test_the_plain_sweep_and_the_program_train_the_same(tmp_path):
     draw = random.Random(0)
     words = [
         "the",

@@ -6,7 +6,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,7 +36,7 @@ cache_folder()
 
 
 @pytest.fixture
-def shared() -> Iterator[Path]:
+def shared():
     """A folder in which everybody may write, and only its owner removes a file, as in /tmp."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o1777)
@@ -45,7 +44,7 @@ def shared() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def ask(cache: Path, home: Path, **more: str) -> tuple[list[str], str]:
+def ask(cache, home, **more):
     """Return what a process is told of its caches and permissions, and what it says on standard error."""
     variables = {"SWEEPLAB_CACHE": str(cache), "HOME": str(home), "PATH": os.environ["PATH"], **more}
     variables["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
@@ -54,12 +53,12 @@ def ask(cache: Path, home: Path, **more: str) -> tuple[list[str], str]:
     return ended.stdout.splitlines(), ended.stderr
 
 
-def by_another(*files: Path) -> None:
+def by_another(*files):
     ended = strangers.python(PLANT, *files)
     assert ended.returncode == 0, ended.stderr
 
 
-def test_an_own_cache_is_used_and_closed_to_others(tmp_path: Path) -> None:
+def test_an_own_cache_is_used_and_closed_to_others(tmp_path):
     (program, inductor, cache, _), said = ask(tmp_path / "cache", tmp_path)
     assert said == "" and cache == str(tmp_path / "cache")
     for folder in (Path(cache), Path(program).parent, Path(inductor)):
@@ -67,9 +66,7 @@ def test_an_own_cache_is_used_and_closed_to_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("planted", ["folder", "part", "file", "open", "above"])
-def test_a_cache_where_another_user_may_have_written_is_not_read(
-    planted: str, shared: Path, tmp_path: Path
-) -> None:
+def test_a_cache_where_another_user_may_have_written_is_not_read(planted, shared, tmp_path):
     cache = shared / "cache"
     name = Path(ask(cache, tmp_path)[0][0]).name  # as anybody can compute it
     shutil.rmtree(cache)
@@ -102,16 +99,14 @@ def test_a_cache_where_another_user_may_have_written_is_not_read(
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
 
 
-def test_where_the_usual_cache_is_another_s_too_a_new_one_is_used_and_removed(
-    shared: Path, tmp_path: Path
-) -> None:
+def test_where_the_usual_cache_is_another_s_too_a_new_one_is_used_and_removed(shared, tmp_path):
     by_another(shared / "cache" / "programs" / "x.so", shared / "sweeplab" / "programs" / "x.so")
     (program, _, cache, _), said = ask(shared / "cache", tmp_path, XDG_CACHE_HOME=str(shared))
     assert Path(program).is_relative_to(cache) and not Path(cache).is_relative_to(shared)
     assert said.count("\n") == 1 and not Path(cache).exists()
 
 
-def test_a_permission_that_another_user_may_have_written_allows_nothing(shared: Path, tmp_path: Path) -> None:
+def test_a_permission_that_another_user_may_have_written_allows_nothing(shared, tmp_path):
     from sweeplab.permissions import _file_of
 
     own = _file_of(("plugin", "digest"))

@@ -3,8 +3,6 @@
 What it needs has no known vulnerabilities.
 """
 
-from __future__ import annotations
-
 import csv
 import subprocess
 import sys
@@ -33,7 +31,7 @@ ADVISORIES = [
 ]
 
 
-def requirements() -> list[Requirement]:
+def requirements():
     """Return what is needed to build, to run and to test, as pyproject.toml says it."""
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
     extras = settings["project"]["optional-dependencies"]
@@ -44,7 +42,7 @@ def requirements() -> list[Requirement]:
     ]
 
 
-def is_admitted(advisory: dict[str, str]) -> bool:
+def is_admitted(advisory):
     """Return whether a version with this hole may be installed, and what it concerns is used."""
     named = [each for each in requirements() if canonicalize_name(each.name) == advisory["package"]]
     assert named, f"nothing needs {advisory['package']}"
@@ -56,11 +54,11 @@ def is_admitted(advisory: dict[str, str]) -> bool:
     return not all(len(floor) == 1 and fixed.contains(floor[0]) for floor in floors)
 
 
-def test_no_version_with_a_known_hole_is_admitted() -> None:
+def test_no_version_with_a_known_hole_is_admitted():
     assert not [f"{row['package']} {row['id']}" for row in ADVISORIES if is_admitted(row)]
 
 
-def test_what_is_installed_is_admitted() -> None:
+def test_what_is_installed_is_admitted():
     here = {canonicalize_name(each.name): each.version for each in distributions()}
     installed = {
         each: here[name] for each in requirements() if (name := canonicalize_name(each.name)) in here
@@ -71,7 +69,7 @@ def test_what_is_installed_is_admitted() -> None:
     ]
 
 
-def test_every_package_is_installed() -> None:
+def test_every_package_is_installed():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
     settings = project["tool"]["setuptools"]
     folders = {path.parent.relative_to(REPOSITORY) for path in (REPOSITORY / "sweeplab").rglob("*.py")}
@@ -81,7 +79,7 @@ def test_every_package_is_installed() -> None:
 
 
 @pytest.mark.slow
-def test_a_wheel_runs_the_first_study_in_an_empty_folder(tmp_path: Path) -> None:
+def test_a_wheel_runs_the_first_study_in_an_empty_folder(tmp_path):
     source, empty, environment = tmp_path / "source", tmp_path / "empty", tmp_path / "environment"
     subprocess.run(["git", "clone", "-q", "--depth=1", REPOSITORY.as_uri(), source], check=True)
     pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]

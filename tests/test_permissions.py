@@ -23,7 +23,7 @@ PICKLE = "cma:optimizer:0"
 
 
 @pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def state(tmp_path, monkeypatch):
     for variable in ("MLFLOW_TRACKING_URI", "WANDB_MODE", "WANDB_BASE_URL", "WANDB_CONFIG_DIR"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -34,7 +34,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     permissions._key.cache_clear()
 
 
-def test_a_pickle_is_read_with_this_user_s_signature_only() -> None:
+def test_a_pickle_is_read_with_this_user_s_signature_only():
     attributes = {**signed(3, PICKLE, "ab"), **signed(3, "plain", "cd")}
     assert set(attributes) == {PICKLE, f"signed:{PICKLE}", "plain"}
     assert without_unsigned(3, attributes) == {PICKLE: "ab", "plain": "cd"} and has_pickles(attributes)
@@ -51,7 +51,7 @@ def test_a_pickle_is_read_with_this_user_s_signature_only() -> None:
     assert without_unsigned(3, {"plain": "cd"}) == {"plain": "cd"} and not has_pickles(["plain"])
 
 
-def test_the_key_is_made_once_and_nobody_else_reads_it(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_is_made_once_and_nobody_else_reads_it(state, monkeypatch):
     first = signed(1, PICKLE, "ab")
     key = state / "key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600 and len(key.read_bytes()) == 32
@@ -71,7 +71,7 @@ def test_the_key_is_made_once_and_nobody_else_reads_it(state: Path, monkeypatch:
     assert signed(1, PICKLE, "ab") != first and not Path("relative").exists()
 
 
-def test_a_permission_is_of_all_its_parts_together(state: Path) -> None:
+def test_a_permission_is_of_all_its_parts_together(state):
     allow("a", "b")
     assert is_allowed("a", "b") and not is_allowed("a") and not is_allowed("b", "a") and not is_allowed("ab")
     (kept,) = (state / "allowed").iterdir()
@@ -92,8 +92,8 @@ def test_a_permission_is_of_all_its_parts_together(state: Path) -> None:
     ],
 )
 def test_an_address_that_reads_as_two_is_contacted_by_the_environment_only(
-    address: str, is_ambiguous: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    address, is_ambiguous, monkeypatch
+):
     permissions.name_address(address)
     if is_ambiguous:
         with pytest.raises(BadInput, match="can be read as two"):
@@ -104,7 +104,7 @@ def test_an_address_that_reads_as_two_is_contacted_by_the_environment_only(
     check_address(TRACKING, address)
 
 
-def test_credentials_are_read_where_a_variable_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_are_read_where_a_variable_says(tmp_path, monkeypatch):
     file = tmp_path / "own"
     file.write_text("*:*:*:me:word\n")
     assert TRACKING.credentials("postgresql://host/db") == []
@@ -112,9 +112,7 @@ def test_credentials_are_read_where_a_variable_says(tmp_path: Path, monkeypatch:
     assert TRACKING.credentials("postgresql://host/db") == [str(file)]
 
 
-def test_weights_and_biases_is_reached_as_its_own_settings_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_and_biases_is_reached_as_its_own_settings_say(tmp_path, monkeypatch):
     pytest.importorskip("wandb", reason="wandb, of the extra wandb, is not installed")
     assert mirror_address() == "https://api.wandb.ai"
     for folder in (tmp_path / ".config" / "wandb", tmp_path / "other"):

@@ -1,9 +1,5 @@
 """A study small enough to train in a second, built as the reader would."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +14,6 @@ from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, DataSpec, StudySpec
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan
-from sweeplab.sweep.trials.sharing import Claim
 from sweeplab.sweep.trials.store import Store
 
 FIXED = {
@@ -31,7 +26,7 @@ FIXED = {
 def tiny():
     """Return a typed study of one-second runs, with changes; no trial waits for what another one finds."""
 
-    def make(**changed) -> StudySpec:
+    def make(**changed):
         given = {
             "name": "tiny",
             "data": DataSpec(corpus="python-docs", tokenizer="char"),
@@ -52,10 +47,10 @@ def dataset():
 
 
 @pytest.fixture
-def opened(tmp_path: Path, dataset):
+def opened(tmp_path, dataset):
     """Return a function that opens a study's folder and a store of its own on it, as each worker does."""
 
-    def open_store(spec: StudySpec) -> tuple[StudyFolder, Store]:
+    def open_store(spec):
         folder = StudyFolder(tmp_path / "lab", spec.name)
         vocab_size = dataset.tokenizer.vocab_size
         return folder, Store.create(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
@@ -76,7 +71,7 @@ def work(opened, dataset):
     return run
 
 
-def finish_all(store: Store, value=lambda claim: 2.0, outcome: str = "complete") -> list[Claim]:
+def finish_all(store, value=lambda claim: 2.0, outcome="complete"):
     """Claim all trials that there are, one after the other, and end each."""
     claims = []
     while claim := store.claim():
@@ -85,13 +80,13 @@ def finish_all(store: Store, value=lambda claim: 2.0, outcome: str = "complete")
     return claims
 
 
-def expire_leases(store: Store) -> None:
+def expire_leases(store):
     """Let all leases run out, as if their workers had been silent for long."""
     with store.storage.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE sweeplab_lease SET expires = 0")
 
 
-def losses(folder: StudyFolder) -> dict[str, list[tuple[int, float | None]]]:
+def losses(folder):
     """Return the losses of each run's evaluations."""
     return {
         run.read_start().key: [(point.iteration, point.val_loss) for point in run.points()]
@@ -100,12 +95,12 @@ def losses(folder: StudyFolder) -> dict[str, list[tuple[int, float | None]]]:
 
 
 @pytest.fixture
-def planned(tiny, tmp_path: Path):
+def planned(tiny, tmp_path):
     """Return a function that plans the tiny study with changes."""
     return lambda **changed: make_plan(tiny(**changed), tmp_path / "lab")[0]
 
 
-def problem_of(call: Callable[[], object]) -> str:
+def problem_of(call):
     """Return the only problem of what is refused, which is one line."""
     with pytest.raises(BadInput) as refused:
         call()
@@ -114,7 +109,7 @@ def problem_of(call: Callable[[], object]) -> str:
     return problem
 
 
-def study_of_parts(**parts: object) -> StudySpec:
+def study_of_parts(**parts):
     """Return a study of characters of python-docs, with further keys of a study file."""
     data = {"corpus": "python-docs", "tokenizer": "char"}
     return study_from({"name": "a", "data": data, **parts}, Problems())

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeplab.tracking.connection import connect, tracking_uri
 
@@ -25,11 +24,11 @@ class TrackedRun(NamedTuple):
 class Tracked:
     """A study in MLflow."""
 
-    def __init__(self, lab: Path, study: str, uri: str | None = None) -> None:
+    def __init__(self, lab, study, uri=None):
         self.client = connect(lab, tracking_uri(lab, uri))
         self.study = study
 
-    def runs(self) -> list[TrackedRun]:
+    def runs(self):
         """Return the nested runs."""
         experiment = self.client.get_experiment_by_name(self.study)
         found = self.client.search_runs([experiment.experiment_id], "tags.`sweeplab.trial` LIKE '%'")
@@ -47,10 +46,10 @@ class Tracked:
             for run in found
         ]
 
-    def points(self, run_id: str, name: str) -> list[Any]:
+    def points(self, run_id, name):
         """Return the points of a metric of a run, by step."""
         return sorted(self.client.get_metric_history(run_id, name), key=lambda point: point.step)
 
-    def steps(self, run_id: str, name: str) -> list[int]:
+    def steps(self, run_id, name):
         """Return the steps of a metric's points."""
         return [point.step for point in self.points(run_id, name)]

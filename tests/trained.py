@@ -1,12 +1,10 @@
 """Runs as they lie in a folder, of any family, as if they had been trained; stacks of one; a digest of batches."""
 
 import hashlib
-from pathlib import Path
-from typing import Any
 
-from sweeplab.data.batches import Batch, DataKind, Split
+from sweeplab.data.batches import Batch
 from sweeplab.data.objectives import n_special, settled_objective
-from sweeplab.data.tokenizers import CharTokenizer, Tokenizer
+from sweeplab.data.tokenizers import CharTokenizer
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
@@ -19,13 +17,13 @@ LETTERS = CharTokenizer(" abcdefghijklmnopqrstuvwxyz")
 
 
 def run_in(
-    folder: Path,
-    tokenizer: Tokenizer = LETTERS,
-    kind: DataKind = "text",
-    special: dict[str, int] | None = None,
-    labels: tuple[str, ...] = (),
-    **changed: Any,
-) -> Path:
+    folder,
+    tokenizer=LETTERS,
+    kind="text",
+    special=None,
+    labels=(),
+    **changed,
+):
     """Write a run with weights as they start, four times as large so that they say something; return its folder."""
     values = Hyperparameters(**SIZES | changed)
     values = values.replace(objective=settled_objective(values, kind))
@@ -39,14 +37,14 @@ def run_in(
     return folder
 
 
-def begun(values: Hyperparameters, train: Split, val: Split | None = None) -> Stack:
+def begun(values, train, val=None):
     """Return a stack of one, `run`, before its first evaluation; without `val` it is evaluated on `train`."""
     stack = Stack(values, train, train if val is None else val)
     stack.admit(TrainingRun("run", values))
     return stack
 
 
-def digest(*batches: Batch) -> str:
+def digest(*batches):
     """Return a digest of all that batches have, the same on every machine."""
     found = hashlib.sha256()
     for batch in batches:

@@ -9,32 +9,29 @@ import os
 import socket
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
 from sweeplab.lab.events import WorkerExited
-from sweeplab.records.folders import StudyFolder, WorkerPlace
+from sweeplab.records.folders import WorkerPlace
 from sweeplab.sweep.engines import WorkerEngine, local
-from sweeplab.sweep.trials.sharing import Commands
 from sweeplab.sweep.worker import Starter, work
 
 
 class Here(Starter):
     """This process: no signal is heard, and no input read."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.closed = threading.Event()
 
-    def await_start(self) -> None:
+    def await_start(self):
         pass
 
-    def follow(self, folder: StudyFolder, commands: Commands) -> None:
+    def follow(self, folder, commands):
         pass
 
-    def exit_code(self, folder: StudyFolder, commands: Commands) -> int:
+    def exit_code(self, folder, commands):
         return 0
 
 
@@ -43,19 +40,19 @@ class ThreadEngine(WorkerEngine):
 
     is_here = True
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
+    def __init__(self, *args, **settings):
         super().__init__(*args, **settings)
         self._starters: dict[int, Here] = {}
         self._threads: list[threading.Thread] = []
 
-    def start(self, indices: Sequence[int], since: float = 0.0) -> None:
+    def start(self, indices, since=0.0):
         for index in indices:
             self._starters[index] = Here()
             thread = threading.Thread(target=self._work, args=(index, self._starters[index]), daemon=True)
             self._threads.append(thread)
             thread.start()
 
-    def _work(self, index: int, starter: Here) -> None:
+    def _work(self, index, starter):
         code = 1
         with self.log(index).open("a") as log:
             try:
@@ -65,17 +62,17 @@ class ThreadEngine(WorkerEngine):
         del self._starters[index]
         self.events.put(WorkerExited(worker=index, code=code))
 
-    def stop(self) -> None:
+    def stop(self):
         for starter in [*self._starters.values()]:
             starter.closed.set()
 
     kill = stop
 
-    def close(self) -> None:
+    def close(self):
         for thread in self._threads:
             thread.join()
 
-    def places(self) -> list[WorkerPlace]:
+    def places(self):
         host, name = socket.gethostname(), f"process {os.getpid()}"
         return [
             WorkerPlace(index, "running", host, name, str(self.log(index))) for index in [*self._starters]
@@ -83,7 +80,7 @@ class ThreadEngine(WorkerEngine):
 
 
 @contextmanager
-def workers_here() -> Iterator[None]:
+def workers_here():
     """Let studies of engine local have their workers in this process."""
     import torch
 

@@ -6,7 +6,6 @@ import io
 import json
 import pickle
 import random
-from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +19,7 @@ ROWS = [{"id": number, "content": text} for number, text in enumerate(DOCUMENTS)
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 
 
-def table() -> bytes:
+def table():
     stream = io.StringIO(newline="")
     writer = csv.DictWriter(stream, ["id", "content"])
     writer.writeheader()
@@ -28,20 +27,20 @@ def table() -> bytes:
     return stream.getvalue().encode()
 
 
-def arrow(is_stream: bool) -> bytes:
+def arrow(is_stream):
     sink, rows = io.BytesIO(), pa.Table.from_pylist(ROWS)
     with (ipc.new_stream if is_stream else ipc.new_file)(sink, rows.schema) as writer:
         writer.write_table(rows, 16)
     return sink.getvalue()
 
 
-def of_parquet() -> bytes:
+def of_parquet():
     sink = io.BytesIO()
     parquet.write_table(pa.Table.from_pylist(ROWS), sink, row_group_size=16)
     return sink.getvalue()
 
 
-def zst(content: bytes) -> bytes:
+def zst(content):
     return pa.compress(content, codec="zstd", asbytes=True)
 
 
@@ -49,18 +48,18 @@ CHARACTERS = sorted({*TEXT})
 IDS = np.array([CHARACTERS.index(character) for character in TEXT], np.uint16)
 
 
-def meta(protocol: int = 4) -> bytes:
+def meta(protocol=4):
     return pickle.dumps({"vocab_size": len(CHARACTERS), "itos": dict(enumerate(CHARACTERS))}, protocol)
 
 
-def npy() -> bytes:
+def npy():
     sink = io.BytesIO()
     np.save(sink, IDS.astype(np.int64))
     return sink.getvalue()
 
 
 # By file name: the bytes of a file that has the rows above.
-TABLES: dict[str, Callable[[], bytes]] = {
+TABLES = {
     "a.jsonl": lambda: LINES,
     "a.json": lambda: json.dumps(ROWS).encode(),
     "b.json": lambda: json.dumps({"version": 1, "data": ROWS}).encode(),
@@ -74,7 +73,7 @@ TABLES: dict[str, Callable[[], bytes]] = {
     "b.arrow": lambda: arrow(is_stream=False),
     "named.bin": of_parquet,
 }
-TEXTS: dict[str, bytes] = {
+TEXTS = {
     "a.txt": TEXT.encode(),
     "bom.txt": TEXT.encode("utf-8-sig"),
     "utf16.txt": TEXT.encode("utf-16"),
@@ -85,7 +84,7 @@ TEXTS: dict[str, bytes] = {
 }
 
 
-def broken(content: bytes, seed: int) -> bytes:
+def broken(content, seed):
     """Return a file with a few of its bytes changed, cut, repeated or put elsewhere; always the same for a seed."""
     draw, made = random.Random(seed), content
     for _ in range(draw.randint(1, 6)):

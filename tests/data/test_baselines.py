@@ -15,7 +15,7 @@ from sweeplab.hyperparameters import Hyperparameters
 N_SYMBOLS = 6
 
 
-def chain(order: int, n: int) -> tuple[np.ndarray, float]:
+def chain(order, n):
     """Return a walk in which each symbol depends on the `order` before it, and its entropy in nats a symbol."""
     random = np.random.default_rng(0)
     table = random.dirichlet(np.full(N_SYMBOLS, 0.3), N_SYMBOLS**order)
@@ -29,7 +29,7 @@ def chain(order: int, n: int) -> tuple[np.ndarray, float]:
     return text, nats / n
 
 
-def dataset_of(text: np.ndarray) -> Dataset:
+def dataset_of(text):
     cut = len(text) * 9 // 10
     tokenizer = SimpleNamespace(vocab_size=N_SYMBOLS, byte_lengths=lambda: np.ones(N_SYMBOLS, int))
     return Dataset(
@@ -37,7 +37,7 @@ def dataset_of(text: np.ndarray) -> Dataset:
     )
 
 
-def values_of(objective: str, **changed) -> Hyperparameters:
+def values_of(objective, **changed):
     """Return values with room in the vocabulary for the objective's special tokens."""
     sizes = {"block_size": 32, "batch_size": 16, "eval_iters": 40, "vocab_size": N_SYMBOLS} | changed
     values = Hyperparameters(objective=objective, **sizes)

@@ -5,7 +5,6 @@ import json
 import os
 import pickle
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -14,7 +13,6 @@ from data.brought import DOCUMENTS, IDS, TABLES, TEXT, TEXTS, arrow, broken, met
 
 from sweeplab.data import content
 from sweeplab.data.corpora import CORPORA, large
-from sweeplab.data.dataset import Dataset
 from sweeplab.data.formats import Reading
 from sweeplab.data.source import checked, plain_pickle, token_files, token_splits, vocabulary_of
 from sweeplab.data.tokenizers.library import tokenizer_in
@@ -27,26 +25,26 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path.with_name(f"{tmp_path.name}-cache")))
     return tmp_path
 
 
-def read(**data: Any) -> Dataset:
+def read(**data):
     return study_dataset(read_plain({"name": "mine", "data": data}))
 
 
-def text_of(dataset: Dataset) -> str:
+def text_of(dataset):
     return "".join(dataset.tokenizer.decode(split) for split in (dataset.train, dataset.val, dataset.test))
 
 
-def words_of(text: str) -> list[str]:
+def words_of(text):
     """Return what does not depend on where a text is cut, and on what stands between documents."""
     return sorted("".join(text.split()))
 
 
-def sources(dataset: Dataset) -> dict[str, str]:
+def sources(dataset):
     pairs, decode = {}, dataset.tokenizer.decode
     for split in (dataset.train, dataset.val, dataset.test):
         for at in range(split.n_pairs):
@@ -56,7 +54,7 @@ def sources(dataset: Dataset) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_rows_of_every_format_are_documents(folder: Path, name: str) -> None:
+def test_rows_of_every_format_are_documents(folder, name):
     (folder / name).write_bytes(TABLES[name]())
     dataset = read(path=name, tokenizer="char")
     assert (dataset.n_documents, dataset.notes) == (len(DOCUMENTS), ("rows: content (1 file)",))
@@ -64,12 +62,12 @@ def test_rows_of_every_format_are_documents(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_text_is_read_in_its_encoding(folder: Path, name: str) -> None:
+def test_a_text_is_read_in_its_encoding(folder, name):
     (folder / name).write_bytes(TEXTS[name])
     assert words_of(text_of(read(path=name))) == words_of(TEXT)
 
 
-def test_a_folder_is_read_with_all_below_it_and_what_was_skipped_is_counted(folder: Path) -> None:
+def test_a_folder_is_read_with_all_below_it_and_what_was_skipped_is_counted(folder):
     (folder / "in/deep").mkdir(parents=True)
     (folder / "in/.git").mkdir()
     for name, held in {
@@ -95,12 +93,12 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_pairs_are_known_by_their_fields(folder: Path, name: str) -> None:
+def test_pairs_are_known_by_their_fields(folder, name):
     (folder / name).write_bytes(PAIRS[name])
     assert sources(read(path=name)) == {f"p{n}": f"c{n}" for n in range(30)}
 
 
-def test_fields_may_be_named_and_an_instruction_has_its_input(folder: Path) -> None:
+def test_fields_may_be_named_and_an_instruction_has_its_input(folder):
     rows = [{"instruction": f"add {n}", "input": "to 1", "output": str(n + 1)} for n in range(30)]
     rows[4]["input"] = ""
     (folder / "a.json").write_text(json.dumps(rows))
@@ -134,9 +132,7 @@ def test_fields_may_be_named_and_an_instruction_has_its_input(folder: Path) -> N
         ("a.txt", b"words", {"tokenizer": "ids"}, "tokenizer ids without tokens"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_one_line(
-    folder: Path, name: str, held: bytes, data: dict[str, Any], says: str
-) -> None:
+def test_what_cannot_be_read_is_one_line(folder, name, held, data, says):
     (folder / name).write_bytes(held)
     with pytest.raises(BadInput, match=says) as error:
         read(path=name, **data)
@@ -144,7 +140,7 @@ def test_what_cannot_be_read_is_one_line(
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zst], ids=["gzip", "zstd"])
-def test_a_bomb_is_refused(folder: Path, pack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bomb_is_refused(folder, pack, monkeypatch):
     monkeypatch.setattr(content, "ALWAYS_BYTES", 2**20)
     (folder / "a.txt.gz").write_bytes(pack(b"a " * 2**23))
     with pytest.raises(
@@ -153,7 +149,7 @@ def test_a_bomb_is_refused(folder: Path, pack: Any, monkeypatch: pytest.MonkeyPa
         read(path="a.txt.gz")
 
 
-def test_damaged_files_take_no_memory_that_is_never_freed(folder: Path) -> None:
+def test_damaged_files_take_no_memory_that_is_never_freed(folder):
     """Each that failed kept 16 MB of addresses: with thousands a process could not start another one."""
     packed = bytearray(gzip.compress(b"words " * 999, mtime=0))
     packed[-40] ^= 255
@@ -166,7 +162,7 @@ def test_damaged_files_take_no_memory_that_is_never_freed(folder: Path) -> None:
     assert used[-1] - used[20] < 2**30
 
 
-def test_own_splits_are_kept_and_near_duplicates_across_them_are_told(folder: Path) -> None:
+def test_own_splits_are_kept_and_near_duplicates_across_them_are_told(folder):
     for name, some in (("train", DOCUMENTS[:50]), ("val", DOCUMENTS[48:54])):
         (folder / name).mkdir()
         for number, text in enumerate(some):
@@ -187,7 +183,7 @@ def test_own_splits_are_kept_and_near_duplicates_across_them_are_told(folder: Pa
     )
 
 
-def test_a_folder_of_datasets_has_its_splits(folder: Path) -> None:
+def test_a_folder_of_datasets_has_its_splits(folder):
     for name in ("train", "validation"):
         (folder / "saved" / name).mkdir(parents=True)
         (folder / "saved" / name / "dataset_info.json").write_text("{}")
@@ -202,14 +198,14 @@ def test_a_folder_of_datasets_has_its_splits(folder: Path) -> None:
 # ------------------------------------------------------------------ tokens and tokenizers
 
 
-def bins(folder: Path, meta_pkl: bytes) -> None:
+def bins(folder, meta_pkl):
     (folder / "train.bin").write_bytes(IDS[:3000].tobytes())
     (folder / "val.bin").write_bytes(IDS[3000:].tobytes())
     (folder / "meta.pkl").write_bytes(meta_pkl)
 
 
 @pytest.mark.parametrize("protocol", [2, 4, 5])
-def test_nanogpts_files_are_read_with_their_vocabulary(folder: Path, protocol: int) -> None:
+def test_nanogpts_files_are_read_with_their_vocabulary(folder, protocol):
     bins(folder, meta(protocol))
     dataset = read(**section_of(".", Path()))
     decode, n_val = dataset.tokenizer.decode, len(dataset.val)
@@ -219,7 +215,7 @@ def test_nanogpts_files_are_read_with_their_vocabulary(folder: Path, protocol: i
     assert dataset.val_bytes == len(TEXT[3000 : 3000 + n_val].encode())
 
 
-def test_tokens_without_a_vocabulary_are_numbers(folder: Path) -> None:
+def test_tokens_without_a_vocabulary_are_numbers(folder):
     (folder / "ids.npy").write_bytes(npy())
     dataset, size = read(tokens="ids.npy"), len(IDS)
     assert (dataset.tokenizer.name, dataset.tokenizer.vocab_size) == ("ids", int(IDS.max()) + 1)
@@ -242,12 +238,12 @@ def test_tokens_without_a_vocabulary_are_numbers(folder: Path) -> None:
 
 
 class Attack:
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return os.system, ("touch attacked",)
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_no_pickle_is_executed(folder: Path, protocol: int) -> None:
+def test_no_pickle_is_executed(folder, protocol):
     for held in ({"itos": Attack()}, Attack(), {"a": [1]}, {"a": {1.5}}):
         with pytest.raises(
             ValueError, match=r"more than dicts, strings and whole numbers|it names|it is damaged"
@@ -269,7 +265,7 @@ def test_no_pickle_is_executed(folder: Path, protocol: int) -> None:
          [259, 312, 317, 329, 262, 344, 13, 12, 269, 314, 325, 320, 316, 312, 364, 312, 198, 172]),
     ],
 )  # fmt: skip
-def test_a_sentencepiece_model_gives_its_own_ids(folder: Path, name: str, text: str, ids: list[int]) -> None:
+def test_a_sentencepiece_model_gives_its_own_ids(folder, name, text, ids):
     """Compare with the ids of SentencePiece 0.2.3, which has learned the models from Python's documentation."""
     tokenizer = tokenizer_in(HERE / f"{name}.model")
     assert tokenizer.encode(text).tolist() == ids
@@ -279,7 +275,7 @@ def test_a_sentencepiece_model_gives_its_own_ids(folder: Path, name: str, text: 
     assert dataset.tokenizer.vocab_size == tokenizer.vocab_size
 
 
-def test_a_tokenizer_json_is_used_as_it_is(folder: Path) -> None:
+def test_a_tokenizer_json_is_used_as_it_is(folder):
     (folder / "a.txt").write_text(TEXT)
     learned = read(path="a.txt", tokenizer="bpe", vocab_size=300)
     (folder / "tokenizer.json").write_text(json.dumps(learned.tokenizer.to_json()["definition"]))
@@ -294,9 +290,7 @@ def test_a_tokenizer_json_is_used_as_it_is(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("tokenizer", ["char", "bpe"])
-def test_a_large_text_is_read_in_a_stream_to_about_the_same(
-    folder: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_text_is_read_in_a_stream_to_about_the_same(folder, tokenizer, monkeypatch):
     rows = [{"content": text.replace("\n", " ")} for text in (*DOCUMENTS, DOCUMENTS[7], DOCUMENTS[3][:-3])]
     (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     whole = read(path="a.jsonl", tokenizer=tokenizer)
@@ -312,7 +306,7 @@ def test_a_large_text_is_read_in_a_stream_to_about_the_same(
 
 # ------------------------------------------------------------------ broken files
 
-KINDS: dict[str, Any] = {
+KINDS = {
     **TABLES, **{name: lambda name=name: TEXTS[name] for name in TEXTS}, "meta.pkl": meta, "ids.npy": npy,
     "p.tsv": lambda: PAIRS["a.tsv"], "bpe.model": (HERE / "bpe.model").read_bytes,
     "unigram.model": (HERE / "unigram.model").read_bytes,
@@ -321,7 +315,7 @@ KINDS: dict[str, Any] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_a_broken_file_is_read_or_one_line(folder: Path, name: str) -> None:
+def test_a_broken_file_is_read_or_one_line(folder, name):
     whole = KINDS[name]()
     path = folder / name
     bins(folder, b"")

@@ -3,15 +3,13 @@ import http.server
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from sweeplab.data import content
-from sweeplab.data.corpora import CORPORA, Corpus, Texts, download
+from sweeplab.data.corpora import CORPORA, Corpus, download
 from sweeplab.data.corpora.base import user_files
 from sweeplab.data.formats import Reading
 from sweeplab.errors import BadInput
@@ -32,11 +30,11 @@ for name in sys.argv[1:]:
 
 
 @cache
-def read(name: str, path: str | None = None) -> Texts:
+def read(name, path=None):
     return CORPORA[name].texts(CORPORA[name].files(path))
 
 
-def text_of(name: str, path: str | None = None) -> str:
+def text_of(name, path=None):
     corpus = CORPORA[name]
     assert isinstance(corpus, Corpus)
     return "\n\n".join(corpus.documents(corpus.files(path), Reading()))
@@ -53,10 +51,8 @@ OWN = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CORPORA)
-def test_any_corpus_has_files_and_texts_for_three_splits(
-    name: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    path: str | None = None
+def test_any_corpus_has_files_and_texts_for_three_splits(name, tmp_path, request):
+    path = None
     if name == "tinyshakespeare":
         path = request.getfixturevalue("tinyshakespeare")
     if name in OWN:
@@ -82,7 +78,7 @@ def test_any_corpus_has_files_and_texts_for_three_splits(
 
 
 @pytest.mark.slow
-def test_python_corpora_are_there_offline_and_the_same_in_every_process() -> None:
+def test_python_corpora_are_there_offline_and_the_same_in_every_process():
     answer = subprocess.run(
         [sys.executable, "-c", READ_OFFLINE, *ALWAYS_THERE], capture_output=True, text=True, timeout=300
     )
@@ -90,9 +86,7 @@ def test_python_corpora_are_there_offline_and_the_same_in_every_process() -> Non
     assert answer.stdout.split() == [read(name).digest for name in ALWAYS_THERE]
 
 
-def test_tinyshakespeare_offline_says_in_one_line_how_to_provide_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tinyshakespeare_offline_says_in_one_line_how_to_provide_it(tmp_path, monkeypatch):
     monkeypatch.delenv("SWEEPLAB_TINYSHAKESPEARE", raising=False)
     monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path))
     for variable in ("no_proxy", "NO_PROXY"):
@@ -107,7 +101,7 @@ def test_tinyshakespeare_offline_says_in_one_line_how_to_provide_it(
     assert [file.name for file in tmp_path.iterdir() if not file.name.endswith(".lock")] == []
 
 
-def test_a_glob_has_files_in_order_none_hidden_and_follows_no_links(tmp_path: Path, monkeypatch) -> None:
+def test_a_glob_has_files_in_order_none_hidden_and_follows_no_links(tmp_path, monkeypatch):
     for name in ("b.txt", "a/z.txt", "a/deep/er/y.txt", "c.md", ".hidden/x.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name * 2)
@@ -134,18 +128,18 @@ class Server(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(("127.0.0.1", 0), Answer)
         self.n_requests = 0
 
-    def url(self, path: str) -> str:
+    def url(self, path):
         return f"http://127.0.0.1:{self.server_port}{path}"
 
 
 class Answer(http.server.BaseHTTPRequestHandler):
     server: Server
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         self.server.n_requests += 1
         if self.path == "/missing":
             self.send_error(404)
@@ -154,12 +148,12 @@ class Answer(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(CONTENT if self.path == "/file" else CONTENT[:-1])
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         pass
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server(monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with Server() as running:
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
@@ -169,11 +163,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         thread.join()
 
 
-def left_in(folder: Path) -> list[str]:
+def left_in(folder):
     return sorted(file.name for file in folder.iterdir() if not file.name.endswith(".lock"))
 
 
-def test_download_fetches_once_for_all_who_ask(server: Server, tmp_path: Path) -> None:
+def test_download_fetches_once_for_all_who_ask(server, tmp_path):
     target = tmp_path / "new" / "file.txt"
     with ThreadPoolExecutor(8) as pool:
         found = {*pool.map(lambda _: download(server.url("/file"), target, SHA256), range(8))}
@@ -183,9 +177,7 @@ def test_download_fetches_once_for_all_who_ask(server: Server, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("path", "says"), [("/cut", f"should be {SHA256}"), ("/missing", "404")])
-def test_download_refuses_the_wrong_thing_and_leaves_nothing(
-    server: Server, tmp_path: Path, path: str, says: str
-) -> None:
+def test_download_refuses_the_wrong_thing_and_leaves_nothing(server, tmp_path, path, says):
     with pytest.raises(OSError, match=says):
         download(server.url(path), tmp_path / "file.txt", SHA256)
     assert left_in(tmp_path) == []

@@ -8,14 +8,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from sweeplab.data.batches import Pairs, limited
 from sweeplab.data.corpora import CORPORA
-from sweeplab.data.dataset import Dataset, prepare
+from sweeplab.data.dataset import prepare
 from sweeplab.data.tokenizers import TOKENIZERS, BpeTokenizer
 from sweeplab.hyperparameters import Hyperparameters
 
@@ -24,7 +23,7 @@ FRENCH = {"one": "un", "two": "deux", "three": "trois", "four": "quatre", "five"
 AN_HOUR = 3600 * 10**9
 
 
-def write(path: Path, text: str, age: int = AN_HOUR) -> Path:
+def write(path, text, age=AN_HOUR):
     path.write_bytes(text.encode())
     time = path.stat().st_mtime_ns - age
     os.utime(path, ns=(time, time))
@@ -32,29 +31,29 @@ def write(path: Path, text: str, age: int = AN_HOUR) -> Path:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     return write(tmp_path / "text.txt", TEXT)
 
 
 @pytest.fixture
-def french(tmp_path: Path) -> Path:
+def french(tmp_path):
     return write(tmp_path / "french.tsv", "".join(f"{source}\t{FRENCH[source]}\n" for source in FRENCH))
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Path:
+def cache(tmp_path):
     return tmp_path / "cache"
 
 
-def splits_of(dataset: Dataset) -> list[Any]:
+def splits_of(dataset):
     return [dataset.train, dataset.val, dataset.test]
 
 
-def characters_of(dataset: Dataset) -> list[str]:
+def characters_of(dataset):
     return sorted("".join(map(dataset.tokenizer.decode, splits_of(dataset))))
 
 
-def pairs_of(dataset: Dataset, pairs: Pairs) -> list[tuple[str, str]]:
+def pairs_of(dataset, pairs):
     parts = np.split(np.asarray(pairs.tokens), pairs.ends)[:-1]
     assert pairs.lengths.ravel().tolist() == [len(part) for part in parts]
     texts = [*map(dataset.tokenizer.decode, parts)]
@@ -62,9 +61,7 @@ def pairs_of(dataset: Dataset, pairs: Pairs) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
-def test_splits_are_the_corpus_own_whatever_the_tokenizer(
-    file: Path, french: Path, cache: Path, tokenizer: str
-) -> None:
+def test_splits_are_the_corpus_own_whatever_the_tokenizer(file, french, cache, tokenizer):
     dataset = prepare("text", tokenizer, str(file), cache)
     texts = CORPORA["text"].texts([file])
     for mapped, text in zip(splits_of(dataset), (texts.train, texts.val, texts.test), strict=True):
@@ -84,7 +81,7 @@ def test_splits_are_the_corpus_own_whatever_the_tokenizer(
     assert pairs.val_targets == len(pairs.tokenizer.encode(val[0][1])) + 1
 
 
-def test_a_changed_file_gives_a_new_digest(file: Path, cache: Path) -> None:
+def test_a_changed_file_gives_a_new_digest(file, cache):
     first = prepare("text", "char", str(file), cache)
     write(file, TEXT.upper(), age=2 * AN_HOUR)
     second = prepare("text", "char", str(file), cache)
@@ -93,7 +90,7 @@ def test_a_changed_file_gives_a_new_digest(file: Path, cache: Path) -> None:
     assert characters_of(first) == sorted(TEXT)  # who mapped the old tokens goes on with them
 
 
-def test_a_file_just_written_is_read_again_though_time_and_size_are_the_same(file: Path, cache: Path) -> None:
+def test_a_file_just_written_is_read_again_though_time_and_size_are_the_same(file, cache):
     write(file, "abcd" * 100, age=0)
     time = file.stat().st_mtime_ns
     prepare("text", "char", str(file), cache)
@@ -102,21 +99,19 @@ def test_a_file_just_written_is_read_again_though_time_and_size_are_the_same(fil
     assert characters_of(prepare("text", "char", str(file), cache)) == sorted("efgh" * 100)
 
 
-def flip_a_byte(path: Path) -> None:
+def flip_a_byte(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
 
-def cut_short(path: Path) -> None:
+def cut_short(path):
     os.truncate(path, path.stat().st_size - 1)
 
 
 @pytest.mark.parametrize("damage", [cut_short, flip_a_byte, Path.unlink])
 @pytest.mark.parametrize("which", ["*.tokens", "*.json", "*.ends"])
-def test_a_whole_cache_is_used_and_a_damaged_one_built_again(
-    french: Path, cache: Path, which: str, damage: Any
-) -> None:
+def test_a_whole_cache_is_used_and_a_damaged_one_built_again(french, cache, which, damage):
     first = prepare("pairs", "char", str(french), cache)
     trained, time = pairs_of(first, first.train), french.stat().st_mtime_ns
     written = {each: each.stat().st_mtime_ns for each in cache.iterdir()}
@@ -156,16 +151,14 @@ print(json.dumps([made.text_digest, made.token_digest, len(made.train), len(made
 """
 
 
-def start(code: str, *arguments: object) -> subprocess.Popen[str]:
+def start(code, *arguments):
     command = [sys.executable, "-c", code, *map(str, arguments)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     return process
 
 
-def test_processes_that_prepare_together_build_once_and_agree(
-    file: Path, cache: Path, tmp_path: Path
-) -> None:
+def test_processes_that_prepare_together_build_once_and_agree(file, cache, tmp_path):
     processes = [start(PREPARE_TOGETHER, file, cache, tmp_path / "log") for _ in range(3)]
     for process in processes:
         assert process.stdin is not None
@@ -186,7 +179,7 @@ for content in itertools.cycle([b"a" * 2_000_000, b"b" * 1_000_000]):
 """
 
 
-def test_a_kill_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+def test_a_kill_leaves_the_old_file_or_the_new_one(tmp_path):
     target = tmp_path / "target"
     target.write_bytes(b"b" * 1_000_000)
     draw = random.Random(0)
@@ -212,7 +205,7 @@ except BadInput as error:
 """
 
 
-def test_no_room_for_the_tokens_is_one_line_and_leaves_nothing(file: Path, cache: Path) -> None:
+def test_no_room_for_the_tokens_is_one_line_and_leaves_nothing(file, cache):
     command = [sys.executable, "-c", PREPARE_WITHOUT_ROOM, str(file), str(cache)]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert answer.stdout.startswith(f"cannot write tokens to {cache}"), answer.stderr
@@ -220,14 +213,14 @@ def test_no_room_for_the_tokens_is_one_line_and_leaves_nothing(file: Path, cache
     assert [each.name for each in cache.iterdir()] == [".lock"]
 
 
-def test_a_learned_tokenizer_sees_the_training_split_alone(file: Path, cache: Path) -> None:
+def test_a_learned_tokenizer_sees_the_training_split_alone(file, cache):
     write(file, " ".join(f"w{number}" for number in range(3_000) for _ in range(5)))
     dataset = prepare("text", "bpe", str(file), cache)
     texts = [dataset.tokenizer.decode(split) for split in splits_of(dataset)]
     assert dataset.tokenizer == BpeTokenizer.train(texts[0]) != BpeTokenizer.train("".join(texts))
 
 
-def test_bits_per_byte_count_the_bytes_of_the_targets_alone(file: Path, french: Path, cache: Path) -> None:
+def test_bits_per_byte_count_the_bytes_of_the_targets_alone(file, french, cache):
     text = prepare("text", "byte", str(file), cache)
     values = Hyperparameters(objective="next_token", block_size=8, batch_size=2, vocab_size=300)
     assert text.bits_per_byte(math.log(256), values) == pytest.approx(8)
@@ -242,12 +235,12 @@ def test_bits_per_byte_count_the_bytes_of_the_targets_alone(file: Path, french: 
 
 
 @pytest.mark.parametrize("of_pairs", [False, True])
-def test_a_part_of_the_training_split_is_spread_over_it_and_has_every_smaller_part(of_pairs: bool) -> None:
-    whole: Any = np.arange(50_000, dtype=np.uint16)
+def test_a_part_of_the_training_split_is_spread_over_it_and_has_every_smaller_part(of_pairs):
+    whole = np.arange(50_000, dtype=np.uint16)
     if of_pairs:
         ends = np.sort(np.random.default_rng(0).choice(np.arange(1, 50_000), 1999, replace=False))
         whole = Pairs(whole, np.append(ends, 50_000))
-    before: set[int] = set()
+    before = set()
     for n_tokens in (64, 2_000, 5_000, 20_000, 49_999):
         part = limited(whole, n_tokens)
         kept = part.tokens if isinstance(part, Pairs) else part

@@ -1,7 +1,6 @@
 """Our tokenizers in the library's own format: the same ids of the same text, and back."""
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -12,7 +11,6 @@ from tokenizers import Tokenizer as Library
 from sweeplab.data.tokenizers import (
     TOKENIZERS,
     BpeTokenizer,
-    Tokenizer,
     UnigramTokenizer,
     WordPieceTokenizer,
 )
@@ -23,7 +21,7 @@ TEXT = (
 )
 
 
-def in_library(definition: dict[str, Any]) -> Library:
+def in_library(definition):
     return Library.from_str(json.dumps(definition))
 
 
@@ -33,14 +31,14 @@ class TestEveryTokenizer:
     @settings(max_examples=50)
     @example(text="0" * 8)
     @given(text=st.text(st.characters(exclude_categories=("Cs", "Cn")), min_size=1))
-    def test_same_ids_of_any_text(self, kind: type[Tokenizer], text: str) -> None:
+    def test_same_ids_of_any_text(self, kind, text):
         tokenizer = kind.train(text)
         library = in_library(write_tokenizer(tokenizer, {}, tokenizer.vocab_size))
         ids = tokenizer.encode(text).tolist()
         assert library.encode(text).ids == ids
         assert library.decode(ids, skip_special_tokens=False) == text
 
-    def test_special_tokens_have_their_ids_and_text_keeps_its_own(self, kind: type[Tokenizer]) -> None:
+    def test_special_tokens_have_their_ids_and_text_keeps_its_own(self, kind):
         tokenizer = kind.train(TEXT)
         size = tokenizer.vocab_size + 6
         special = {"mask": size - 1, "sentinel_0": size - 2}
@@ -53,7 +51,7 @@ class TestEveryTokenizer:
         assert read_tokenizer(json.loads(library.to_str())) == tokenizer
 
 
-def byte_level() -> Library:
+def byte_level():
     """Return a byte-level BPE as GPT-2's: an end of text among its tokens, and a post-processor."""
     vocabulary = {**BYTES, "th": 256, "the": 257}
     library = Library(models.BPE(vocabulary, [("t", "h"), ("th", "e")]))
@@ -71,20 +69,20 @@ def byte_level() -> Library:
         (Library(models.WordLevel({"a": 0, "b": 1})), 0, "its type is WordLevel; supported are BPE"),
     ],
 )  # fmt: skip
-def test_what_none_of_ours_is(library: Library, n_added: int, said: str) -> None:
+def test_what_none_of_ours_is(library, n_added, said):
     library.add_tokens([f"token {each}" for each in range(n_added)])
     with pytest.raises(ValueError, match=said):
         read_tokenizer(json.loads(library.to_str()))
 
 
-def test_a_character_without_a_token_is_named() -> None:
+def test_a_character_without_a_token_is_named():
     library = Library(models.BPE({"a": 0, "b": 1}, []))
     library.decoder = decoders.ByteLevel()
     with pytest.raises(ValueError, match="character 'é' at 1 has no token of the bpe tokenizer"):
         read_tokenizer(json.loads(library.to_str())).encode("aé")
 
 
-def berts() -> Library:
+def berts():
     """Return a WordPiece as BERT's, which writes all in small letters."""
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "un", "##able", "##s", ",", "é"]
     library = Library(models.WordPiece({each: at for at, each in enumerate(pieces)}, unk_token="[UNK]"))
@@ -96,7 +94,7 @@ def berts() -> Library:
     return library
 
 
-def t5s() -> Library:
+def t5s():
     """Return a Unigram as T5's, with blanks written as SentencePiece does."""
     special = ["<pad>", "</s>", "<unk>"]
     pieces = [(each, 0.0) for each in special] + [("▁the", -2.0), ("▁cat", -3.0), ("s", -4.0), ("▁", -5.0)]
@@ -115,9 +113,7 @@ def t5s() -> Library:
         (t5s(), UnigramTokenizer, "the cats Q", [3, 4, 5, 6, 2], "the cats <unk>", 15),
     ],
 )  # fmt: skip
-def test_gpt2s_berts_and_t5s_own_kinds_read_text(
-    library: Library, kind: type[Tokenizer], given: str, ids: list[int], text: str, n_bytes: int
-) -> None:
+def test_gpt2s_berts_and_t5s_own_kinds_read_text(library, kind, given, ids, text, n_bytes):
     found = read_tokenizer(json.loads(library.to_str()))
     assert isinstance(found, kind) and found.vocab_size == library.get_vocab_size()
     assert found.encode(given).tolist() == ids, "nothing of the model's own stands around it"

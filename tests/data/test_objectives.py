@@ -1,5 +1,3 @@
-from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -7,10 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trained import digest
 
-from sweeplab.data.batches import NO_TARGET, Batch, DataKind, Pairs, changed
+from sweeplab.data.batches import NO_TARGET, Pairs, changed
 from sweeplab.data.objectives import (
     OBJECTIVES,
-    Objective,
     check_fits,
     make_objective,
     n_special,
@@ -28,7 +25,7 @@ N_SYMBOLS = 300
 TEXT = (np.arange(20_000) % N_SYMBOLS).astype(np.uint16)
 
 
-def values(objective: str, family: str | None = None, **changed: Any) -> Hyperparameters:
+def values(objective, family=None, **changed):
     sizes = {"block_size": 32, "batch_size": 4, "mask_share": 0.15, "span_length": 3.0}
     family = family or OBJECTIVES[objective].families[0]
     labels = {"n_labels": 3} if OBJECTIVES[objective].learns == "labels" else {}
@@ -36,7 +33,7 @@ def values(objective: str, family: str | None = None, **changed: Any) -> Hyperpa
     return found if "vocab_size" in changed else found.replace(vocab_size=N_SYMBOLS + n_special(found))
 
 
-def pairs_of(lengths: list[tuple[int, int]]) -> Pairs:
+def pairs_of(lengths):
     ends = np.cumsum(np.array(lengths).ravel())
     return Pairs((np.arange(ends[-1]) % N_SYMBOLS).astype(np.uint16), ends)
 
@@ -54,12 +51,12 @@ OF_TEXT = [name for name, kind in OBJECTIVES.items() if kind.learns == "text"]
 KINDS = [(name, family) for name, kind in OBJECTIVES.items() for family in kind.families]
 
 
-def split_for(objective: str) -> np.ndarray | Pairs:
+def split_for(objective):
     splits = {"text": TEXT, "pairs": PAIRS, "labels": LABELS}
     return splits[OBJECTIVES[objective].learns]
 
 
-def assert_same(ours: Iterable[Batch], theirs: Iterable[Batch]) -> None:
+def assert_same(ours, theirs):
     for one, other in zip(ours, theirs, strict=True):
         for part, same in zip(one, other, strict=True):
             np.testing.assert_array_equal(part, same)
@@ -69,10 +66,10 @@ def assert_same(ours: Iterable[Batch], theirs: Iterable[Batch]) -> None:
 class TestObjectiveContract:
     """What any registered objective does, for every family that can learn it."""
 
-    def make(self, name: str, family: str, **changed: Any) -> Objective:
+    def make(self, name, family, **changed):
         return make_objective(split_for(name), values(name, family, **changed))
 
-    def test_batches_depend_on_seed_and_iteration_only(self, name: str, family: str) -> None:
+    def test_batches_depend_on_seed_and_iteration_only(self, name, family):
         asked = [(0, 0), (5, 123), (0, 1), (2**31 - 1, 10**9)]
         one, other = self.make(name, family), self.make(name, family)
         forward = [one.training(*each) for each in asked]
@@ -81,11 +78,11 @@ class TestObjectiveContract:
         assert_same(found, one.evaluation(3_000))
         assert len({digest(batch) for batch in forward}) == len(asked)
 
-    def test_an_evaluation_does_not_depend_on_batch_size(self, name: str, family: str) -> None:
+    def test_an_evaluation_does_not_depend_on_batch_size(self, name, family):
         for n_tokens in (2_000, None):
             assert_same(*(self.make(name, family, batch_size=size).evaluation(n_tokens) for size in (3, 64)))
 
-    def test_shapes_stay_and_ids_lie_in_the_vocabulary(self, name: str, family: str) -> None:
+    def test_shapes_stay_and_ids_lie_in_the_vocabulary(self, name, family):
         objective, size, is_text = self.make(name, family), values(name, family).vocab_size, name in OF_TEXT
         batches = [objective.training(0, iteration) for iteration in range(5)]
         batches += [changed(batch, lambda part: part[:4]) for batch in objective.evaluation(3_000)]
@@ -123,7 +120,7 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize(("name", "family"), KINDS)
-def test_batches_are_the_same_on_every_machine(name: str, family: str) -> None:
+def test_batches_are_the_same_on_every_machine(name, family):
     """These numbers were made once: if they change, no earlier result can be had again."""
     objective = make_objective(split_for(name), values(name, family))
     batches = [objective.training(0, 0), objective.training(7, 5000), *objective.evaluation(2_000)]
@@ -133,7 +130,7 @@ def test_batches_are_the_same_on_every_machine(name: str, family: str) -> None:
 # ------------------------------------------------------------------ masked
 
 
-def test_masked_hides_eight_of_ten_replaces_one_and_keeps_one() -> None:
+def test_masked_hides_eight_of_ten_replaces_one_and_keeps_one():
     given = values("masked", block_size=100, batch_size=1000)
     batch = make_objective(TEXT, given).training(0, 0)
     chosen = batch.targets != NO_TARGET
@@ -150,11 +147,11 @@ def test_masked_hides_eight_of_ten_replaces_one_and_keeps_one() -> None:
 # ------------------------------------------------------------------ span
 
 
-def put_together(batch: Batch, row: int, special: Any) -> list[int]:
+def put_together(batch, row, special):
     """Fill the source's sentinels with the target's spans."""
     source, target = batch.source[row].tolist(), batch.targets[row].tolist()
     assert source[-1] == target[-1] == special[EOS]
-    spans: dict[int, list[int]] = {}
+    spans = {}
     for token in target[:-1]:
         if token >= special[sentinel(0)]:
             spans[token] = []
@@ -168,7 +165,7 @@ def put_together(batch: Batch, row: int, special: Any) -> list[int]:
 @given(
     block_size=st.integers(3, 90), share=st.floats(0.01, 0.95), span=st.floats(1, 12), seed=st.integers(0, 99)
 )
-def test_span_target_and_source_make_the_text(block_size: int, share: float, span: float, seed: int) -> None:
+def test_span_target_and_source_make_the_text(block_size, share, span, seed):
     given = values("span", block_size=block_size, mask_share=share, span_length=span)
     counts = corruption(given)
     batch = make_objective(TEXT, given).training(seed, 0)
@@ -184,7 +181,7 @@ def test_span_target_and_source_make_the_text(block_size: int, share: float, spa
         assert ((np.array(text) - text[0]) % N_SYMBOLS == np.arange(counts.window)).all()
 
 
-def test_span_lengths_are_t5s() -> None:
+def test_span_lengths_are_t5s():
     """At 512 tokens T5's own `random_spans_helper` takes 568 tokens of text, with a target of 114."""
     counts = corruption(values("span", block_size=512))
     assert (counts.window, counts.source_length, counts.target_length) == (568, 512, 114)
@@ -196,7 +193,7 @@ def test_span_lengths_are_t5s() -> None:
 TINY = pairs_of([(3, 2), (1, 4)])  # 0 1 2 -> 3 4, 5 -> 6 7 8 9
 
 
-def first(family: str, pairs: Pairs, **changed: Any) -> Batch:
+def first(family, pairs, **changed):
     return next(make_objective(pairs, values("pairs", family, **changed)).evaluation())
 
 
@@ -218,9 +215,7 @@ LONG = pairs_of([(9, 2)])
         ("encoder_decoder", LONG, {"block_size": 6}, [[BOS_ID, 9, 10]], [[9, 10, EOS_ID]], [3], [[0, 1, 2, 3, 4, 5]]),
     ],
 )  # fmt: skip
-def test_pairs_are_laid_out(
-    family: str, pairs: Pairs, changed: Any, inputs: Any, targets: Any, lengths: Any, source: Any
-) -> None:
+def test_pairs_are_laid_out(family, pairs, changed, inputs, targets, lengths, source):
     batch = first(family, pairs, **changed)
     assert (batch.inputs.tolist(), batch.targets.tolist()) == (inputs, targets)
     assert batch.lengths.tolist() == lengths
@@ -230,12 +225,12 @@ def test_pairs_are_laid_out(
         assert batch.source_lengths.tolist() == [sum(id != PAD_ID for id in row) for row in source]
 
 
-def test_the_share_of_sources_that_are_cut_is_known() -> None:
+def test_the_share_of_sources_that_are_cut_is_known():
     assert PairsObjective.share_cut(pairs_of([(9, 2), (1, 2)]), values("pairs", block_size=6)) == 0.5
 
 
 @pytest.mark.parametrize(("family", "needed"), [("decoder", 6), ("encoder", 7), ("encoder_decoder", 5)])
-def test_a_block_size_without_room_for_a_target_is_refused(family: str, needed: int) -> None:
+def test_a_block_size_without_room_for_a_target_is_refused(family, needed):
     check_fits({"training": TINY}, values("pairs", family, block_size=needed))
     make_objective(TINY, values("pairs", family, block_size=needed)).training(0, 0)
     with pytest.raises(BadInput, match=f"longest target: 4 tokens; allowed: at least {needed}"):
@@ -252,15 +247,13 @@ def test_a_block_size_without_room_for_a_target_is_refused(family: str, needed: 
         ("encoder", "pairs", "pairs"), ("encoder", "labels", "classification"),
     ],
 )  # fmt: skip
-def test_auto_is_what_suits_family_and_corpus(family: str, kind: DataKind, objective: str) -> None:
+def test_auto_is_what_suits_family_and_corpus(family, kind, objective):
     assert settled_objective(Hyperparameters(objective="auto", family=family), kind) == objective
     assert settled_objective(Hyperparameters(objective="masked", family=family), kind) == "masked"
 
 
 @pytest.mark.parametrize(("objective", "most"), [("next_token", 9), ("masked", 10), ("span", 10)])
-def test_a_context_longer_than_the_data_is_refused_with_the_longest_that_fits(
-    objective: str, most: int
-) -> None:
+def test_a_context_longer_than_the_data_is_refused_with_the_longest_that_fits(objective, most):
     splits = {"training": TEXT[:90], "validation": TEXT[:10]}
     check_fits(splits, values(objective, block_size=most))
     make_objective(TEXT[:10], values(objective, block_size=most)).training(0, 0)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeplab.data.corpora import CORPORA, PairCorpus, Texts
+from sweeplab.data.corpora import CORPORA, PairCorpus
 from sweeplab.data.corpora.pairs import Pair, functions_of
 from sweeplab.errors import BadInput
 
@@ -24,18 +24,18 @@ DIGESTS = {
 }
 
 
-def read(name: str, path: Path | None = None) -> Texts:
+def read(name, path=None):
     corpus = CORPORA[name]
     return corpus.texts(corpus.files(None if path is None else str(path)))
 
 
-def pairs_of(texts: list[str]) -> list[tuple[str, str]]:
+def pairs_of(texts):
     return list(zip(texts[::2], texts[1::2], strict=True))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
-def test_a_rules_targets_follow_from_their_sources(name: str) -> None:
+def test_a_rules_targets_follow_from_their_sources(name):
     found = read(name)
     train, val, test = pairs_of(found.train), pairs_of(found.val), pairs_of(found.test)
     assert len(train) > 15_000 and len(val) > 1_500 and len(test) > 1_500
@@ -49,7 +49,7 @@ def test_a_rules_targets_follow_from_their_sources(name: str) -> None:
 # ------------------------------------------------------------------ splits
 
 
-def corpus_of(pairs: list[Pair]) -> Texts:
+def corpus_of(pairs):
     corpus = PairCorpus("some", "Some pairs", lambda path: [], lambda files, reading: pairs)
     return corpus.texts([Path("file")])
 
@@ -61,7 +61,7 @@ def corpus_of(pairs: list[Pair]) -> Texts:
         min_size=3, max_size=30,
     )
 )  # fmt: skip
-def test_no_group_and_no_source_stands_in_two_splits(groups: dict[str, list[tuple[str, str]]]) -> None:
+def test_no_group_and_no_source_stands_in_two_splits(groups):
     pairs = [
         Pair(f"{name}{index}{source}", target, name)
         for index, name in enumerate(groups)
@@ -79,7 +79,7 @@ def test_no_group_and_no_source_stands_in_two_splits(groups: dict[str, list[tupl
     assert {*shuffled.test[::2]} == {*found.test[::2]}
 
 
-def test_a_source_that_is_trained_on_is_left_out_of_the_other_splits() -> None:
+def test_a_source_that_is_trained_on_is_left_out_of_the_other_splits():
     same = [Pair("def f(): ...", "Do.", f"module {n}") for n in range(4)]
     found = corpus_of([*same, *(Pair(f"def g{n}(): ...", "Do.", f"module {n}") for n in range(4))])
     assert "def f(): ..." in found.train[::2] and "def f(): ..." not in [*found.val[::2], *found.test[::2]]
@@ -91,7 +91,7 @@ def test_a_source_that_is_trained_on_is_left_out_of_the_other_splits() -> None:
 # ------------------------------------------------------------------ the user's
 
 
-def test_reads_tsv_and_jsonl(tmp_path: Path) -> None:
+def test_reads_tsv_and_jsonl(tmp_path):
     tsv, jsonl = tmp_path / "a.tsv", tmp_path / "b.jsonl"
     tsv.write_bytes("\ufeffun\tone\r\n\ndeux \u2028\ttwo\x0b\ntrois\tthree".encode())
     rows = [{"source": "a\tb", "target": "c\nd", "more": 1}, {"source": "x", "target": "y"}]
@@ -116,7 +116,7 @@ def test_reads_tsv_and_jsonl(tmp_path: Path) -> None:
         ("a.jsonl", '{"source": "\\ud800", "target": "b"}', "line 2 has a source that is not valid text: surrogates"),
     ],
 )  # fmt: skip
-def test_a_bad_line_is_named_by_its_number(tmp_path: Path, name: str, line: str, says: str) -> None:
+def test_a_bad_line_is_named_by_its_number(tmp_path, name, line, says):
     good = "a\tb" if name.endswith("tsv") else '{"source": "a", "target": "b"}'
     file = tmp_path / name
     file.write_text(f"{good}\n{line}\n{good}\n")
@@ -135,9 +135,7 @@ def test_a_bad_line_is_named_by_its_number(tmp_path: Path, name: str, line: str,
         ("a.csv", "a,b\n1,2\n", r"a.csv:2: line 2 has no source and target, but a, b; allowed: data.field: \[NAME"),
     ],
 )  # fmt: skip
-def test_a_file_without_pairs_to_learn_from_is_one_line(
-    tmp_path: Path, name: str, text: str, says: str
-) -> None:
+def test_a_file_without_pairs_to_learn_from_is_one_line(tmp_path, name, text, says):
     file = tmp_path / name
     file.write_text(text)
     with pytest.raises(BadInput, match=says) as error:
@@ -188,7 +186,7 @@ def outer():
 '''
 
 
-def test_takes_functions_with_a_docstring_and_something_to_say_it_of() -> None:
+def test_takes_functions_with_a_docstring_and_something_to_say_it_of():
     found = dict(functions_of(SOURCE))
     assert found == {
         "def size(self):\n    # They are counted.\n    return len(self.things)": "Say how many",

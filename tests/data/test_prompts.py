@@ -15,7 +15,7 @@ CASES = [
 ]
 
 
-def learned(name: str, family: str):
+def learned(name, family):
     """Return an objective of a small split, and its values."""
     shares = {"mask_share": 0.25, "span_length": 2.0}
     values = Hyperparameters(objective=name, family=family, block_size=24, batch_size=3, **shares)
@@ -26,7 +26,7 @@ def learned(name: str, family: str):
 
 
 @pytest.mark.parametrize(("name", "family"), CASES)
-def test_the_beginning_of_a_split_as_a_prompt_is_what_its_first_batch_has(name: str, family: str) -> None:
+def test_the_beginning_of_a_split_as_a_prompt_is_what_its_first_batch_has(name, family):
     objective, values = learned(name, family)
     prompt = OBJECTIVES[name].prompt(objective.example(), objective.special, values)
     batch = next(objective.evaluation())
@@ -68,7 +68,7 @@ def test_the_beginning_of_a_split_as_a_prompt_is_what_its_first_batch_has(name: 
         ("pairs", "encoder_decoder", [[1] * 25], "takes 25 tokens"),
     ],
 )  # fmt: skip
-def test_a_prompt_that_cannot_be_read_is_refused(name: str, family: str, pieces, said: str) -> None:
+def test_a_prompt_that_cannot_be_read_is_refused(name, family, pieces, said):
     objective, values = learned(name, family)
     with pytest.raises(BadInput, match=said):
         OBJECTIVES[name].prompt(pieces, objective.special, values)

@@ -10,16 +10,16 @@ from sweeplab.data.corpora.splits import WINDOW, deal, overlaps, without_near_du
 SPLITS = ("train", "val", "test")
 
 
-def words(seed: int, count: int) -> str:
+def words(seed, count):
     draw = random.Random(seed)
     return " ".join("".join(draw.choices("abcdefghijklmnop", k=draw.randint(2, 9))) for _ in range(count))
 
 
-def paragraphs(seed: int, count: int) -> str:
+def paragraphs(seed, count):
     return "".join(f"{words(1000 * seed + each, 40)}.\n\n" for each in range(count))
 
 
-def test_a_near_duplicate_goes_and_the_longer_of_two_stays() -> None:
+def test_a_near_duplicate_goes_and_the_longer_of_two_stays():
     first, second = words(1, 3_000), words(2, 3_000)
     edited = first.replace(" a", " the a", 30)[:-500]  # changed all over, and shorter
     assert len(first) > 15_000
@@ -30,7 +30,7 @@ def test_a_near_duplicate_goes_and_the_longer_of_two_stays() -> None:
 
 
 @pytest.mark.parametrize("chunk", [splits._CHUNK, 1000])
-def test_overlap_is_the_share_that_was_planted(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlap_is_the_share_that_was_planted(chunk, monkeypatch):
     monkeypatch.setattr(splits, "_CHUNK", chunk)
     train, fresh = words(1, 4_000), words(2, 4_000)
     planted = train[5_000 : 5_000 + 2_000]
@@ -51,7 +51,7 @@ def test_overlap_is_the_share_that_was_planted(chunk: int, monkeypatch: pytest.M
         pytest.param([words(0, 20_000).replace(" ", "")], id="without boundaries"),
     ],
 )
-def test_splits_have_their_shares_from_all_over_the_corpus(documents: list[str]) -> None:
+def test_splits_have_their_shares_from_all_over_the_corpus(documents):
     found = deal(documents)
     sizes = {split: len(found[split]) for split in SPLITS}
     for split, tenths in zip(SPLITS, (8, 1, 1), strict=True):
@@ -65,7 +65,7 @@ def test_splits_have_their_shares_from_all_over_the_corpus(documents: list[str])
         assert len(tenths_met) >= 8
 
 
-def test_every_character_of_a_document_is_dealt_once_and_in_order() -> None:
+def test_every_character_of_a_document_is_dealt_once_and_in_order():
     numbered = "".join(f"line {number}\n" + "\n" * (number % 7 == 0) for number in range(5_000))
     found = deal([numbered])
     lines = {split: [line for line in found[split].split("\n") if line] for split in SPLITS}

@@ -13,7 +13,6 @@ from sweeplab.data.tokenizers import (
     BpeTokenizer,
     CharTokenizer,
     LibraryTokenizer,
-    Tokenizer,
     learned,
     load_tokenizer,
 )
@@ -26,7 +25,7 @@ class TestTokenizerContract:
     """What any registered tokenizer does."""
 
     @given(text=st.text(min_size=1))
-    def test_any_text_round_trips(self, kind: type[Tokenizer], text: str) -> None:
+    def test_any_text_round_trips(self, kind, text):
         tokenizer = kind.train(text)
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids) == text
@@ -34,7 +33,7 @@ class TestTokenizerContract:
         assert ids.ndim == 1
         assert ids.max() < tokenizer.vocab_size
 
-    def test_comes_back_from_json_equal_and_refuses_other_ids(self, kind: type[Tokenizer]) -> None:
+    def test_comes_back_from_json_equal_and_refuses_other_ids(self, kind):
         tokenizer = kind.train(TEXT)
         loaded = load_tokenizer(json.loads(json.dumps(tokenizer.to_json())))
         assert type(loaded) is kind and loaded == tokenizer
@@ -45,19 +44,19 @@ class TestTokenizerContract:
 
 
 @pytest.mark.parametrize("unknown", ["\t", "c", "z", "\U0010ffff", "\ud800"])
-def test_char_names_a_character_it_does_not_know(unknown: str) -> None:
+def test_char_names_a_character_it_does_not_know(unknown):
     with pytest.raises(ValueError, match="at 2 is not among the 3") as error:
         CharTokenizer.train("abn").encode(f"ba{unknown}")
     assert repr(unknown) in str(error.value)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in TOKENIZERS.values() if kind is not CharTokenizer])
-def test_who_knows_every_text_names_what_is_none(kind: type[Tokenizer]) -> None:
+def test_who_knows_every_text_names_what_is_none(kind):
     with pytest.raises(ValueError, match=r"character '\\ud800' at 2 is half of a surrogate pair"):
         kind.train(ENGLISH).encode("ab\ud800")
 
 
-def test_char_takes_as_many_characters_as_16_bits_number() -> None:
+def test_char_takes_as_many_characters_as_16_bits_number():
     most = "".join(map(chr, range(0x10000, 0x20000)))
     tokenizer = CharTokenizer.train(most)
     assert tokenizer.decode(tokenizer.encode(most)) == most
@@ -78,18 +77,18 @@ class TestLearnedTokenizerContract:
     """What any tokenizer does that learns its tokens."""
 
     @given(text=st.text())
-    def test_knows_text_that_it_never_saw(self, kind: type[LibraryTokenizer], text: str) -> None:
+    def test_knows_text_that_it_never_saw(self, kind, text):
         tokenizer = kind.train(VARIED)
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
     @pytest.mark.parametrize("size", [256, 262])
-    def test_has_as_many_tokens_as_it_is_told(self, kind: type[LibraryTokenizer], size: int) -> None:
+    def test_has_as_many_tokens_as_it_is_told(self, kind, size):
         tokenizer = kind.train(VARIED, size)
         ids = tokenizer.encode(VARIED)
         assert tokenizer.vocab_size == size > ids.max() and tokenizer.decode(ids) == VARIED
 
     @pytest.mark.parametrize("size", [0, 255, 65_537])
-    def test_refuses_too_few_and_too_many(self, kind: type[LibraryTokenizer], size: int) -> None:
+    def test_refuses_too_few_and_too_many(self, kind, size):
         with pytest.raises(ValueError, match=r"allowed: 256 \(the bytes\) to 65,536"):
             kind.train("abba bc", size)
 
@@ -105,7 +104,7 @@ for name in sys.argv[1:]:
 
 
 @pytest.mark.slow
-def test_every_process_learns_the_same() -> None:
+def test_every_process_learns_the_same():
     first, *others = (
         subprocess.run(
             [sys.executable, "-c", LEARN, *LEARNED], env=os.environ | {"PYTHONHASHSEED": seed},
@@ -116,7 +115,7 @@ def test_every_process_learns_the_same() -> None:
     assert others == [first] and len(first) == len(LEARNED)
 
 
-def test_a_long_text_is_cut_where_words_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_text_is_cut_where_words_are(monkeypatch):
     text = "".join(f"line {n}  \n\n\t x = {n}'s\r\n" if n % 3 else f"{n}\u00a0\n" for n in range(300))
     tokenizer = BpeTokenizer.train(text, 300)
     whole = tokenizer.encode(text)
@@ -127,6 +126,6 @@ def test_a_long_text_is_cut_where_words_are(monkeypatch: pytest.MonkeyPatch) -> 
         np.testing.assert_array_equal(tokenizer.encode(text), whole)
 
 
-def test_bpe_learns_what_is_pinned() -> None:
+def test_bpe_learns_what_is_pinned():
     tokens = BpeTokenizer.train(ENGLISH, 262).encode("the cat on that mat")
     assert tokens.tolist() == [258, 220, 261, 260, 77, 220, 83, 71, 256, 220, 76, 256]

@@ -1,17 +1,12 @@
 """A lab of its own for all tests of tracking (a database takes seconds to make), a server, and run folders to ship."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from threading import Event
-from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -24,42 +19,42 @@ VALUES = defaults() | {"batch_size": 4, "block_size": 16, "vocab_size": 65, "dev
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_tracking_uri() -> Iterator[None]:
+def _no_tracking_uri():
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         yield
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def lab(tmp_path_factory):
     return tmp_path_factory.mktemp("a lab") / "lab"
 
 
-def point(iteration: int, **metrics: Any) -> dict[str, Any]:
+def point(iteration, **metrics):
     return {"iteration": iteration, "train_tokens": 64 * iteration, "wall_seconds": 0.5 * iteration} | metrics
 
 
-def training(iteration: int) -> dict[str, Any]:
+def training(iteration):
     speed = {"learning_rate": 1e-3, "grad_norm": 0.5, "tokens_per_second": 1000.0 + iteration}
     return point(iteration, train_loss=4.0 - 0.01 * iteration, **speed)
 
 
-def evaluation(iteration: int) -> dict[str, Any]:
+def evaluation(iteration):
     return point(iteration, val_loss=4.0 - iteration / 80)
 
 
-def lines(*iterations: int) -> list[dict[str, Any]]:
+def lines(*iterations):
     """Return the lines of a run: every iteration evaluated, and after the first also a training point."""
     return [line for each in iterations for line in ([training(each)] if each else []) + [evaluation(each)]]
 
 
-def append(folder: Path, points: list[dict[str, Any]], torn: str = "") -> None:
+def append(folder, points, torn=""):
     with (folder / "points.jsonl").open("a") as file:
         file.writelines(json.dumps(each) + "\n" for each in points)
         file.write(torn)
 
 
-def end(folder: Path, state: str = "complete", iteration: int = 30, **rest: Any) -> None:
+def end(folder, state="complete", iteration=30, **rest):
     known = {"best_val_loss": 3.8, "final_val_loss": 3.8, "train_tokens": 64 * iteration, "train_flops": 1e9}
     summary = {
         "state": state,
@@ -71,7 +66,7 @@ def end(folder: Path, state: str = "complete", iteration: int = 30, **rest: Any)
     (folder / "end.json").write_text(json.dumps(summary | known | rest))
 
 
-def begin(folder: Path, key: str, values: dict[str, Any] = VALUES, **rest: Any) -> Path:
+def begin(folder, key, values=VALUES, **rest):
     folder.mkdir(parents=True)
     cell, trial, seed = key.rsplit("/", 2)
     place = {"key": key, "cell": cell, "trial": int(trial), "seed": int(seed)}
@@ -91,15 +86,15 @@ class Writer:
 
 
 @pytest.fixture(scope="session")
-def writer() -> type[Writer]:
+def writer():
     return Writer
 
 
 @pytest.fixture
-def run_folder(tmp_path: Path) -> Callable[..., Path]:
+def run_folder(tmp_path):
     """Return a function that writes a run's folder; with a state, an ended run with a checkpoint."""
 
-    def make(key: str = "all/0/0", state: str = "", **rest: Any) -> Path:
+    def make(key="all/0/0", state="", **rest):
         folder = begin(tmp_path / key, key, **rest)
         append(folder, lines(0, 10, 20))
         if state:
@@ -114,7 +109,7 @@ def run_folder(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server(tmp_path_factory):
     """Return the address of an MLflow server with a database and artifacts of its own."""
     folder = tmp_path_factory.mktemp("server")
     with socket.socket() as free:
@@ -136,7 +131,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process.wait(30)
 
 
-def wait_until_up(url: str, server: subprocess.Popen[bytes]) -> None:
+def wait_until_up(url, server):
     for _ in range(3000):
         if server.poll() is not None:
             break

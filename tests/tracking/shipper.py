@@ -6,14 +6,11 @@ from the end of it; without "die" it ends by itself, or is killed from outside. 
 with that pid waits for its end, and its exit code is printed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 import mlflow.store.tracking.sqlalchemy_store  # noqa: F401 - loaded once, before any fork
 from sqlalchemy import event
@@ -23,14 +20,14 @@ from sqlalchemy.engine.default import DefaultDialect
 from sweeplab.tracking.mlflow import MLflowTracker
 
 
-def die_at(moment: str, n: int) -> None:
+def die_at(moment, n):
     left, writes = [n], [False]
     commit = DefaultDialect.do_commit
 
-    def executed(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+    def executed(_connection, _cursor, statement, *_):
         writes[0] |= statement.startswith(("INSERT", "UPDATE", "DELETE"))
 
-    def commit_or_die(dialect: Any, connection: Any) -> None:
+    def commit_or_die(dialect, connection):
         left[0] -= writes[0]
         writes[0] = False
         if left[0] == 0 and moment == "before":
@@ -43,7 +40,7 @@ def die_at(moment: str, n: int) -> None:
     DefaultDialect.do_commit = commit_or_die
 
 
-def work(job: dict[str, Any]) -> None:
+def work(job):
     in_open, die = job.get("in_open", False), job.get("die")
     os.environ |= {"SWEEPLAB_CACHE": job["cache"]} if "cache" in job else {}
     tracker = MLflowTracker(Path(job["lab"]), job["study"])

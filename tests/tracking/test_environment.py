@@ -1,7 +1,5 @@
 """Where a study runs, and what of that is written down."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -12,13 +10,13 @@ import pytest
 from sweeplab.tracking.environment import environment, git
 
 
-def in_repository(folder: Path, *command: str) -> str:
+def in_repository(folder, *command):
     who = ["-c", "user.name=a", "-c", "user.email=a@b"]
     done = subprocess.run(["git", "-C", folder, *who, *command], check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
 
-def test_git_says_commit_and_dirtiness(tmp_path: Path) -> None:
+def test_git_says_commit_and_dirtiness(tmp_path):
     assert git(tmp_path) is None
     in_repository(tmp_path, "init")
     assert git(tmp_path) is None  # nothing committed
@@ -41,7 +39,7 @@ def test_git_says_commit_and_dirtiness(tmp_path: Path) -> None:
         ("core.hooksPath",),
     ],
 )
-def test_nothing_that_git_is_configured_to_run_is_run(keys: tuple[str, ...], tmp_path: Path) -> None:
+def test_nothing_that_git_is_configured_to_run_is_run(keys, tmp_path):
     repository, ran = tmp_path / "repository", tmp_path / "ran"
     repository.mkdir()
     in_repository(repository, "init", "--quiet")
@@ -69,7 +67,7 @@ def test_nothing_that_git_is_configured_to_run_is_run(keys: tuple[str, ...], tmp
     assert ran.exists(), "git itself would have run it"
 
 
-def test_what_a_repository_lacks_is_not_fetched(tmp_path: Path) -> None:
+def test_what_a_repository_lacks_is_not_fetched(tmp_path):
     """A clone in part fetches what it lacks when it is looked at, by a program that its configuration names."""
     repository, ran = tmp_path / "repository", tmp_path / "ran"
     repository.mkdir()
@@ -96,14 +94,14 @@ def test_what_a_repository_lacks_is_not_fetched(tmp_path: Path) -> None:
     assert ran.exists(), "git itself would have run it"
 
 
-def test_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_git(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     found = environment(Path(__file__).parent)
     assert found["git"] == {"code": None, "study": None}
     assert found["device"]["gpus"] == []
 
 
-def test_it_imports_neither_torch_nor_mlflow() -> None:
+def test_it_imports_neither_torch_nor_mlflow():
     code = "import sys; from sweeplab.tracking.environment import environment; environment(); "
     code += "import sweeplab.tracking.mlflow; print({'torch', 'mlflow', 'pandas'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -1,7 +1,5 @@
 """Kill -9 at every moment of shipping, then ship again: each point once, one run a key, the right end."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -9,11 +7,9 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import pytest
 from tracked import Tracked
@@ -28,28 +24,28 @@ FRESH = {"artifacts", "mlflow.db", "mlflow.db.lock", "studies", "tracking.lock"}
 class Shipper:
     """A process that forks one process a job."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         environment = os.environ | {"PYTHONPATH": str(Path(sweeplab.__path__[0]).parent)}
         command = [sys.executable, str(Path(__file__).with_name("shipper.py"))]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
 
-    def start(self, **job: Any) -> int:
+    def start(self, **job):
         """Return the pid of a process that does the job."""
         return self._ask(job)
 
-    def wait(self, pid: int) -> int:
+    def wait(self, pid):
         """Return the exit code of a process that was started."""
         return self._ask(pid)
 
-    def run(self, **job: Any) -> int:
+    def run(self, **job):
         return self.wait(self.start(**job))
 
-    def close(self) -> None:
+    def close(self):
         self._process.communicate(timeout=300)
 
-    def _ask(self, order: Any) -> int:
+    def _ask(self, order):
         assert self._process.stdin
         assert self._process.stdout
         print(json.dumps(order, default=str), file=self._process.stdin, flush=True)
@@ -57,21 +53,21 @@ class Shipper:
 
 
 @pytest.fixture(scope="module")
-def shipper(lab: Path) -> Iterator[Shipper]:
+def shipper(lab):
     connect(lab, tracking_uri(lab))
     shipper = Shipper()
     yield shipper
     shipper.close()
 
 
-def begin(folder: Path, key: str, writer: Any) -> Path:
+def begin(folder, key, writer):
     """Write a run that is under way, whose worker was killed in the middle of a line."""
     writer.begin(folder, key)
     writer.append(folder, writer.lines(0, 10, 20), torn='{"iteration": 30, "train_l')
     return folder
 
 
-def go_on(folder: Path, writer: Any) -> Path:
+def go_on(folder, writer):
     """Go on from the checkpoint of iteration 10, with other times and speeds, to the end."""
     again = [line | {"wall_seconds": 90.0 + line["iteration"]} for line in writer.lines(20, 30, 40)]
     writer.append(folder, again)
@@ -82,7 +78,7 @@ def go_on(folder: Path, writer: Any) -> Path:
     return folder
 
 
-def assert_shipped_once(lab: Path, study: str, n_runs: int) -> None:
+def assert_shipped_once(lab, study, n_runs):
     tracked = Tracked(lab, study)
     runs = tracked.runs()
     assert len(runs) == len({(run.cell, run.trial, run.seed) for run in runs}) == n_runs
@@ -103,7 +99,7 @@ def assert_shipped_once(lab: Path, study: str, n_runs: int) -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_every_commit_of_shipping(lab: Path, tmp_path: Path, writer: Any, shipper: Shipper) -> None:
+def test_killed_at_every_commit_of_shipping(lab, tmp_path, writer, shipper):
     study, folders, codes = "every commit", [], []
     # Between two commits lie only files, which "before" has behind it; after the last comes the marker.
     for ended, moment, first in ((False, "after", 1), (True, "before", 1), (True, "after", 1)):
@@ -125,7 +121,7 @@ def test_killed_at_every_commit_of_shipping(lab: Path, tmp_path: Path, writer: A
 
 
 @pytest.mark.faults
-def test_killed_at_every_commit_of_opening(lab: Path, shipper: Shipper) -> None:
+def test_killed_at_every_commit_of_opening(lab, shipper):
     client = connect(lab, tracking_uri(lab))
     code, n = KILLED, 0
     while code == KILLED:
@@ -140,7 +136,7 @@ def test_killed_at_every_commit_of_opening(lab: Path, shipper: Shipper) -> None:
 
 
 @pytest.mark.faults
-def test_a_fresh_lab_killed_while_its_database_is_made(tmp_path: Path, shipper: Shipper) -> None:
+def test_a_fresh_lab_killed_while_its_database_is_made(tmp_path, shipper):
     lab, job = tmp_path / "lab", {"study": "fresh", "folders": [], "cache": tmp_path / "cache"}
     for delay in (0.0, 0.3):
         pid = shipper.start(lab=lab, **job)
@@ -154,7 +150,7 @@ def test_a_fresh_lab_killed_while_its_database_is_made(tmp_path: Path, shipper: 
 
 
 @pytest.mark.slow
-def test_processes_that_open_a_fresh_lab_together(tmp_path: Path, shipper: Shipper) -> None:
+def test_processes_that_open_a_fresh_lab_together(tmp_path, shipper):
     lab, cache = tmp_path / "lab", tmp_path / "cache"
     pids = [shipper.start(lab=lab, study="fresh", folders=[], cache=cache) for _ in range(3)]
     assert [shipper.wait(pid) for pid in pids] == [0, 0, 0]
@@ -166,7 +162,7 @@ def test_processes_that_open_a_fresh_lab_together(tmp_path: Path, shipper: Shipp
 
 
 @pytest.mark.faults
-def test_killed_at_random_moments(lab: Path, tmp_path: Path, writer: Any, shipper: Shipper) -> None:
+def test_killed_at_random_moments(lab, tmp_path, writer, shipper):
     draw = random.Random(0)
     study = "random moments"
     folders = [go_on(begin(tmp_path / f"{each}", f"all/{each}/0", writer), writer) for each in range(12)]

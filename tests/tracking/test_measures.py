@@ -1,11 +1,8 @@
 """A run's numbers as tracking has them: each once, whatever a writer that dies and starts again leaves behind."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,18 +23,18 @@ START = RunStart(
 )
 
 
-def measures_of(path: Path) -> RunMeasures:
+def measures_of(path):
     return RunMeasures(RunFolder(path), START)
 
 
-def line(iteration: int, attempt: int) -> dict[str, Any]:
+def line(iteration, attempt):
     numbers = {"train_tokens": 8 * iteration, "wall_seconds": iteration + 100.0 * attempt}
     losses = {"train_loss": attempt + 0.5} | ({"val_loss": attempt + 0.25} if iteration % 2 == 0 else {})
     return {"iteration": iteration} | numbers | losses
 
 
 @st.composite
-def files(draw: st.DrawFn) -> tuple[bytes, dict[int, int]]:
+def files(draw):
     """Draw a points.jsonl of several attempts, each cut off in a line, and which attempt counts for each."""
     text, counts = b"", {}
     for attempt in range(draw(st.integers(1, 4))):
@@ -51,9 +48,7 @@ def files(draw: st.DrawFn) -> tuple[bytes, dict[int, int]]:
 
 
 @given(files(), st.data())
-def test_each_point_once_however_it_is_written_and_read(
-    file: tuple[bytes, dict[int, int]], data: st.DataObject
-) -> None:
+def test_each_point_once_however_it_is_written_and_read(file, data):
     text, counts = file
     with TemporaryDirectory() as name:
         path = Path(name, "points.jsonl")
@@ -82,7 +77,7 @@ def test_each_point_once_however_it_is_written_and_read(
     assert whole == [CurvePoint(**line(each, attempt)) for each, attempt in sorted(counts.items())]
 
 
-def test_what_a_folder_may_lack(tmp_path: Path) -> None:
+def test_what_a_folder_may_lack(tmp_path):
     run = measures_of(tmp_path)
     assert list(run.new_points()) == []
     assert run.folder.checkpoint() is None and run.folder.read_end() is None and not run.folder.points()
@@ -95,7 +90,7 @@ def test_what_a_folder_may_lack(tmp_path: Path) -> None:
     }
 
 
-def test_a_language_model_s_run_has_a_dozen_numbers(tmp_path: Path) -> None:
+def test_a_language_model_s_run_has_a_dozen_numbers(tmp_path):
     """MLflow draws a chart for each."""
     run = measures_of(tmp_path)
     extra = {
@@ -123,7 +118,7 @@ def test_a_language_model_s_run_has_a_dozen_numbers(tmp_path: Path) -> None:
     )
 
 
-def test_lines_that_are_no_points(tmp_path: Path) -> None:
+def test_lines_that_are_no_points(tmp_path):
     good = json.dumps(line(3, 0))
     bad = ["", "null", "[1]", '{"iteration": 1}', "\x00\x00", '"text"', "[" * 100_000, good[:20]]
     wrong = ({"iteration": None}, {"iteration": True}, {"iteration": 20.5}, {"iteration": -1})

@@ -1,14 +1,10 @@
 """What MLflow shows: the parent run, the nested runs, their files and statuses, and what goes wrong."""
 
-from __future__ import annotations
-
 import json
 import math
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tracked import Tracked
@@ -18,9 +14,8 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.permissions import name_address
 from sweeplab.tracking.connection import artifact_location, connect, planned_uri, tracking_uri
 from sweeplab.tracking.mlflow import MLflowTracker
-from sweeplab.tracking.tracker import Description
 
-DESCRIPTION: Description = {
+DESCRIPTION = {
     "study": "name: small\n",
     "plan": {"cells": 9},
     "environment": {
@@ -35,32 +30,30 @@ DESCRIPTION: Description = {
 
 
 @pytest.fixture
-def client(lab: Path) -> Any:
+def client(lab):
     return connect(lab, tracking_uri(lab))
 
 
 @pytest.fixture
-def tracker(lab: Path, request: pytest.FixtureRequest) -> MLflowTracker:
+def tracker(lab, request):
     return MLflowTracker(lab, request.node.name)
 
 
-def seen(tracker: MLflowTracker) -> Tracked:
+def seen(tracker):
     return Tracked(tracker._experiment.lab, tracker._experiment.study)
 
 
-def nested(client: Any, parent: str) -> list[Any]:
+def nested(client, parent):
     experiment = client.get_run(parent).info.experiment_id
     return list(client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{parent}'"))
 
 
-def text(client: Any, run_id: str, name: str, folder: Path) -> str:
+def text(client, run_id, name, folder):
     return Path(client.download_artifacts(run_id, name, str(folder))).read_text()
 
 
 @pytest.mark.slow
-def test_the_parent_describes_the_study(
-    tracker: MLflowTracker, client: Any, lab: Path, tmp_path: Path
-) -> None:
+def test_the_parent_describes_the_study(tracker, client, lab, tmp_path):
     parent = client.get_run(tracker.open(DESCRIPTION))
     experiment = client.get_experiment(parent.info.experiment_id)
     assert experiment.name == parent.info.run_name == "test_the_parent_describes_the_study"
@@ -87,9 +80,7 @@ def test_the_parent_describes_the_study(
     ("state", "status"),
     [("complete", "FINISHED"), ("pruned", "FINISHED"), ("diverged", "FINISHED"), ("failed", "FAILED")],
 )
-def test_a_nested_run(
-    state: str, status: str, lab: Path, client: Any, run_folder: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_nested_run(state, status, lab, client, run_folder, tmp_path):
     tracker = MLflowTracker(lab, f"nested {state}")
     parent = tracker.open(DESCRIPTION)
     tracker.ship(run_folder("n_embd=32/7/3", state, grid=["n_embd"], sampled={"learning_rate": 0.0123456}))
@@ -109,9 +100,7 @@ def test_a_nested_run(
         assert text(client, run.info.run_id, "error.txt", tmp_path) == "Traceback\nValueError: no"
 
 
-def test_closing_writes_the_best(
-    tracker: MLflowTracker, client: Any, run_folder: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_closing_writes_the_best(tracker, client, run_folder, tmp_path):
     parent = tracker.open({"note": "A study."})
     tracker.ship(run_folder("all/0/0", "complete"))
     tracker.ship(run_folder("all/1/0", "pruned"))
@@ -143,9 +132,7 @@ def test_closing_writes_the_best(
     assert client.get_run(parent).data.tags["mlflow.note.content"] == "**running**"
 
 
-def test_files_are_kept_with_the_study(
-    tracker: MLflowTracker, client: Any, lab: Path, tmp_path: Path
-) -> None:
+def test_files_are_kept_with_the_study(tracker, client, lab, tmp_path):
     (tmp_path / "report").mkdir()
     page = tmp_path / "report" / "scaling.html"
     page.write_text("first")
@@ -164,9 +151,7 @@ def test_files_are_kept_with_the_study(
 
 
 @pytest.mark.slow
-def test_more_than_fits_one_call(
-    tracker: MLflowTracker, client: Any, run_folder: Callable[..., Path], writer: Any
-) -> None:
+def test_more_than_fits_one_call(tracker, client, run_folder, writer):
     params = {f"value_{each}": each for each in range(250)} | {"long": "x" * 10_000}
     parent = tracker.open({"params": params})
     known = client.get_run(parent).data.params
@@ -185,7 +170,7 @@ def test_more_than_fits_one_call(
     assert len(seen(tracker).points(run.info.run_id, "val_loss_by_tokens")) == 503
 
 
-def test_no_infinity_in_a_chart(tracker: MLflowTracker, run_folder: Callable[..., Path], writer: Any) -> None:
+def test_no_infinity_in_a_chart(tracker, run_folder, writer):
     tracker.open({})
     folder = run_folder()
     writer.append(folder, [writer.point(30, val_loss=math.inf, train_loss=math.nan)])
@@ -196,9 +181,7 @@ def test_no_infinity_in_a_chart(tracker: MLflowTracker, run_folder: Callable[...
     assert "best_val_loss" not in run.metrics
 
 
-def test_a_run_deleted_by_hand_is_made_again(
-    tracker: MLflowTracker, client: Any, run_folder: Callable[..., Path], writer: Any
-) -> None:
+def test_a_run_deleted_by_hand_is_made_again(tracker, client, run_folder, writer):
     parent = tracker.open({})
     folder = run_folder()
     tracker.ship(folder)
@@ -211,16 +194,14 @@ def test_a_run_deleted_by_hand_is_made_again(
     assert len(seen(tracker).points(run.run_id, "val_loss")) == 4
 
 
-def test_a_deleted_experiment_is_said(tracker: MLflowTracker, client: Any, lab: Path) -> None:
+def test_a_deleted_experiment_is_said(tracker, client, lab):
     parent = client.get_run(tracker.open({}))
     client.delete_experiment(parent.info.experiment_id)
     with pytest.raises(BadInput, match="was deleted in MLflow"):
         MLflowTracker(lab, "test_a_deleted_experiment_is_said").open({})
 
 
-def test_another_place_has_not_got_what_was_shipped_here(
-    tracker: MLflowTracker, run_folder: Callable[..., Path]
-) -> None:
+def test_another_place_has_not_got_what_was_shipped_here(tracker, run_folder):
     parent = tracker.open({})
     folder = run_folder(state="complete")
     tracker.ship(folder)
@@ -233,9 +214,7 @@ def test_another_place_has_not_got_what_was_shipped_here(
         assert (folder / "shipped").read_text() == shipped
 
 
-def test_a_run_that_ends_another_time_is_sent_again(
-    tracker: MLflowTracker, run_folder: Callable[..., Path]
-) -> None:
+def test_a_run_that_ends_another_time_is_sent_again(tracker, run_folder):
     """As one that was promoted between the look at its end and the marker."""
     tracker.open({})
     folder = run_folder(state="pruned")
@@ -250,9 +229,7 @@ def test_a_run_that_ends_another_time_is_sent_again(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("listens", [False, True])
-def test_a_server_that_is_down_does_not_block(
-    listens: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_is_down_does_not_block(listens, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
@@ -273,12 +250,12 @@ def test_a_server_that_is_down_does_not_block(
 
 
 @pytest.mark.parametrize("uri", ["mlruns", "file:///somewhere", "ftp://somewhere", "/a/folder"])
-def test_a_place_that_mlflow_does_not_know(uri: str, tmp_path: Path) -> None:
+def test_a_place_that_mlflow_does_not_know(uri, tmp_path):
     with pytest.raises(BadInput, match="allowed: sqlite"):
         MLflowTracker(tmp_path, "s", uri)
 
 
-def test_where_tracking_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_tracking_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert tracking_uri(Path("lab")) == f"sqlite:///{tmp_path}/lab/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///x.db")

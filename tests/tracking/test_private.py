@@ -1,12 +1,9 @@
 """Pages are for their owner: another user of the machine reads and writes nothing through any port, nor by links."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,7 @@ import strangers
 
 from sweeplab.tracking.connection import tracking_uri
 from sweeplab.tracking.mlflow import MLflowTracker
-from sweeplab.tracking.pages import PagesServer, serve
+from sweeplab.tracking.pages import serve
 
 # Reads a private file, and writes one beside it, through MLflow's server at an address: by an experiment whose
 # artifacts lie in a folder of one's own, and a link in the place of a run's folder of artifacts.
@@ -50,7 +47,7 @@ print(json.dumps(said))
 
 
 @pytest.fixture(scope="module")
-def server(lab: Path) -> Iterator[PagesServer]:
+def server(lab):
     MLflowTracker(lab, "private").open({})
     with serve(lab, tracking_uri(lab)) as server:
         server.wait_until_ready()
@@ -58,7 +55,7 @@ def server(lab: Path) -> Iterator[PagesServer]:
 
 
 @pytest.fixture
-def private(tmp_path: Path) -> Path:
+def private(tmp_path):
     """Return a file that its owner alone reads, in a folder that its owner alone enters."""
     folder = tmp_path / "private"
     folder.mkdir(mode=0o700)
@@ -71,9 +68,7 @@ def private(tmp_path: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_another", [*{strangers.IS_ANOTHER, False}])
 @pytest.mark.parametrize("inside", ["", "/x", "/%00", "/..", "/%C3%A9"])
-def test_nobody_else_reads_or_writes_through_the_pages(
-    is_another: bool, inside: str, server: PagesServer, private: Path
-) -> None:
+def test_nobody_else_reads_or_writes_through_the_pages(is_another, inside, server, private):
     base = server.url.rpartition("/")[0] + inside
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
         Path(place).chmod(0o777)
@@ -89,9 +84,7 @@ def test_nobody_else_reads_or_writes_through_the_pages(
 @pytest.mark.parametrize(
     "is_inside", [False, True], ids=["a root outside of the lab", "a link that leads out of it"]
 )
-def test_nobody_at_all_reaches_files_outside_of_the_lab(
-    is_inside: bool, server: PagesServer, lab: Path, private: Path, tmp_path: Path
-) -> None:
+def test_nobody_at_all_reaches_files_outside_of_the_lab(is_inside, server, lab, private, tmp_path):
     place = (lab if is_inside else tmp_path) / "artifacts" / "made"
     attacked = strangers.python(ATTACK, server.url, place, private, is_another=False)
     assert attacked.returncode == 0, attacked.stderr
@@ -105,7 +98,7 @@ def test_nobody_at_all_reaches_files_outside_of_the_lab(
 
 
 @pytest.mark.slow
-def test_it_works_in_an_empty_folder_of_its_owner(server: PagesServer) -> None:
+def test_it_works_in_an_empty_folder_of_its_owner(server):
     folder = Path(f"/proc/{server.process.pid}/cwd").readlink()
     assert folder.stat().st_uid == os.getuid() and stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert folder != Path(tempfile.gettempdir()) and not [*folder.iterdir()]

@@ -1,9 +1,6 @@
 """A study's best model in the registry of an MLflow server that serves the artifacts too, as a team has it."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import mlflow
 import pytest
@@ -28,9 +25,7 @@ engine: {workers: 1}
 @pytest.mark.filterwarnings(
     "ignore:.*type hint is inferred as AnyType:UserWarning"
 )  # MLflow's own, on import
-def test_a_model_is_published_on_a_server_and_a_better_one_after_it(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_is_published_on_a_server_and_a_better_one_after_it(server, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
     (tmp_path / "tiny.yaml").write_text(STUDY)
     lab = tmp_path / "lab"

@@ -1,10 +1,5 @@
 """What every tracker keeps to. A tracker's tests inherit the contract and say how to make one."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tracked import Tracked
@@ -12,39 +7,34 @@ from tracked import Tracked
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.permissions import name_address
 from sweeplab.tracking import open_tracker
-from sweeplab.tracking.mlflow import MLflowTracker as Tracker
 
 
 class TrackerContract:
     @pytest.fixture
-    def make(self) -> Callable[[], Tracker]:
+    def make(self):
         """Return a function that makes a new tracker of the same study, as another process would."""
         raise pytest.UsageError("a tracker's tests say how to make one")
 
     @pytest.fixture
-    def seen(self, tracker: Tracker) -> Tracked:
+    def seen(self, tracker):
         """Return what MLflow has of the study."""
         raise pytest.UsageError("a tracker's tests say where to look")
 
     @pytest.fixture
-    def tracker(self, make: Callable[[], Tracker]) -> Tracker:
+    def tracker(self, make):
         tracker = make()
         tracker.open({})
         return tracker
 
-    def test_opens_the_same_study_again(self, make: Callable[[], Tracker], seen: Tracked) -> None:
+    def test_opens_the_same_study_again(self, make, seen):
         assert make().open({}) == make().open({})
         assert seen.runs() == []
 
-    def test_prints_nothing(
-        self, tracker: Tracker, run_folder: Callable[..., Path], capfd: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_prints_nothing(self, tracker, run_folder, capfd):
         tracker.ship(run_folder("n_layer=1/0/0", "complete"))
         assert capfd.readouterr().out == ""
 
-    def test_ships_a_run_with_all_its_numbers(
-        self, tracker: Tracker, seen: Tracked, run_folder: Callable[..., Path], writer: Any
-    ) -> None:
+    def test_ships_a_run_with_all_its_numbers(self, tracker, seen, run_folder, writer):
         tracker.ship(run_folder("n_layer=1,n_embd=32/7/3", "complete"))
         (run,) = seen.runs()
         assert (run.cell, run.trial, run.seed, run.state) == ("n_layer=1,n_embd=32", 7, 3, "complete")
@@ -66,12 +56,12 @@ class TrackerContract:
     @pytest.mark.parametrize("state", ["", "pruned"])
     def test_shipping_twice_changes_nothing(
         self,
-        state: str,
-        again: str,
-        make: Callable[[], Tracker],
-        seen: Tracked,
-        run_folder: Callable[..., Path],
-    ) -> None:
+        state,
+        again,
+        make,
+        seen,
+        run_folder,
+    ):
         first = make()
         first.open({})
         folder = run_folder(state=state)
@@ -91,9 +81,7 @@ class TrackerContract:
         assert [dict(point) for point in again_read] == [dict(point) for point in curve]
         assert len(curve) == (4 if state else 3)
 
-    def test_ships_what_is_new_as_the_run_goes_on(
-        self, tracker: Tracker, seen: Tracked, run_folder: Callable[..., Path], writer: Any
-    ) -> None:
+    def test_ships_what_is_new_as_the_run_goes_on(self, tracker, seen, run_folder, writer):
         folder = run_folder()
         tracker.ship(folder)
         writer.append(folder, writer.lines(30), torn='{"iteration": 40, "val')
@@ -110,21 +98,19 @@ class TrackerContract:
         assert [each.timestamp - 1_700_000_000_250 for each in curve] == [5_000, 10_000, 15_000, 120_000]
         assert run.state == "complete"
 
-    def test_ships_no_folder_whose_run_was_not_admitted(
-        self, tracker: Tracker, seen: Tracked, tmp_path: Path
-    ) -> None:
+    def test_ships_no_folder_whose_run_was_not_admitted(self, tracker, seen, tmp_path):
         tracker.ship(tmp_path)
         assert seen.runs() == []
 
     def test_a_run_waits_and_goes_on(
         self,
-        make: Callable[[], Tracker],
-        tracker: Tracker,
-        seen: Tracked,
-        run_folder: Callable[..., Path],
-        writer: Any,
-    ) -> None:
-        def states() -> list[str]:
+        make,
+        tracker,
+        seen,
+        run_folder,
+        writer,
+    ):
+        def states():
             return [run.state for run in seen.runs()]
 
         folder = run_folder()
@@ -142,21 +128,21 @@ class TrackerContract:
 
 class TestMLflow(TrackerContract):
     @pytest.fixture
-    def make(self, lab: Path, request: pytest.FixtureRequest) -> Callable[[], Tracker]:
+    def make(self, lab, request):
         return lambda: open_tracker(lab, f"it's {request.node.name}", None)
 
     @pytest.fixture
-    def seen(self, tracker: Tracker, lab: Path, request: pytest.FixtureRequest) -> Tracked:
+    def seen(self, tracker, lab, request):
         return Tracked(lab, f"it's {request.node.name}")
 
 
 @pytest.mark.slow
 class TestMLflowServer(TrackerContract):
     @pytest.fixture
-    def make(self, server: str, tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[], Tracker]:
+    def make(self, server, tmp_path, request):
         name_address(server)
         return lambda: open_tracker(tmp_path / "lab", request.node.name, server)
 
     @pytest.fixture
-    def seen(self, tracker: Tracker, server: str, tmp_path: Path, request: pytest.FixtureRequest) -> Tracked:
+    def seen(self, tracker, server, tmp_path, request):
         return Tracked(tmp_path / "lab", request.node.name, server)

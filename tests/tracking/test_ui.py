@@ -7,10 +7,7 @@ import json
 import math
 import socket
 import urllib.request
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -68,11 +65,11 @@ class Shown:
     page: Page
 
 
-def has(*texts: str) -> str:
+def has(*texts):
     return f"{json.dumps(texts)}.every((each) => document.body?.innerText.includes(each))"
 
 
-def ship(lab: Path, runs: Path, writer: Any) -> None:
+def ship(lab, runs, writer):
     tracker = MLflowTracker(lab, "shown")
     tracker.open({"study": "name: shown\n", "plan": {"cells": 2}, "note": "Two cells."})
     for number, (state, cell, rate, loss, n_params) in enumerate(RUNS):
@@ -87,7 +84,7 @@ def ship(lab: Path, runs: Path, writer: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def shown(lab: Path, writer: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+def shown(lab, writer, tmp_path_factory):
     ship(lab, tmp_path_factory.mktemp("runs"), writer)
     uri = tracking_uri(lab)
     with serve(lab, uri) as server:
@@ -98,7 +95,7 @@ def shown(lab: Path, writer: Any, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.mark.browser
-def test_the_table_shows_the_runs_by_loss_with_what_was_searched(shown: Shown) -> None:
+def test_the_table_shows_the_runs_by_loss_with_what_was_searched(shown):
     shown.page.open(shown.links["table"])
     shown.page.wait_for(f"{TABLE}.length == 5 && {TABLE}[0]['params.`learning_rate`']")
     expected = [
@@ -118,7 +115,7 @@ def test_the_table_shows_the_runs_by_loss_with_what_was_searched(shown: Shown) -
 
 
 @pytest.mark.browser
-def test_the_charts_stand_beside_the_runs_on_the_first_screen(shown: Shown) -> None:
+def test_the_charts_stand_beside_the_runs_on_the_first_screen(shown):
     shown.page.open(shown.links["charts"])
     shown.page.wait_for(f"{PLOTS}.length == 2 && {PLOTS}.every((plot) => plot.traces.length)")
     names = [f"{RUNS[index][1]} #{index}" for index in ORDER]
@@ -140,7 +137,7 @@ def test_the_charts_stand_beside_the_runs_on_the_first_screen(shown: Shown) -> N
 
 
 @pytest.mark.browser
-def test_the_study_s_page_has_its_description_and_files(shown: Shown) -> None:
+def test_the_study_s_page_has_its_description_and_files(shown):
     shown.page.open(shown.links["study"])
     shown.page.wait_for(has("Two cells.", "best_value", "n_embd=16 #4"))
     shown.page.open(f"{shown.links['study'].partition('?')[0]}/artifacts")
@@ -148,7 +145,7 @@ def test_the_study_s_page_has_its_description_and_files(shown: Shown) -> None:
 
 
 @pytest.mark.browser
-def test_the_pages_ask_nobody_but_this_machine(shown: Shown) -> None:
+def test_the_pages_ask_nobody_but_this_machine(shown):
     shown.page.open(shown.links["charts"])
     shown.page.wait_for(f"{PLOTS}.length == 2")
     asked = {each for each in shown.page.requests if not each.startswith(("data:", "blob:", shown.url))}
@@ -156,7 +153,7 @@ def test_the_pages_ask_nobody_but_this_machine(shown: Shown) -> None:
     assert not [each for each in shown.page.errors if "404" not in each]
 
 
-def answers(url: str) -> bool:
+def answers(url):
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=120) as answer:
             return bool(answer.status == 200)
@@ -164,7 +161,7 @@ def answers(url: str) -> bool:
         return False
 
 
-def status(url: str, host: str) -> int:
+def status(url, host):
     """Return what the pages answer to a browser that knows their machine by this name."""
     place = urlsplit(url)
     connection = http.client.HTTPConnection("127.0.0.1", place.port, timeout=120)
@@ -176,7 +173,7 @@ def status(url: str, host: str) -> int:
 
 
 @pytest.mark.slow
-def test_a_server_is_safe_and_leaves_nothing_behind(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_is_safe_and_leaves_nothing_behind(lab, monkeypatch):
     for name in ("MLFLOW_SERVER_ALLOWED_HOSTS", "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"):
         monkeypatch.setenv(name, "*")
     MLflowTracker(lab, "served").open({})
@@ -208,7 +205,7 @@ def test_a_server_is_safe_and_leaves_nothing_behind(lab: Path, monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+def test_a_server_that_cannot_start_says_why(tmp_path):
     (tmp_path / "mlflow.db").write_text("no database")
     with (
         serve(tmp_path, tracking_uri(tmp_path)) as server,
@@ -218,7 +215,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert "database" in str(ended.value)
 
 
-def test_the_view_has_the_searched_values_first_and_replaces_an_earlier_one(lab: Path) -> None:
+def test_the_view_has_the_searched_values_first_and_replaces_an_earlier_one(lab):
     name = "the baker's view"
     parent = MLflowTracker(lab, name).open({})
     uri = tracking_uri(lab)
@@ -239,7 +236,7 @@ def test_the_view_has_the_searched_values_first_and_replaces_an_earlier_one(lab:
         publish(lab, uri, "narrow", [], "http://x:1/")
 
 
-def test_a_tracking_server_that_does_not_answer(lab: Path) -> None:
+def test_a_tracking_server_that_does_not_answer(lab):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         uri = f"http://127.0.0.1:{closed.getsockname()[1]}"

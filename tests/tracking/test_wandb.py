@@ -1,12 +1,8 @@
 """The mirror in Weights & Biases: the real package, offline, and what it wrote read back from its own files."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +14,6 @@ from sweeplab.study.file.resolve import preset
 from sweeplab.study.file.template import study_text
 from sweeplab.sweep.planning import make_plan
 from sweeplab.tracking import open_mirrors
-from sweeplab.tracking.tracker import Mirror
 
 STUDIES = Path(sweeplab.__file__).parents[1] / "studies"
 
@@ -26,20 +21,20 @@ pytest.importorskip("wandb", reason="wandb, an extra, is not installed")
 
 
 @pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+def _offline(monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
 
 
 @pytest.fixture
-def study(tmp_path: Path) -> Path:
+def study(tmp_path):
     folder = tmp_path / "studies" / "planets"
     folder.mkdir(parents=True)
     return folder
 
 
 @pytest.fixture
-def make(study: Path) -> Callable[[], Mirror]:
-    def make() -> Mirror:
+def make(study):
+    def make():
         (mirror,) = open_mirrors({"wandb_project": "nightly"}, study)
         mirror.open({})
         return mirror
@@ -47,7 +42,7 @@ def make(study: Path) -> Callable[[], Mirror]:
     return make
 
 
-def records(folder: Path) -> Iterator[Any]:
+def records(folder):
     from wandb.proto.wandb_internal_pb2 import Record
 
     for file in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
@@ -57,7 +52,7 @@ def records(folder: Path) -> Iterator[Any]:
             yield record
 
 
-def logged(content: bytes) -> Iterator[bytes]:
+def logged(content):
     """Yield the records of a file in LevelDB's log format: blocks of 32 KB, in them pieces with a header of 7 bytes."""
     at, whole = 7, b""  # W&B's own header
     while at + 7 <= len(content):
@@ -72,7 +67,7 @@ def logged(content: bytes) -> Iterator[bytes]:
             whole = b""
 
 
-def shown(folder: Path) -> tuple[list[Any], dict[str, dict[int, float]], dict[str, Any]]:
+def shown(folder):
     """Return the runs, the histories of all metrics by step, and the summary."""
     runs, history, summary = [], defaultdict(dict), {}
     for record in records(folder):
@@ -91,9 +86,7 @@ def shown(folder: Path) -> tuple[list[Any], dict[str, dict[int, float]], dict[st
 
 
 @pytest.mark.slow
-def test_a_run_is_shown_with_all_its_numbers_when_it_has_ended(
-    make: Callable[[], Mirror], study: Path, writer: Any
-) -> None:
+def test_a_run_is_shown_with_all_its_numbers_when_it_has_ended(make, study, writer):
     mirror, folder = make(), writer.begin(study / "runs/n_layer=1/7-3", "n_layer=1/7/3", grid=["n_layer"])
     writer.append(folder, writer.lines(0, 10, 20, 30))
     mirror.ship(folder)
@@ -119,9 +112,7 @@ def test_a_run_is_shown_with_all_its_numbers_when_it_has_ended(
 
 
 @pytest.mark.slow
-def test_nothing_is_sent_twice_and_a_cut_sending_goes_on_as_the_same_run(
-    make: Callable[[], Mirror], study: Path, writer: Any
-) -> None:
+def test_nothing_is_sent_twice_and_a_cut_sending_goes_on_as_the_same_run(make, study, writer):
     folder = writer.begin(study / "runs/n_layer=1/0-0", "n_layer=1/0/0")
     writer.append(folder, writer.lines(0, 10))
     writer.end(folder, iteration=10)
@@ -135,14 +126,14 @@ def test_nothing_is_sent_twice_and_a_cut_sending_goes_on_as_the_same_run(
     assert {run.run_id for run in shown(study)[0]} == {sent["id"]}
 
 
-def test_what_init_and_the_table_write_is_sent_nowhere(study: Path) -> None:
+def test_what_init_and_the_table_write_is_sent_nowhere(study):
     files = [study_text("mine"), study_text("mine", values=preset("table").values)]
     for text in [*files, (STUDIES / "table.yaml").read_text()]:
         assert open_mirrors(read_text(text, study / "mine.yaml").fixed, study) == []
 
 
-def test_a_plan_says_what_is_sent_where(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def mirror(**fixed: Any) -> str:
+def test_a_plan_says_what_is_sent_where(study, monkeypatch):
+    def mirror(**fixed):
         data, fixed = {"corpus": "copy", "tokenizer": "char"}, {"dtype": "float32"} | fixed
         return make_plan(read_plain({"name": "tiny", "data": data, "fixed": fixed}), study)[0].mirror
 
@@ -152,9 +143,7 @@ def test_a_plan_says_what_is_sent_where(study: Path, monkeypatch: pytest.MonkeyP
     assert mirror(wandb_project="nightly").endswith("nightly, but wandb is not installed: nothing is sent")
 
 
-def test_runs_are_sent_to_the_login_s_address_at_the_user_s_word_alone(
-    study: Path, tmp_path: Path, writer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_are_sent_to_the_login_s_address_at_the_user_s_word_alone(study, tmp_path, writer, monkeypatch):
     """Neither the study, whose folder has settings of its own, nor a login allows what the study wishes."""
     monkeypatch.setattr(permissions, "_named", set())
     for name, address in (
