@@ -1,6 +1,5 @@
 """Tables of runs by a known law, as files that the commands of `laws` read."""
 
-
 import numpy as np
 
 COLUMNS = ("--columns", "params=N,tokens=D,loss=val")

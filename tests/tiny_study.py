@@ -1,6 +1,5 @@
 """A study small enough to train in a second, built as the reader would."""
 
-
 import pytest
 
 from sweeplab.data.dataset import prepare

@@ -1,6 +1,5 @@
 """What every tracker keeps to. A tracker's tests inherit the contract and say how to make one."""
 
-
 import pytest
 from tracked import Tracked
 
