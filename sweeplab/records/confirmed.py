@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from sweeplab.files import opened, read_bytes, write_whole
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import reading
+from sweeplab.records.runs import read_json, reading
 
 # Losses by seed, in its objective's unit.
 Losses = dict[int, float]
@@ -35,12 +36,8 @@ class Confirmed:
     test: Losses
     look: int = 1
 
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Confirmed:
-        """Read the record of a configuration."""
-        losses = ("race", "validation", "test")
-        read = {name: {int(seed): float(loss) for seed, loss in record[name].items()} for name in losses}
-        return cls(**{**record, **read})
+
+_CONFIRMED = TypeAdapter(list[Confirmed])
 
 
 def write_confirmed(folder: StudyFolder, confirmed: Iterable[Confirmed]) -> None:
@@ -56,8 +53,8 @@ def read_confirmed(folder: StudyFolder) -> list[Confirmed]:
     """
     if not folder.confirm_file.exists():
         return []
-    with reading(folder.confirm_file, f"{folder.command('confirm')} writes it again"):
-        return [Confirmed.from_json(each) for each in json.loads(read_bytes(folder.confirm_file))]
+    cure = f"{folder.command('confirm')} writes it again"
+    return read_json(folder.confirm_file, cure, _CONFIRMED.validate_python)
 
 
 def record_look(folder: StudyFolder, text_digest: str, confirmed: Sequence[Confirmed]) -> int:

@@ -9,24 +9,25 @@ import re
 import shlex
 import socket
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from pydantic import TypeAdapter
 
 from sweeplab.data.task import DataSizes
 from sweeplab.errors import BadInput, DamagedFile, Problem, nearest
 from sweeplab.files import database_url, keep_inside, machine, opened, read_bytes, read_only_uri, write_whole
 from sweeplab.formatting import several, several_named
 from sweeplab.permissions import STORAGE, allow, check_address, is_allowed, is_given
-from sweeplab.records.runs import FROM_A_COPY, Inside, RunFolder, RunState, known, reading
+from sweeplab.records.runs import FROM_A_COPY, Inside, RunFolder, RunState, read_json, reading
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
 
 
-T = TypeVar("T")
 DEFAULT_LAB = "lab"
 NAMES = "a letter or digit, then letters, digits, . _ and -, at most 100"
 # Windows opens devices by these names, whatever the suffix.
@@ -176,6 +177,9 @@ class DataDescription:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
+_DATA = TypeAdapter(DataDescription)
+
+
 @dataclass(frozen=True)
 class WorkerPlace:
     """The place of a worker, which waits for a machine or runs on one.
@@ -262,10 +266,9 @@ class StudyFolder:
     @property
     def dtype(self) -> str | None:
         """Return the precision in which the study trains; None before it has a plan."""
-        try:
+        with suppress(OSError, ValueError, KeyError, TypeError):
             return str(json.loads(read_bytes(self.plan_file))["dtype"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        return None
 
     def decided(self, cell: str) -> dict[str, Any]:
         """Return what the plan decided for runs of a cell on a CPU: dtype and compile."""
@@ -351,17 +354,13 @@ class StudyFolder:
             return f"put a copy of it back, or move {self.path} away and run the study again"
         return "put a copy of it back, or remove it and run the study again"
 
-    def _read(self, file: Path, made: Callable[[Any], T]) -> T:
-        with reading(file, self.cure_of(file)):
-            return made(json.loads(read_bytes(file)))
-
     def read(self, file: Path) -> dict[str, Any]:
         """Return the content of one of the study's JSON files.
 
         Raises:
             DamagedFile: it is gone or damaged.
         """
-        return self._read(file, dict)
+        return read_json(file, self.cure_of(file), dict)
 
     def read_study(self) -> str:
         """Return the text of the study file that the study was last run from.
@@ -396,7 +395,9 @@ class StudyFolder:
     @property
     def stored_name(self) -> str:
         """Return the study's name in its files; another one than its folder's after an interrupted rename."""
-        return self._read(self.canonical_file, lambda study: str(study["name"]))
+        return read_json(
+            self.canonical_file, self.cure_of(self.canonical_file), lambda study: str(study["name"])
+        )
 
     @property
     def data(self) -> DataDescription:
@@ -405,7 +406,7 @@ class StudyFolder:
         Raises:
             DamagedFile: it is gone or damaged.
         """
-        return self._read(self.data_file, lambda data: DataDescription(**known(DataDescription, data)))
+        return read_json(self.data_file, self.cure_of(self.data_file), _DATA.validate_python)
 
     @property
     def baselines(self) -> dict[str, Any]:
@@ -533,7 +534,8 @@ class StudyFolder:
         """
         if not self.elapsed_file.exists():
             return 0.0
-        return self._read(self.elapsed_file, lambda elapsed: float(elapsed["seconds"]))
+        cure = self.cure_of(self.elapsed_file)
+        return read_json(self.elapsed_file, cure, lambda elapsed: float(elapsed["seconds"]))
 
     def write_elapsed(self, seconds: float) -> None:
         """Record how long the study has been run so far."""

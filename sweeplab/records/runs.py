@@ -8,22 +8,23 @@ of layers are in gradients.jsonl, if `track` asks for them.
 from __future__ import annotations
 
 import json
-import math
 import os
-import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import Field, PlainValidator, TypeAdapter
 
 from sweeplab.errors import DamagedFile
 from sweeplab.files import GrowingFile, make_folder, opened, read_bytes, write_new, write_whole
 from sweeplab.formatting import json_ready
 from sweeplab.hyperparameters import Hyperparameters
 
+T = TypeVar("T")
 # Further measures in a run's end: its loss at the iteration that gives its trial its value, the same for all seeds; the
 # losses on the whole validation split, with the weights of that evaluation; and its share of the steps of its stacks'
 # slots, empty slots included: a study's iterations divided by these are the mean occupancy of its stacks.
@@ -40,12 +41,6 @@ MEASURED_ON = {
     "val_loss": "on the evaluation targets",
     "whole_val_loss": "on the whole validation split",
     "test_loss": "on the whole test split",
-}
-# The fields of every point, and the types that JSON gives them.
-COUNTS: Mapping[str, tuple[type, ...]] = {
-    "iteration": (int,),
-    "train_tokens": (int,),
-    "wall_seconds": (int, float),
 }
 # The cure for files that no command can recreate.
 FROM_A_COPY = "restore from a copy of the lab; MLflow still has what was sent"
@@ -96,19 +91,14 @@ class RunStart:
     cell: str
     trial: int
     seed: int
-    values: Hyperparameters
-    grid: Sequence[str] = ()
+    values: Annotated[Hyperparameters, PlainValidator(Hyperparameters.from_json)]
+    grid: list[str] = field(default_factory=list)
     sampled: Mapping[str, Any] = field(default_factory=dict)
     enqueued: Mapping[str, Any] | None = None
     retries: int | None = None
     facts: Mapping[str, float] = field(default_factory=dict)
     threads: int = 1
     started: float
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """Read the record; hyperparameters that it lacks get their defaults."""
-        return cls(**known(cls, record) | {"values": Hyperparameters.from_json(record["values"])})
 
     def as_json(self) -> dict[str, Any]:
         """Return the record as run.json has it, without `enqueued` and `retries` if they are None."""
@@ -118,6 +108,8 @@ class RunStart:
 
 # A number that an evaluation measures besides the loss, if the task or the model has it.
 Measured = float | None
+# A count in a line that a kill may have cut off, or that somebody else wrote.
+Count = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,8 +123,8 @@ class CurvePoint:
     beside the other numbers. A number that is not finite is written, and read, as null.
     """
 
-    iteration: int
-    wall_seconds: float
+    iteration: Count
+    wall_seconds: Annotated[float, Field(ge=0, lt=2**53)]
     train_loss: float | None = None
     grad_norm: float | None = None
     learning_rate: float | None = None
@@ -149,15 +141,19 @@ class CurvePoint:
     whole_val_loss: float | None = None
     whole_bits_per_byte: float | None = None
     slot_steps: float | None = None
-    train_tokens: int
+    train_tokens: Count
     extra: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         """Read the point; numbers of other names are what the objective itself measures."""
-        declared = known(cls, record)
-        extra = {name: value for name, value in record.items() if name not in declared and _is_number(value)}
-        return cls(**declared, extra=extra)
+        declared = cls.__dataclass_fields__
+        extra = {
+            name: value
+            for name, value in record.items()
+            if name not in declared and type(value) in (int, float)
+        }
+        return _POINT.validate_python({**record, "extra": extra})  # type: ignore[return-value]
 
     def as_json(self) -> dict[str, Any]:
         """Return the point as plain data, without fields that were not measured."""
@@ -172,6 +168,7 @@ class CurvePoint:
         return {name: value for name, value in values.items() if value is not None} | dict(self.extra)
 
 
+_POINT = TypeAdapter(CurvePoint)
 # The names of these numbers; annotations are texts here.
 MEASURES = tuple(each.name for each in fields(CurvePoint) if each.type == "Measured")
 # The same, at the evaluation with the lowest loss.
@@ -189,12 +186,6 @@ class TrialEnding:
     value: float | None
     states: Mapping[int, RunState] = field(default_factory=dict)
     error: str | None = None
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """Read the record as end.json has it."""
-        states = {int(seed): RunState(state) for seed, state in record.get("states", {}).items()}
-        return cls(RunState(record["outcome"]), record["value"], states, record.get("error"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,15 +238,15 @@ class RunEnd:
         for name, value in record.items():
             if name not in cls.__dataclass_fields__ and name.startswith("best_"):
                 best[name.removeprefix("best_")] = value
-        ending = TrialEnding.from_json(record["ending"])
-        return cls(
-            **known(cls, record) | {"state": RunState(record["state"]), "best": best, "ending": ending}
-        )
+        return _END.validate_python({**record, "best": best})  # type: ignore[return-value]
 
     def as_json(self) -> dict[str, Any]:
         """Return the record as end.json has it, without what was not measured or did not happen."""
         record = {name: value for name, value in asdict(self).items() if value is not None}
         return record | {f"best_{name}": measure for name, measure in record.pop("best").items()}
+
+
+_START, _END = TypeAdapter(RunStart), TypeAdapter(RunEnd)
 
 
 def run_key(cell: str, trial: int, seed: int) -> str:
@@ -344,12 +335,11 @@ class RunFolder:
         cure = f"rm {self.start_file}, and run the study again"
         if self.end_file.exists():
             cure = FROM_A_COPY
-        with reading(self.start_file, cure):
-            return RunStart.from_json(json.loads(read_bytes(self.start_file)))
+        return read_json(self.start_file, cure, _START.validate_python)
 
     def append(self, points: Iterable[CurvePoint]) -> None:
         """Append points to the curve."""
-        append_lines(self.points_file, [json.dumps(_finite(point.as_json())) for point in points])
+        append_lines(self.points_file, [json.dumps(json_ready(point.as_json())) for point in points])
 
     def points(self) -> list[CurvePoint]:
         """Return the curve by iteration; if a run repeated an iteration after a kill, the first record counts."""
@@ -382,8 +372,7 @@ class RunFolder:
         """
         if not self.end_file.exists():
             return None
-        with reading(self.end_file, FROM_A_COPY):
-            return RunEnd.from_json(json.loads(read_bytes(self.end_file)))
+        return read_json(self.end_file, FROM_A_COPY, RunEnd.from_json)
 
     def log(self, iteration: int, entry: Mapping[str, Any]) -> None:
         """Add what a callback has logged at an iteration, for tracking: numbers by name, or the name of a file."""
@@ -402,8 +391,8 @@ class RunFolder:
         """
         if not self.test_file.exists():
             return None
-        with reading(self.test_file, f"rm {self.test_file}, and confirm the study again"):
-            return {name: float(value) for name, value in json.loads(read_bytes(self.test_file)).items()}
+        cure = f"rm {self.test_file}, and confirm the study again"
+        return read_json(self.test_file, cure, TypeAdapter(dict[str, float]).validate_python)
 
     def take_back_end(self, promoted: int | None) -> RunEnd | None:
         """Remove the end with which a run was pruned, if its trial was `promoted` from there; return any other end."""
@@ -458,21 +447,9 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
 
 def _point(line: bytes) -> CurvePoint | None:
     # Points are flat: after a cut-off line without its newline, the last brace opens the whole one.
-    try:
-        record = json.loads(line[max(line.rfind(b"{"), 0) :])
-        counts = {name: record[name] for name in COUNTS}
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    for name, value in counts.items():
-        if type(value) not in COUNTS[name] or not 0 <= value < 2**53:
-            return None
-    if not all(each is None or _is_number(each) for each in known(CurvePoint, record).values()):
-        return None
-    return CurvePoint.from_json(record)
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) is float or (type(value) is int and abs(value) <= sys.float_info.max)
+    with suppress(ValueError, TypeError, AttributeError, RecursionError):
+        return CurvePoint.from_json(json.loads(line[max(line.rfind(b"{"), 0) :]))
+    return None
 
 
 @contextmanager
@@ -487,22 +464,18 @@ def reading(file: Path, cure: str) -> Iterator[None]:
         raise DamagedFile(file, f"it cannot be read ({why})", cure) from error
 
 
-def known(record: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries for which a record has a field."""
-    return {name: values[name] for name in record.__dataclass_fields__ if name in values}
+def read_json(file: Path, cure: str, made: Callable[[Any], T]) -> T:
+    """Return what is made of the content of a JSON file.
+
+    Raises:
+        DamagedFile: the file is gone or damaged.
+    """
+    with reading(file, cure):
+        return made(json.loads(read_bytes(file)))
 
 
 def _json(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(_finite(content), indent=1).encode()
-
-
-def _finite(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace numbers that are not finite, which JSON cannot write."""
-    finite = dict(content)
-    for name, value in content.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            finite[name] = None
-    return finite
+    return json.dumps(json_ready(content), indent=1).encode()
 
 
 Norms = tuple[float | None, float | None, float | None]
@@ -517,6 +490,9 @@ class GradientPoint:
 
     iteration: int
     layers: Mapping[str, Norms]
+
+
+_GRADIENTS = TypeAdapter(GradientPoint)
 
 
 def append_gradients(folder: RunFolder, points: Sequence[GradientPoint]) -> None:
@@ -534,10 +510,7 @@ def read_gradients(folder: RunFolder) -> list[GradientPoint]:
 
 
 def _gradients(line: bytes) -> GradientPoint | None:
-    try:
+    with suppress(ValueError):  # a kill may have cut the line off
         record = json.loads(line)
-        iteration = int(record.pop("iteration"))
-        layers = {name: (gradient, update, weights) for name, (gradient, update, weights) in record.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):  # a kill may have cut the line off
-        return None
-    return GradientPoint(iteration, layers)
+        return _GRADIENTS.validate_python({"iteration": record.pop("iteration"), "layers": record})
+    return None
