@@ -17,7 +17,7 @@ from sweeplab.errors import BadInput, nearest
 from sweeplab.expressions import Expression
 from sweeplab.formatting import on_one_line, without_passwords, yaml_text
 from sweeplab.hyperparameters import TABLE
-from sweeplab.study.file.entries import read_grid, read_search
+from sweeplab.study.file.entries import read_options
 from sweeplab.study.file.markdown import parse_tables
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.spec import ObjectiveSpec
@@ -102,9 +102,9 @@ READERS = {
     ),
     "table heading": table("{}", "x"),
     "table cell": table("group", "{}"),
-    "--search": lambda folder, text: read_search([f"learning_rate={text}"]),
-    "--grid": lambda folder, text: read_grid([f"n_layer={text}"], {}),
-    "--grid name": lambda folder, text: read_grid([text], {}),
+    "--search": lambda folder, text: read_options([f"--search learning_rate={text}"]),
+    "--grid": lambda folder, text: read_options([f"--grid n_layer={text}"]),
+    "--grid name": lambda folder, text: read_options([f"--grid {text}"]),
     "prompt": lambda folder, text: CharTokenizer(" ab").encode(text),
     "name": lambda folder, text: nearest(text, TABLE),
     "message": lambda folder, text: on_one_line(without_passwords(text)),

@@ -49,7 +49,7 @@ def init(
     $ sweeplab init mine --search lr=1e-4..1e-2 --grid n_layer=1,2,4
     $ sweeplab init mine --preset nanogpt-char
     """
-    from sweeplab.study.file.entries import read_grid, read_search
+    from sweeplab.study.file.entries import read_options
     from sweeplab.study.file.markdown import MarkdownTables, read_tables
     from sweeplab.study.file.reading import read_text
     from sweeplab.study.file.resolve import preset as preset_of
@@ -73,14 +73,15 @@ def init(
         typer.echo("\n".join(words))
         return
     section = section_of(data, file.parent) if data is not None else None
-    entries = read_search(search or ())
-    searched = None if search is None else list(entries)
+    asked = [f"--grid {each}" for each in grid or ()] + [f"--search {each}" for each in search or ()]
     values = preset_of(preset).values if preset else {}
 
     def text_of(tables: MarkdownTables) -> str:
-        ranges = tables.ranges | {name: entry for name, entry in entries.items() if entry != SUGGESTED}
-        cells = read_grid(grid or (), ranges, search or ())
-        return study_text(name, minimal, searched, {**values, **tables.values}, ranges, cells, section)
+        entries = read_options(asked, tables.ranges)
+        given = {name: entry for name, entry in entries["search"].items() if entry != SUGGESTED}
+        searched = None if search is None else [*entries["search"]]
+        known, ranges = {**values, **tables.values}, tables.ranges | given
+        return study_text(name, minimal, searched, known, ranges, entries["grid"], section)
 
     if table:
         text, left_out = read_tables(table).for_any_machine().study(text_of)

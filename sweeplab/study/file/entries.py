@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -240,34 +240,40 @@ PLACES = "a hyperparameter, or a place such as budget.time"
 SHORT_FORMS = ("sampler", "pruner")
 
 
-def read_search(words: Sequence[str]) -> dict[str, Any]:
-    """Parse the options `--search learning_rate=1e-4..1e-2`, `--search dropout,eps` into entries of `search`.
+def read_options(
+    options: Iterable[str], ranges: Mapping[str, Any] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Parse the options `--grid n_layer=1,2,4` and `--search learning_rate=1e-4..1e-2` into `grid` and `search`.
 
-    A name alone gets the table's suggested range.
+    In `grid` a name alone gets the values of its range.
 
     Raises:
-        BadInput: a hyperparameter is unknown, does not accept such a range, or is given two.
+        BadInput: a hyperparameter is unknown, does not accept such values, or is given two of them.
     """
-    return {name: entry for name, (entry, _) in _searched(words).items()}
+    sections: dict[str, dict[str, Any]] = {"grid": {}, "search": {}}
+    entered: dict[str, tuple[str, Any, str]] = {}
+    for option in options:
+        section = option[2:].partition(" ")[0]
+        for name, entry in _entries(option, ranges or {}):
+            *before, first = entered.setdefault(name, (section, entry, option))
+            if before != [section, entry]:
+                raise BadInput(conflict(first, option))
+            sections[section][name] = entry
+    return sections
 
 
-# What options have set, by hyperparameter: the entry, and the option.
-Entered = dict[str, tuple[Any, str]]
-
-
-def _searched(words: Sequence[str]) -> Entered:
-    entered: Entered = {}
-    for word in words:
-        option = f"--search {word}"
-        names, equals, written = word.partition("=")
-        if equals:
-            row = _row(names, option)
-            _add(entered, row.name, _range(row, written, option), option)
-            continue
-        for name in names.split(","):
-            if name.strip():
-                _add(entered, _row(name, option).name, SUGGESTED, option)
-    return entered
+def _entries(option: str, ranges: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the hyperparameters of an option `--grid …` or `--search …` with their entries."""
+    section, _, word = option[2:].partition(" ")
+    names, equals, written = word.partition("=")
+    for name in [names] if equals else filter(str.strip, names.split(",")):
+        row = _row(name, option)
+        if section == "grid":
+            yield row.name, _values(row, ranges.get(row.name, row.suggested), written, option)
+        elif equals:
+            yield row.name, _range(row, written, option)
+        else:
+            yield row.name, SUGGESTED
 
 
 def _range(row: Hyperparameter, written: str, option: str) -> Any:
@@ -279,37 +285,15 @@ def _range(row: Hyperparameter, written: str, option: str) -> Any:
     return entry
 
 
-def read_grid(
-    words: Sequence[str], ranges: Mapping[str, Any], search: Sequence[str] = ()
-) -> dict[str, list[Any]]:
-    """Parse the options `--grid n_layer=1,2,4` into a grid; a name alone gets the values of its range.
-
-    Raises:
-        BadInput: a hyperparameter is unknown, does not accept a value, has no list of values, is given two lists, or
-            is in one of the options `search` too.
-    """
-    grid: Entered = {}
-    searched = _searched(search)
-    for word in words:
-        option = f"--grid {word}"
-        name, equals, written = word.partition("=")
-        row = _row(name, option)
-        try:
-            values = values_of(row, written) if equals else ranges.get(row.name, row.suggested)
-        except ValueError as error:
-            raise BadInput(Problem(f"{option}: {error}", row.allowed)) from None
-        if not isinstance(values, list | tuple) or not values:
-            raise BadInput(Problem(f"--grid {row.name} has no list of values", f"{row.name}=A,B,C"))
-        if row.name in searched:
-            raise BadInput(conflict(option, searched[row.name][1]))
-        _add(grid, row.name, list(dict.fromkeys(values)), option)
-    return {name: values for name, (values, _) in grid.items()}
-
-
-def _add(entered: Entered, name: str, entry: Any, option: str) -> None:
-    before, first = entered.setdefault(name, (entry, option))
-    if before != entry:
-        raise BadInput(conflict(first, option))
+def _values(row: Hyperparameter, values: Any, written: str, option: str) -> list[Any]:
+    try:
+        if written:
+            values = values_of(row, written)
+    except ValueError as error:
+        raise BadInput(Problem(f"{option}: {error}", row.allowed)) from None
+    if not isinstance(values, list | tuple) or not values:
+        raise BadInput(Problem(f"--grid {row.name} has no list of values", f"{row.name}=A,B,C"))
+    return list(dict.fromkeys(values))
 
 
 def overrides_of(option: str) -> list[str]:
@@ -319,7 +303,7 @@ def overrides_of(option: str) -> list[str]:
     itself.
 
     Raises:
-        BadInput: as `read_grid` and `read_search` do.
+        BadInput: as `read_options` does.
     """
     kind, _, word = option.partition(" ")
     if kind in _PLACES:
@@ -328,13 +312,12 @@ def overrides_of(option: str) -> list[str]:
         return [word]
     if kind not in ("--grid", "--search"):
         return [option]
-    section, (name, _, text) = kind[2:], word.partition("=")
-    if "," not in name and text:
-        row = _row(name, option)
-        if row.kind == "str":
-            return [f"{section}.{row.name}=[{text}]"]  # a plugin, not imported yet, may add choices
-    entries = read_grid([word], {}) if section == "grid" else read_search([word])
-    return [f"{section}.{each}={yaml_text(entry)}" for each, entry in entries.items()]
+    name, _, text = word.partition("=")
+    if text and _row(name, option).kind == "str":
+        return [
+            f"{kind[2:]}.{canonical(name.strip())}=[{text}]"
+        ]  # a plugin, not imported yet, may add choices
+    return [f"{kind[2:]}.{each}={yaml_text(entry)}" for each, entry in _entries(option, {})]
 
 
 def _row(name: str, word: str) -> Hyperparameter:
@@ -390,35 +373,37 @@ def cell_changes(document: Mapping[str, Any]) -> list[Any]:
 
 def lay_all_over(document: dict[str, Any], options: Sequence[str], problems: Problems) -> None:
     """Apply overrides to the document in turn; two that set the same thing differently are a problem."""
-    laid: dict[str, tuple[Location, Any, str]] = {}
+    laid: dict[str, tuple[Any, str]] = {}
     for option in options:
         words = without_passwords(("-o " if not option.startswith("--") else "") + option)
         for override in overrides_of(option):
-            placed = lay_over(document, override, problems, words)
-            if placed is None:
+            mistakes = Problems()
+            path, value = _lay_over(document, override, mistakes)
+            for problem in mistakes.found:
+                what = f"{words}: {problem.what}"
+                problems.found.append(Problem(what, problem.allowed, problem.nearest))
+            if mistakes.found:
                 continue
-            path, value = placed
-            things = _things(path, value)
-            for thing, (earlier, held, first) in laid.items():
-                is_replaced = thing not in things and earlier[: len(path)] == path
-                if is_replaced or things.get(thing, held) != held:
+            problems.source.forget(path)
+            problems.source.overrides[path] = words
+            for thing, held in _things(path, value).items():
+                before, first = laid.setdefault(thing, (held, words))
+                if before != held:
                     problems.found.append(conflict(first, words))
-            laid |= {thing: (path, held, words) for thing, held in things.items()}
 
 
 def _things(path: Location, value: Any) -> dict[str, Any]:
     """Return what an override sets, by hyperparameter or else by place, and to what."""
-    section = str(path[0])
+    section, *below = path
+    if isinstance(value, dict) and not below:
+        parts = [_things((section, name), each) for name, each in value.items()]
+        return {thing: held for part in parts for thing, held in part.items()}
     if section == "cells" and isinstance(value, list):
         return {_thing(name): value for changes in value if isinstance(changes, dict) for name in changes}
-    if section in SECTIONS and len(path) == 2:
-        return {_thing(path[1]): (path, value)}
-    if section in SECTIONS and isinstance(value, dict):
-        return {_thing(name): ((section, name), each) for name, each in value.items()}
-    if isinstance(value, dict):
-        return {dotted((*path, name)): each for name, each in value.items()}
-    if section in SHORT_FORMS and len(path) == 1:
-        return {f"{section}.type": value}
+    if section in SECTIONS and len(below) == 1:
+        return {_thing(below[0]): (path, value)}
+    if section in SHORT_FORMS and not below:
+        path = (section, "type")
     return {dotted(path): value}
 
 
@@ -427,46 +412,35 @@ def _thing(name: str | int) -> str:
     return "length" if known in LENGTHS else known
 
 
-def lay_over(
-    document: dict[str, Any], override: str, problems: Problems, words: str
-) -> tuple[Location, Any] | None:
-    """Apply `name=value` to the document; return the place and the value, or None where it is wrong.
-
-    The value counts as said by these words of the command line, if there are any.
-    """
+def _lay_over(document: dict[str, Any], override: str, mistakes: Problems) -> tuple[Location, Any]:
+    """Apply `name=value` to the document, unless there are mistakes; return the place and the value."""
     name, equals, text = override.partition("=")
-    mistakes, path, value = Problems(), _place(name.strip()), None
+    path, value = _place(name.strip()), None
     if not equals:
         mistakes.add((), "no value is given", "name=value")
-    elif path is None:
+    elif not path:
         near = nearest(name, [*TABLE, *StudySpec.model_fields])
         mistakes.add((), f"{name!r} is unknown", PLACES, near)
     elif not all(str(part).strip() for part in path):
         mistakes.add((), f"{name!r} has an empty part", PLACES)
     else:
         value = parse(text, mistakes)
-    if path and not mistakes.found:
-        if path == ("engine",) and isinstance(value, str):
-            path = ("engine", "type")
+    if path == ("engine",) and isinstance(value, str):
+        path = ("engine", "type")
+    if not mistakes.found:
         _set(document, path, value, mistakes)
-    for problem in mistakes.found:
-        what = f"{words or override}: {problem.what}"
-        problems.found.append(Problem(what, problem.allowed, problem.nearest))
-    if path is None or mistakes.found:
-        return None
-    problems.source.forget(path)
-    if words:
-        problems.source.overrides[path] = words
     return path, value
 
 
-def _place(name: str) -> Location | None:
+def _place(name: str) -> Location:
     first, *below = name.split(".")
     if below and first in (*SECTIONS, "first_trial"):
         below[0] = canonical(below[0])
     if below or name in StudySpec.model_fields:
         return (first, *below)
-    return ("fixed", canonical(name)) if canonical(name) in TABLE else None
+    if canonical(name) in TABLE:
+        return ("fixed", canonical(name))
+    return ()
 
 
 def _set(document: dict[str, Any], path: Location, value: Any, problems: Problems) -> None:

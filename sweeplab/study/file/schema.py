@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -95,20 +96,19 @@ def _values(row: Hyperparameter) -> Schema:
 
 
 def _search(row: Hyperparameter) -> Schema:
-    forms = [_values(row), _form(Derived, {}), _form(Choices, {"choices": _values(row)})]
+    forms = [_values(row), _form(Derived), _form(Choices)]
     if row.suggested is not None:
         forms.append({"const": SUGGESTED})
     if row.kind in ("int", "float"):
-        end = _number(row, row.kind)
-        forms.append(_form(Range, {"min": end, "max": end}))
-        if row.kind == "int":
-            forms.append(_form(Divisors, {"min": end, "max": end}) | {"required": ["divides"]})
+        forms.append(_form(Range))
+    if row.kind == "int":
+        forms.append(_form(Divisors) | {"required": ["divides"]})
     return {"anyOf": forms}
 
 
-def _form(entry: type[Any], replaced: Schema) -> Schema:
+@cache
+def _form(entry: type[Any]) -> Schema:
     schema: Schema = _inlined(TypeAdapter(entry).json_schema())
-    schema["properties"] |= replaced
     return schema
 
 

@@ -9,27 +9,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.data.task import loss_unit
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import check_is_path
-from sweeplab.formatting import duration, range_in_words, several, yaml_text
-from sweeplab.hyperparameters import CATEGORIES, MINIMAL, TABLE, defaults
-from sweeplab.study.problems import LENGTHS
-from sweeplab.study.search import ENTRY, SUGGESTED, Choices, Range, is_searched
+from sweeplab.formatting import duration, several, yaml_text
+from sweeplab.hyperparameters import MINIMAL, TABLE, Hyperparameter, defaults
+from sweeplab.study.problems import LENGTHS, SECTIONS
+from sweeplab.study.search import ENTRY, Choices, Range, is_searched
+from sweeplab.study.spec import StudySpec
 
 if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset
-    from sweeplab.study.spec import StudySpec
 
 SEARCHED = ("learning_rate", "weight_decay", "dropout", "warmup_iters")
 # If n_embd is searched, heads keep this width.
 HEAD_DIM = 32
-# The keys in the order of a study file.
-PARTS = (
-    *("name", "plugins", "data", "fixed", "grid", "cells", "search", "constraints"),
-    *("first_trial", "objective", "budget", "sampler", "pruner", "seeds", "engine", "track"),
-    *("warm_start", "init_from"),
-)
 _WIDTH = 100
 
 
@@ -53,68 +46,62 @@ def study_text(
     Raises:
         BadInput: a name to search has no range.
     """
-    from sweeplab.data.corpora import CORPORA
-    from sweeplab.data.tokenizers import TOKENIZERS
-    from sweeplab.study.options import PRUNERS, SAMPLERS
-
-    known, ranges, grid = dict(values or {}), dict(ranges or {}), grid or {}
+    known, ranges, grid = dict(values or {}), dict(ranges or {}), dict(grid or {})
     if search is None:
         search = [name for name in ranges if is_searched(TABLE[name])]
         search = search or [name for name in SEARCHED if not minimal or name in MINIMAL]
-    search = [name for name in search if name not in grid]
-    without = [name for name in search if name not in ranges and TABLE[name].suggested is None]
-    if without:
-        searchable = ", ".join(row.name for row in TABLE.values() if row.suggested is not None)
-        raise BadInput(Problem(f"no range is suggested for {without[0]!r}", searchable))
+    tuned = {name: ranges.get(name, TABLE[name].suggested) for name in search if name not in grid}
+    for each, entry in tuned.items():
+        if entry is None:
+            searchable = ", ".join(row.name for row in TABLE.values() if row.suggested is not None)
+            raise BadInput(Problem(f"no range is suggested for {each!r}", searchable))
     effective = defaults() | known
     n_embd, n_head = effective["n_embd"], effective["n_head"]
-    if "n_head" not in {*known, *search, *grid} and n_embd % n_head:
+    has_heads = "n_head" in {*known, *tuned, *grid}
+    if not has_heads and n_embd % n_head:
         effective["n_head"] = max(each for each in range(1, n_head) if n_embd % each == 0)
+    if not has_heads and "n_embd" in {*tuned, *grid}:
+        tuned["n_head"] = {"expr": f"n_embd // {HEAD_DIM}"}
     if "warmup_iters" not in known and effective["warmup_iters"] >= effective["max_iters"]:
         effective["warmup_iters"] = effective["max_iters"] // 10
-    if "n_embd" in {*search, *grid} and not {"n_head"} & {*search, *grid, *known}:
-        ranges["n_head"] = {"expr": f"n_embd // {HEAD_DIM}"}
-        search.append("n_head")
     kept = {*TABLE} - {"seed", *grid}
     if minimal:
         changed = {name for name, value in effective.items() if value != TABLE[name].default}
-        kept &= {*MINIMAL, *known, *search, *changed}
+        kept &= {*MINIMAL, *known, *tuned, *changed}
     # Keep only the one that sets the length of training.
-    lengths = [name for name in LENGTHS if name in {*search, *grid}]
+    lengths = [name for name in LENGTHS if name in {*tuned, *grid}]
     lengths += [name for name in LENGTHS[1:] if effective[name] is not None]
     if lengths:
         kept -= {*LENGTHS} - {lengths[0]}
-    tuned = {name: ranges.get(name, SUGGESTED) for name in TABLE if name in kept and name in search}
-    fixed = {name: effective[name] for name in TABLE if name in kept and name not in tuned}
-    unit = loss_unit([effective["objective"]])
-    read = f"data: {yaml_text(data)}"
-    if data is None:
-        read = f"""\
-data:
-  corpus: python-docs  # {" | ".join(CORPORA)}; text and pairs need a path
-  tokenizer: char  # {" | ".join(TOKENIZERS)}"""
-    cells = "# grid: {n_layer: [1, 2, 4]}  # every combination is a cell; remove n_layer from fixed\n"
-    if grid:
-        lines = [(f"{name}: {yaml_text(list(held))}", _meaning(name)) for name, held in grid.items()]
-        cells = f"grid:  # every combination is a cell with its own trials\n{_aligned(lines)}"
-    searched, first = _searched(tuned, known, effective)
-    return f"""\
-# Check with `sweeplab plan`, train with `sweeplab run`; `sweeplab hyperparameters` lists them all.
-name: {yaml_text(name)}
+    tuned = {name: tuned[name] for name in TABLE if name in kept and name in tuned}
+    document = {
+        "name": name,
+        "data": data or {"corpus": "python-docs", "tokenizer": "char"},
+        "fixed": {name: effective[name] for name in TABLE if name in kept and name not in tuned},
+        "grid": {name: list(cells) for name, cells in grid.items()},
+        "search": tuned,
+        "first_trial": _first_trial(tuned, effective),
+        "objective": {"metric": "val_loss", "goal": "minimize"},
+        "budget": {"trials_per_cell": 20},
+        "sampler": "auto",
+        "pruner": {"type": "asha", "min_iters": effective["eval_interval"], "factor": 3},
+        "seeds": [effective["seed"]],
+        "engine": {"type": "local", "workers": "auto"},
+        "track": {"checkpoints": "best"},
+    }
+    head = "Check with `sweeplab plan`, train with `sweeplab run`; `sweeplab hyperparameters` lists them all."
+    return study_file(document, [head], explained=True)
 
-{read}
-{_fixed(fixed)}{searched}
-{cells}# cells: [{{}}, {{norm: rmsnorm}}, {{positions: rotary}}]  # or: each cell changes these values of fixed
 
-{first}\
-objective: {{metric: val_loss, goal: minimize}}  # {unit}; value of the best evaluation, with at: final of the last
-budget: {{trials_per_cell: 20}}  # a total: running again adds nothing; also possible: time: 30m, flops: 1e15
-sampler: auto  # {" | ".join(SAMPLERS)}
-pruner: {{type: asha, min_iters: {effective["eval_interval"]}, factor: 3}}  # {" | ".join(PRUNERS)}
-seeds: {yaml_text([effective["seed"]])}  # a trial is trained once per seed; its value is the mean
-engine: {{type: local, workers: auto}}  # worker processes; auto: one per GPU, or one per core
-track: {{checkpoints: best}}  # best | last | all | none
-"""
+def _first_trial(tuned: Mapping[str, Any], effective: Mapping[str, Any]) -> dict[str, Any]:
+    first = {}
+    for name, written in tuned.items():
+        entry = ENTRY.validate_python(written, context=TABLE[name])
+        if isinstance(entry, Range | Choices):
+            with suppress(ValueError, TypeError):  # out of range, or null or auto
+                entry.stored(effective[name])
+                first[name] = effective[name]
+    return first
 
 
 def section_of(place: str, folder: Path, **keys: Any) -> dict[str, Any]:
@@ -151,7 +138,9 @@ def first_study(name: str, place: str, file: Path) -> tuple[str, StudySpec, list
     from sweeplab.train.run import train_flops
 
     section = section_of(place, file.parent)
-    dataset = placed_dataset(read_text(study_file({"name": name, "data": section}), file))
+    spec = read_text(study_file({"name": name, "data": section}), file)
+    dataset = placed_dataset(spec)
+    section |= {"corpus": spec.data.corpus, "tokenizer": spec.data.tokenizer}
     n_tokens = len(dataset.train)
     for widths in (widths for least, widths in WIDTHS.items() if n_tokens >= least):
         spec = read_text(study_file(_first_document(name, section, dataset, widths, FEWEST_STEPS)), file)
@@ -162,14 +151,13 @@ def first_study(name: str, place: str, file: Path) -> tuple[str, StudySpec, list
         if most > FEWEST_STEPS:
             break
     steps = int(float(f"{max(FEWEST_STEPS, most):.2g}"))
-    data = {**section, "corpus": spec.data.corpus, "tokenizer": spec.data.tokenizer}
-    words = [
-        f"{spec.data.corpus} by {spec.data.tokenizer}: {several(n_tokens, 'training token')}",
+    read = f"{spec.data.corpus} by {spec.data.tokenizer}: {several(n_tokens, 'training token')}"
+    cost = (
         f"{several(len(widths), 'size')}, {several(TRIALS, 'trial')} of each, {several(steps, 'step')} a run: "
-        f"at most {steps * a_step:.1g} FLOPs; ends after {duration(MOST_SECONDS)} at the latest",
-    ]
-    text = study_file(_first_document(name, data, dataset, widths, steps), ["; ".join(words)])
-    return text, read_text(text, file), [words[0], *dataset.notes, words[1]]
+        f"at most {steps * a_step:.1g} FLOPs; ends after {duration(MOST_SECONDS)} at the latest"
+    )
+    text = study_file(_first_document(name, section, dataset, widths, steps), [f"{read}; {cost}"])
+    return text, read_text(text, file), [read, *dataset.notes, cost]
 
 
 def _first_document(
@@ -211,66 +199,42 @@ def _block(dataset: Dataset) -> int:
     return int(min(BLOCK, 2 ** math.floor(math.log2(shortest - 1))))
 
 
-def study_file(written: Mapping[str, Any], comments: Iterable[str] = ()) -> str:
-    """Return the text of a study file from a study's `as_written`, with comments at the top."""
-    lines = [f"# {comment}\n" for comment in comments]
-    return "".join([*lines, *(_part(name, written.get(name)) for name in PARTS)])
+def study_file(written: Mapping[str, Any], comments: Iterable[str] = (), explained: bool = False) -> str:
+    """Return the text of a study file from a study's `as_written`, with comments at the top.
 
-
-def _fixed(values: Mapping[str, Any]) -> str:
-    text = "\nfixed:\n"
-    for category, title in CATEGORIES.items():
-        members = {name: value for name, value in values.items() if TABLE[name].category == category}
-        if members:
-            lines = [(f"{name}: {yaml_text(value)}", _meaning(name)) for name, value in members.items()]
-            text += f"  # {title}\n{_aligned(lines)}"
+    If it is `explained`, every key and hyperparameter has its meaning beside it.
+    """
+    text = "".join(f"# {comment}\n" for comment in comments)
+    for name, field in StudySpec.model_fields.items():
+        value = written.get(name)
+        if isinstance(value, dict) and name not in SECTIONS:  # in these, null is a value
+            value = {key: each for key, each in value.items() if each is not None}
+        if value in (None, [], {}):
+            continue
+        meaning = ""
+        if explained:
+            meaning = f"  # {field.description or str(field.annotation.__doc__).partition('.')[0]}"
+        line = f"{name}: {yaml_text(value)}{meaning}\n"
+        if isinstance(value, dict) and explained and name in SECTIONS:
+            line = f"\n{name}:{meaning}\n{_rows(value)}"
+        elif len(line) > _WIDTH and isinstance(value, dict) and not explained:
+            line = f"{name}:\n" + "".join(f"  {key}: {yaml_text(each)}\n" for key, each in value.items())
+        elif len(line) > _WIDTH and isinstance(value, list):
+            line = f"{name}:\n" + "".join(f"  - {yaml_text(each)}\n" for each in value)
+        text += line
     return text
 
 
-def _searched(
-    tuned: Mapping[str, Any], known: Mapping[str, Any], effective: Mapping[str, Any]
-) -> tuple[str, str]:
-    """Return the section `search`, and the first trial: the values without a search, where they are in range."""
-    lines, first = [], {}
-    for name, written in tuned.items():
-        words = range_in_words(TABLE[name].suggested if written == SUGGESTED else written)
-        if name in known:
-            words += f" (given: {yaml_text(known[name])})"
-        lines.append((f"{name}: {yaml_text(written)}", f"{words}; {_meaning(name)}"))
-        entry = ENTRY.validate_python(written, context=TABLE[name])
-        if isinstance(entry, Range | Choices):
-            with suppress(ValueError, TypeError):  # out of range, or null or auto
-                entry.stored(effective[name])
-                first[name] = effective[name]
-    section, trial = "", ""
-    if lines:
-        section = f"\nsearch:\n{_aligned(lines)}"
-    if first:
-        trial = f"first_trial: {yaml_text(first)}  # of each cell; the sampler chooses the rest\n"
-    return section, trial
+def _rows(values: Mapping[str, Any]) -> str:
+    lines = {name: f"{name}: {yaml_text(value)}" for name, value in values.items()}
+    width = max(map(len, lines.values()))
+    return "".join(f"  {line:<{width}}  # {_meaning(TABLE[name])}\n" for name, line in lines.items())
 
 
-def _meaning(name: str) -> str:
-    row = TABLE[name]
-    text = row.meaning + (f" ({row.unit})" if row.unit and row.unit not in row.meaning.lower() else "")
-    text += f": {' | '.join(row.choices)}" if len(row.choices) > 1 else ""
-    return text + ("; auto: the best for this machine" if row.category == "precision" else "")
-
-
-def _aligned(lines: Sequence[tuple[str, str]]) -> str:
-    width = max((len(text) for text, _ in lines), default=0)
-    return "".join(f"  {text:<{width}}  # {comment}\n" for text, comment in lines)
-
-
-def _part(name: str, value: Any) -> str:
-    """Write one part of a study file, on one line if it is short; return "" for an empty part."""
-    if isinstance(value, dict) and name not in ("fixed", "grid", "search"):  # in these, null is a value
-        value = {key: each for key, each in value.items() if each is not None}
-    if value in (None, [], {}):
-        return ""
-    line = f"{name}: {yaml_text(value)}\n"
-    if len(line) <= _WIDTH:
-        return line
-    if isinstance(value, dict):
-        return f"{name}:\n" + "".join(f"  {key}: {yaml_text(each)}\n" for key, each in value.items())
-    return f"{name}:\n" + "".join(f"  - {yaml_text(each)}\n" for each in value)
+def _meaning(row: Hyperparameter) -> str:
+    text = row.meaning
+    if row.unit and row.unit not in row.meaning.lower():
+        text += f" ({row.unit})"
+    if len(row.choices) > 1:
+        text += f": {' | '.join(row.choices)}"
+    return text
