@@ -77,7 +77,6 @@ class Answers(Classification):
     unit = "nats/answer"
     shortest_block = N_SPECIAL + 2
     special_tokens = (PAD, BOS, EOS, *ENDS)
-    has_positions = False
     no_prompt = "the run finds answers and generates no text: `sweeplab predict RUN TEXT`"
 
     @classmethod

@@ -59,7 +59,6 @@ class Preference(PairsObjective):
     finds_whole = False
     hyperparameters: ClassVar[tuple[str, ...]] = ("beta",)
     reads_start = True
-    has_positions = False
 
     @classmethod
     def task(cls, values: Hyperparameters) -> str:

@@ -73,7 +73,6 @@ class Similarity(Classification):
     unit = "squared error"
     shortest_block = 5
     special_tokens = (PAD, BOS, EOS, SCORE)
-    has_positions = False
     no_prompt = "the run predicts scores and generates no text: `sweeplab predict RUN TEXT`"
 
     @classmethod

@@ -142,11 +142,9 @@ def evaluate(
     allow_plugins: options.AllowPlugins = False,
     lab: options.Lab = None,
 ) -> Answer:
-    """Evaluate a trained run, also on longer sequences.
+    """Evaluate a trained run on its study's validation split.
 
-    --json has the losses by position. Sequences longer than block_size need positions without a
-    maximum, such as rotary, alibi, relative, sinusoidal or none. A run that kept its best checkpoint is evaluated
-    with it.
+    A run that kept its best checkpoint is evaluated with it.
 
     \b
     $ sweeplab evaluate small
@@ -161,12 +159,6 @@ def _print_evaluation(evaluation: dict[str, Any]) -> None:
     print(f"validation split of study {evaluation['study']}; val_loss {MEASURED_ON['val_loss']}")
     rows = [{"measure": name, "value": value} for name, value in evaluation["measures"].items()]
     print_rows(rows, text=["measure"])
-    lengths = evaluation["length_extrapolation"]
-    if lengths:
-        print()
-        print_rows(lengths, text=(), keys=[name for name in lengths[0] if name != "by_position"])
-    for length in evaluation["left_out"]:
-        print(f"\nno loss at {several(length['times'], 'time')} block_size: {length['why']}")
 
 
 def trace(

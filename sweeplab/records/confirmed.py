@@ -6,11 +6,9 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from pydantic import TypeAdapter
-
 from sweeplab.files import opened, read_bytes, write_whole
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import read_json, reading
+from sweeplab.records.runs import read_json, reading, typed
 
 # Losses by seed, in its objective's unit.
 Losses = dict[int, float]
@@ -37,9 +35,6 @@ class Confirmed:
     look: int = 1
 
 
-_CONFIRMED = TypeAdapter(list[Confirmed])
-
-
 def write_confirmed(folder: StudyFolder, confirmed: Iterable[Confirmed]) -> None:
     """Write a study's confirmed configurations (confirm.json)."""
     write_whole(folder.confirm_file, json.dumps([asdict(each) for each in confirmed], indent=1).encode())
@@ -54,7 +49,7 @@ def read_confirmed(folder: StudyFolder) -> list[Confirmed]:
     if not folder.confirm_file.exists():
         return []
     cure = f"{folder.command('confirm')} writes it again"
-    return read_json(folder.confirm_file, cure, _CONFIRMED.validate_python)
+    return read_json(folder.confirm_file, cure, lambda found: typed(list[Confirmed], found))
 
 
 def record_look(folder: StudyFolder, text_digest: str, confirmed: Sequence[Confirmed]) -> int:

@@ -15,14 +15,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from pydantic import TypeAdapter
-
 from sweeplab.data.task import DataSizes
 from sweeplab.errors import BadInput, DamagedFile, Problem, nearest
 from sweeplab.files import database_url, keep_inside, machine, opened, read_bytes, read_only_uri, write_whole
 from sweeplab.formatting import several, several_named
 from sweeplab.permissions import STORAGE, allow, check_address, is_allowed, is_given
-from sweeplab.records.runs import FROM_A_COPY, Inside, RunFolder, RunState, read_json, reading
+from sweeplab.records.runs import FROM_A_COPY, Inside, RunFolder, RunState, read_json, reading, typed
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
@@ -175,9 +173,6 @@ class DataDescription:
     def as_dict(self) -> dict[str, Any]:
         """Return the description as plain data for JSON, without fields that are None."""
         return {name: value for name, value in asdict(self).items() if value is not None}
-
-
-_DATA = TypeAdapter(DataDescription)
 
 
 @dataclass(frozen=True)
@@ -406,7 +401,9 @@ class StudyFolder:
         Raises:
             DamagedFile: it is gone or damaged.
         """
-        return read_json(self.data_file, self.cure_of(self.data_file), _DATA.validate_python)
+        return read_json(
+            self.data_file, self.cure_of(self.data_file), lambda data: typed(DataDescription, data)
+        )
 
     @property
     def baselines(self) -> dict[str, Any]:

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
-
-from pydantic import Field, PlainValidator, TypeAdapter
+from typing import Any, Self, TypeVar, cast
 
 from sweeplab.errors import DamagedFile
 from sweeplab.files import GrowingFile, make_folder, opened, read_bytes, write_new, write_whole
@@ -91,7 +90,7 @@ class RunStart:
     cell: str
     trial: int
     seed: int
-    values: Annotated[Hyperparameters, PlainValidator(Hyperparameters.from_json)]
+    values: Hyperparameters
     grid: list[str] = field(default_factory=list)
     sampled: Mapping[str, Any] = field(default_factory=dict)
     enqueued: Mapping[str, Any] | None = None
@@ -99,6 +98,11 @@ class RunStart:
     facts: Mapping[str, float] = field(default_factory=dict)
     threads: int = 1
     started: float
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        """Read the record; hyperparameters that it lacks get their defaults."""
+        return typed(cls, {**record, "values": Hyperparameters.from_json(record["values"])})
 
     def as_json(self) -> dict[str, Any]:
         """Return the record as run.json has it, without `enqueued` and `retries` if they are None."""
@@ -108,8 +112,6 @@ class RunStart:
 
 # A number that an evaluation measures besides the loss, if the task or the model has it.
 Measured = float | None
-# A count in a line that a kill may have cut off, or that somebody else wrote.
-Count = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,8 +125,8 @@ class CurvePoint:
     beside the other numbers. A number that is not finite is written, and read, as null.
     """
 
-    iteration: Count
-    wall_seconds: Annotated[float, Field(ge=0, lt=2**53)]
+    iteration: int
+    wall_seconds: float
     train_loss: float | None = None
     grad_norm: float | None = None
     learning_rate: float | None = None
@@ -141,7 +143,7 @@ class CurvePoint:
     whole_val_loss: float | None = None
     whole_bits_per_byte: float | None = None
     slot_steps: float | None = None
-    train_tokens: Count
+    train_tokens: int
     extra: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -153,7 +155,7 @@ class CurvePoint:
             for name, value in record.items()
             if name not in declared and type(value) in (int, float)
         }
-        return _POINT.validate_python({**record, "extra": extra})  # type: ignore[return-value]
+        return typed(cls, {**record, "extra": extra})
 
     def as_json(self) -> dict[str, Any]:
         """Return the point as plain data, without fields that were not measured."""
@@ -168,7 +170,6 @@ class CurvePoint:
         return {name: value for name, value in values.items() if value is not None} | dict(self.extra)
 
 
-_POINT = TypeAdapter(CurvePoint)
 # The names of these numbers; annotations are texts here.
 MEASURES = tuple(each.name for each in fields(CurvePoint) if each.type == "Measured")
 # The same, at the evaluation with the lowest loss.
@@ -238,15 +239,12 @@ class RunEnd:
         for name, value in record.items():
             if name not in cls.__dataclass_fields__ and name.startswith("best_"):
                 best[name.removeprefix("best_")] = value
-        return _END.validate_python({**record, "best": best})  # type: ignore[return-value]
+        return typed(cls, {**record, "best": best})
 
     def as_json(self) -> dict[str, Any]:
         """Return the record as end.json has it, without what was not measured or did not happen."""
         record = {name: value for name, value in asdict(self).items() if value is not None}
         return record | {f"best_{name}": measure for name, measure in record.pop("best").items()}
-
-
-_START, _END = TypeAdapter(RunStart), TypeAdapter(RunEnd)
 
 
 def run_key(cell: str, trial: int, seed: int) -> str:
@@ -335,7 +333,7 @@ class RunFolder:
         cure = f"rm {self.start_file}, and run the study again"
         if self.end_file.exists():
             cure = FROM_A_COPY
-        return read_json(self.start_file, cure, _START.validate_python)
+        return read_json(self.start_file, cure, RunStart.from_json)
 
     def append(self, points: Iterable[CurvePoint]) -> None:
         """Append points to the curve."""
@@ -392,7 +390,7 @@ class RunFolder:
         if not self.test_file.exists():
             return None
         cure = f"rm {self.test_file}, and confirm the study again"
-        return read_json(self.test_file, cure, TypeAdapter(dict[str, float]).validate_python)
+        return read_json(self.test_file, cure, lambda measures: typed(dict[str, float], measures))
 
     def take_back_end(self, promoted: int | None) -> RunEnd | None:
         """Remove the end with which a run was pruned, if its trial was `promoted` from there; return any other end."""
@@ -448,7 +446,11 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
 def _point(line: bytes) -> CurvePoint | None:
     # Points are flat: after a cut-off line without its newline, the last brace opens the whole one.
     with suppress(ValueError, TypeError, AttributeError, RecursionError):
-        return CurvePoint.from_json(json.loads(line[max(line.rfind(b"{"), 0) :]))
+        record = json.loads(line[max(line.rfind(b"{"), 0) :])
+        point = CurvePoint.from_json(record)
+        counts = point.iteration, point.train_tokens, point.wall_seconds
+        if record["iteration"] is not True and all(0 <= count < 2**53 for count in counts):
+            return point
     return None
 
 
@@ -474,6 +476,18 @@ def read_json(file: Path, cure: str, made: Callable[[Any], T]) -> T:
         return made(json.loads(read_bytes(file)))
 
 
+@cache
+def _adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter  # slow to import
+
+    return TypeAdapter(kind)
+
+
+def typed(kind: type[T], plain: Any) -> T:
+    """Return a value of a type from plain values; raise ValueError where they do not fit."""
+    return cast(T, _adapter(kind).validate_python(plain))  # type: ignore[arg-type]
+
+
 def _json(content: Mapping[str, Any]) -> bytes:
     return json.dumps(json_ready(content), indent=1).encode()
 
@@ -490,9 +504,6 @@ class GradientPoint:
 
     iteration: int
     layers: Mapping[str, Norms]
-
-
-_GRADIENTS = TypeAdapter(GradientPoint)
 
 
 def append_gradients(folder: RunFolder, points: Sequence[GradientPoint]) -> None:
@@ -512,5 +523,5 @@ def read_gradients(folder: RunFolder) -> list[GradientPoint]:
 def _gradients(line: bytes) -> GradientPoint | None:
     with suppress(ValueError):  # a kill may have cut the line off
         record = json.loads(line)
-        return _GRADIENTS.validate_python({"iteration": record.pop("iteration"), "layers": record})
+        return typed(GradientPoint, {"iteration": record.pop("iteration"), "layers": record})
     return None

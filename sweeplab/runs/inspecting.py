@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from sweeplab.tracking.loading import LoadedRun
 
 Rows = list[dict[str, Any]]
-TIMES = (1, 2, 4)  # lengths of sequences, as multiples of block_size
 # White space, which a label would not show.
 _VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 
@@ -117,10 +116,9 @@ def _words(run: LoadedRun, tokens: Sequence[int]) -> list[str]:
 
 
 def evaluated(text: str, lab: Path, study: str | None = None, allow_plugins: bool = False) -> dict[str, Any]:
-    """Evaluate a run: return its measures, and its losses on sequences of `TIMES` block_size, as plain values.
+    """Evaluate a run on a validation split: return its measures, as plain values.
 
-    The data are those of `study`, by default of the study in the run's name. Lengths that are impossible are in
-    `left_out`, with the reason.
+    The data are those of `study`, by default of the study in the run's name.
 
     Raises:
         BadInput: there is no such run or study, or the run cannot read the study's data.
@@ -139,15 +137,12 @@ def evaluated(text: str, lab: Path, study: str | None = None, allow_plugins: boo
     if kind.learns != dataset.kind:
         raise BadInput(f"run {text} was trained on {kind.learns}, but study {study} has {dataset.kind}")
     check_fits({"validation": dataset.val}, run.values)
-    lengths, left_out = _lengths(run, dataset)
     return {
         "run": run.run_id,
         "study": study,
         "block_size": run.values.block_size,
         "unit": kind.unit,
         "measures": scored(run, dataset, spec=spec),
-        "length_extrapolation": lengths,
-        "left_out": left_out,
     }
 
 
@@ -195,22 +190,3 @@ def scored(
     if bits is None:
         return measures
     return {**measures, "perplexity": math.exp(min(loss, 700.0)), "bits_per_byte": bits}
-
-
-def _lengths(run: LoadedRun, dataset: Dataset) -> tuple[Rows, Rows]:
-    from sweeplab.train.evaluating import losses_at, why_not_longer
-
-    rows, left_out = [], []
-    model, bounded = run.model, why_not_longer(run.values)
-    for factor in TIMES:
-        try:
-            if bounded and (factor > 1 or not objective_of(run.values).has_positions):
-                raise ValueError(bounded)
-            at = losses_at(model.transformer, model.stacked, dataset.val, run.values, factor, run.own_special)
-        except ValueError as error:
-            left_out.append({"times": factor, "why": str(error)})
-            continue
-        row = {"times": factor, "length": len(at.by_position), "targets": int(at.counts.sum())}
-        losses = {"val_loss": at.loss, "bits_per_byte": dataset.bits_per_byte(at.loss, run.values)}
-        rows.append({**row, **losses, "by_position": at.by_position.tolist()})
-    return rows, left_out

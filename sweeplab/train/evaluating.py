@@ -10,18 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from sweeplab.data.batches import NO_TARGET, Batch, Split, changed, generator_key
-from sweeplab.data.objectives import make_objective, objective_of
+from sweeplab.data.batches import NO_TARGET, Batch, changed, generator_key
 from sweeplab.data.objectives.base import Objective, rows_together
-from sweeplab.data.objectives.tokens import Span
-from sweeplab.hyperparameters import TRANSFORMER, Hyperparameters
-from sweeplab.model.attention import POSITIONS
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.blocks import Weights
 from sweeplab.model.transformer import Transformer, candidate_logits, cross_entropy
 from sweeplab.train.run import METRICS, ModelMetric
@@ -217,65 +212,6 @@ def values_at_start(
     batches = (_for_all_runs(batch, weights) for batch in objective.evaluation())
     values = (objective.at_start(transformer.logits(weights, batch), batch) for batch in batches)
     return torch.cat([value[0].cpu() for value in values])
-
-
-@dataclass(frozen=True)
-class LengthLosses:
-    """Losses in nats per token on sequences of some length: the mean, and by position [T].
-
-    `counts` [T] has the number of counted targets; a position without targets has a loss of NaN.
-    """
-
-    loss: float
-    by_position: NDArray[np.float64]
-    counts: NDArray[np.int64]
-
-
-def why_not_longer(values: Hyperparameters) -> str | None:
-    """Return why a run cannot read longer sequences than it was trained on; None if it can."""
-    kind = objective_of(values)
-    if not kind.has_positions:
-        return f"objective {kind.name} has no loss per position"
-    if values.model != TRANSFORMER:
-        return f"model {values.model} is a plugin's, and need not be defined beyond block_size"
-    if POSITIONS[values.positions].is_bounded:
-        return f"{values.positions} positions end at block_size and are not defined beyond it"
-    if kind.learns != "text":
-        return "the length of pairs does not depend on block_size"
-    if kind is Span:
-        return "block_size determines how many spans a text has, and which ids represent them"
-    return None
-
-
-@torch.no_grad()
-def losses_at(
-    transformer: Transformer,
-    weights: Mapping[str, Tensor],
-    split: Split,
-    values: Hyperparameters,
-    times: int,
-    own_special: Mapping[str, int] | None = None,
-) -> LengthLosses:
-    """Return a single run's losses on sequences of `times` block_size, on as many tokens as an evaluation reads.
-
-    Raises:
-        ValueError: the split is shorter than one sequence.
-    """
-    block_size = times * values.block_size
-    longer = make_objective(split, values.replace(block_size=block_size), own_special)
-    sums, counts = np.zeros(block_size), np.zeros(block_size, np.int64)
-    for batch in longer.evaluation(values.evaluated_tokens):
-        placed = _for_all_runs(batch, weights)
-        logits = transformer.logits(weights, placed)
-        logits, targets = candidate_logits(logits, placed.targets, longer.n_candidates)
-        losses = F.cross_entropy(
-            logits[0].float(), targets.flatten(), reduction="none", ignore_index=NO_TARGET
-        )
-        length = batch.targets.shape[1]  # less than block_size for spans and pairs
-        sums[:length] += losses.view(-1, length).double().sum(dim=0).cpu().numpy()
-        counts[:length] += (batch.targets != NO_TARGET).sum(axis=0)
-    by_position = np.asarray(sums / np.where(counts, counts, np.nan))
-    return LengthLosses(float(sums.sum() / counts.sum()), by_position, counts)
 
 
 @dataclass(frozen=True)

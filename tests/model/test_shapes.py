@@ -51,7 +51,6 @@ TRAINING = """
 import numpy as np
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.train.coordinates import coordinates
-from sweeplab.train.evaluating import losses_at
 from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
@@ -69,8 +68,6 @@ for number, optimizer in enumerate(TABLE["optimizer"].choices):
         stack.admit(TrainingRun(str(seed), values.replace(seed=seed)))
     stack.advance()
     stack.admit(TrainingRun("2", values), stack.snapshot("1")) if stack.release("1") else stack.advance()
-weights = {name: weight[None] for name, weight in stack.weights("0").items()}
-losses_at(stack.transformer, weights, tokens, values, 1)
 list(coordinates(small.replace(parametrization="mup"), tokens, 1))
 """
 

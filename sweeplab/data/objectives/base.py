@@ -62,7 +62,6 @@ class Objective(ABC):
 
     A plug-in's objective may have a loss and measures of its own, and predict in its own way. `hyperparameters` names
     those that its loss takes. `reads_start`: its loss compares a run with the weights that it starts from.
-    `has_positions`: its loss is a mean over positions.
     """
 
     name: ClassVar[str]
@@ -77,7 +76,6 @@ class Objective(ABC):
     special_tokens: ClassVar[tuple[str, ...]] = ()
     hyperparameters: ClassVar[tuple[str, ...]] = ()
     reads_start: ClassVar[bool] = False
-    has_positions: ClassVar[bool] = True
 
     def __init__(self, split: Any, values: Hyperparameters, own_special: OwnIds = None) -> None:
         self.special = SpecialTokens(values.vocab_size, self.special_names(values), own_special)
