@@ -120,7 +120,8 @@ def corpus(
     """
 
     def register(function: Callable[[Sequence[Path]], str]) -> Callable[[Sequence[Path]], str]:
-        from sweeplab.data.corpora import Corpus, user_files
+        from sweeplab.data.corpora import Corpus
+        from sweeplab.data.formats import user_files
 
         file = _file_of(function)
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from sweeplab.data.batches import NO_TARGET, Batch, Ids, Pairs, RandomStream
 from sweeplab.data.corpora import Pair, Targets
-from sweeplab.data.corpora.base import document
+from sweeplab.data.formats import document
 from sweeplab.data.objectives import Classification
 from sweeplab.data.prompts import label
 from sweeplab.errors import BadInput

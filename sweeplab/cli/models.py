@@ -110,7 +110,7 @@ def predict(
     """
     import sys
 
-    from sweeplab.data.corpora.base import document
+    from sweeplab.data.formats import document
 
     asked = [*(texts or ())]
     if file is not None:

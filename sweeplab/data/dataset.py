@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from sweeplab.data.batches import NO_TARGET, DataKind, Pairs, Split, kind_of, limited
 from sweeplab.data.corpora import CORPORA
-from sweeplab.data.corpora.base import Encoded, Files, Texts
-from sweeplab.data.corpora.large import LargeText, is_large
+from sweeplab.data.corpora.base import Encoded, Files, LargeText, Texts, is_large
 from sweeplab.data.objectives import OBJECTIVES, check_fits, evaluated_on, make_objective
 from sweeplab.data.source import (
     WHOLE,
@@ -39,8 +38,14 @@ from sweeplab.data.source import (
     vocabulary_of,
 )
 from sweeplab.data.task import DataSizes
-from sweeplab.data.tokenizers import TOKENIZERS, IdsTokenizer, LibraryTokenizer, Tokenizer, load_tokenizer
-from sweeplab.data.tokenizers.learned import DEFAULT_SIZE
+from sweeplab.data.tokenizers import (
+    DEFAULT_SIZE,
+    TOKENIZERS,
+    IdsTokenizer,
+    LibraryTokenizer,
+    Tokenizer,
+    load_tokenizer,
+)
 from sweeplab.data.tokenizers.library import is_file_of_tokenizer, tokenizer_in
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import cache_folder, make_folder, read_bytes, write_whole

@@ -19,10 +19,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.data.content import SAVED_SPLITS, user_files
-from sweeplab.data.formats import PAIR_FIELDS, TEXT_FIELDS, Reading, format_of, named_rows
-from sweeplab.data.tokenizers import CharTokenizer, IdsTokenizer, Tokenizer
-from sweeplab.data.tokenizers.base import LARGEST_VOCABULARY
+from sweeplab.data.formats import (
+    PAIR_FIELDS,
+    SAVED_SPLITS,
+    TEXT_FIELDS,
+    Reading,
+    format_of,
+    named_rows,
+    user_files,
+)
+from sweeplab.data.tokenizers import LARGEST_VOCABULARY, CharTokenizer, IdsTokenizer, Tokenizer
 from sweeplab.data.tokenizers.library import tokenizer_in
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import opened, read_bytes

@@ -123,7 +123,7 @@ def _known(name: str, field: pydantic.ValidationInfo) -> str:
     if kind == "preset":
         _check_known(name, preset_names())
     elif kind == "encoding":
-        from sweeplab.data.content import ENCODINGS
+        from sweeplab.data.formats import ENCODINGS
 
         _check_known(name, ENCODINGS)
     elif kind != "tokenizer" or not (local(name).endswith(TOKENIZER_SUFFIXES) or name == "ids"):

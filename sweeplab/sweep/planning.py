@@ -15,8 +15,9 @@ from statistics import median
 from typing import Any
 
 from sweeplab import permissions
-from sweeplab.data.corpora import CORPORA, user_files
+from sweeplab.data.corpora import CORPORA
 from sweeplab.data.dataset import Dataset, prepare
+from sweeplab.data.formats import user_files
 from sweeplab.data.tokenizers import TOKENIZERS, IdsTokenizer
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import existing, free_bytes, to_delete

@@ -11,8 +11,8 @@ import psutil
 import pytest
 from data.brought import DOCUMENTS, IDS, TABLES, TEXT, TEXTS, arrow, broken, meta, npy, zst
 
-from sweeplab.data import content
-from sweeplab.data.corpora import CORPORA, large
+from sweeplab.data import formats
+from sweeplab.data.corpora import CORPORA, base
 from sweeplab.data.formats import Reading
 from sweeplab.data.source import checked, plain_pickle, token_files, token_splits, vocabulary_of
 from sweeplab.data.tokenizers.library import tokenizer_in
@@ -141,7 +141,7 @@ def test_what_cannot_be_read_is_one_line(folder, name, held, data, says):
 
 @pytest.mark.parametrize("pack", [gzip.compress, zst], ids=["gzip", "zstd"])
 def test_a_bomb_is_refused(folder, pack, monkeypatch):
-    monkeypatch.setattr(content, "ALWAYS_BYTES", 2**20)
+    monkeypatch.setattr(formats, "ALWAYS_BYTES", 2**20)
     (folder / "a.txt.gz").write_bytes(pack(b"a " * 2**23))
     with pytest.raises(
         BadInput, match=r"unpacks to more than .*, as an attack would; allowed: the unpacked file"
@@ -157,7 +157,7 @@ def test_damaged_files_take_no_memory_that_is_never_freed(folder):
     used = []
     for _ in range(200):
         with pytest.raises(BadInput, match="is damaged"):
-            list(content.contents(folder / "a.txt.gz"))
+            list(formats.contents(folder / "a.txt.gz"))
         used.append(psutil.Process().memory_info().vms)
     assert used[-1] - used[20] < 2**30
 
@@ -294,7 +294,7 @@ def test_a_large_text_is_read_in_a_stream_to_about_the_same(folder, tokenizer, m
     rows = [{"content": text.replace("\n", " ")} for text in (*DOCUMENTS, DOCUMENTS[7], DOCUMENTS[3][:-3])]
     (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     whole = read(path="a.jsonl", tokenizer=tokenizer)
-    monkeypatch.setattr(large, "LARGE_BYTES", 1000)
+    monkeypatch.setattr(base, "LARGE_BYTES", 1000)
     (folder / "b.jsonl").write_bytes((folder / "a.jsonl").read_bytes())
     for _ in range(2):
         streamed = read(path="b.jsonl", tokenizer=tokenizer)

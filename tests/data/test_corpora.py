@@ -8,10 +8,9 @@ from functools import cache
 
 import pytest
 
-from sweeplab.data import content
+from sweeplab.data import formats
 from sweeplab.data.corpora import CORPORA, Corpus, download
-from sweeplab.data.corpora.base import user_files
-from sweeplab.data.formats import Reading
+from sweeplab.data.formats import Reading, user_files
 from sweeplab.errors import BadInput
 
 ALWAYS_THERE = ("python-docs", "python-source", "python-docstrings", "copy", "reverse", "sort", "addition")
@@ -114,7 +113,7 @@ def test_a_glob_has_files_in_order_none_hidden_and_follows_no_links(tmp_path, mo
     }.items():  # fmt: skip
         assert user_files(pattern) == [tmp_path / name for name in names]
     assert text_of("text", "[bc].*") == "b.txtb.txt\n\nc.mdc.md"
-    monkeypatch.setattr(content, "MOST_FILES", 1)
+    monkeypatch.setattr(formats, "MOST_FILES", 1)
     with pytest.raises(BadInput, match=r"more than 1 files match \*\*; allowed: the files of one folder"):
         user_files("**")
 

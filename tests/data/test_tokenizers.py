@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sweeplab.data import tokenizers
 from sweeplab.data.tokenizers import (
     TOKENIZERS,
     BpeTokenizer,
     CharTokenizer,
     LibraryTokenizer,
-    learned,
     load_tokenizer,
 )
 
@@ -120,9 +120,9 @@ def test_a_long_text_is_cut_where_words_are(monkeypatch):
     tokenizer = BpeTokenizer.train(text, 300)
     whole = tokenizer.encode(text)
     for piece in (1, 7, 50):
-        monkeypatch.setattr(learned, "PIECE", piece)
-        assert len(list(learned._pieces(text))) > 2
-        assert "".join(learned._pieces(text)) == text
+        monkeypatch.setattr(tokenizers, "PIECE", piece)
+        assert len(list(tokenizers._pieces(text))) > 2
+        assert "".join(tokenizers._pieces(text)) == text
         np.testing.assert_array_equal(tokenizer.encode(text), whole)
 
 

@@ -22,12 +22,10 @@ from sweeplab.data.corpora.base import (
     Files,
     Targets,
     Texts,
-    document,
     python_source_files,
-    user_files,
 )
 from sweeplab.data.corpora.splits import TENTHS
-from sweeplab.data.formats import FIELDS, Reading, format_of, named_rows
+from sweeplab.data.formats import FIELDS, Reading, document, format_of, named_rows, user_files
 from sweeplab.data.source import missing_splits
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed, several

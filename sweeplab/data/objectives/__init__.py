@@ -7,8 +7,7 @@ from typing import Any
 
 from sweeplab.data.batches import DataKind, Split, kind_of
 from sweeplab.data.objectives.base import Objective, OwnIds
-from sweeplab.data.objectives.pairs import Classification as Classification
-from sweeplab.data.objectives.pairs import PairsObjective as PairsObjective
+from sweeplab.data.objectives.pairs import Classification, PairsObjective
 from sweeplab.data.objectives.tokens import Masked, NextToken, Span
 from sweeplab.data.prompts import SpecialTokens
 from sweeplab.hyperparameters import AUTO, Hyperparameters

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from sweeplab.data.tokenizers import (
+    BYTES,
+    LARGEST_VOCABULARY,
     BpeTokenizer,
     ByteTokenizer,
     CharTokenizer,
@@ -24,8 +26,8 @@ from sweeplab.data.tokenizers import (
     Tokenizer,
     UnigramTokenizer,
     WordPieceTokenizer,
+    utf8,
 )
-from sweeplab.data.tokenizers.base import BYTES, LARGEST_VOCABULARY, utf8
 from sweeplab.errors import BadInput
 from sweeplab.files import read_bytes
 
