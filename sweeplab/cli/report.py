@@ -73,7 +73,7 @@ def ui(
     $ sweeplab ui small
     """
     from sweeplab.report.browse import browse
-    from sweeplab.tracking.private import leading_to
+    from sweeplab.tracking.pages import leading_to
 
     try:
         with ExitStack() as stack:
@@ -121,7 +121,7 @@ def dashboard(
     $ sweeplab dashboard small
     """
     from sweeplab.report.live import live_page
-    from sweeplab.tracking.private import leading_to
+    from sweeplab.tracking.pages import leading_to
 
     with ExitStack() as stack:
         _interrupted_by(stack, signal.SIGTERM, signal.SIGHUP)

@@ -1,6 +1,6 @@
 """A study while it runs: the page that shows and steers it.
 
-The page is served to this machine only, to whoever knows its address: see `tracking/private.py`.
+The page is served to this machine only, to whoever knows its address: see `tracking/pages.py`.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def live_page(lab: Path, name: str | None, port: int | None = None) -> Iterator[
     """
     import uvicorn
 
-    from sweeplab.tracking.private import Private, listen, private_address
+    from sweeplab.tracking.pages import Private, listen, private_address
 
     if name:
         find_study(lab, name)

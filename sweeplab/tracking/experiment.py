@@ -19,13 +19,13 @@ from sweeplab.tracking.connection import (
     check_location,
     connect,
     database_file,
+    folder_at,
     is_of_lab,
     point_files_here,
     reaching,
     tracking_uri,
 )
 from sweeplab.tracking.tracker import Measure
-from sweeplab.tracking.undocumented import folder_at
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -115,7 +115,7 @@ WRITING = {"write_text", "write_bytes", "touch", "copyfile", "copy2", "save_file
 READING = {"read_text", "read_bytes"}
 # What these write, and read, lies in a temporary folder that they have just made, which only this user may enter.
 INTO_OWN_FOLDERS = {
-    "api.py", "sweep/choosing.py", "tracking/models.py", "tracking/undocumented.py", "train/compiling.py",
+    "api.py", "sweep/choosing.py", "tracking/connection.py", "tracking/models.py", "train/compiling.py",
     "train/program.py",
 }  # fmt: skip
 # These read files of the system, of the package and of its libraries; the first, a page that it has just written.
