@@ -98,28 +98,28 @@ def _server_check(server: Server) -> Iterator[Check]:
     if not server.exists:
         return
     status = server.status()
-    place = f"{status['address']}, data in {status['data']}"
+    check = partial(Check, "server", f"{status['address']}, data in {status['data']}")
     if status["state"] == "runs":
-        yield Check("server", place, "ok", f"PostgreSQL {status['version']} is up")
+        yield check("ok", f"PostgreSQL {status['version']} is up")
     else:
-        yield Check(
-            "server", place, "warn", f"PostgreSQL does not answer: {status['why']}", server.command("start")
-        )
+        yield check("warn", f"PostgreSQL does not answer: {status['why']}", server.command("start"))
 
 
 def _unstarted_checks(lab: Path) -> Iterator[Check]:
     """Yield a check where a study was killed before its description was written."""
     place = lab / "studies"
-    folders = [path.name for path in sorted(place.glob("*/"))]
-    if others := [name for name in folders if not is_name(name)]:
+    check, others, unstarted = partial(Check, "storage", str(place), "warn"), list[str](), list[str]()
+    for path in sorted(place.glob("*/")):
+        if not is_name(path.name):
+            others.append(path.name)
+        elif not StudyFolder(lab, path.name).has_started:
+            unstarted.append(path.name)
+    if others:
         what = named("folders by names that no study may have, which are left out", others)
-        yield Check("storage", str(place), "warn", what, f"a name is {NAMES}")
-    names = [name for name in folders if is_name(name) and not StudyFolder(lab, name).has_started]
-    if names:
-        remove = shlex.join(["rm", "-r", *(str(place / name) for name in names)])
-        yield Check(
-            "storage", str(place), "warn", named("folders of studies that never started", names), remove
-        )
+        yield check(what, f"a name is {NAMES}")
+    if unstarted:
+        remove = shlex.join(["rm", "-r", *(str(place / name) for name in unstarted)])
+        yield check(named("folders of studies that never started", unstarted), remove)
 
 
 def _version_check(study: OpenedStudy) -> Iterator[Check]:
@@ -162,15 +162,13 @@ def _worker_checks(study: OpenedStudy) -> Iterator[Check]:
 
 def _standing(lease: Lease | None) -> str:
     """Tell whether a trial's worker holds it, has given it back (waiting), is gone, or is stuck."""
-    if lease is None or (lease.owner.is_gone and not lease.owner.is_nobody):
-        return "gone"
-    if lease.owner.is_nobody:
+    if lease is not None and lease.owner.is_nobody:
         return "waiting"
+    if lease is None or lease.owner.is_gone:
+        return "gone"
     if not lease.is_over:
         return "held"
-    if lease.owner.is_here:
-        return "stuck"
-    return "gone"
+    return "stuck" if lease.owner.is_here else "gone"
 
 
 def _run_folder_checks(study: OpenedStudy) -> Iterator[Check]:
@@ -178,10 +176,7 @@ def _run_folder_checks(study: OpenedStudy) -> Iterator[Check]:
     passing = {kind for kind, fault in FAULTS.items() if study.is_running and fault.verdict == "warn"}
     findings = [finding for finding in folder_findings(study) if finding.kind not in passing]
     check = partial(Check, "runs", "folders of runs")
-    runs = study.folder.path / "runs"
-    yield from _checks(study, check, findings, lambda at: f"{at.path.relative_to(runs)}{at.more}")
-    if not findings:
-        yield check("ok", f"whole: {len(study.runs)}")
+    yield from _fault_checks(study, check, findings, f"whole: {len(study.runs)}")
 
 
 def _agreement_checks(study: OpenedStudy) -> Iterator[Check]:
@@ -193,20 +188,18 @@ def _agreement_checks(study: OpenedStudy) -> Iterator[Check]:
         return
     if study.is_running:
         findings = [each for each in findings if each.kind != "unsent"]  # they are on their way
-    yield from _checks(study, check, findings, lambda finding: finding.name)
-    if not findings:
-        yield check("ok", f"runs in MLflow: {sum(bool(end_of(run)) for run in study.runs.values())}")
+    sent = sum(end_of(run) is not None for run in study.runs.values())
+    yield from _fault_checks(study, check, findings, f"runs in MLflow: {sent}")
 
 
-def _checks(
-    study: OpenedStudy,
-    check: Callable[..., Check],
-    findings: Sequence[RunFault],
-    name: Callable[[RunFault], str],
+def _fault_checks(
+    study: OpenedStudy, check: Callable[..., Check], findings: Sequence[RunFault], whole: str
 ) -> Iterator[Check]:
-    repair = study.folder.command("doctor", "--repair")
-    for key, fault in FAULTS.items():
-        names = [name(finding) for finding in findings if finding.kind == key]
-        if names:
-            cure = fault.cure.format(repair=repair) or repair
-            yield check(fault.verdict, named(fault.what, names), cure)
+    """Yield a check for each kind of fault; if there is none, one that says what is whole."""
+    repair, runs = study.folder.command("doctor", "--repair"), study.folder.path / "runs"
+    for kind, fault in FAULTS.items():
+        places = [f"{each.path.relative_to(runs)}{each.more}" for each in findings if each.kind == kind]
+        if places:
+            yield check(fault.verdict, named(fault.what, places), fault.cure.format(repair=repair) or repair)
+    if not findings:
+        yield check("ok", whole)

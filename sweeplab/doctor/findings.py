@@ -192,11 +192,11 @@ def _faults(run: RunFolder, state: str, keeps: bool) -> Iterator[tuple[str, Path
     if not described.exists() or not (ended.exists() or state in ("RUNNING", "none")):
         # A running trial gets its folder, or what is missing there, when it is continued.
         if state != "RUNNING":
-            yield {"none": "orphaned"}.get(state, "lost"), run.path
+            yield "orphaned" if state == "none" else "lost", run.path
         return
     for file in (described, ended):
-        if file.exists() and read_json(file) is None:
-            yield {"RUNNING": "cut_off"}.get(state, "damaged"), file
+        if file.exists() and not _is_whole(file):
+            yield "cut_off" if state == "RUNNING" else "damaged", file
     for file in run.path.glob("*.tmp"):
         yield "temporary", file
     end = end_of(run)
@@ -205,8 +205,8 @@ def _faults(run: RunFolder, state: str, keeps: bool) -> Iterator[tuple[str, Path
     for file in damaged_snapshots(run.path):
         yield "snapshot", file
     checkpoint = run.checkpoint()
-    for folder in filter(None, (checkpoint, *map(run.checkpoint_at, run.series()))):
-        if why_damaged(folder):
+    for folder in (checkpoint, *map(run.checkpoint_at, run.series())):
+        if folder and _is_damaged(folder):
             yield "checkpoint", folder
     if end and end.state.has_value:
         if checkpoint is None and keeps:
@@ -215,26 +215,21 @@ def _faults(run: RunFolder, state: str, keeps: bool) -> Iterator[tuple[str, Path
             yield "no_curve", run.points_file
 
 
-def why_damaged(checkpoint: Path) -> str:
-    """Return what is missing or changed in a checkpoint; an empty text if it is whole."""
+def _is_damaged(checkpoint: Path) -> bool:
     from sweeplab.train.checkpoint import DamagedCheckpoint, read_content
 
     try:
         read_content(checkpoint, "model")
-    except (DamagedCheckpoint, OSError) as error:
-        return str(error).partition(";")[0]
-    return ""
+    except (DamagedCheckpoint, OSError):
+        return True
+    return False
 
 
-def read_json(file: Path) -> dict[str, Any] | None:
-    """Return the content of a JSON file; None if it cannot be read."""
+def _is_whole(file: Path) -> bool:
     try:
-        content = json.loads(read_bytes(file))
+        return isinstance(json.loads(read_bytes(file)), dict)
     except (OSError, ValueError):
-        return None
-    if isinstance(content, dict):
-        return content
-    return None
+        return False
 
 
 def end_of(run: RunFolder) -> RunEnd | None:

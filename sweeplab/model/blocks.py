@@ -240,7 +240,7 @@ class Pass:
 
         With a cache they are applied at once: one token has fewer elements than any weight.
         """
-        x = NORMS[self.shape.norm].apply(x, self.shape.norm_eps)
+        x = NORMS[self.shape.norm](x, self.shape.norm_eps)
         normed = Normed(x, self.w[f"{name}.gain"], self.w.get(f"{name}.bias"))
         if self.cache:
             return Normed(normed.affine())

@@ -34,9 +34,7 @@ class Reader:
     it then reads the last block_size tokens again for each new token, because their positions change.
     """
 
-    def __init__(
-        self, transformer: Transformer, weights: Weights, prompt: Prompt, n_tokens: int, caches: bool = True
-    ) -> None:
+    def __init__(self, transformer: Transformer, weights: Weights, prompt: Prompt, n_tokens: int) -> None:
         """Take the weights of a single run; ids below `n_tokens` represent text."""
         self.transformer, self.weights = transformer, weights
         device = next(iter(weights.values())).device
@@ -44,7 +42,7 @@ class Reader:
         self._source = None if prompt.source is None else torch.tensor([[[*prompt.source]]], device=device)
         self._suppressed = suppressed(transformer.shape.vocab_size, n_tokens, prompt).to(device)
         self._max_length = transformer.max_length
-        self._cache = KVCache() if caches and transformer.caches else None
+        self._cache = KVCache() if transformer.caches else None
 
     @torch.inference_mode()
     def __call__(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
@@ -84,12 +82,11 @@ class Contrast:
 
     expert: Reader
     amateur: Reader
-    alpha: float = CONTRAST_ALPHA
 
     def __call__(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
         """Return the scores of the token after `tokens`."""
         expert = self.expert(tokens)
-        lowest = expert.max(dim=-1, keepdim=True).values + math.log(self.alpha)
+        lowest = expert.max(dim=-1, keepdim=True).values + math.log(CONTRAST_ALPHA)
         # Suppressed tokens are -inf in both models. They are never plausible, so their difference is not used.
         return torch.where(expert >= lowest, expert - self.amateur(tokens), -torch.inf)
 

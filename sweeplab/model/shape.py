@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     Numbers = Float[Tensor, "*n"]
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -70,14 +69,6 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-@dataclass(frozen=True)
-class Norm:
-    """A norm over the last dimension, with eps inside the root, and whether the norm has a bias."""
-
-    apply: Callable[[Tensor, float], Tensor]
-    has_bias: bool
-
-
 def _layernorm(x: Numbers, eps: float) -> Numbers:
     import torch
 
@@ -91,10 +82,8 @@ def _rmsnorm(x: Numbers, eps: float) -> Numbers:
     return torch.rms_norm(x, x.shape[-1:], eps=eps)
 
 
-NORMS: dict[str, Norm] = {
-    "layernorm": Norm(_layernorm, has_bias=True),
-    "rmsnorm": Norm(_rmsnorm, has_bias=False),
-}
+# Norms over the last dimension, with eps inside the root.
+NORMS: dict[str, Callable[[Tensor, float], Tensor]] = {"layernorm": _layernorm, "rmsnorm": _rmsnorm}
 
 
 @dataclass(frozen=True)
@@ -215,15 +204,16 @@ class ModelShape(ModelHyperparameters):
     @classmethod
     def of(cls, values: ModelHyperparameters) -> ModelShape:
         """Return the shape of a run's model from the run's effective hyperparameters."""
-        known = vars(values)
-        of_plugin = _own(known["model"], lambda name: getattr(values, name))
-        return _shape_of((*zip(FIELDS, map(known.__getitem__, FIELDS), strict=True), *of_plugin))
+        return cls.named(vars(values))
 
     @classmethod
     def named(cls, values: Mapping[str, Any]) -> ModelShape:
         """Return the shape from hyperparameters by name; missing ones get their defaults."""
-        of_plugin = _own(values.get("model", TRANSFORMER), values.__getitem__)
-        return _shape_of((*((name, values[name]) for name in FIELDS if name in values), *of_plugin))
+        known = [(name, values[name]) for name in FIELDS if name in values]
+        model = values.get("model", TRANSFORMER)
+        if model != TRANSFORMER:
+            known.append(("own", tuple((name, values[name]) for name in MODELS[model].rows)))
+        return _shape_of(tuple(known))
 
     @property
     def is_plugin(self) -> bool:
@@ -256,7 +246,7 @@ class ModelShape(ModelHyperparameters):
     @property
     def has_norm_bias(self) -> bool:
         """Return whether the norms have biases: a layernorm has one if `bias` is true, an rmsnorm never."""
-        return self.bias and NORMS[self.norm].has_bias
+        return self.bias and self.norm == "layernorm"
 
     @property
     def width_ratio(self) -> float:
@@ -304,11 +294,6 @@ class ModelShape(ModelHyperparameters):
 
 
 FIELDS = tuple(field.name for field in fields(ModelHyperparameters))
-
-
-def _own(model: str, value: Callable[[str], Any]) -> Iterator[tuple[str, Any]]:
-    if model != TRANSFORMER:
-        yield "own", tuple((name, value(name)) for name in MODELS[model].rows)
 
 
 @lru_cache(maxsize=4096)

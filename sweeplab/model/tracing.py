@@ -51,7 +51,7 @@ class TracedStep(NamedTuple):
 
 @dataclass
 class _RecordingPass(Pass):
-    """A pass over one sequence with one run's weights that records the value of every step."""
+    """A pass with one run's weights that records the value of every step."""
 
     steps: list[Step] = field(default_factory=list)
 
@@ -105,10 +105,10 @@ class _RecordingPass(Pass):
 
 @torch.no_grad()
 def trace(shape: ModelShape, weights: Mapping[str, Any], batch: Batch) -> list[Step]:
-    """Return the steps of a forward pass over a batch of one sequence, in order: names and values."""
+    """Return the steps of a forward pass over a batch, in order: names and values."""
     check_transformer(shape, "a trace")
     doubles = {name: torch.as_tensor(weight).double()[None] for name, weight in weights.items()}
-    p = _RecordingPass(shape, doubles, 1, 1)
+    p = _RecordingPass(shape, doubles, 1, len(batch.inputs))
     Transformer(shape).forward(p, changed(batch, lambda part: torch.as_tensor(part)[None]))
     return [listed for step in p.steps for listed in _listed(p, *step)]
 

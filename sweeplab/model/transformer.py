@@ -8,8 +8,8 @@ attention folds K into its batch dimension, and losses are means within a run.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,6 @@ from sweeplab.model.blocks import (
     Pass,
     Routing,
     Site,
-    Source,
     Weights,
     at_least_float32,
     forward_side,
@@ -42,6 +41,9 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
     from sweeplab.model.blocks import Tokens
+
+    PerRun = Float[Tensor, "K"]
+    Logits = Float[Tensor, "K N V"]
 
 # bfloat16 products of odd sizes can be many times slower, so the head's columns are padded to a multiple of this.
 PADDED_VOCABULARY = 8
@@ -95,13 +97,13 @@ class Transformer:
         w: Weights,
         batch: Batch,
         dropout: Dropout | None = None,
-        smoothing: Float[Tensor, "K"] | None = None,
-        router: tuple[Float[Tensor, "K"], Float[Tensor, "K"]] | None = None,
-        hyperparameters: Sequence[Float[Tensor, "K"]] = (),
+        smoothing: PerRun | None = None,
+        router: tuple[PerRun, PerRun] | None = None,
+        hyperparameters: Sequence[PerRun] = (),
         dense: bool = False,
         candidates: int = 0,
-        loss: Callable[..., Float[Tensor, "K"]] | None = None,
-    ) -> Float[Tensor, "K"]:
+        loss: Callable[..., PerRun] | None = None,
+    ) -> PerRun:
         """Return each run's mean cross-entropy in nats over its counted targets: those that are not -1.
 
         `smoothing` is the share of a target's probability that is spread over all tokens. `router` has the weights of
@@ -121,7 +123,7 @@ class Transformer:
                 losses = losses + balance * routing.balance + z * routing.z
         return losses
 
-    def logits(self, w: Weights, batch: Batch, dropout: Dropout | None = None) -> Float[Tensor, "K N V"]:
+    def logits(self, w: Weights, batch: Batch, dropout: Dropout | None = None) -> Logits:
         """Return the logits of a batch with at most block_size positions."""
         return self.forward(self._pass(w, batch, dropout), batch)
 
@@ -144,15 +146,7 @@ class Transformer:
         self.forward(p, batch)
         return p.routings
 
-    def encode(self, p: Pass, batch: Batch) -> Source:
-        """Return the encoder's output for a batch's source [K, B*S, C], and the source's mask."""
-        side = self.shape.of_family.sides[0]
-        assert batch.source is not None  # an encoder_decoder's batch has one
-        mask = self._mask(p, side, batch.source, batch.source_lengths)
-        encoded = forward_side(p, side, batch.source, mask, None).affine()
-        return encoded, AttentionMask(False, mask.n_runs, mask.present)
-
-    def forward(self, p: Pass, batch: Batch) -> Float[Tensor, "K N V"]:
+    def forward(self, p: Pass, batch: Batch) -> Logits:
         """Return the logits of a pass over a batch."""
         return self._head(p, self._last_hidden(p, batch))
 
@@ -163,10 +157,13 @@ class Transformer:
         return Pass(self.shape, w, n_runs, n_sequences, dropout, cache, self.mixed)
 
     def _last_hidden(self, p: Pass, batch: Batch) -> Normed:
-        side = self.shape.of_family.sides[-1]
+        encoder, side = self.shape.of_family.sides[0], self.shape.of_family.sides[-1]
         source = p.cache.source if p.cache else None
         if side.has_cross and source is None:
-            source = self.encode(p, batch)
+            assert batch.source is not None  # an encoder_decoder's batch has one
+            mask = self._mask(p, encoder, batch.source, batch.source_lengths)
+            encoded = forward_side(p, encoder, batch.source, mask, None).affine()
+            source = encoded, AttentionMask(False, mask.n_runs, mask.present)
             if p.cache:
                 p.cache.source = source
         mask = self._mask(p, side, batch.inputs, batch.lengths)
@@ -201,7 +198,7 @@ class Transformer:
         return p.note("logits", logits.contiguous())
 
 
-def candidate_logits(logits: Float[Tensor, "K N V"], targets: Tokens, count: int) -> tuple[Tensor, Tokens]:
+def candidate_logits(logits: Logits, targets: Tokens, count: int) -> tuple[Tensor, Tokens]:
     """Return the logits of the last `count` tokens, with targets numbered from the first one; 0 changes nothing."""
     if not count:
         return logits, targets
@@ -210,11 +207,11 @@ def candidate_logits(logits: Float[Tensor, "K N V"], targets: Tokens, count: int
 
 
 def cross_entropy(
-    logits: Float[Tensor, "K N V"],
+    logits: Logits,
     targets: Tokens,
-    smoothing: Float[Tensor, "K"] | None = None,
+    smoothing: PerRun | None = None,
     dense: bool = False,
-) -> Float[Tensor, "K"]:
+) -> PerRun:
     """Return each run's mean cross-entropy over its counted targets; see `Transformer.losses`."""
     flat, logits = targets.flatten(1), at_least_float32(logits)
     counted = flat != NO_TARGET
@@ -271,7 +268,7 @@ class PluggedModel(Transformer):
         """Return 0: the module makes its own masks."""
         return 0
 
-    def forward(self, p: Pass, batch: Batch) -> Float[Tensor, "K N V"]:
+    def forward(self, p: Pass, batch: Batch) -> Logits:
         """Return the logits of a pass over a batch; with dropout as in training.
 
         Raises:
@@ -289,6 +286,7 @@ class PluggedModel(Transformer):
         return logits.view(*batch.inputs.shape, -1)[:, :, -1]
 
     def _of_run(self, w: Weights, tokens: Tensor, dropout: Dropout | None, run: int) -> Tensor:
+        """Return the logits of a run; in training torch's generators start from the run's key and are restored."""
         if tokens.device != self._device:
             self._module.to(tokens.device)
             self._device = tokens.device
@@ -296,8 +294,11 @@ class PluggedModel(Transformer):
         buffers = {}
         if dropout and not self._is_checked:
             buffers = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
+        devices = [self._device] if self._device.type == "cuda" else []
         half = torch.autocast("cpu", torch.bfloat16) if self.mixed else nullcontext()
-        with half, self._drawing(dropout.key(_SITE, run) if dropout else None):
+        with half, torch.random.fork_rng(devices, enabled=dropout is not None):
+            if dropout:
+                torch.manual_seed(dropout.key(_SITE, run))
             logits = functional_call(self._module, dict(w), (tokens,))
         for name, before in buffers.items():
             if not torch.equal(before, self._module.get_buffer(name)):
@@ -305,17 +306,6 @@ class PluggedModel(Transformer):
                 raise ValueError(f"{what}, which no snapshot keeps; allowed: buffers that stay as they are")
         self._is_checked = self._is_checked or dropout is not None
         return check_logits(self.shape.model, logits, (*tokens.shape, self.shape.vocab_size))
-
-    @contextmanager
-    def _drawing(self, seed: int | None) -> Iterator[None]:
-        """Let torch's generators start from a seed, and restore them; without one nothing is drawn."""
-        if seed is None:
-            yield
-            return
-        devices = [self._device] if self._device.type == "cuda" else []
-        with torch.random.fork_rng(devices):
-            torch.manual_seed(seed)
-            yield
 
 
 def model_of(values: Hyperparameters, mixed: bool = False) -> Transformer:

@@ -5,8 +5,8 @@ is correct, the mean absolute activation of each layer then does not depend on t
 some activations grow with the width, the logits most. Before the first step muP's logits fall as the root of the width,
 as they should.
 
-Departures: the output of every matrix product is measured, on one fixed batch: of the head, and inside the blocks; for
-experts over all tokens routed to them. Attention scores are not measured, because the kernel does not return them.
+Departure: the output of every matrix product is measured, on one fixed batch: of the head, and inside the blocks; every
+expert computes all tokens.
 """
 
 from __future__ import annotations
@@ -14,23 +14,16 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from statistics import linear_regression
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
-from sweeplab.data.batches import Split, changed
+from sweeplab.data.batches import Split
 from sweeplab.data.objectives import make_objective
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.model.blocks import Normed, Pass
 from sweeplab.model.shape import ModelShape, check_transformer
+from sweeplab.model.tracing import trace
 from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
 
 _DROPOUT = ("dropout", "embedding_dropout", "attention_dropout", "residual_dropout")
 
@@ -43,30 +36,6 @@ class Coordinate(NamedTuple):
     step: int
     layer: str
     size: float
-
-
-@dataclass
-class _MeasuringPass(Pass):
-    """A pass that sums the absolute outputs of each weight's products, and counts them; over all experts together."""
-
-    sizes: dict[str, tuple[float, int]] = field(default_factory=dict)
-
-    def _measure(self, weight: str, product: Tensor) -> Tensor:
-        total, count = self.sizes.get(weight, (0.0, 0))
-        self.sizes[weight] = total + float(product.abs().sum()), count + product.numel()
-        return product
-
-    def linear(self, name: str, normed: Normed) -> Float[Tensor, "K N O"]:
-        return self._measure(f"{name}.weight", super().linear(name, normed))
-
-    def expert_mm(self, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) -> Float[Tensor, "n O"]:
-        return self._measure(f"{name}.weight", super().expert_mm(name, run, expert, x))
-
-    def note(self, name: str, value: Tensor) -> Tensor:
-        head = "token_embedding" if self.shape.tie_weights else "head.weight"
-        if name == "logits":
-            return self._measure(head, value)
-        return value
 
 
 def coordinates(values: Hyperparameters, tokens: Split, n_steps: int) -> Iterator[Coordinate]:
@@ -83,16 +52,15 @@ def coordinates(values: Hyperparameters, tokens: Split, n_steps: int) -> Iterato
     stack = Stack(values, tokens, tokens)
     stack.admit(TrainingRun("run", values))
     probe = make_objective(tokens, values).training(0, 0)
-    batch = changed(probe, lambda part: torch.from_numpy(part[None]).to(values.device))
+    head = "token_embedding" if values.tie_weights else "head.weight"
     while len(stack):
         for record in stack.advance():
-            weights = {name: weight[None].to(values.device) for name, weight in stack.weights("run").items()}
-            p = _MeasuringPass(stack.transformer.shape, weights, 1, values.batch_size)
-            with torch.no_grad():
-                stack.transformer.forward(p, batch)
-            at = values.parametrization, values.n_embd, record.iteration
-            for layer, (total, count) in p.sizes.items():
-                yield Coordinate(*at, layer, total / count)
+            weights = stack.weights("run")
+            for name, value in trace(stack.transformer.shape, weights, probe):
+                layer = head if name == "logits" else f"{name}.weight"
+                if layer in weights:
+                    size = float(value.abs().mean())
+                    yield Coordinate(values.parametrization, values.n_embd, record.iteration, layer, size)
             if record.state != "running":
                 stack.release("run")
 

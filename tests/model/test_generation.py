@@ -60,7 +60,8 @@ def test_with_a_cache_and_without_the_same_tokens(family: str, attention: str, o
         prompt = prompt_of(shape)
         # Past block_size too, where positions go on: a decoder's window slides where they do not.
         n_new = LENGTH - 1 if shape.of_family.reads_source else LENGTH + 4
-        kept, anew = (Reader(model, weights, prompt, START, caches) for caches in (True, False))
+        kept, model.caches = Reader(model, weights, prompt, START), False
+        anew = Reader(model, weights, prompt, START)
         found: list[int] = []
         for _ in range(n_new):
             ours, theirs = kept(ids(*found)), anew(ids(*found))
@@ -155,13 +156,15 @@ def test_a_text_ends_with_its_end_and_has_no_special_token_in_it() -> None:
 
 def beams_by_brute_force(model, weights, prompt: Prompt, most: int) -> list[tuple[float, list[int]]]:
     """Score every text that there is, by one pass over each of its beginnings."""
-    reader = Reader(model, weights, prompt, n_tokens=3, caches=False)
     found = []
     for length in range(1, most + 1):
         for text in itertools.product((0, 1, 2, END), repeat=length):
             if END in text[:-1] or (length < most and text[-1] != END):
                 continue
-            total = sum(float(reader(ids(*text[:at]))[0, token]) for at, token in enumerate(text))
+            total = sum(
+                float(Reader(model, weights, prompt, n_tokens=3)(ids(*text[:at]))[0, token])
+                for at, token in enumerate(text)
+            )
             found.append((total / ((5 + length) / 6) ** 0.6, list(text)))
     return sorted(found, reverse=True)
 
@@ -192,7 +195,7 @@ def test_contrast_is_the_published_formula() -> None:
         logits = model.logits(weights, Batch(tokens, tokens))[0, -1].double().numpy()
         plain.append(np.exp(logits) / np.exp(logits).sum())
     expert, amateur = plain
-    scores = Contrast(*readers, alpha=0.1)(ids(3))[0].numpy()
+    scores = Contrast(*readers)(ids(3))[0].numpy()
     for token in range(VOCABULARY):
         if token >= START or expert[token] < 0.1 * expert[:START].max():
             assert scores[token] == -np.inf

@@ -77,7 +77,3 @@ def test_rotated_heads(share: float) -> None:
         return torch.cat([turned.real, turned.imag, heads[..., 2 * half :]], dim=-1).view(given.shape)
 
     agree(lambda given: rotated_heads(given, turns), reference, [x])
-
-
-def single(part):
-    return part.float() if isinstance(part, torch.Tensor) else part

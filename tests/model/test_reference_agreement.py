@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from model.cases import batch_of, legal_shapes, losses_and_gradients, shape_of
-from references.numpy_model import logits, loss_and_gradients
+from references.plain_model import logits, loss_and_gradients
 
 from sweeplab.data.batches import Batch
 from sweeplab.model.attention import ATTENTION

@@ -42,7 +42,7 @@ for family in FAMILIES:
         if family == "encoder":
             fill(model, weights, prompt, 8, draw)
         else:
-            both = Contrast(Reader(model, weights, prompt, 8), Reader(model, weights, prompt, 8, caches=False))
+            both = Contrast(Reader(model, weights, prompt, 8), Reader(model, weights, prompt, 8))
             list(sample(both, draw, prompt, 12))
             beam_search(Reader(model, weights, prompt, 8), prompt, 3, 6)
 """

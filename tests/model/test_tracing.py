@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from model.cases import LENGTH, VOCABULARY, legal_shapes, shape_of
-from references.numpy_model import trace as reference_trace
+from references.plain_model import trace as reference_trace
 
 from sweeplab.data.batches import Batch, changed
 from sweeplab.errors import BadInput
