@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import replace
 from functools import cache
@@ -35,7 +36,6 @@ from sweeplab.sweep.trial import Training, TrialRuns, metrics_of
 from sweeplab.sweep.trials.sharing import Claim, LeaseLost, Report, renewing
 from sweeplab.sweep.trials.store import MOST_ATTEMPTS, Store
 from sweeplab.train.checkpoint import read_snapshot
-from sweeplab.train.devices import is_out_of_memory
 from sweeplab.train.member import Record
 from sweeplab.train.program import Paused
 from sweeplab.train.stack import Stack
@@ -78,7 +78,7 @@ class Loop:
                     self._held.waiting or self._claim() or self.store.awaits_results
                 ):
                     if self._held.waiting:
-                        self._train_stack(self._held.next_run())
+                        self._train_stack()
                     elif self.store.awaits_results:
                         time.sleep(AWAIT_SECONDS)
                 for key in self._held.trials:
@@ -149,8 +149,10 @@ class Loop:
 
     # ------------------------------------------------------------------ stack
 
-    def _train_stack(self, first: Training) -> None:
-        """Train a stack with the first run and all others that fit it, until it is empty."""
+    def _train_stack(self) -> None:
+        """Train a stack of the waiting runs' most frequent shape, with all that fit it, until it is empty."""
+        shapes = Counter(training.shape for training in self._held.waiting)
+        first = max(self._held.waiting, key=lambda training: shapes[training.shape])
         cell = self._held.trials[first.run.key].claim.cell
         stack = self._new_stack(first, cell)
         if stack is None:
@@ -161,8 +163,6 @@ class Loop:
             try:
                 records = stack.advance(lambda: self.stopping() or not self._held.trials)
             except Exception as error:  # whatever a model or a device may raise
-                if is_out_of_memory(error):
-                    self._saving.snapshot_in_tight_memory(stack, error)
                 return self._recover(stack.keys, error, n_live == 1, stack.capacity)
             try:
                 has_commands = self.store.poll_commands()

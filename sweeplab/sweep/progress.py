@@ -7,10 +7,9 @@ that have ended. Before anything was timed, in this run of the study or in earli
 
 from __future__ import annotations
 
-import heapq
 import math
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,14 +80,6 @@ class _Trial:
 
 
 @dataclass
-class _Timed:
-    """What a cell's trials have trained since the study was last started: shares of runs, in so many seconds."""
-
-    shares: float = 0.0
-    seconds: float = 0.0
-
-
-@dataclass
 class Remaining:
     """Estimates how long the rest of a study takes; times are in seconds since 1970.
 
@@ -98,7 +89,9 @@ class Remaining:
     plan: Plan
     since: float
     _trials: dict[tuple[str, int], _Trial] = field(default_factory=dict)
-    _timed: dict[str, _Timed] = field(default_factory=lambda: defaultdict(_Timed))
+    # What the trials of a cell have trained since then: shares of runs, in so many seconds.
+    _timed: Counter[str] = field(default_factory=Counter)
+    _seconds: Counter[str] = field(default_factory=Counter)
     _shares: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # of ended trials
 
     def clear_live(self) -> None:
@@ -108,38 +101,40 @@ class Remaining:
 
     def take_in(self, event: Event, now: float | None = None) -> None:
         """Learn from an event of a study's folder; `now` is its time, None for an evaluation of the past."""
-        if not isinstance(event, TrialEvent) or event.cell not in self._cells:
+        cells = {cell.cell: cell for cell in self.plan.cells}
+        if not isinstance(event, TrialEvent) or event.cell not in cells:
             return
         trial = self._trials.setdefault(event.place, _Trial())
-        if isinstance(event, TrialClaimed):
-            trial.is_live = True
-            if event.started >= self.since:
-                trial.since = event.started
-        elif isinstance(event, RunEvaluated):
-            trial.is_live = True
-            length = self._cells[event.cell].max_iters or math.inf
-            trial.share = max(trial.share, min(1.0, event.iteration / length))
-            if now is not None:
-                self._time(event.cell, trial, now)
-        elif isinstance(event, TrialEnded):
-            del self._trials[event.place]
-            if event.ending.outcome is RunState.COMPLETE:
-                trial.share = 1.0
-            self._time(event.cell, trial, event.ended)
-            if event.ending.outcome.counts_towards_budget:  # else another one is trained in its place
-                self._shares[event.cell].append(trial.share)
-        else:  # saved or lost
-            trial.is_live, trial.since = False, None
+        match event:
+            case TrialClaimed():
+                trial.is_live = True
+                if event.started >= self.since:
+                    trial.since = event.started
+            case RunEvaluated():
+                trial.is_live = True
+                length = cells[event.cell].max_iters or math.inf
+                trial.share = max(trial.share, min(1.0, event.iteration / length))
+                if now is not None:
+                    self._time(event.cell, trial, now)
+            case TrialEnded():
+                del self._trials[event.place]
+                if event.ending.outcome is RunState.COMPLETE:
+                    trial.share = 1.0
+                self._time(event.cell, trial, event.ended)
+                if event.ending.outcome.counts_towards_budget:  # else another one is trained in its place
+                    self._shares[event.cell].append(trial.share)
+            case _:  # saved or lost
+                trial.is_live, trial.since = False, None
 
     def _time(self, cell: str, trial: _Trial, now: float) -> None:
         """Take in that a trial has come to its share; what precedes its first evaluation does not count."""
         grown = trial.share - trial.timed
-        if trial.since is not None and trial.share and not grown:  # another seed's evaluation
-            return
         if trial.since is not None:
-            self._timed[cell].shares += grown
+            if trial.share and not grown:  # another seed's evaluation
+                return
+            self._timed[cell] += grown  # type: ignore[assignment]
             if grown:
-                self._timed[cell].seconds += max(0.0, now - trial.since)
+                self._seconds[cell] += max(0.0, now - trial.since)  # type: ignore[assignment]
         trial.timed, trial.since = trial.share, now
 
     def left(self, now: float, counted: Mapping[str, int], elapsed: float = 0.0) -> float | None:
@@ -147,65 +142,60 @@ class Remaining:
 
         None before anything was timed.
         """
-        budget = self.plan.budget
+        budget, live = self.plan.budget, Counter[str]()
         most = math.inf if budget.time is None else max(0.0, budget.time - elapsed)
         if budget.trials_per_cell is None and budget.flops is None:
             return most
-        n_waiting = self._n_waiting(counted)
-        if not any(n_waiting.values()) and not any(trial.is_live for trial in self._trials.values()):
+        for (name, _), trial in self._trials.items():
+            live[name] += trial.is_live
+        by_rule = trained = EXPECTED_TRIALS
+        for cell in self.plan.cells:
+            by_rule += len(self._shares[cell.cell]) * self._by_halving(cell, 0.0)
+            trained += sum(self._shares[cell.cell])
+
+        def to_train(cell: CellPlan, share: float = 0.0) -> float:
+            return min(1 - share, self._by_halving(cell, share) * trained / by_rule)
+
+        if budget.trials_per_cell is None:
+            flops = {cell.cell: cell.train_flops * len(cell.seeds) for cell in self.plan.cells}
+            used = sum(flops[name] * sum(shares) for name, shares in self._shares.items())
+            used += sum(flops[name] * trial.share for (name, _), trial in self._trials.items())
+            of_round = sum(to_train(cell) * flops[cell.cell] for cell in self.plan.cells)
+            assert budget.flops is not None
+            waiting = dict.fromkeys(flops, math.ceil(max(0.0, budget.flops - used) / of_round))
+        else:
+            waiting = {}
+            for cell in self.plan.cells:
+                n_trials = cell.n_trials(budget.trials_per_cell) - counted.get(cell.cell, 0)
+                waiting[cell.cell] = max(0, n_trials - live[cell.cell])
+        if not any(waiting.values()) and not live.total():
             return 0.0
         wholes = self._whole_seconds()
         if wholes is None:
             return None
-        rest = list[tuple[float, float]]()  # the share of the workers that each trial takes, and its seconds
-        last = self.plan.cells[-1], 0.0
-        n_saved = dict.fromkeys(n_waiting, 0)
-        for (name, _), trial in self._trials.items():
-            cell = self._cells[name]
-            seconds = self._to_train(cell, trial.share) * wholes[name]
-            if trial.is_live:
-                passed = 0.0 if trial.since is None else max(0.0, now - trial.since)
-                rest.append((1 / self._slots(cell), max(0.0, seconds - passed)))
+        work, longest, last = 0.0, 0.0, (self.plan.cells[-1], 0.0)
+        for cell in self.plan.cells:
+            name = cell.cell
+            to_begin, ahead = waiting[name], 0.0
+            for (of, _), trial in self._trials.items():
+                if of != name or not (trial.is_live or to_begin):
+                    continue
+                seconds = to_train(cell, trial.share) * wholes[name]
+                if not trial.is_live:  # it was saved, and continues before new ones begin
+                    to_begin -= 1
+                elif trial.since is not None:
+                    seconds = max(0.0, seconds - max(0.0, now - trial.since))
+                ahead, longest = ahead + seconds, max(longest, seconds)
                 last = cell, trial.share
-            elif n_saved[name] < n_waiting[name]:  # a saved trial continues before new ones begin
-                n_saved[name] += 1
-                rest.append((1 / self._slots(cell), seconds))
-        for name, n_trials in n_waiting.items():
-            cell = self._cells[name]
-            whole = 1 / self._slots(cell), self._to_train(cell) * wholes[name]
-            rest += [whole] * (n_trials - n_saved[name])
-            if n_trials:
+            if waiting[name]:
+                whole = to_train(cell) * wholes[name]
+                ahead, longest = ahead + to_begin * whole, max(longest, whole)
                 last = cell, 0.0
+            work += ahead / self._slots(cell)
         # Of the last trials some train longer than the mean, while the others' slots stay empty.
         cell, share = last
-        longest = _by_halving(cell, share, self._per_cell, round(self._slots(cell)))
-        tail = (longest - _by_halving(cell, share, self._per_cell)) * wholes[cell.cell] / 2
-        return min(most, _laid_out(rest) + tail)
-
-    @property
-    def _per_cell(self) -> int:
-        return self.plan.budget.trials_per_cell or MANY_TRIALS
-
-    @property
-    def _cells(self) -> dict[str, CellPlan]:
-        return {cell.cell: cell for cell in self.plan.cells}
-
-    def _n_waiting(self, counted: Mapping[str, int]) -> dict[str, int]:
-        """Return how many trials of each cell are still to train, without those that train now."""
-        per_cell, cells = self.plan.budget.trials_per_cell, self.plan.cells
-        if per_cell is None:
-            assert self.plan.budget.flops is not None
-            shares = {cell.cell: sum(self._shares[cell.cell]) for cell in cells}
-            for (name, _), trial in self._trials.items():
-                shares[name] += trial.share
-            used = sum(shares[cell.cell] * cell.train_flops * len(cell.seeds) for cell in cells)
-            of_round = sum(self._to_train(cell) * cell.train_flops * len(cell.seeds) for cell in cells)
-            n_rounds = math.ceil(max(0.0, self.plan.budget.flops - used) / of_round)
-            return {cell.cell: n_rounds for cell in cells}
-        waiting = {cell.cell: cell.n_trials(per_cell) - counted.get(cell.cell, 0) for cell in cells}
-        for (name, _), trial in self._trials.items():
-            waiting[name] -= trial.is_live
-        return {name: max(0, n_trials) for name, n_trials in waiting.items()}
+        tail = (1 - share - self._by_halving(cell, share)) * wholes[cell.cell] / 2
+        return min(most, max(work + tail, longest))
 
     def _slots(self, cell: CellPlan) -> float:
         """Return how many trials of a cell train at once."""
@@ -223,59 +213,34 @@ class Remaining:
                 seconds = steps + cell.train_flops / GUESSED_FLOPS[self.plan.device]
                 seconds /= len(self.plan.workers)
             expected[cell.cell] = seconds * len(cell.seeds) * self._slots(cell)
-        timed = {name: each for name, each in self._timed.items() if each.seconds}
-        ratio = 1.0
-        if timed:
-            by_plan = sum(each.shares * expected[name] for name, each in timed.items())
-            ratio = sum(each.seconds for each in timed.values()) / by_plan
+        by_plan, ratio = sum(self._timed[name] * expected[name] for name in self._seconds), 1.0
+        if by_plan:
+            ratio = self._seconds.total() / by_plan
         elif not self.plan.timed_by:
             return None
         wholes = {}
         for name, seconds in expected.items():
-            measured = self._timed[name]
-            by_others = OTHERS_SHARE * ratio * seconds
-            wholes[name] = (measured.seconds + by_others) / (measured.shares + OTHERS_SHARE)
+            measured = self._seconds[name] + OTHERS_SHARE * ratio * seconds
+            wholes[name] = measured / (self._timed[name] + OTHERS_SHARE)
         return wholes
 
-    def _to_train(self, cell: CellPlan, share: float = 0.0) -> float:
-        """Return how much of a run a trial at a share of it still trains, in the mean."""
-        by_rule = trained = EXPECTED_TRIALS
-        for name, shares in self._shares.items():
-            by_rule += len(shares) * _by_halving(self._cells[name], 0.0, self._per_cell)
-            trained += sum(shares)
-        return min(1 - share, _by_halving(cell, share, self._per_cell) * trained / by_rule)
+    def _by_halving(self, cell: CellPlan, share: float) -> float:
+        """Return how much of a run a trial at a share of it still trains by the rule of halving.
 
-
-def _by_halving(cell: CellPlan, share: float, n_trials: int, n_longest: int = 1) -> float:
-    """Return how much of a run the longest of some trials at a share of it still trains by the rule of halving.
-
-    At a rung, one of n trials passes if it is among the best n / factor of those that came before it, or the best.
-    """
-    factor = cell.rungs[1] / cell.rungs[0] if len(cell.rungs) > 1 else USUAL_FACTOR
-    survive, kept, at = 1.0, 0.0, share
-    for rung in cell.rungs if cell.max_iters else ():
-        n_passed = sum(max(1, number // factor) / number for number in range(1, n_trials + 1))
-        place = rung / (cell.max_iters or 1)
-        if place > at:
-            kept += (1 - (1 - survive) ** n_longest) * (place - at)
-            survive *= n_passed / n_trials
-            at = place
-        n_trials = math.ceil(n_passed)
-    return kept + (1 - (1 - survive) ** n_longest) * (1 - at)
-
-
-def _laid_out(trials: Iterable[tuple[float, float]]) -> float:
-    """Return when the last trial ends, if each takes its share of the workers and starts where enough is free."""
-    room, at, last = 1.0, 0.0, 0.0
-    running: list[tuple[float, float]] = []
-    for size, seconds in trials:
-        while room < size - 1e-9:
-            at, freed = heapq.heappop(running)
-            room += freed
-        room -= size
-        heapq.heappush(running, (at + seconds, size))
-        last = max(last, at + seconds)
-    return last
+        At a rung, one of n trials passes if it is among the best n / factor of those that came before it, or the best.
+        """
+        n_trials = self.plan.budget.trials_per_cell or MANY_TRIALS
+        factor = cell.rungs[1] / cell.rungs[0] if len(cell.rungs) > 1 else USUAL_FACTOR
+        survive, kept, at = 1.0, 0.0, share
+        for rung in cell.rungs if cell.max_iters else ():
+            n_passed = sum(max(1, number // factor) / number for number in range(1, n_trials + 1))
+            place = rung / (cell.max_iters or 1)
+            if place > at:
+                kept += survive * (place - at)
+                survive *= n_passed / n_trials
+                at = place
+            n_trials = math.ceil(n_passed)
+        return kept + survive * (1 - at)
 
 
 # ---------------------------------------------------------------------- the progress
@@ -366,8 +331,8 @@ class StudyProgress:
         ending = event.ending
         self.states[ending.outcome] = self.states.get(ending.outcome, 0) + 1
         if ending.outcome is RunState.FAILED:
-            last = (ending.error or "").strip().splitlines()[-1:]
-            self.errors.append(f"trial {event.trial} in cell {event.cell} failed: {''.join(last)}")
+            last = (ending.error or "").strip().rpartition("\n")[2]
+            self.errors.append(f"trial {event.trial} in cell {event.cell} failed: {last}")
             return
         cell = self.cells.setdefault(event.cell, CellProgress())  # one no longer in the grid has none
         cell.counted += 1

@@ -8,7 +8,6 @@ of its batch.
 from __future__ import annotations
 
 import traceback
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -50,10 +49,6 @@ class Held:
         """Return a run that this worker holds."""
         return self.trials[key].trainings[key]
 
-    def among(self, keys: Iterable[str]) -> list[str]:
-        """Return those of these runs that this worker holds."""
-        return [key for key in keys if key in self.trials]
-
     def add(self, trial: TrialRuns) -> None:
         """Hold one more trial."""
         for key in trial.trainings:
@@ -67,14 +62,7 @@ class Held:
 
     def let_wait(self, keys: Iterable[str]) -> None:
         """Let runs wait for a stack."""
-        for key in keys:
-            if self.training(key) not in self.waiting:
-                self.waiting.append(self.training(key))
-
-    def next_run(self) -> Training:
-        """Return the first waiting run of the most frequent shape: its stack fills best."""
-        shapes = Counter(training.shape for training in self.waiting)
-        return max(self.waiting, key=lambda training: shapes[training.shape])
+        self.waiting += [self.training(key) for key in keys if self.training(key) not in self.waiting]
 
     def take(self, shape: ShapeKey) -> Training | None:
         """Return the first waiting run of a shape, which waits no longer; None if there is none."""
@@ -83,14 +71,6 @@ class Held:
                 self.waiting.remove(training)
                 return training
         return None
-
-    def accumulate(self, shape: ShapeKey, n_parts: int) -> None:
-        """Let the waiting runs of a shape compute their batches in `n_parts` parts from now on, after the others."""
-        alike = [training for training in self.waiting if training.shape == shape]
-        self.waiting = [training for training in self.waiting if training.shape != shape]
-        for training in alike:
-            key = training.run.key
-            self.waiting.append(self.trials[key].accumulate(key, n_parts))
 
 
 class Saving:
@@ -128,7 +108,9 @@ class Saving:
     def snapshot(self, stack: Stack, keys: Iterable[str]) -> None:
         """Write the snapshots of those of these runs that this worker holds."""
         failure: StorageUnavailable | None = None
-        for key in self._held.among(keys):
+        for key in keys:
+            if key not in self._held.trials:
+                continue
             trial, training = self._held.trials[key], self._held.training(key)
             with suppress(OSError):
                 trial.write_points()
@@ -143,19 +125,6 @@ class Saving:
             self._snapshots.write(training.folder.path, snapshot)
         if failure:
             raise failure
-
-    def snapshot_in_tight_memory(self, stack: Stack, error: Exception) -> None:
-        """Save a stack's runs one by one, as far as memory allows; the others continue from their last snapshots."""
-        traceback.clear_frames(error.__traceback__)
-        for key in self._held.among(stack.keys):
-            if not stack.is_whole:
-                return
-            try:
-                self.snapshot(stack, [key])
-                self.wait(self._held.training(key))
-            except Exception as another:
-                if not is_out_of_memory(another):
-                    raise
 
     def wait(self, training: Training) -> None:
         """Wait until a run's last snapshot is written; if it cannot be, the previous one is kept."""
@@ -235,7 +204,7 @@ class Recovery:
         A run that raised an error alone has failed. After running out of memory with a stack of this capacity, the runs
         continue in a smaller one; a run has failed if it cannot be made smaller.
         """
-        keys = self._held.among(keys)
+        keys = [key for key in keys if key in self._held.trials]
         if is_out_of_memory(error):
             traceback.clear_frames(error.__traceback__)  # the frames hold the step's tensors
             return self._in_less_memory(keys, capacity, error) if keys else []
@@ -268,6 +237,9 @@ class Recovery:
             trial.error = f"{DOES_NOT_FIT}: {what}"
             return [trial]
         self._parts[shape], self._capacities[shape_key(smaller)] = smaller.grad_accum, 1
-        self._held.accumulate(shape, smaller.grad_accum)
+        for waiting in [waiting for waiting in self._held.waiting if waiting.shape == shape]:
+            self._held.waiting.remove(waiting)
+            key = waiting.run.key
+            self._held.waiting.append(self._held.trials[key].accumulate(key, smaller.grad_accum))
         self._emit(StudyNotice(message=f"{where} a run; continuing with grad_accum {smaller.grad_accum}"))
         return []

@@ -87,8 +87,9 @@ class SeedCurves:
 
     def valued_at(self, at: Literal["best", "final"]) -> int:
         """Return the iteration that gives the trial its value; -1 if none does."""
-        worth = {"best": lambda iteration: -self.means[iteration], "final": lambda iteration: iteration}
-        return max(self.means, key=worth[at], default=-1)
+        if at == "final":
+            return max(self.means, default=-1)
+        return min(self.means, key=self.means.__getitem__, default=-1)
 
 
 @dataclass(frozen=True, eq=False)

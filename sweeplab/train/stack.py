@@ -98,7 +98,6 @@ class Stack:
             n_elements = self.transformer.max_mask_size(like.batch_size // like.grad_accum)
         self._elements = element_hashes(n_elements, self.device)
         self._members: list[Member] = []
-        self.is_whole = True  # False while a step writes to the rows; an error in the step leaves it False
         optimizer = make_optimizer(like, layout, fused_adam_rows_ if on_cpu else adam_)
         self._evaluated = "mean" if like.ema > 0 else "weights"  # the rows that evaluations use
         self._initial = ("weights", "best", self._evaluated)  # the rows that start as the initial weights
@@ -200,14 +199,11 @@ class Stack:
         ending = [row for row, member in enumerate(members) if member.has_point_ahead()]
         if self._norms and ending:
             self._norms.before(inputs, ending)
-        change = self._way(inputs)
-        self.is_whole = False
-        change()
+        self._way(inputs)()
         for member in members:
             member.iteration += 1
             member.counted += 1
             member.slot_steps += self.capacity / len(members)
-        self.is_whole = True
         sums = torch.cat([self._rows["loss"], self._rows["norm"]], dim=1).tolist() if ending else []
         seconds = time.perf_counter() - started  # after reading the sums, which waits for the device
         for member in members:

@@ -12,7 +12,7 @@ from optuna.samplers import RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweeplab.sweep.trials import cells
-from sweeplab.sweep.trials.cells import CachedTrials, CellTally, HistoryTPE
+from sweeplab.sweep.trials.cells import CachedTrials, CellTally, with_history
 
 SPACE: dict[str, Distribution] = {
     "learning_rate": FloatDistribution(1e-4, 1e-1, log=True),
@@ -51,9 +51,9 @@ def points_of(options: dict[str, Any], n_trials: int) -> list[dict[str, Any]]:
     for is_bounded in (False, True):
         with warnings.catch_warnings(action="ignore"):  # of options that are experimental
             tpe = TPESampler(seed=7, n_startup_trials=1, **options)
-            name, storage = study.study_name, study._storage
-            study.sampler = HistoryTPE(tpe, name, storage, CellTally(cached)) if is_bounded else tpe
-            trial = study.ask(SPACE)
+            study.sampler = tpe
+            asked = with_history(study, study._storage, CellTally(cached)) if is_bounded else study
+            trial = asked.ask(SPACE)
         points.append(trial.params)
         study.tell(trial, state=TrialState.FAIL)
     return points

@@ -27,9 +27,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import optuna
 import sqlalchemy as sql
-from optuna.distributions import BaseDistribution
 from optuna.pruners import NopPruner
-from optuna.samplers import BaseSampler, TPESampler
+from optuna.samplers import TPESampler
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
@@ -220,31 +219,10 @@ class _Window(BaseStorage):
         return copy.deepcopy(trials) if deepcopy else trials
 
 
-class HistoryTPE(BaseSampler):
-    """Optuna's TPE sampler, which models the history of a cell."""
-
-    def __init__(self, tpe: TPESampler, study_name: str, storage: BaseStorage, tally: CellTally) -> None:
-        self._tpe = tpe
-        window: Any = _Window(storage, tally)  # type: ignore[abstract]
-        self._study = optuna.Study(study_name, window, tpe, NopPruner())
-
-    def infer_relative_search_space(
-        self, study: optuna.Study, trial: FrozenTrial
-    ) -> dict[str, BaseDistribution]:
-        """Return the parameters that are sampled together."""
-        return self._tpe.infer_relative_search_space(self._study, trial)
-
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """Sample parameters together."""
-        return self._tpe.sample_relative(self._study, trial, search_space)
-
-    def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        """Sample a parameter by itself."""
-        return self._tpe.sample_independent(self._study, trial, param_name, param_distribution)
+def with_history(study: optuna.Study, storage: BaseStorage, tally: CellTally) -> optuna.Study:
+    """Return a study whose sampler sees the history of a cell instead of all of its trials."""
+    window: Any = _Window(storage, tally)  # type: ignore[abstract]
+    return optuna.Study(study.study_name, window, study.sampler, NopPruner())
 
 
 class Asker:
@@ -277,10 +255,8 @@ class Asker:
         number = len(tally.trials.trials)
         waiting = min(tally.waiting(), key=lambda trial: trial.number, default=None)
         if waiting:  # a person enqueued it
-            self.seed_sampler(study, cell, waiting.number, n_startup)
-            trial_id = tally.trials.ids[waiting.number]
-            self._storage.set_trial_state_values(trial_id, TrialState.RUNNING)
-            return optuna.Trial(study, trial_id)
+            self._storage.set_trial_state_values(tally.trials.ids[waiting.number], TrialState.RUNNING)
+            return self.trial(study, cell, waiting.number, n_startup)
         point = template = None
         last = tally.trials.trials[-MOST_REPEATS:]
         n_modelled = tally.modelled
@@ -301,31 +277,34 @@ class Asker:
             or (number == 0 and self._spec.first_trial)
         ):
             point = self._startup_point(space, number)
-        self.seed_sampler(study, cell, number, n_startup, is_last)
         if point:
             template = create_trial(state=TrialState.RUNNING, system_attrs={"fixed_params": point})
-        study_id = self._storage.get_study_id_from_name(study.study_name)
-        return optuna.Trial(study, self._storage.create_new_trial(study_id, template))
+        self._storage.create_new_trial(self._storage.get_study_id_from_name(study.study_name), template)
+        return self.trial(study, cell, number, n_startup, is_last)
 
-    def seed_sampler(
+    def trial(
         self, study: optuna.Study, cell: Cell, number: int, n_startup: int, is_last: bool = False
-    ) -> None:
-        """Give a study a sampler seeded for one trial, so that its draws do not depend on a process' history."""
+    ) -> optuna.Trial:
+        """Return a trial that has started, with a sampler whose draws do not depend on a process' history."""
         space, sampler, joint = self._spaces[cell.index], self._sampler, self._joint
+        tally = self._tally(cell.index)
+        trial_id = tally.trials.ids[number]
         seed = generator_key(self._spec.first_seed, f"{space.cell.key}/{number}") % 2**31
-        cell_seed = generator_key(self._spec.first_seed, space.cell.key) % 2**31
         if joint is not None:
             study.sampler = JointSampler(
                 seed=seed, propose=lambda fixed: joint.propose(cell.index, number, fixed, is_last)
             )
-            return
+            return optuna.Trial(study, trial_id)
         if n_startup:  # the startup points are chosen here: the sampler models every trial from the first on
             options = sampler.options | {"n_startup_trials": min(1, n_startup)}
             sampler = Sampler(type=sampler.type, options=options)
-        made = make_sampler(sampler, seed, space, cell_seed)
-        if isinstance(made, TPESampler):
-            made = HistoryTPE(made, study.study_name, self._storage, self._tally(cell.index))
-        study.sampler = made
+        study.sampler = make_sampler(sampler, seed, space, self._cell_seed(space))
+        if isinstance(study.sampler, TPESampler):
+            study = with_history(study, self._storage, tally)
+        return optuna.Trial(study, trial_id)
+
+    def _cell_seed(self, space: Space) -> int:
+        return generator_key(self._spec.first_seed, space.cell.key) % 2**31
 
     def _startup_point(self, space: Space, number: int) -> dict[str, Any]:
         names, first_trial = space.distributions(), self._spec.first_trial
@@ -339,7 +318,6 @@ class Asker:
             return {name: value for name, value in best.params.items() if name in names}
         from torch.quasirandom import SobolEngine
 
-        seed = generator_key(self._spec.first_seed, space.cell.key) % 2**31
-        engine = SobolEngine(len(names), scramble=True, seed=seed)  # type: ignore[no-untyped-call]
+        engine = SobolEngine(len(names), scramble=True, seed=self._cell_seed(space))  # type: ignore[no-untyped-call]
         point = engine.fast_forward(number).draw(1)[0]  # type: ignore[no-untyped-call]
         return space.quasi_random([float(each) for each in point]) | first

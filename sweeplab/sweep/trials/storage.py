@@ -39,6 +39,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 # Shared by all trials without system attributes: most have none.
 _NOTHING: dict[str, Any] = {}
 _CONTENTS = ("params", "distributions", "user_attrs", "system_attrs", "intermediate_values")
+_TIMES = ("datetime_start", "datetime_complete")
 _SPECIAL = {"INF_POS": float("inf"), "INF_NEG": float("-inf"), "NAN": float("nan")}
 
 
@@ -65,7 +66,8 @@ class TrialStorage(BaseStorage):
         self._connection: sql.Connection | None = None
         self._distributions: dict[str, BaseDistribution] = {}
         self._sets: dict[tuple[str, ...], dict[str, BaseDistribution]] = {}
-        self._studies: dict[int, tuple[str, list[StudyDirection]]] = {}
+        self._study_ids: dict[str, int] = {}
+        self._directions: dict[int, list[StudyDirection]] = {}
         self._forget()
 
     @cached_property
@@ -176,8 +178,9 @@ class TrialStorage(BaseStorage):
                     cell.trials.append(trial)
                     cell.ids.append(row.trial_id)
                 trial.state = row.state
-                trial.datetime_start = _local(row.datetime_start)
-                trial.datetime_complete = _local(row.datetime_complete)
+                for name in _TIMES:
+                    time = getattr(row, name)
+                    setattr(trial, name, time and time.replace(tzinfo=UTC).astimezone().replace(tzinfo=None))
                 self._fill(row.trial_id, trial, contents.get(row.trial_id, []))
                 self._file(row.study_id, row.trial_id, trial)
         except BaseException:
@@ -273,8 +276,7 @@ class TrialStorage(BaseStorage):
         trial.values = [_SPECIAL.get(row.text, row.number) for row in values] or None
 
     def _file(self, study_id: int, trial_id: int, trial: FrozenTrial) -> None:
-        cell = self.cell(study_id)
-        cell.file(trial_id, trial)
+        self.cell(study_id).file(trial_id, trial)
         if trial.state.is_finished():
             self.unended.pop(trial_id, None)
         else:
@@ -317,14 +319,19 @@ class TrialStorage(BaseStorage):
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         """Add a running trial, or a copy of the template, and return its id."""
         with self.transaction():
-            self._study(study_id)
+            self._check_study(study_id)
             cell = self.cell(study_id)
-            number, now = len(cell.trials), datetime.now()
-            template = template_trial or _empty_trial(0, number, TrialState.RUNNING, now)
+            number, template = len(cell.trials), template_trial
+            if template is None:
+                template = _empty_trial(0, number, TrialState.RUNNING)
+                template.datetime_start = datetime.now()
             row = {"number": number, "study_id": study_id, **_row_of(template)}
             self._is_dirty = True
             trial_id: int = self._run(self._sql.new, **row).scalar_one()
-            trial, self._last = _copied(template, trial_id, number), max(self._last, trial_id)
+            self._last = max(self._last, trial_id)
+            trial = _empty_trial(trial_id, number, template.state)
+            for name in (*_CONTENTS, *_TIMES, "values"):
+                setattr(trial, name, copy.deepcopy(getattr(template, name)))
             self._by_id[trial_id] = (study_id, trial)
             cell.trials.append(trial)
             cell.ids.append(trial_id)
@@ -424,7 +431,7 @@ class TrialStorage(BaseStorage):
     ) -> list[FrozenTrial]:
         """Return a study's trials by number; without `deepcopy` the cached ones, which must not be changed."""
         with self.reading():
-            self._study(study_id)
+            self._check_study(study_id)
             cell = self.cell(study_id)
             trials = cell.trials.copy()
             if states is not None:
@@ -438,19 +445,19 @@ class TrialStorage(BaseStorage):
     def delete_study(self, study_id: int) -> None:
         """Delete a study with its trials; not inside a transaction."""
         self.inner.delete_study(study_id)
-        self._studies = {}
+        self._study_ids, self._directions = {}, {}
         self._forget()
 
     def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
         """Set a study's system attribute."""
         with self.transaction():
-            self._study(study_id)
+            self._check_study(study_id)
             self._add("study", study_id, key, json.dumps(value))
 
     def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
         """Return a study's system attributes."""
         with self.reading():
-            self._study(study_id)
+            self._check_study(study_id)
             table = self._sql.content["study"]
             rows = self._run(sql.select(table).where(table.c.study_id == study_id))
             texts = {row.key: row.value_json for row in rows}
@@ -461,64 +468,46 @@ class TrialStorage(BaseStorage):
     def get_study_id_from_name(self, study_name: str) -> int:
         """Return a study's id."""
         for _ in range(2):
-            for study_id, (name, _directions) in self._studies.items():
-                if name == study_name:
-                    return study_id
+            if study_name in self._study_ids:
+                return self._study_ids[study_name]
             self._read_studies()
         raise KeyError(f"there is no study {study_name!r}")
 
     def get_study_name_from_id(self, study_id: int) -> str:
         """Return a study's name."""
-        return self._study(study_id)[0]
+        self._check_study(study_id)
+        return next(name for name, known in self._study_ids.items() if known == study_id)
 
     def get_study_directions(self, study_id: int) -> list[StudyDirection]:
         """Return a study's directions."""
-        return list(self._study(study_id)[1])
+        self._check_study(study_id)
+        return self._directions[study_id]
 
-    def _study(self, study_id: int) -> tuple[str, list[StudyDirection]]:
-        if study_id not in self._studies:
+    def _check_study(self, study_id: int) -> None:
+        if study_id not in self._directions:
             self._read_studies()
-        if study_id not in self._studies:
+        if study_id not in self._directions:
             raise KeyError(f"there is no study of id {study_id}")
-        return self._studies[study_id]
 
     def _read_studies(self) -> None:
+        studies, directions = self._sql.studies.c, self._sql.directions
         with self.reading():
-            names = self._run(sql.select(self._sql.studies.c.study_id, self._sql.studies.c.study_name)).all()
-            order = (self._sql.directions.c.study_id, self._sql.directions.c.objective)
-            directions: dict[int, list[StudyDirection]] = {}
-            for row in self._run(sql.select(self._sql.directions).order_by(*order)):
-                directions.setdefault(row.study_id, []).append(row.direction)
-        self._studies = {row.study_id: (row.study_name, directions.get(row.study_id, [])) for row in names}
-
-    def remove_session(self) -> None:
-        """Close this thread's connection."""
-        if "inner" in vars(self):
-            self.inner.remove_session()
+            names = self._run(sql.select(studies.study_name, studies.study_id)).all()
+            rows = self._run(sql.select(directions).order_by(directions.c.objective)).all()
+        self._study_ids = {row.study_name: row.study_id for row in names}
+        self._directions = {row.study_id: [] for row in names}
+        for row in rows:
+            self._directions[row.study_id].append(row.direction)
 
 
 def _row_of(trial: FrozenTrial) -> dict[str, Any]:
-    times = {name: _utc(getattr(trial, name)) for name in ("datetime_start", "datetime_complete")}
-    return {"state": trial.state, **times}
+    row: dict[str, Any] = {"state": trial.state}
+    for name in _TIMES:
+        time = getattr(trial, name)
+        row[name] = time and time.astimezone(UTC).replace(tzinfo=None)
+    return row
 
 
-def _copied(trial: FrozenTrial, trial_id: int, number: int) -> FrozenTrial:
-    parts = (*_CONTENTS, "values", "state", "datetime_start", "datetime_complete")
-    contents: dict[str, Any] = {name: copy.deepcopy(getattr(trial, name)) for name in parts}
-    return FrozenTrial(number=number, trial_id=trial_id, value=None, **contents)
-
-
-def _empty_trial(
-    trial_id: int, number: int, state: TrialState, started: datetime | None = None
-) -> FrozenTrial:
-    empty: dict[str, Any] = {name: {} for name in _CONTENTS}
-    empty |= {"datetime_start": started, "datetime_complete": None}
+def _empty_trial(trial_id: int, number: int, state: TrialState) -> FrozenTrial:
+    empty: dict[str, Any] = {name: {} for name in _CONTENTS} | dict.fromkeys(_TIMES)
     return FrozenTrial(number=number, state=state, value=None, trial_id=trial_id, **empty)
-
-
-def _utc(local: datetime | None) -> datetime | None:
-    return local and local.astimezone(UTC).replace(tzinfo=None)
-
-
-def _local(utc: datetime | None) -> datetime | None:
-    return utc and utc.replace(tzinfo=UTC).astimezone().replace(tzinfo=None)

@@ -48,16 +48,17 @@ MOST_FAILURES = 3
 
 
 class _Room(NamedTuple):
-    """A cell that may have another trial; the cell with the lowest `place` has it first.
+    """A cell that may have another trial; the lowest of several has it first.
 
-    If it `waits`, it has an enqueued trial, which comes first, whatever the budget. If it is not `is_open`, its next
-    trial has to wait for results.
+    The next trial of one that `has_to_wait` follows from trials that run. If it is not `is_new` a person has enqueued
+    it, which comes first, whatever the budget.
     """
 
-    cell: Cell
-    place: tuple[bool, int, int, float, int]
-    waits: bool
-    is_open: bool
+    has_to_wait: bool
+    is_new: bool
+    n_running: int
+    before: float
+    cell_index: int
 
 
 class Store:
@@ -89,12 +90,9 @@ class Store:
         self.awaits_results = False
         self._studies: dict[int, optuna.Study] = {}
         self._tallies: dict[int, CellTally] = {}
-        self._study_ids: dict[int, int] = {}
         self._exhausted: set[int] = set()  # cells in which no new point was found
         self._failed_before: dict[int, int] = {}  # failed trials of each cell when this worker first saw it
         self._notices: list[str] = []
-        self._is_joint = settled_sampler(spec).type == JOINT
-        self._asked: set[str] = set()  # cells in which enqueued trials may still wait
 
     @classmethod
     def create(cls, spec: StudySpec, cells: Sequence[Cell], sizes: Sizes, url: str) -> Store:
@@ -118,11 +116,12 @@ class Store:
             self._studies[cell.index] = optuna.Study(name, self.storage, pruner=pruner)
         return self._studies[cell.index]
 
+    @cached_property
+    def _study_ids(self) -> list[int]:
+        return [self.storage.get_study_id_from_name(f"{self.spec.name}/{cell.key}") for cell in self.cells]
+
     def study_id(self, cell: Cell) -> int:
         """Return the id of a cell's Optuna study."""
-        if cell.index not in self._study_ids:
-            name = f"{self.spec.name}/{cell.key}"
-            self._study_ids[cell.index] = self.storage.get_study_id_from_name(name)
         return self._study_ids[cell.index]
 
     def trial_id(self, cell: Cell, number: int) -> int:
@@ -154,11 +153,9 @@ class Store:
             self.availability.note_failure(error)
             return []
         for command in news:
-            if command.kind in ("enqueue", "retry"):
-                self._asked |= {cell for cell, _ in command.value["trials"]}
-            elif command.kind == "reopen":
+            if command.kind == "reopen":
                 self._reopened.add(command.value["trial_id"])
-            if command.kind != "reopen":  # which is no command of a person's: workers reopen trials too
+            else:  # a person's; workers reopen trials too
                 self._failed_before.clear()
         if news:
             self.budget = self.commands.state.budget or self.spec.budget
@@ -174,7 +171,9 @@ class Store:
 
         `fits` narrows the choice of cells. Cells with the fewest running trials come first, else in their order.
         """
-        return self._holding(lambda: self._claim(n_trials, fits))
+        claims = self.availability.retry(lambda: self._claim(n_trials, fits))
+        self._held |= {claim.trial_id for claim in claims}
+        return claims
 
     def take_up(self, trials: Container[tuple[str, int]]) -> list[Claim]:
         """Claim those of these trials, given by cell and number, that run without a valid lease."""
@@ -188,9 +187,6 @@ class Store:
                         claims += self._take_over(connection, cell, trial, leases)
                 return claims
 
-        return self._holding(take)
-
-    def _holding(self, take: Callable[[], list[Claim]]) -> list[Claim]:
         claims = self.availability.retry(take)
         self._held |= {claim.trial_id for claim in claims}
         return claims
@@ -209,9 +205,11 @@ class Store:
         with self.storage.transaction() as connection:
             self.poll_commands()
             self._read_reopened()
-            if self.commands.state.phase != "run" or self._is_asked_for_elsewhere(fits):
-                return []
             fitting = [cell for cell in self.cells if fits(cell)]
+            # Where an enqueued trial waits in a cell that does not fit, this worker's stack has to end first.
+            elsewhere = any(self.tally(cell).waiting() for cell in self.cells if not fits(cell))
+            if self.commands.state.phase != "run" or elsewhere:
+                return []
             leases = self.leases.all(connection)
             # This worker's own trials count as held, even if it has lost their leases: its next report finds out.
             held = self._held | self._live(leases)
@@ -234,13 +232,6 @@ class Store:
     def _live(leases: Mapping[int, Lease]) -> set[int]:
         return {trial_id for trial_id, lease in leases.items() if not lease.is_dead}
 
-    def _is_asked_for_elsewhere(self, fits: Callable[[Cell], bool]) -> bool:
-        # Where an enqueued trial waits in a cell that does not fit, this worker's stack has to end first.
-        asked = [cell for cell in self.cells if cell.key in self._asked]
-        waiting = [cell for cell in asked if self.tally(cell).waiting()]
-        self._asked = {cell.key for cell in waiting}
-        return not all(map(fits, waiting))
-
     def _take_over(
         self, connection: sql.Connection, cell: Cell, frozen: FrozenTrial, leases: Mapping[int, Lease]
     ) -> list[Claim]:
@@ -250,10 +241,8 @@ class Store:
         if attempt is None:
             return []
         self.storage.refresh([trial_id])
-        study = self.study(cell)
-        self.asker.seed_sampler(study, cell, frozen.number, self._n_startup)
         with warnings.catch_warnings(action="ignore"):
-            trial = optuna.Trial(study, trial_id)
+            trial = self.asker.trial(self.study(cell), cell, frozen.number, self._n_startup)
         reported = set(self.storage.get_trial(trial_id).intermediate_values)
         claim = self._claimed(cell, trial, attempt, reported)
         if claim is None:
@@ -295,12 +284,11 @@ class Store:
         """Ask for a trial in the cell with the fewest running ones; where a person has enqueued one, there first."""
         is_spent = self._is_spent()
         while True:
-            rooms = [room for room in map(self._room, fitting) if room and (room.waits or not is_spent)]
-            open_rooms = [room for room in rooms if room.is_open]
-            self.awaits_results = len(open_rooms) < len(rooms)
-            if not open_rooms:
+            rooms = [room for room in map(self._room, fitting) if room and not (is_spent and room.is_new)]
+            self.awaits_results = any(room.has_to_wait for room in rooms)
+            if all(room.has_to_wait for room in rooms):
                 return None
-            cell = min(open_rooms, key=lambda room: room.place).cell
+            cell = self.cells[min(rooms).cell_index]
             claim = self._ask(cell)
             if claim:
                 return claim
@@ -312,22 +300,21 @@ class Store:
         counts, budget = self._count(cell), self.budget
         if cell.index in self._exhausted:
             return None
-        # Where trials_per_cell ends a cell, cells fill one after the other, else all of them alike.
-        n_before, flops = 0, 0.0
+        # Where trials_per_cell ends a cell, cells fill one after the other, the longest first, else all of them alike.
+        before = 0.0
         if budget.trials_per_cell is None:
-            n_before = counts.counted
-        elif budget.time is None and budget.flops is None:  # the longest first
-            flops = self._flops[cell.index]
-        place = (not counts.waiting, counts.running, n_before, -flops, cell.index)
+            before = counts.counted
+        elif budget.time is None and budget.flops is None:
+            before = -self._flops[cell.index]
         if counts.waiting:
-            return _Room(cell, place, waits=True, is_open=True)
+            return _Room(False, False, counts.running, before, cell.index)
         failed_before = self._failed_before.setdefault(cell.index, counts.failed)
         n_left = self.limit(cell) - counts.counted - counts.running
         if n_left <= 0 or counts.failed - failed_before >= MOST_FAILURES:
             return None
         # The last trial of a joint search follows from all others.
-        is_last = self._is_joint and counts.running > 0 and n_left <= 1
-        return _Room(cell, place, waits=False, is_open=not is_last)
+        is_last = n_left <= 1 and counts.running > 0 and settled_sampler(self.spec).type == JOINT
+        return _Room(is_last, True, counts.running, before, cell.index)
 
     @cached_property
     def _flops(self) -> list[float]:
@@ -364,12 +351,11 @@ class Store:
         return bool(spent + planned >= self.budget.flops)
 
     def _ask(self, cell: Cell) -> Claim | None:
-        study = self.study(cell)
+        study, counts = self.study(cell), self._count(cell)
+        is_last = self.limit(cell) - counts.counted - counts.running == 1
         for left in reversed(range(MOST_DRAWS)):
             with warnings.catch_warnings(action="ignore"):
-                counts = self._count(cell)
-                n_left = self.limit(cell) - counts.counted - counts.running
-                trial = self.asker.ask(study, cell, self._n_startup, is_last=n_left == 1)
+                trial = self.asker.ask(study, cell, self._n_startup, is_last)
             if trial is None:
                 return None
             claim = self._claimed(cell, trial)
