@@ -61,7 +61,7 @@ def examine(lab: Path, folder: StudyFolder | None = None, spec: StudySpec | None
     yield from storage
     is_stored = all(check.verdict == "ok" for check in storage)
     if spec and spec.engine.type != "local":
-        yield from machine.engine_checks(folder, spec, is_stored)
+        yield from machine.engine_checks(spec.engine)
     if not storage or not is_stored:
         return
     yield from _worker_checks(opened)

@@ -1,28 +1,22 @@
-"""Check software and devices, disk and lab, whether tracking, Slurm and Ray answer, and what their nodes see."""
+"""Check software and devices, disk and lab, and whether tracking, Slurm and Ray answer."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shlex
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sweeplab.doctor.findings import Check, Verdict, named
+from sweeplab.doctor.findings import Check, Verdict
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.files import existing, free_bytes, to_delete
 from sweeplab.formatting import several, without_password
 from sweeplab.lab import tables
-from sweeplab.lab.server import EVERYWHERE, Server
-from sweeplab.lab.storage import storage_address
 from sweeplab.processes import VARIABLE, switched_off
-from sweeplab.records.folders import StudyFolder
-from sweeplab.study.spec import Engine, StudySpec
-from sweeplab.sweep.engines.ray import CLOSES, connect, exposure, run_on_nodes
-from sweeplab.sweep.engines.slurm import SlurmEngine, SlurmFailure, ask, place_options
+from sweeplab.study.spec import Engine
+from sweeplab.sweep.engines.ray import CLOSES, connect, exposure
+from sweeplab.sweep.engines.slurm import SlurmEngine, SlurmFailure, ask
 from sweeplab.tracking.connection import database_file, tracking_uri
 from sweeplab.tracking.environment import device
 from sweeplab.tracking.experiment import count_studies
@@ -137,14 +131,7 @@ def tracking_check(lab: Path, uri: str | None = None) -> Check:
     return Check("tracking", looked_at, "ok", f"answers; studies: {count}")
 
 
-# How long to wait for a free node to check from: a queue may have none for hours.
-WAIT_SECONDS = 30
-MOST_LOOKED_FROM = 8
 CONFIGURATION = Path("/etc/slurm/slurm.conf")
-# bash opens connections without further programs; 127 is the code where it is missing.
-REACH = "timeout 5 bash -c 'exec 3<>/dev/tcp/$0/$1' {} {} >/dev/null 2>&1; echo $?"
-NO_BASH = "127"
-SHARED = "give a lab on a disk that all nodes share: --lab, SWEEPLAB_LAB"
 
 
 def slurm_check(engine: Engine | None = None) -> Iterator[Check]:
@@ -176,75 +163,6 @@ def _ray_check(engine: Engine) -> Iterator[Check]:
         yield Check("ray", engine.address, "bad", str(error), "correct this, or use --engine local")
 
 
-def _run_on_free_nodes(engine: Engine, script: str) -> list[str]:
-    if engine.type == "ray":
-        return run_on_nodes(engine.address, script, WAIT_SECONDS)
-    words = ("sinfo", "--noheader", "--states=idle,mixed", "--format=%D", *place_options(engine))
-    count = max(1, min(MOST_LOOKED_FROM, sum(map(int, ask(*words).split()))))
-    where = (f"--nodes={count}", f"--ntasks={count}", f"--immediate={WAIT_SECONDS}", "--chdir=/")
-    return ask("srun", *where, *place_options(engine), "sh", "-c", script).splitlines()
-
-
-def engine_checks(folder: StudyFolder, spec: StudySpec, is_stored: bool) -> Iterator[Check]:
-    """Check the engine of a study, and what its nodes need; without `is_stored` its storage does not answer here."""
-    checks = [*{"slurm": slurm_check, "ray": _ray_check}[spec.engine.type](spec.engine)]
-    yield from checks
-    if any(each.verdict == "bad" for each in checks):
-        return
-    storage = None
-    with suppress(BadInput):  # said of the storage
-        storage = storage_address(folder)
-    yield from node_checks(folder.lab, spec.engine, storage if is_stored else None)
-
-
-def node_checks(lab: Path, engine: Engine, storage: tuple[str, int] | None) -> Iterator[Check]:
-    """Check from the nodes that they see a file of the lab, and reach the storage's server, if it has one.
-
-    Of Slurm's nodes also that they see the file's lock, which is held here; Ray's workers are told by pipes.
-    """
-    at = next(place for place in (lab, *lab.parents) if place.exists())
-    if not os.access(at, os.W_OK):  # said of the lab
-        return
-    with tempfile.NamedTemporaryFile(dir=at, prefix=".seen-") as file:
-        name = Path(file.name).name  # without spaces, as the lab's path may have
-        file.write(f"{name}\n".encode())
-        file.flush()
-        fcntl.flock(file, fcntl.LOCK_EX)
-        seen = shlex.quote(file.name)
-        look = [
-            f"cat {seen} 2>/dev/null || echo -",
-            f"flock -n -s {seen} true 2>/dev/null && echo free || echo held",
-        ]
-        if storage:
-            look.append(REACH.format(shlex.quote(storage[0]), storage[1]))
-        script = f"echo $(hostname) ${{SLURMD_NODENAME:-$(hostname)}} $({'; '.join(look)})"
-        try:
-            rows = [row.split() for row in _run_on_free_nodes(engine, script)]
-        except (SlurmFailure, BadInput) as error:
-            failure = f"could not check whether nodes see the lab: {error}"
-            yield Check("disk", str(lab), "warn", failure, "run doctor again when a node is free")
-            return
-    blind = [row[1] for row in rows if row[2] != name]
-    has_locks = engine.type == "slurm"
-    unlocked = [row[1] for row in rows if has_locks and row[2] == name and row[3] != "held"]
-    if blind:
-        yield Check("disk", str(lab), "bad", named("nodes that do not see the lab", blind), SHARED)
-    elif unlocked:
-        cure = "mount it with locks (Lustre: flock; NFS: version 4): without them workers see no supervisor and stop"
-        yield Check("disk", str(lab), "bad", named("nodes that do not see its locks", unlocked), cure)
-    else:
-        what = "seen, with its locks," if has_locks else "seen"
-        yield Check("disk", str(lab), "ok", f"shared: {what} from {several(len(rows), 'node')}")
-    if not storage:
-        return
-    host, port = storage
-    away = [row[1] for row in rows if row[4] not in ("0", NO_BASH)]
-    if not away:
-        nodes = several(sum(row[4] == "0" for row in rows), "node")
-        yield Check("ports", f"{host}:{port}", "ok", f"the storage is reached from {nodes}")
-        return
-    server = Server(lab)
-    again = f"{server.command('stop')}, then {server.command('start')} --host {EVERYWHERE[0]}"
-    cure = f"open port {port} of {host} in the firewalls between; the lab's own server listens beyond this machine by: "
-    far = named("nodes that do not reach the storage", away)
-    yield Check("ports", f"{host}:{port}", "bad", far, f"{cure}{again}")
+def engine_checks(engine: Engine) -> Iterator[Check]:
+    """Check the engine of a study."""
+    yield from {"slurm": slurm_check, "ray": _ray_check}[engine.type](engine)

@@ -251,27 +251,6 @@ def _new_url(server: Server) -> URL:
     return url.set(drivername="postgresql+psycopg")
 
 
-def storage_address(folder: StudyFolder) -> tuple[str, int] | None:
-    """Return host and port of the database of a study, or of a new one; None if there is none, or a file.
-
-    Raises:
-        BadInput: SWEEPLAB_STORAGE names no PostgreSQL, or the storage's file is damaged.
-    """
-    from sqlalchemy import make_url  # slow to import
-
-    server = Server(folder.lab)
-    if folder.has_started:
-        url = make_url(folder.storage_url)
-    elif os.environ.get(VARIABLE) or server.exists:
-        url = _new_url(server)
-    else:
-        return None
-    host = url.host or url.query.get("host")
-    if not isinstance(host, str) or host.startswith("/"):
-        return None
-    return host, url.port or 5432
-
-
 def reason_of(error: Exception) -> str:
     """Return in one line why a database does not answer."""
     message = without_passwords(str(error.__cause__ or error).strip().partition("\n")[0])

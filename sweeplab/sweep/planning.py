@@ -18,7 +18,7 @@ from sweeplab import permissions
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.dataset import Dataset, prepare
 from sweeplab.data.formats import user_files
-from sweeplab.data.tokenizers import TOKENIZERS, IdsTokenizer
+from sweeplab.data.tokenizers import IdsTokenizer
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import existing, free_bytes, to_delete
 from sweeplab.formatting import bytes_in_words, several, several_named, without_password, yaml_text
@@ -26,7 +26,7 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.findings import find_limits
 from sweeplab.lab.listing import StudyTrials, study_names
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import RunFolder
+from sweeplab.records.runs import RunEnd
 from sweeplab.study import inputs, plan
 from sweeplab.study.algorithms import settled_sampler
 from sweeplab.study.file.reading import read_plain, read_study
@@ -154,30 +154,20 @@ def with_durations(planned: plan.Plan, lab: Path) -> plan.Plan:
 
 
 def _earlier_runs(planned: plan.Plan, lab: Path) -> tuple[list[tuple[float, float]], float]:
-    """Return FLOPs and seconds of the lab's runs, and how many runs the plan's number of workers trains at once.
-
-    A run's seconds are its stack's: the other runs of the stack trained in the same time.
-    """
+    """Return FLOPs and seconds of the lab's runs, and how many runs the plan's number of workers trains at once."""
     known: list[tuple[float, float]] = []
-    trained = elapsed = 0.0
+    elapsed = 0.0
     for name in sorted(study_names(lab), key=lambda name: name != planned.name):
-        folder = StudyFolder(lab, name)
-        if len(known) >= MOST_RUNS:
-            break
-        try:
+        folder, ends = StudyFolder(lab, name), list[RunEnd]()
+        with suppress(
+            BadInput, OSError, ValueError, KeyError, TypeError
+        ):  # `doctor` reports what is wrong with it
             started = folder.read(folder.plan_file)
-            files = itertools.islice(folder.path.glob("runs/*/*/end.json"), MOST_RUNS)
-            ends = [end for end in (RunFolder(file.parent).read_end() for file in files) if end]
-            if started["device"] == planned.device and ends:
+            if started["device"] == planned.device and len(known) < MOST_RUNS:
+                ends = [end for end in (run.read_end() for run in folder.runs()) if end and end.train_flops]
                 elapsed += folder.elapsed_seconds * len(started["workers"]) / len(planned.workers)
-                trained += sum(end.wall_seconds for end in ends)
-                known += [
-                    (end.train_flops, end.wall_seconds)
-                    for end in ends
-                    if end.train_flops and end.wall_seconds
-                ]
-        except (BadInput, OSError, ValueError, KeyError, TypeError):
-            continue  # `doctor` reports what is wrong with it
+        known += [(end.train_flops, end.wall_seconds) for end in ends if end.wall_seconds]
+    trained = sum(seconds for _, seconds in known)
     return known, max(1.0, trained / (elapsed or math.inf))
 
 
@@ -305,15 +295,15 @@ def _reached(spec: StudySpec, lab: Path, in_folder: bool = True) -> dict[Locatio
 def _warm_start_warnings(
     spec: StudySpec, sources: Sequence[WarmStartSource], lab: Path, dtype: str
 ) -> list[str]:
-    warnings = [f"warm start: of {source.name}, {why}" for source in sources for why in source.refused]
-    sampler = settled_sampler(spec).type
-    if sources and sampler not in LEARNING:
-        warnings.append(f"warm start: sampler {sampler} learns nothing from it; {', '.join(LEARNING)} do")
+    warnings, sampler = list[str](), settled_sampler(spec).type
     for source in sources:
+        warnings += [f"warm start: of {source.name}, {why}" for why in source.refused]
         theirs = StudyFolder(lab, source.name).dtype
         if theirs not in (None, dtype):
-            what = f"{source.name} was trained in {theirs}, this study trains in {dtype}"
-            warnings.append(f"warm start: {what}")
+            how = f"was trained in {theirs}, this study trains in {dtype}"
+            warnings.append(f"warm start: {source.name} {how}")
+    if sources and sampler not in LEARNING:
+        warnings.append(f"warm start: sampler {sampler} learns nothing from it; {', '.join(LEARNING)} do")
     return warnings
 
 
@@ -359,18 +349,19 @@ def _checkpoint_bytes(
 
     A snapshot is four times the size of the weights, and a training run has two snapshots.
     """
-
-    def n_values(per_cell: int) -> int:
-        return sum(each.n_params * each.n_trials(per_cell) * len(each.seeds) for each in plans)
-
-    per_cell = spec.budget.trials_per_cell or 1
-    n_kept = n_copies * (spec.track.checkpoints != "none")
-    models = sum(each.n_params for each in plans) * (n_kept > 1)  # of each cell's best run, in tracking
-    if spec.track.checkpoints == "all":  # plus the series of checkpoints, which stays in the lab
+    per_cell, kept = spec.budget.trials_per_cell or 1, spec.track.checkpoints
+    n_kept = n_copies if kept != "none" else 0
+    n_values = 8 * max(each.n_params for each in plans)
+    if n_kept > 1:  # of each cell's best run, in tracking
+        n_values += sum(each.n_params for each in plans)
+    if kept == "all":  # plus the series of checkpoints, which stays in the lab
         n_kept += max(2 + like.max_iters // max(like.save_interval, like.eval_interval) for like in typical)
-    checkpoints = n_kept * n_values(per_cell) + models
-    pruned = n_values(min(per_cell, spec.track.snapshots)) * (spec.pruner.type != "none")
-    return 4 * (checkpoints + 4 * pruned + 2 * 4 * max(each.n_params for each in plans))
+    for each in plans:
+        of_trial, n_trials = each.n_params * len(each.seeds), each.n_trials(per_cell)
+        n_values += n_kept * of_trial * n_trials
+        if spec.pruner.type != "none":
+            n_values += 4 * of_trial * min(n_trials, spec.track.snapshots)
+    return 4 * n_values
 
 
 def _in_words(algorithm: Algorithm) -> str:
@@ -411,17 +402,16 @@ def look_at(spec: StudySpec) -> dict[str, Any]:
 
 
 def _counted(spec: StudySpec, dataset: Dataset) -> list[dict[str, Any]]:
-    by_name = {spec.data.tokenizer: dataset}
-    is_short = 0 < dataset.n_characters <= MOST_COUNTED_CHARACTERS
-    for name in COUNTED if is_short and not isinstance(dataset.tokenizer, IdsTokenizer) else ():
-        if name not in by_name and name in TOKENIZERS and spec.data.corpus in CORPORA:
-            by_name[name] = prepare(spec.data.corpus, name, inputs.data_source(spec))
-    return [
-        {"tokenizer": name, "vocabulary": held.tokenizer.vocab_size, "tokens": n_tokens,
-         "characters_per_token": held.n_characters / n_tokens or None}
-        for name, held in by_name.items()
-        for n_tokens in [len(held.train) + len(held.val) + len(held.test)]
-    ]  # fmt: skip
+    by_name, rows = {spec.data.tokenizer: dataset}, []
+    if 0 < dataset.n_characters <= MOST_COUNTED_CHARACTERS and spec.data.corpus in CORPORA:
+        for name in COUNTED:
+            if name not in by_name and not isinstance(dataset.tokenizer, IdsTokenizer):
+                by_name[name] = prepare(spec.data.corpus, name, inputs.data_source(spec))
+    for name, held in by_name.items():
+        n_tokens = len(held.train) + len(held.val) + len(held.test)
+        row = {"tokenizer": name, "vocabulary": held.tokenizer.vocab_size, "tokens": n_tokens}
+        rows.append(row | {"characters_per_token": held.n_characters / n_tokens or None})
+    return rows
 
 
 def _sample(dataset: Dataset, number: int) -> str:

@@ -137,22 +137,20 @@ def resume(folder: StudyFolder, failed: bool = False) -> Done | None:
         BadInput: it is running, its supervisor is just ending, or no trial has failed that is not tried again already.
     """
     commands = Commands.open(folder)
-    if not folder.is_run:
-        if failed:
-            _retry(folder)
-        return None
-    if commands.state.phase in ("run", "over"):
-        if failed:
-            return _retry(folder)
-        raise BadInput(f"study {folder.name} is running and not paused")
-    if not is_running(folder, commands):
+    is_run, phase = folder.is_run, commands.state.phase
+    is_resting = is_run and phase not in ("run", "over")
+    if is_resting and not is_running(folder, commands):
         raise BadInput(f"study {folder.name} is just ending; give the same command again in a moment")
-    done = Done(f"{folder.name} continues", [folder.command(f"{commands.state.phase}")])
-    if failed:
-        retried = _retry(folder)
-        done = Done(f"{done.what}; {retried.what}", [*done.undo, *retried.undo], retried.trials)
+    if is_run and not (is_resting or failed):
+        raise BadInput(f"study {folder.name} is running and not paused")
+    retried = _retry(folder) if failed else Done("", [])
+    if not is_run:
+        return None
+    if not is_resting:
+        return retried
     commands.set_phase("run")
-    return done
+    what = "; ".join(filter(None, (f"{folder.name} continues", retried.what)))
+    return Done(what, [folder.command(phase), *retried.undo], retried.trials)
 
 
 def extend(
@@ -203,13 +201,9 @@ def _extend_budget(folder: StudyFolder, limits: Mapping[str, int | str]) -> Done
     for name in limits:
         words.append(f"{name} {_said(after[name])} (was {_said(before[name])})")
         back += [f"--{name.replace('_', '-')}", _said(before[name])]
-    what, undo = f"{folder.name} has {', '.join(words)}", [folder.command("extend", *back)]
-    if after["trials_per_cell"] is not None:
-        to_go = sum(max(0, int(store.limit(each.cell)) - each.counted) for each in store.counts())
-        what += f": {several(to_go, 'trial')} to go"
-        if not to_go and not folder.is_run:
-            return Done(what, undo)
-    return Done(f"{what}; {_when(folder, store)}", undo)
+    return Done(
+        f"{folder.name} has {', '.join(words)}; {_when(folder, store)}", [folder.command("extend", *back)]
+    )
 
 
 def grow(folder: StudyFolder, chosen: Sequence[tuple[Mapping[str, Any], int]], why: str) -> Done:
@@ -291,12 +285,11 @@ def _commands_of_running(folder: StudyFolder) -> Commands:
     commands = Commands.open(folder)
     if is_running(folder, commands):
         return commands
-    store = open_store(folder)
-    done = several(sum(counts.counted for counts in store.counts()), "trial")
+    store, what = open_store(folder), f"study {folder.name} is not running"
     if store.has_room():
-        raise BadInput(f"study {folder.name} is not running: {done} done; {_when(folder, store)}")
+        raise BadInput(f"{what}; {_when(folder, store)}")
     more = folder.command("extend", "--trials-per-cell", "N")
-    raise BadInput(f"study {folder.name} is not running: it has all of its {done}; {more} gives it more")
+    raise BadInput(f"{what}: it has all of its trials; {more} gives it more")
 
 
 def _said(value: Any) -> str:

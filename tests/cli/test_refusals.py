@@ -54,7 +54,7 @@ REFUSED = [
     ("study rename tiny a/b --yes", "--name a/b: name is not a valid study name"),
     ("study rm tiny", "move tiny (runs: 4 complete) to the trash? --yes confirms it"),
     # What a study that has ended is told.
-    ("study stop tiny", "study tiny is not running: it has all of its 4 trials; sweeplab extend tiny"),
+    ("study stop tiny", "study tiny is not running: it has all of its trials; sweeplab extend tiny"),
     ("study resume tiny --failed", "study tiny has no failed trial"),
     ("study extend tiny", "nothing to extend by; allowed: --trials-per-cell N, --time such as 2h"),
     ("study extend tiny --time soon", "budget.time=soon: "),

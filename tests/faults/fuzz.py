@@ -1,10 +1,8 @@
 """What people write or bring, changed at random: each is read, or refused in lines of their own, and never for long.
 
-`python tests/faults/fuzz.py 100000` tries so many, an equal share of each kind, and prints what was wrong and a table.
-A case is its seed, kind and number: `python tests/faults/fuzz.py 1 --seed 0 --kind study --first 17` tries it alone.
+A case is its seed, kind and number: `tried("study", 0, 17, folder)` tries it alone.
 """
 
-import argparse
 import itertools
 import json
 import random
@@ -14,11 +12,8 @@ import shutil
 import signal
 import struct
 import sys
-import tempfile
 import time
 import traceback
-import warnings
-from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager
 from copy import deepcopy
@@ -342,31 +337,3 @@ def _bounded():
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, heard)
         resource.setrlimit(resource.RLIMIT_AS, before)
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("count", type=int)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--kind", choices=KINDS, action="append")
-    given = parser.parse_args()
-    warnings.simplefilter("error")  # as the suite has it
-    kinds, n_wrong = given.kind or list(KINDS), 0
-    for kind in kinds:
-        ends, slowest = Counter[str](), 0.0
-        with tempfile.TemporaryDirectory() as folder:
-            for case in range(given.first, given.first + -(-given.count // len(kinds))):
-                found = tried(kind, given.seed, case, Path(folder))
-                ends[found.end] += 1
-                slowest = max(slowest, found.seconds)
-                if found.wrong:
-                    n_wrong += 1
-                    print(f"--- {kind} {given.seed}/{case}\n{found.wrong[-2000:]}", flush=True)
-        told = ", ".join(f"{count:,} {end}" for end, count in sorted(ends.items()))
-        print(f"{kind}: {told}; slowest {slowest:.2f} s", flush=True)
-    return min(n_wrong, 1)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

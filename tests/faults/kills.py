@@ -1,31 +1,20 @@
-"""Real faults on real studies: processes killed and stopped, a database restarted, a disk filled, bits flipped.
+"""Real faults on real studies: processes killed and stopped, bits flipped in snapshots.
 
-Run: python tests/faults/kills.py [N] [--seed S]. Studies of 24 trials, two workers, on SQLite (on a small disk where
-one can be mounted) and on PostgreSQL (where it is installed) turn about, until N faults have befallen them. Each
-study is started again until it ends, and then held against an undisturbed one: trials lost, told twice or beyond the
-budget, runs of which a bit differs, numbers that MLflow lacks or has twice. Prints a table of what was done and found.
+Each study is started again until it ends, and then held against an undisturbed one: trials lost, told twice or beyond
+the budget, runs of which a bit differs, numbers that MLflow lacks or has twice.
 """
 
-import argparse
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import psutil
-from benchmarks.setting import print_table, setting
-from faults.disk import mounted
-from postgres_server import IS_INSTALLED, started
 from terminal import heeds_hangups
 from tracked import Tracked
 
@@ -45,8 +34,6 @@ sampler: random
 pruner: none
 engine: {{workers: 2, stack: 2}}
 """
-FULL_SECONDS = 5.0
-FAULTS_A_STUDY = 24
 # A study that was started so often without coming to its end never does.
 MOST_STARTS = 60
 
@@ -59,16 +46,14 @@ class Study:
         folder,
         lab,
         dice,
-        disk=None,
         server=None,
         text=STUDY,
     ):
         self.place, self.folder, self.dice = folder, StudyFolder(lab, "killed"), dice
-        self.disk, self.server = disk, server
+        self.server = server
         self.said = folder / "said.txt"
         self.counts = Counter()
         self._stopped = []
-        self._full_until = 0.0
         (folder / "killed.yaml").write_text(text)
 
     def start(self, *more):
@@ -109,8 +94,6 @@ class Study:
                 self._stopped.remove((until, process))
                 with suppress(psutil.Error):
                     process.resume()
-        if self.disk and now >= self._full_until:
-            self.disk.free()
 
     def befall(self):
         """Let one fault befall the study, as the dice say."""
@@ -123,10 +106,6 @@ class Study:
             faults["SIGKILL to a worker"] = one.kill
             faults["SIGTERM to a worker"] = one.terminate
             faults["SIGSTOP to a worker, past its lease"] = lambda: self._stop(one)
-        if self.disk:
-            faults["disk full for 5 s"] = self._fill
-        if self.server:
-            faults["database restarted"] = self.server.restart
         kind = self.dice.choice(sorted(faults))
         with suppress(ProcessLookupError, psutil.Error):
             faults[kind]()
@@ -135,11 +114,6 @@ class Study:
     def _stop(self, worker, seconds=LEASE_SECONDS + 5):
         worker.suspend()
         self._stopped.append((time.monotonic() + seconds, worker))
-
-    def _fill(self):
-        assert self.disk
-        self.disk.fill()
-        self._full_until = time.monotonic() + FULL_SECONDS
 
     def _flip(self):
         """Kill all, and flip a bit of the latest snapshot of each run."""
@@ -216,38 +190,3 @@ def undisturbed(root):
     found = {run.trial: curve(run) for run in whole.folder.runs()}
     assert len(found) == N_TRIALS, whole.said.read_text()
     return found
-
-
-def main(n_faults, seed):
-    print(setting(), f"seed {seed}", flush=True)
-    dice, counts, n_studies, wrong = random.Random(seed), Counter[str](), 0, list[str]()
-    with ExitStack() as stack:
-        root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        server = stack.enter_context(started()) if IS_INSTALLED else None
-        expected = undisturbed(root)
-        while counts.total() < n_faults:
-            folder = root / str(n_studies)
-            folder.mkdir()
-            with mounted(folder / "disk") as disk:
-                if server and n_studies % 2:
-                    study = Study(folder, folder / "lab", dice, server=server)
-                else:
-                    study = Study(folder, (disk.path if disk else folder) / "lab", dice, disk)
-                study.run(min(n_faults - counts.total(), FAULTS_A_STUDY))
-                found = [f"study {n_studies}: {each}" for each in study.problems(expected)]
-                if found:
-                    print(*found, study.said.read_text()[-3000:], sep="\n", flush=True)
-            shutil.rmtree(folder, ignore_errors=True)
-            counts, n_studies, wrong = counts + study.counts, n_studies + 1, wrong + found
-    rows = [[kind, str(count)] for kind, count in sorted(counts.items())]
-    print_table(["fault", "done"], [*rows, [f"studies of {N_TRIALS} trials", str(n_studies)]])
-    print(f"not as it should be: {len(wrong)}")
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("n_faults", nargs="?", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=0)
-    chosen = parser.parse_args()
-    sys.exit(main(chosen.n_faults, chosen.seed))

@@ -129,7 +129,6 @@ def test_a_cluster_without_a_token_is_told_whatever_the_client_is_set_to(running
         known["RAY_AUTH_MODE"] = "disabled"
         found = doctor(tmp_path, Engine(type="ray", address=address), **known)
         assert found["ray", "warn"]["found"] == ray.OPEN and found["ray", "warn"]["cure"] == ray.CLOSES
-        assert found["ports", "ok"]["found"] == "the storage is reached from 1 node"
         command = [sys.executable, "-m", "sweeplab", "study", "run", "killed.yaml", *more]
         for mode, code in (("token", 2), ("disabled", 0)):
             environment = {**os.environ, **ray_cluster.SETTINGS, **known, "RAY_AUTH_MODE": mode}
@@ -170,9 +169,7 @@ def test_a_node_that_does_not_see_the_lab_is_said_and_nothing_is_left(running, t
         command = [sys.executable, "-m", "sweeplab", *words, "-o", f"engine.address={address}"]
         known = {**os.environ, **ray_cluster.SETTINGS, "SWEEPLAB_STORAGE": running.url}
         ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=known)
-        found = doctor(tmp_path, Engine(type="ray", address=address))["disk", "bad"]
     assert ended.returncode == 2, ended
     said = ended.stderr.splitlines()[-1]
     assert f"does not see {tmp_path / 'lab'}: several nodes need a lab on a disk that all of" in said
     assert not (tmp_path / "lab").exists()
-    assert "nodes that do not see the lab" in found["found"] and "share" in found["cure"]

@@ -134,29 +134,6 @@ def exposure(ray: Any) -> str:
     return OPEN
 
 
-def run_on_nodes(address: str, script: str, seconds: float) -> list[str]:
-    """Run a shell script on every node of a cluster, and return what each prints.
-
-    Raises:
-        BadInput: the cluster does not answer, or not in time.
-    """
-    ray = connect(address)
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    task, asked = ray.remote(_run_script), []
-    for node in (each["NodeID"] for each in ray.nodes() if each["Alive"]):
-        place = NodeAffinitySchedulingStrategy(node, soft=False)
-        asked.append(task.options(num_cpus=0, scheduling_strategy=place).remote(script))
-    try:
-        return [str(each) for each in ray.get(asked, timeout=seconds)]
-    except ray.exceptions.RayError as error:
-        raise _refused(f"nodes do not answer: {type(error).__name__}") from error
-
-
-def _run_script(script: str) -> str:
-    return subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False).stdout
-
-
 @contextmanager
 def _restored() -> Iterator[IO[bytes]]:
     """Undo what Ray does to this process (signal handlers, lines on standard error); yield the file of those lines."""

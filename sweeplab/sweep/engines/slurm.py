@@ -98,7 +98,8 @@ def _job_options(spec: Engine, threads: int, gpus: float) -> list[str]:
     options += [f"--signal=B:USR1@{LEAVE_BEFORE}"]
     options += [f"--time={-(-spec.time // 60):.0f}"] if spec.time else []
     options += [f"--gres=gpu:{gpus:.0f}"] if gpus else []
-    return [*options, *place_options(spec)]
+    options += [f"--partition={spec.partition}"] if spec.partition else []
+    return options
 
 
 def submit_head(spec: StudySpec, command: Sequence[str], log: Path) -> str:
@@ -130,11 +131,6 @@ def heads_in_queue() -> dict[str, str]:
             words = f"job {job} is {state.lower()} ({reason})"
             heads[name.removeprefix("sweeplab-")] = words.removesuffix(" (None)")
     return heads
-
-
-def place_options(spec: Engine) -> list[str]:
-    """Return the options by which Slurm's commands choose where the engine's jobs run."""
-    return [f"--partition={spec.partition}"] if spec.partition else []
 
 
 def _queue(jobs: Iterable[str]) -> dict[tuple[str, int], _Task]:
