@@ -98,12 +98,12 @@ def test_a_study_goes_on_after_its_database_was_locked_for_longer_than_a_lease(t
 
 def test_a_worker_that_lost_its_database_for_good_has_saved_its_runs(
     tiny, opened, dataset, briefly_busy, monkeypatch
-) -> None:
+):
     spec = tiny(budget=Budget(trials_per_cell=2))
     folder, store = opened(spec)
-    locks: list[Locked] = []
+    locks = []
 
-    def lose(event: object) -> None:
+    def lose(event):
         if type(event).__name__ == "RunEvaluated" and not locks:
             locks.append(Locked(folder))
 

@@ -2,22 +2,19 @@
 
 import json
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty
 
 import pytest
 
-from sweeplab.lab.events import Event, WorkerExited
+from sweeplab.lab.events import WorkerExited
 from sweeplab.lab.identity import versions
 from sweeplab.lab.identity import write_study as write_identity
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.inputs import describe_data
 from sweeplab.study.plan import WorkerResources
 from sweeplab.study.spec import Engine as EngineSpec
-from sweeplab.study.spec import StudySpec
-from sweeplab.sweep.engines import WorkerEngine
 from sweeplab.sweep.trials.store import Store
 
 N_WORKERS = 2
@@ -28,36 +25,36 @@ PATIENCE_SECONDS = 600.0
 class Started:
     """A study that is run by this process, and an engine for it."""
 
-    def __init__(self, folder: StudyFolder, store: Store, engine: WorkerEngine) -> None:
+    def __init__(self, folder, store, engine):
         self.folder, self.store, self.engine = folder, store, engine
-        self.heard: list[Event] = []
+        self.heard = []
 
-    def start(self, *indices: int) -> None:
+    def start(self, *indices):
         self.engine.start(indices or range(N_WORKERS), self.store.commands.state.start.given)
 
-    def wait(self, until: Callable[[], object]) -> None:
+    def wait(self, until):
         """Hear events until something is so."""
         ends = time.monotonic() + PATIENCE_SECONDS
         while not until():
             assert time.monotonic() < ends, f"{self.heard}, {self.engine.places()}, {self.logs()}"
             self.hear(0.1)
 
-    def hear(self, seconds: float) -> None:
+    def hear(self, seconds):
         """Hear the next event, if one comes in time."""
         with suppress(Empty):
             self.heard.append(self.engine.events.get(timeout=seconds))
 
-    def ended(self) -> dict[int, int]:
+    def ended(self):
         """Return the codes of the workers that have ended."""
         return {each.worker: each.code for each in self.heard if isinstance(each, WorkerExited)}
 
-    def is_over(self) -> bool:
+    def is_over(self):
         return len(self.ended()) == N_WORKERS and not self.engine.places()
 
-    def n_points(self) -> int:
+    def n_points(self):
         return sum(len(run.points()) for run in self.folder.runs())
 
-    def logs(self) -> list[str]:
+    def logs(self):
         return [self.engine.last_words(index) for index in range(N_WORKERS)]
 
 
@@ -80,9 +77,9 @@ class EngineContract:
 
         holding, begun = [], []
 
-        def begin(max_iters: int = 20, **changed) -> Started:
+        def begin(max_iters=20, **changed):
             values = {"max_iters": max_iters, "save_interval": max_iters, "patience": None}
-            spec: StudySpec = tiny(values=values, engine=EngineSpec(stack=1), **changed)
+            spec = tiny(values=values, engine=EngineSpec(stack=1), **changed)
             folder = StudyFolder(tmp_path / "lab", spec.name)
             folder.path.mkdir(parents=True)
             holding.append(folder.held("it is held"))

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 A, B, C, D = (("a", 0), ("a", 1), ("b", 0), ("b", 1))
 
 
-def train(spec, dataset, lab) -> str:
+def train(spec, dataset, lab):
     """Run a study to its end in this process, as one worker, and return its status."""
     plan, cells, _ = make_plan(spec, lab)
     folder = StudyFolder(lab, spec.name)
@@ -42,7 +42,7 @@ def trained(tmp_path, dataset):
     """Return a function that runs a study in the test's lab; `ran` are the studies that it ran."""
     ran = []
 
-    def run(spec) -> str:
+    def run(spec):
         ran.append(spec)
         return train(spec, dataset, tmp_path / "lab")
 

@@ -16,7 +16,7 @@ from sweeplab.study.spec import Engine
 from sweeplab.sweep.engines.local import LocalEngine
 
 
-def engine_of(text: str, *overrides: str) -> dict[str, object]:
+def engine_of(text, *overrides):
     study = "name: a\ndata: {corpus: python-docs, tokenizer: char}\n"
     spec = read_text(f"{study}engine: {text}\n", Path("study.yaml"), overrides)
     return spec.as_written()["engine"]

@@ -2,19 +2,17 @@
 
 import random
 import warnings
-from typing import Any
 
 import optuna
 import pytest
-from optuna.distributions import BaseDistribution as Distribution
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import RandomSampler, TPESampler
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import TrialState, create_trial
 
 from sweeplab.sweep.trials import cells
 from sweeplab.sweep.trials.cells import CachedTrials, CellTally, with_history
 
-SPACE: dict[str, Distribution] = {
+SPACE = {
     "learning_rate": FloatDistribution(1e-4, 1e-1, log=True),
     "warmup_iters": IntDistribution(0, 50),
     "activation": CategoricalDistribution(("relu", "gelu", None)),
@@ -22,7 +20,7 @@ SPACE: dict[str, Distribution] = {
 }
 
 
-def drawn_trial(draw: random.Random) -> FrozenTrial:
+def drawn_trial(draw):
     """Return a trial that has ended in any of the ways there are."""
     sampler, nothing = RandomSampler(draw.randrange(2**31)), None
     params = {name: sampler.sample_independent(nothing, nothing, name, each) for name, each in SPACE.items()}
@@ -36,7 +34,7 @@ def drawn_trial(draw: random.Random) -> FrozenTrial:
     return trial
 
 
-def points_of(options: dict[str, Any], n_trials: int) -> list[dict[str, Any]]:
+def points_of(options, n_trials):
     """Return the point of Optuna's sampler on a whole study, and that of the sampler on a history of it."""
     draw, cached = random.Random(str(options)), CachedTrials()
     study = optuna.create_study(sampler=RandomSampler(seed=0))

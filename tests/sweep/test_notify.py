@@ -28,13 +28,13 @@ notify: [OWNERS_PHONE]
 class Mailbox(BaseHTTPRequestHandler):
     """Keeps what it is sent, and answers with the code that the server was given."""
 
-    def do_POST(self) -> None:
+    def do_POST(self):
         content = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.letters.append((content["title"], content["message"]))
         self.send_response(self.server.code)
         self.end_headers()
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         """Say nothing."""
 
 

@@ -36,7 +36,7 @@ def run(tmp_path, monkeypatch):
     """Return a function that runs a study of two trials with a plugin's code, and changes."""
     monkeypatch.chdir(tmp_path)
 
-    def run_study(code: str = PLUGIN, **parts):
+    def run_study(code=PLUGIN, **parts):
         Path("hits.py").write_text(code)
         usual = {
             "data": {"corpus": "python-docs", "tokenizer": "char"}, "fixed": FIXED, "plugins": ["hits.py"],
@@ -49,7 +49,7 @@ def run(tmp_path, monkeypatch):
     return run_study
 
 
-def curve(study, trial: int = 0) -> list[dict]:
+def curve(study, trial=0):
     file = study.folder.run("all", trial, 0).points_file
     return [json.loads(line) for line in file.read_text().splitlines() if "val_loss" in line]
 

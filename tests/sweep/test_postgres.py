@@ -47,7 +47,7 @@ def run(server, tmp_path, monkeypatch):
     monkeypatch.setenv("SWEEPLAB_STORAGE", server)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
-    def run(*words: str, code: int = 0) -> str:
+    def run(*words, code=0):
         command = [*PROGRAM, *words, "--lab", str(tmp_path / "lab")]
         ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
         assert ended.returncode == code, ended.stdout + ended.stderr
@@ -86,7 +86,7 @@ STORED = (
 )
 
 
-def stored(engine: sqlalchemy.Engine) -> list[list[sqlalchemy.Row]]:
+def stored(engine):
     with engine.connect() as connection:
         return [sorted(connection.execute(sqlalchemy.text(each)).all()) for each in STORED]
 

@@ -1,13 +1,10 @@
 """Pruned trials that go on to their end: to the same bits as if never pruned, and counted once."""
 
-from typing import Any
-
 import pytest
 from optuna.trial import TrialState
 
 from sweeplab.errors import BadInput
 from sweeplab.lab.identity import write_study
-from sweeplab.records.folders import StudyFolder
 from sweeplab.study.inputs import describe_data
 from sweeplab.study.options import Pruner
 from sweeplab.study.search import Choices, Range
@@ -15,7 +12,6 @@ from sweeplab.study.spec import Budget, Engine, Track
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.steering import resume_trial
 from sweeplab.sweep.trials.sharing import Report
-from sweeplab.sweep.trials.store import Store
 from sweeplab.train.stack import Stack
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -30,7 +26,7 @@ THRESHOLD = Pruner(type="threshold", options={"upper": 4.5, "n_warmup_steps": 5}
 def work(opened, dataset):
     """Return a function that works on a study, kept as running it would, as one worker."""
 
-    def run(spec, stopping=lambda: False) -> tuple[StudyFolder, Store]:
+    def run(spec, stopping=lambda: False):
         folder, store = opened(spec)
         write_study(spec, folder, describe_data(spec, dataset))
         Loop(spec, store, dataset, folder, stopping=stopping).run()
@@ -39,7 +35,7 @@ def work(opened, dataset):
     return run
 
 
-def curves(folder: StudyFolder) -> dict[str, Any]:
+def curves(folder):
     """Return all that a run finds, but for how long it took."""
     found = {}
     for run in folder.runs():
@@ -51,12 +47,12 @@ def curves(folder: StudyFolder) -> dict[str, Any]:
     return found
 
 
-def pruned(store: Store, cell: int = 0) -> list[int]:
+def pruned(store, cell=0):
     trials = store.trials(store.cells[cell])
     return [trial.number for trial in trials if trial.user_attrs.get("outcome") == "pruned"]
 
 
-def snapshots(folder: StudyFolder, number: int) -> list[str]:
+def snapshots(folder, number):
     return [file.name for run in folder.runs_of("all", number) for file in run.path.glob("state*")]
 
 

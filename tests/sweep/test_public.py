@@ -1,8 +1,5 @@
 """Without private parts of libraries a study takes longer and comes to the same trials, bits and records."""
 
-from pathlib import Path
-from typing import Any
-
 import optuna
 import pytest
 from mlflow import MlflowClient
@@ -31,7 +28,7 @@ SEARCH = {"learning_rate": Range(1e-4, 1e-1, log=True), "weight_decay": Range(0.
 HALVING = Pruner(type="asha", options={"min_resource": 10, "reduction_factor": 2})
 
 
-def result_of(spec, dataset, lab: Path) -> dict[str, Any]:
+def result_of(spec, dataset, lab):
     """Work on a study that is stopped twice, ship it, and return what it came to."""
     folder, sizes = StudyFolder(lab, spec.name), dataset.tokenizer.vocab_size
     for n_steps in (7, 31, None):

@@ -61,7 +61,7 @@ class TestRay(EngineContract):
         ((index, code),) = study.ended().items()
         assert code == LEFT, "its worker's end is none of the worker's faults"
 
-        def comes_to_be(state: str) -> bool:
+        def comes_to_be(state):
             """Start the worker where it is not, as a study does: Ray may give it to the lost node once more."""
             states = {each.worker: each.state for each in study.engine.places()}
             if index not in states:
@@ -109,7 +109,7 @@ def test_no_shell_of_a_node_reads_a_name(cluster, running, tmp_path):
     assert not [*tmp_path.rglob("ran")] and not planted.exists()
 
 
-def doctor(place: Path, engine: Engine, **environment: str) -> dict[tuple[str, str], dict[str, str]]:
+def doctor(place, engine, **environment):
     """Return what the doctor finds for a study that has not run yet, by name and verdict."""
     study = f"{kills.STUDY.partition('engine:')[0]}engine: {json.dumps(engine.model_dump())}\n"
     (place / "killed.yaml").write_text(study)
@@ -139,7 +139,7 @@ def test_a_cluster_without_a_token_is_told_whatever_the_client_is_set_to(running
 def test_what_keeps_workers_from_starting_is_said_in_one_line(cluster, running, tmp_path):
     (tmp_path / "killed.yaml").write_text(kills.STUDY)
 
-    def said(*words: str, **environment: str) -> str:
+    def said(*words, **environment):
         command = [sys.executable, "-m", "sweeplab", "study", "run", "killed.yaml", "--engine", "ray", *words]
         known = {**os.environ, "SWEEPLAB_STORAGE": running.url, **environment}
         ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=known, timeout=200)

@@ -7,7 +7,6 @@ import pickle
 import sqlite3
 import stat
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ import strangers
 from sweeplab import load_study, permissions
 from sweeplab.errors import BadInput, DamagedFile, TrackingUnavailable
 from sweeplab.files import database_url, read_own
-from sweeplab.lab.events import Event, StudyNotice
+from sweeplab.lab.events import StudyNotice
 from sweeplab.lab.showing import show_study
 from sweeplab.lab.storage import VARIABLE, choose_storage
 from sweeplab.permissions import CREDENTIALS, TRACKING, check_address
@@ -51,13 +50,13 @@ class Places:
     lab: Path
     file: Path = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         for folder in (self.own, self.secret.parent, self.lab):
             folder.mkdir()
         self.secret.write_text(TEXT)
         self.file = self.own / "foreign.yaml"
 
-    def study(self, path: str, more: str = "", *overrides: str):
+    def study(self, path, more="", *overrides):
         self.file.write_text(STUDY.replace("PATH", path) + more)
         return load_study(self.file, lab=self.lab, overrides=overrides)
 
@@ -72,7 +71,7 @@ def places(tmp_path, monkeypatch):
     return Places(tmp_path / "own", tmp_path / "home" / "secret.txt", tmp_path / "lab")
 
 
-def refused(study, *parts: str) -> None:
+def refused(study, *parts):
     """A run is refused in one line and leaves nothing; a plan says what is reached, and that."""
     with pytest.raises(BadInput) as error:
         study.run()
@@ -115,7 +114,7 @@ def test_tables_and_databases_need_the_word_too(places):
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
 def test_the_word_is_given_once(places):
-    heard: list[Event] = []
+    heard = []
     study = places.study(str(places.secret), "", f"data.path={places.secret}")
     assert study.run(lambda event, progress: heard.append(event)).status == "complete"
     notices = [event.message for event in heard if isinstance(event, StudyNotice)]
@@ -313,14 +312,14 @@ def test_a_storage_s_password_is_not_said(url, said, places, monkeypatch):
 class Runs:
     """An object whose pickle is a program: it makes a file."""
 
-    def __init__(self, marker: Path) -> None:
+    def __init__(self, marker):
         self.marker = marker
 
     def __reduce__(self):
         return (os.mkdir, (str(self.marker),))
 
 
-def asked(study: optuna.Study, n: int = 1) -> list[dict[str, float]]:
+def asked(study, n=1):
     """Train trials of a study, and return what was sampled."""
     found = []
     for _ in range(n):
@@ -331,7 +330,7 @@ def asked(study: optuna.Study, n: int = 1) -> list[dict[str, float]]:
     return found
 
 
-def plant(database: Path, state: object) -> None:
+def plant(database, state):
     """Put an object in the place of the sampler's state, in every trial, with a signature."""
     known = {"cma:optimizer:0": pickle.dumps(state).hex(), "signed:cma:optimizer:0": "0" * 64}
     with closing(sqlite3.connect(database)) as connection:
@@ -345,14 +344,14 @@ def test_a_state_of_cma_es_is_unpickled_only_if_the_user_has_written_it(places, 
     """Optuna keeps it as a pickle in the study's own database: code of whoever wrote the database."""
     file, marker = places.lab / "trials.db", tmp_path / "ran"
 
-    def opened(storage) -> optuna.Study:
+    def opened(storage):
         sampler = optuna.samplers.CmaEsSampler(seed=1, popsize=4, warn_independent_sampling=False)
         return optuna.create_study(storage=storage, sampler=sampler, study_name="s", load_if_exists=True)
 
     expected = asked(opened(None), 12)
     assert asked(opened(TrialStorage(database_url(file))), 12) == expected  # the user's own state is used
 
-    def generations() -> list[int]:
+    def generations():
         trials = optuna.load_study(study_name="s", storage=database_url(file)).trials
         return [each.system_attrs.get("cma:generation", -1) for each in trials]
 
@@ -383,17 +382,17 @@ class Heard:
 
 
 @pytest.fixture
-def server() -> Iterator[Heard]:
-    heard: list[str | None] = []
+def server():
+    heard = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
+        def do_POST(self):
             heard.append(self.headers.get("Authorization"))
             self.send_error(404)
 
         do_GET = do_POST  # noqa: N815 - the name is the library's
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, *_):
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
@@ -402,9 +401,7 @@ def server() -> Iterator[Heard]:
         running.shutdown()
 
 
-def test_a_token_goes_where_the_user_says_and_nowhere_else(
-    places: Places, server: Heard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_goes_where_the_user_says_and_nowhere_else(places, server, monkeypatch):
     (places.own / "text.txt").write_text(TEXT)
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "hidden")
     track = f"track: {{uri: '{server.url}'}}\n"

@@ -3,15 +3,13 @@
 import heapq
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
 
 import pytest
 
-from sweeplab.lab.events import Event, RunEvaluated, TrialClaimed, TrialEnded
+from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialEnded
 from sweeplab.records.runs import RunState, TrialEnding
-from sweeplab.study.plan import Plan
 from sweeplab.study.spec import Budget, Engine
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.progress import Remaining
@@ -31,23 +29,23 @@ def planned(tiny, tmp_path_factory):
     return replace(plan, cells=cells, pruner="none", timed_by="timed steps")
 
 
-def trace(plan: Plan, chance: random.Random, prunes: bool, off: float) -> Iterator[tuple[float, Event]]:
+def trace(plan, chance, prunes, off):
     """Yield a study's events: cells one after the other on all slots, at speeds that the plan misses by about `off`."""
     factor = off ** chance.uniform(-1, 1)
     speeds = {cell.cell: factor * chance.uniform(0.8, 1.25) for cell in plan.cells}
     n_slots = STACK * len(plan.workers)
     waiting = [(cell, trial) for cell in plan.cells for trial in range(PER_CELL)]
-    heap: list[tuple[float, int, int, str, int]] = []
+    heap = []
     steps, losses = {}, defaultdict[tuple[str, int], list[float]](list)
 
-    def claim(now: float) -> TrialClaimed:
+    def claim(now):
         cell, trial = waiting.pop(0)
         step = speeds[cell.cell] * cell.run_seconds * n_slots / N_EVALUATIONS
         steps[cell.cell, trial] = step, chance.random()
         heapq.heappush(heap, (now, len(waiting), 0, cell.cell, trial))
         return TrialClaimed(cell=cell.cell, trial=trial, started=now)
 
-    def is_pruned(cell: str, rung: int, loss: float) -> bool:
+    def is_pruned(cell, rung, loss):
         there = losses[cell, rung]
         there.append(loss)
         return sorted(there).index(loss) >= max(1, len(there) // FACTOR)
@@ -69,7 +67,7 @@ def trace(plan: Plan, chance: random.Random, prunes: bool, off: float) -> Iterat
             yield now, claim(now)
 
 
-def looks(plan: Plan, events: list[tuple[float, Event]]) -> Iterator[tuple[float | None, float, float]]:
+def looks(plan, events):
     """Yield what is said at regular times while events come in, the truth, and the largest share trained by then."""
     remaining, counted = Remaining(plan, 0.0), Counter[str]()
     end, queue, furthest = events[-1][0], list(events), 0.0

@@ -29,7 +29,7 @@ def outcomes(folder):
     return {run.read_start().key: run.read_end() for run in folder.runs()}
 
 
-def loss_of(loaded, dataset) -> float:
+def loss_of(loaded, dataset):
     """Return the mean loss of a checkpoint's model on the evaluations of its run."""
     objective = make_objective(dataset.val, loaded.values)
     batches = [windows(each) for each in objective.evaluation(loaded.values.evaluated_tokens)]
@@ -146,7 +146,7 @@ def test_an_end_that_a_stopped_worker_wrote_when_it_woke_up_is_told_as_it_stands
     spec = tiny(seeds=[0, 1], budget=Budget(trials_per_cell=1))
     folder, store = opened(spec)
 
-    def end_beside(event) -> None:
+    def end_beside(event):
         """Write the end of the first seed's run, as the worker that held the trial before may."""
         if isinstance(event, RunEvaluated) and event.iteration == 10 and event.seed == 0:
             ending = TrialEnding(RunState.PRUNED, 3.25, {0: RunState.PRUNED, 1: RunState.PRUNED})

@@ -1,7 +1,6 @@
 """Runs are shipped as something happens to them, in a thread that delays nobody."""
 
 import time
-from collections.abc import Callable
 
 import pytest
 from tracked import Tracked
@@ -10,7 +9,7 @@ from sweeplab.errors import DamagedFile
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialEnded
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunStart, RunState, TrialEnding, run_key
+from sweeplab.records.runs import CurvePoint, RunEnd, RunStart, RunState, TrialEnding, run_key
 from sweeplab.sweep import shipping
 from sweeplab.sweep.shipping import Shipping
 from sweeplab.tracking import open_tracker
@@ -35,7 +34,7 @@ def tracker(folder):
     return tracker
 
 
-def begin(folder: StudyFolder, trial: int) -> list[RunFolder]:
+def begin(folder, trial):
     """Write the starts of a trial's runs."""
     runs = [folder.run("all", trial, seed) for seed in (0, 1)]
     for run in runs:
@@ -45,26 +44,26 @@ def begin(folder: StudyFolder, trial: int) -> list[RunFolder]:
     return runs
 
 
-def evaluate(run: RunFolder, iteration: int) -> RunEvaluated:
+def evaluate(run, iteration):
     point = {"iteration": iteration, "train_tokens": 64 * iteration, "wall_seconds": 0.1 * iteration}
     run.append([CurvePoint(**point, val_loss=4.0 - 0.1 * iteration)])
     place = {"cell": run.cell, "trial": run.trial, "seed": run.seed}
     return RunEvaluated(**place, iteration=iteration, val_loss=4.0 - 0.1 * iteration)
 
 
-def end(run: RunFolder) -> TrialEnded:
+def end(run):
     run.write_end(RunEnd(state=RunState.COMPLETE, iteration=3, value=1.0, ending=COMPLETE))
     return TrialEnded(cell=run.cell, trial=run.trial, ending=COMPLETE, ended=1e9)
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
+def wait_until(is_so):
     limit = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < limit
         time.sleep(0.01)
 
 
-def states(tracker: Tracked) -> dict[tuple[int, int], str]:
+def states(tracker):
     return {(run.trial, run.seed): run.state for run in tracker.runs()}
 
 

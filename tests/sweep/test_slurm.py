@@ -64,7 +64,7 @@ def run(cluster, server, tmp_path, monkeypatch):
     monkeypatch.setenv("SWEEPLAB_STORAGE", server)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
-    def run(*words: str, code: int = 0, lab: Path = tmp_path / "lab") -> str:
+    def run(*words, code=0, lab=tmp_path / "lab"):
         command = [sys.executable, "-m", "sweeplab", *words, "--lab", str(lab)]
         ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900)
         logs = "".join(log.read_text() for log in lab.glob("studies/*/worker-*.log"))
@@ -74,7 +74,7 @@ def run(cluster, server, tmp_path, monkeypatch):
     return run
 
 
-def curves(lab: Path) -> dict[str, object]:
+def curves(lab):
     """Return what each run has measured, by cell and hyperparameters: which worker trained it, and when, is open."""
     found = {}
     for each in StudyFolder(lab, "jobs").runs():
@@ -173,7 +173,7 @@ def test_a_node_that_does_not_see_the_lab_is_said_and_nothing_is_left(run, clust
         cluster.ask("scontrol", "update", "NodeName=n1", "State=RESUME")
 
 
-def wait(until) -> None:
+def wait(until):
     ends = time.monotonic() + PATIENCE_SECONDS
     while not until():
         assert time.monotonic() < ends
@@ -181,7 +181,7 @@ def wait(until) -> None:
 
 
 def test_what_cannot_be_is_said_in_one_line(run, cluster, tmp_path, monkeypatch):
-    def refused(*words: str) -> str:
+    def refused(*words):
         said = run("study", "run", "jobs.yaml", *words, code=2)
         assert said.startswith("error: ") and said.count("\n") == 1
         assert run("study", "run", "jobs.yaml", "--detach", *words, code=2) == said

@@ -103,7 +103,7 @@ die()
 """
 
 
-def child(code: str, url: str, tiny, dataset, *words: str, trials: int = 4) -> list[str]:
+def child(code, url, tiny, dataset, *words, trials=4):
     """Return the command of a process that runs code with a store."""
     code = CHILD.format(fixed=tiny().fixed, trials=trials) + code
     return [sys.executable, "-c", code, url, str(dataset.tokenizer.vocab_size), *words]
@@ -230,7 +230,7 @@ def test_a_budget_of_flops_is_a_total(tiny, opened):
 
 
 def test_a_lease_is_over_by_the_clock_and_at_once_where_its_process_is_known_to_be_gone():
-    def is_dead(owner: Owner, is_over: bool) -> bool:
+    def is_dead(owner, is_over):
         return Lease(0, str(owner), 1, 0.0, is_over).is_dead
 
     mine = Owner.of_this_process()
@@ -295,7 +295,7 @@ PROMOTING = Pruner(type="asha", options={"min_resource": 10, "reduction_factor":
 HOUR = Budget(trials_per_cell=2, time=3600.0)
 
 
-def prune(store, claim, value: float) -> None:
+def prune(store, claim, value):
     store.report_many([Report(claim, 10, value)])
     store.finish(claim, "pruned", None, {"train_flops": 1.0})
 
@@ -361,7 +361,7 @@ def test_a_pruner_promotes_nothing_without_a_budget_that_is_left(budget, tiny, o
     assert not store.has_room() and store.claim() is None
 
 
-def test_what_is_not_finite_is_never_reported(tiny, opened) -> None:
+def test_what_is_not_finite_is_never_reported(tiny, opened):
     _, store = opened(tiny())
     claim = store.claim()
     for iteration, value in enumerate([3.0, float("nan"), float("inf"), float("-inf")]):
@@ -371,7 +371,7 @@ def test_what_is_not_finite_is_never_reported(tiny, opened) -> None:
     assert store.trials(store.cells[0])[0].value == 3.0
 
 
-def test_a_lease_that_is_renewed_is_still_held(tiny, opened) -> None:
+def test_a_lease_that_is_renewed_is_still_held(tiny, opened):
     _, store = opened(tiny())
     claims = [store.claim(), store.claim()]
     assert store.renew() == {claim.trial_id for claim in claims}
@@ -394,7 +394,7 @@ print(json.dumps(numbers))
 
 
 @pytest.mark.slow
-def test_four_processes_share_sixty_trials_each_exactly_once(tiny, opened, dataset) -> None:
+def test_four_processes_share_sixty_trials_each_exactly_once(tiny, opened, dataset):
     folder, _ = opened(tiny(budget=Budget(trials_per_cell=60)))
     command = child(WORK, folder.storage_url, tiny, dataset, trials=60)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -409,7 +409,7 @@ def test_four_processes_share_sixty_trials_each_exactly_once(tiny, opened, datas
     assert all(shares)
 
 
-def test_samples_that_break_a_constraint_are_drawn_again_and_never_count(tiny, opened) -> None:
+def test_samples_that_break_a_constraint_are_drawn_again_and_never_count(tiny, opened):
     _, store = opened(tiny(constraints=["learning_rate > 3e-3"]))
     claims = [store.claim() for _ in range(4)]
     assert all(claim.sampled["learning_rate"] > 3e-3 for claim in claims)
@@ -417,7 +417,7 @@ def test_samples_that_break_a_constraint_are_drawn_again_and_never_count(tiny, o
     assert len(store.study(store.cells[0]).get_trials()) > 4
 
 
-def test_an_interrupted_trial_is_taken_up_though_the_flops_are_planned(tiny, opened) -> None:
+def test_an_interrupted_trial_is_taken_up_though_the_flops_are_planned(tiny, opened):
     _, one = opened(tiny(budget=Budget(flops=1.0)))
     claim = one.claim()
     one.requeue([claim])

@@ -1,7 +1,5 @@
 """A study whose trials, or workers, all end alike is stopped, and says why."""
 
-from collections.abc import Sequence
-
 import psutil
 import pytest
 
@@ -68,7 +66,7 @@ def test_without_tracking_no_trial_begins_and_no_worker_is_left(tiny, tmp_path, 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     prepare, workers = LocalEngine.prepare, []
 
-    def spied(engine: LocalEngine, indices: Sequence[int]) -> None:
+    def spied(engine, indices):
         prepare(engine, indices)
         workers.extend(psutil.Process(int(place.process.split()[1])) for place in engine.places())
 
