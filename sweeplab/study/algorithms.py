@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -108,9 +107,7 @@ def settled_pruner(pruner: Pruner, eval_interval: int, max_iters: int) -> Pruner
     By default Optuna takes a hundredth of a run (a single iteration for Hyperband); the first evaluation comes later
     and would then decide several rungs at once, on one value.
     """
-    inner = {name: value for name, value in pruner.options.items() if isinstance(value, Pruner)}
-    settled = {name: settled_pruner(value, eval_interval, max_iters) for name, value in inner.items()}
-    options = pruner.options | settled
+    options = dict(pruner.options)
     if PRUNERS[pruner.type].halves:
         if options.get("min_resource", "auto") == "auto":
             share = math.ceil(FIRST_RUNG_SHARE * max_iters / eval_interval)
@@ -126,7 +123,7 @@ def rungs(pruner: Pruner, eval_interval: int, max_iters: int) -> list[int]:
     An evaluation occurs once per rung that it decides: twice where two rungs lie between it and the one before.
     """
     if not PRUNERS[pruner.type].halves:
-        return [each for inner in _inside(pruner) for each in rungs(inner, eval_interval, max_iters)]
+        return []
     factor, first = _halving(pruner)
     all_rungs = (first * factor**count for count in itertools.count())
     at_evaluations = (-(-rung // eval_interval) * eval_interval for rung in all_rungs)
@@ -136,7 +133,7 @@ def rungs(pruner: Pruner, eval_interval: int, max_iters: int) -> list[int]:
 def first_decision(pruner: Pruner) -> int | None:
     """Return the iteration before which a settled pruner never prunes; None where it has no such iteration."""
     if not PRUNERS[pruner.type].halves:
-        return next(map(first_decision, _inside(pruner)), pruner.options.get("n_warmup_steps"))
+        return pruner.options.get("n_warmup_steps")
     return _halving(pruner)[1]
 
 
@@ -148,11 +145,7 @@ def _halving(pruner: Pruner) -> tuple[int, int]:
 
 def promotes(pruner: Pruner) -> bool:
     """Return whether pruned trials continue if budget is left when all others have ended."""
-    return bool(pruner.options.get(PROMOTE)) or any(map(promotes, _inside(pruner)))
-
-
-def _inside(pruner: Pruner) -> Iterator[Pruner]:
-    return (value for value in pruner.options.values() if isinstance(value, Pruner))
+    return bool(pruner.options.get(PROMOTE))
 
 
 def with_algorithms(spec: StudySpec, sampler: Any, pruner: Any) -> StudySpec:

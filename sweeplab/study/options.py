@@ -15,7 +15,7 @@ import math
 import operator
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -78,30 +78,25 @@ class AlgorithmRow:
         fields: dict[str, Any] = {}
         names = {optunas: ours for ours, optunas in self.aliases.items()}
         for name, parameter in inspect.signature(self.optuna_class.__init__).parameters.items():
-            kind = _type_of(name, re.findall(r"\w+", inspect.formatannotation(parameter.annotation)))
+            kind = _type_of(name, inspect.formatannotation(parameter.annotation))
             if kind is None or name == "seed":
                 continue
-            default: Any = None
-            if parameter.default is parameter.empty and name not in self.defaults:
-                default = ...
-            alias = None
-            if name in names:
-                alias = AliasChoices(name, names[name])
+            default = ... if parameter.default is parameter.empty else None
+            alias = AliasChoices(name, names[name]) if name in names else None
             fields[name] = kind, Field(default, validation_alias=alias)
         if self.halves:
             fields[PROMOTE] = bool, False
         return pydantic.create_model(f"{self.optuna}Options", __base__=Section, **fields)
 
 
-def _type_of(name: str, words: Sequence[str]) -> Any:
+def _type_of(name: str, annotation: str) -> Any:
     """Return the type of an option from the words of its annotation; None where YAML cannot express a value."""
-    if name == "wrapped_pruner":
-        return Annotated[Pruner | None, pydantic.WithJsonSchema({})]  # a schema of its own would have no end
     most = MOST.get(name, LARGEST)
     bounds = Field(ge=-most, le=most)
     types: dict[str, Any] = {
         "int": Annotated[int, bounds], "float": Annotated[float, bounds], "bool": bool, "str": str, "None": None,
     }  # fmt: skip
+    words = re.findall(r"\w+", annotation)
     if not words or not types.keys() >= {*words}:
         return None
     return functools.reduce(operator.or_, (types[word] for word in words))
@@ -117,7 +112,6 @@ _CMAES = "Covariance matrix adaptation: for many trials of numeric parameters"
 _GRID = "Every combination of the choices, in random order"
 _ASHA = "Successive halving: at growing iterations only the best 1/factor of the trials continue"
 _PERCENTILE = "Ends a trial that is not within the best share of the others"
-_PATIENT = "Applies another pruner only to a trial that has stopped improving"
 
 SAMPLERS: dict[str, AlgorithmRow] = {
     AUTO: AlgorithmRow("JointSampler", "joint where a study searches numbers in several cells; else tpe"),
@@ -136,9 +130,6 @@ PRUNERS: dict[str, AlgorithmRow] = {
     "asha": AlgorithmRow("SuccessiveHalvingPruner", _ASHA, _HALVING, halves=True),
     "hyperband": AlgorithmRow(
         "HyperbandPruner", "Several successive halvings with different first rungs", _HYPERBAND, halves=True
-    ),
-    "patient": AlgorithmRow(
-        "PatientPruner", _PATIENT, {"wrapped": "wrapped_pruner"}, {"wrapped_pruner": None}
     ),
     "threshold": AlgorithmRow("ThresholdPruner", "Ends a trial whose value leaves an interval"),
 }
@@ -174,7 +165,7 @@ class Algorithm(Section):
             try:
                 build(self)
             except (ValueError, TypeError) as error:
-                raise Refusal(f": Optuna refuses these options: {error}", is_secret=True) from None
+                raise Refusal(f": Optuna refuses these options: {error}") from None
         return self
 
     @classmethod
@@ -211,9 +202,6 @@ def build(algorithm: Algorithm, **unasked: Any) -> Any:
     row = (SAMPLERS if isinstance(algorithm, Sampler) else PRUNERS)[algorithm.type]
     arguments = {**unasked, **row.defaults, **algorithm.options}
     arguments.pop(PROMOTE, None)
-    for name, value in arguments.items():
-        if isinstance(value, Pruner):
-            arguments[name] = build(value)
     return _made(row.optuna_class, arguments, ExperimentalWarning, FutureWarning)
 
 
@@ -242,8 +230,7 @@ def as_written(algorithm: Any) -> Any:
         raise BadInput(Problem(f"a {kind.__name__} cannot be made in each worker", known))
     if arguments is None:
         arguments = _arguments(algorithm)
-    options = {name: as_written(value) for name, value in arguments.items()}
-    return {"type": types[kind.__name__], **options}
+    return {"type": types[kind.__name__], **arguments}
 
 
 def _arguments(algorithm: Any) -> dict[str, Any]:

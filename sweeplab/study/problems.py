@@ -128,8 +128,8 @@ class SourceMap:
 class Refusal(ValueError):  # noqa: N818 - its text is shown to the user
     """Report what is wrong with one value, what is allowed and which name was probably meant.
 
-    Without `what`, the value itself is; the message repeats no value that `is_secret`. `at` is the place of the value
-    inside what is validated. An unknown name is refused with the `known` ones; `what` is of which kind it is.
+    Without `what`, the value itself is. `at` is the place of the value inside what is validated. An unknown name is
+    refused with the `known` ones; `what` is of which kind it is.
     """
 
     def __init__(
@@ -137,12 +137,11 @@ class Refusal(ValueError):  # noqa: N818 - its text is shown to the user
         what: str,
         allowed: str = "",
         nearest: str = "",
-        is_secret: bool = False,
         at: Location = (),
         known: Sequence[str] = (),
     ) -> None:
         super().__init__(what)
-        self.what, self.allowed, self.nearest, self.is_secret = what, allowed, nearest, is_secret
+        self.what, self.allowed, self.nearest = what, allowed, nearest
         self.at, self.known = at, known
 
 
@@ -183,29 +182,25 @@ class Problems:
             path = (*place, *(part for part in detail["loc"] if part not in FORMS_OF_TYPES))
             context, kind, value = detail.get("ctx", {}), detail["type"], detail["input"]
             refusal = context.get("error")
-            what = f"{dotted(path)} is {shown(value)}"
-            if kind == "too_long":
-                what = f"{dotted(path)} has {several(context['actual_length'], 'entry')}"
+            if isinstance(refusal, Refusal):
+                for part in refusal.at:
+                    path, value = (*path, part), value[part]
+            what, near = f"{dotted(path)} is {shown(value)}", ""
+            allowed = ALLOWED.get(kind, detail["msg"].removeprefix("Input should be ")).format(**context)
             if kind == "missing":
                 self.add(path[:-1], f"{dotted(path)} is missing")
-            elif isinstance(refusal, Refusal) and refusal.known:
+                continue
+            if isinstance(refusal, Refusal) and refusal.known:
                 others = elsewhere if len(path) == 1 else SECTIONS[:1]
                 self.unknown(path, refusal.known, refusal.what, others)
-            elif isinstance(refusal, Refusal):
-                self._refuse((*path, *refusal.at), refusal, value)
+                continue
+            if isinstance(refusal, Refusal):
+                allowed, near = refusal.allowed, refusal.nearest
+                if refusal.what:
+                    what = f"{dotted(path)} {refusal.what}"
+            elif kind == "too_long":
+                what = f"{dotted(path)} has {several(context['actual_length'], 'entry')}"
             elif kind == "literal_error":
                 choices = re.findall(r"'(.*?)'", context["expected"])
-                self.add(path, what, " | ".join(choices), nearest(value, choices))
-            else:
-                allowed = ALLOWED.get(kind, detail["msg"].removeprefix("Input should be "))
-                self.add(path, what, allowed.format(**context))
-
-    def _refuse(self, path: Location, refusal: Refusal, value: Any) -> None:
-        for part in refusal.at:
-            value = value[part]
-        what = f"{dotted(path)} {refusal.what or 'is'}"
-        if not refusal.what:
-            what += f" {shown(value)}"
-        elif not refusal.is_secret:
-            what += f": {shown(value)}"
-        self.add(path, what, refusal.allowed, refusal.nearest)
+                allowed, near = " | ".join(choices), nearest(value, choices)
+            self.add(path, what, allowed, near)

@@ -59,13 +59,13 @@ class Range(Entry):
     def _is_sound(self) -> Self:
         low, high = self.min, self.max
         if low > high:
-            raise Refusal(f"is inverted: min {low:g} is above max {high:g}", "min below max", is_secret=True)
+            raise Refusal(f"is inverted: min {low:g} is above max {high:g}", "min below max")
         if low == high:
             what = f"is empty: min and max are both {low:g}"
-            raise Refusal(what, "a max above min; put a single value under fixed", is_secret=True)
+            raise Refusal(what, "a max above min; put a single value under fixed")
         if self.log and low <= 0:
             what = f"is of a logarithmic range, which starts at {low:g}"
-            raise Refusal(what, "a min above 0, or no log", at=("min",), is_secret=True)
+            raise Refusal(what, "a min above 0, or no log", at=("min",))
         if self.step is not None:
             self._check_step(self.step)
         return self
@@ -80,7 +80,7 @@ class Range(Entry):
         elif steps % 1 or steps > MOST_STEPS:
             what, allowed = f"is {step:g}", "one that divides the range from min to max, or no step"
         if what:
-            raise Refusal(what, allowed, at=("step",), is_secret=True)
+            raise Refusal(what, allowed, at=("step",))
 
     @property
     def integer(self) -> bool:
@@ -237,7 +237,7 @@ class Divisors(Entry):
     def _is_sound(self) -> Self:
         if self.min > self.max:
             what = f"is inverted: min {self.min:g} is above max {self.max:g}"
-            raise Refusal(what, "min below max", is_secret=True)
+            raise Refusal(what, "min below max")
         return self
 
     def values(self, of: int) -> tuple[int, ...]:
@@ -307,7 +307,7 @@ def read_entry(written: Any, place: ValidationInfo) -> SearchSpec:
     if form is Divisors:
         if row.kind != "int":
             what = f"is of {row.name}, which is not a whole number, so it divides nothing"
-            raise Refusal(what, row.allowed, at=("divides",), is_secret=True)
+            raise Refusal(what, row.allowed, at=("divides",))
         written = {"min": row.low, "max": row.high, **written}
     typed: SearchSpec = _ADAPTERS[form].validate_python(written, context=row)
     return typed
@@ -321,7 +321,7 @@ _FORMS_IN_WORDS = (
 def _no_form(row: Hyperparameter, written: Any) -> Refusal:
     if written == SUGGESTED:
         what = f"is {SUGGESTED}, but the table suggests no range for {row.name}"
-        return Refusal(what, _FORMS_IN_WORDS, is_secret=True)
+        return Refusal(what, _FORMS_IN_WORDS)
     allowed = _FORMS_IN_WORDS
     if row.suggested is not None:
         allowed = f"{SUGGESTED} | {allowed}"

@@ -104,7 +104,7 @@ class Plugin(Section):
         if isinstance(written, str):
             return {"file": written}
         if not isinstance(written, dict | Plugin):
-            raise Refusal("is not a plugin", "a Python file such as my_parts.py, or {file, sha256}")
+            raise Refusal("", "a Python file such as my_parts.py, or {file, sha256}")
         return written
 
 
@@ -115,7 +115,7 @@ def preset_names() -> tuple[str, ...]:
 
 def _check_known(name: str, known: Sequence[str]) -> None:
     if name not in known:
-        raise Refusal("is unknown", " | ".join(known), nearest(name, known))
+        raise Refusal("", " | ".join(known), nearest(name, known))
 
 
 def _known(name: str, field: pydantic.ValidationInfo) -> str:
@@ -170,7 +170,7 @@ class DataSpec(Section):
         if self.tokenizer == "ids" and not self.tokens:
             wrong = "has tokenizer ids without tokens"
         if wrong:
-            raise Refusal(wrong, "one of path, train (with val and test) and tokens", is_secret=True)
+            raise Refusal(wrong, "one of path, train (with val and test) and tokens")
         return self
 
     @pydantic.model_serializer(mode="wrap")
@@ -260,7 +260,7 @@ class Engine(Section):
     @classmethod
     def _whole_on_slurm(cls, count: float, field: pydantic.ValidationInfo) -> float:
         if field.data.get("type") == "slurm" and count % 1:
-            raise Refusal("is not a whole number", "whole GPUs; engine ray also accepts fractions")
+            raise Refusal("", "whole GPUs; engine ray also accepts fractions")
         return count
 
     @field_validator("time")
@@ -359,7 +359,7 @@ class StudySpec(Section):
     @classmethod
     def _fit_for_a_folder(cls, name: str) -> str:
         if not is_name(name):
-            raise Refusal("is not a valid study name", NAMES)
+            raise Refusal("", NAMES)
         return name
 
     @field_validator("seeds")
@@ -391,7 +391,7 @@ class StudySpec(Section):
         if not all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) for name in names):
             what = "has an entry that is not the name of an environment variable"
             allowed = "names such as MY_PHONE; put the URLs, which may hold secrets, into the variables"
-            raise Refusal(what, allowed, is_secret=True)
+            raise Refusal(what, allowed)
         return names
 
     @property

@@ -93,7 +93,7 @@ class Section(pydantic.BaseModel):
             if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
                 refusal = Refusal("key", known=known)
                 if detail["loc"][0] in known:
-                    refusal = Refusal("is given twice, by two names", is_secret=True)
+                    refusal = Refusal("is given twice, by two names")
                 wrong[index] = refusal_at(refusal, detail["input"], *detail["loc"])
         raise ValidationError.from_exception_data(cls.__name__, wrong)
 
@@ -113,21 +113,21 @@ def _seconds(written: Any) -> Any:
         amounts = [float(part or 0.0) for part in parts.groups()] if parts else []
         if any(amounts):
             return sum(amount * unit for amount, unit in zip(amounts, (86400, 3600, 60, 1), strict=True))
-    raise Refusal("is not a duration", "30m, 2h, 90s, 1h30m, or a number of seconds")
+    raise Refusal("", "30m, 2h, 90s, 1h30m, or a number of seconds")
 
 
 def _count(written: Any) -> Any:
     is_whole = isinstance(written, int) and not isinstance(written, bool)
     if written == AUTO or (is_whole and 1 <= written <= MOST_COUNTED):
         return written
-    raise Refusal("is not a valid count", f"auto, or a whole number from 1 to {MOST_COUNTED}")
+    raise Refusal("", f"auto, or a whole number from 1 to {MOST_COUNTED}")
 
 
 def _seed_number(written: Any) -> Any:
     try:
         return TABLE["seed"].check(written)
     except ValueError:
-        raise Refusal("is not a valid seed", TABLE["seed"].allowed) from None
+        raise Refusal("", TABLE["seed"].allowed) from None
 
 
 def local(place: str) -> str:
@@ -137,7 +137,7 @@ def local(place: str) -> str:
         Refusal: it is an address.
     """
     if is_address(place):
-        raise Refusal("is an address, and nothing is downloaded", DOWNLOAD_FIRST)
+        raise Refusal("", DOWNLOAD_FIRST)
     return place
 
 
@@ -150,7 +150,7 @@ def expression_of(written: Any) -> Expression:
     if isinstance(written, Expression):
         return written
     if not isinstance(written, str):
-        raise Refusal("is not an expression", "an expression, such as max_iters // 10")
+        raise Refusal("", "an expression, such as max_iters // 10")
     try:
         expression = Expression(in_table_names(written))
     except ValueError as error:

@@ -48,10 +48,10 @@ REFUSED = [
     ("run tiny.yml", f"tiny.yml: {NO_FILE} or directory; did you mean 'tiny.yaml'?"),
     ("run .", ".: this is a folder; `sweeplab init NAME --data .` writes a study of its texts"),
     ("plan short.txt", "short.txt: this is a text; `sweeplab init NAME --data short.txt` writes a study of it"),
-    ("run tiny.yaml --name a/b", "--name a/b: name is not a valid study name"),
+    ("run tiny.yaml --name a/b", "--name a/b: name is \"a/b\""),
     ("run tiny.yaml --name=--help", "allowed: a letter or digit, then letters"),
     ("study rename tiny tiny --yes", "a study 'tiny' exists in "),
-    ("study rename tiny a/b --yes", "--name a/b: name is not a valid study name"),
+    ("study rename tiny a/b --yes", "--name a/b: name is \"a/b\""),
     ("study rm tiny", "move tiny (runs: 4 complete) to the trash? --yes confirms it"),
     # What a study that has ended is told.
     ("study stop tiny", "study tiny is not running: it has all of its trials; sweeplab extend tiny"),

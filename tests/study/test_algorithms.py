@@ -38,7 +38,6 @@ PRUNER_OPTIONS = {
     "percentile": {"percentile": 25.0, "n_startup_trials": 1},
     "asha": {"min_iters": 10, "factor": 2, "early_stopping_rate": 0},
     "hyperband": {"min_iters": 10, "max_iters": 100, "factor": 2},
-    "patient": {"patience": 1, "wrapped": {"type": "median", "n_startup_trials": 1}},
     "threshold": {"upper": 3.0},
 }
 
@@ -160,17 +159,8 @@ def test_rungs_that_a_study_gives_stay_and_are_said_at_their_evaluations():
     given = settled_pruner(read(pruner={"type": "asha", "min_iters": 30, "factor": 2}).pruner, 50, 300)
     assert given.options == {"min_resource": 30, "reduction_factor": 2}
     assert rungs(given, 50, 300) == [50, 100, 150, 250]
-    patient = {"type": "patient", "patience": 1, "wrapped": {"type": "asha", "min_iters": 100, "factor": 3}}
-    assert rungs(settled_pruner(read(pruner=patient).pruner, 50, 300), 50, 300) == [100]
     assert rungs(settled_pruner(read(pruner="median").pruner, 50, 300), 50, 300) == []
 
 
-@pytest.mark.parametrize(
-    ("pruner", "expected"),
-    [
-        ({"type": "patient", "patience": 1, "wrapped": {"type": "asha", "promote": True}}, True),
-        ({"type": "patient", "patience": 1, "wrapped": {"type": "median"}}, False),
-    ],
-)
-def test_a_pruner_promotes_if_it_or_one_inside_it_does(pruner, expected):
-    assert promotes(read(pruner=pruner).pruner) is expected
+def test_a_pruner_promotes_if_it_says_so():
+    assert promotes(read(pruner={"type": "asha", "promote": True}).pruner) and not promotes(read().pruner)

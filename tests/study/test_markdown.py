@@ -126,7 +126,7 @@ MARKDOWN = """
 | min_lr | 10% of peak | |
 | dropout | 0.5 | 0.0 to 0.4, step 0.1 |
 | wandb_project | `gpt-debug` | |
-| dtype | bf16 | bf16, fp16 |
+| dtype | bf16 | bf16, fp32 |
 """
 
 

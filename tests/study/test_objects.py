@@ -18,7 +18,6 @@ def quiet(kind, **arguments):
         return kind(**arguments)
 
 
-WRAPPED = pruners.MedianPruner(n_warmup_steps=3)
 WRITTEN = [
     (samplers.TPESampler(n_startup_trials=5, seed=3), {"type": "tpe", "n_startup_trials": 5}),
     (samplers.TPESampler, {"type": "tpe"}),
@@ -27,10 +26,6 @@ WRITTEN = [
         {"type": "gp", "deterministic_objective": True},
     ),
     (pruners.MedianPruner(n_warmup_steps=10), {"type": "median", "n_warmup_steps": 10}),
-    (
-        quiet(pruners.PatientPruner, wrapped_pruner=WRAPPED, patience=2),
-        {"type": "patient", "patience": 2, "wrapped_pruner": {"type": "median", "n_warmup_steps": 3}},
-    ),
     (
         pruners.ThresholdPruner(upper=4.0),
         {"type": "threshold", "upper": 4.0, "n_warmup_steps": 0, "interval_steps": 1},

@@ -201,7 +201,7 @@ def test_a_plugin_that_raises_is_one_line(code: str, said: str, file: Path) -> N
     ("plugins", "said"),
     [
         ("[my_part.py]", "no plugin .*: No such file or directory; did you mean 'my_parts.py'"),
-        ("[1]", r"plugins\[0\] is not a plugin: 1; allowed: a Python file"),
+        ("[1]", r"plugins\[0\] is 1; allowed: a Python file"),
         ("[{file: my_parts.py, sha256: abc}]", "has changed: its sha256 begins with [0-9a-f]{12}, not abc"),
     ],
 )
