@@ -69,22 +69,23 @@ def n_startup_trials(spec: StudySpec, trials_per_cell: int | None) -> int:
     return max(1, min(most, math.floor(STARTUP_SHARE * trials_per_cell)))
 
 
-def make_sampler(sampler: Sampler, seed: int, space: Space, cell_seed: int | None = None) -> BaseSampler:
+def make_sampler(sampler: Sampler, seed: int, space: Space, cell_seed: int) -> BaseSampler:
     """Return Optuna's sampler for a cell.
 
-    `seed` may differ from trial to trial; `cell_seed` (default: `seed`) is the same for all trials of a cell and
-    is used by samplers that go through a sequence.
+    `seed` may differ from trial to trial; `cell_seed` is the same for all trials of a cell and is used by samplers that
+    go through a sequence.
 
     Raises:
         ValueError: Optuna refuses an option, or a grid is infinite.
     """
-    if SAMPLERS[sampler.type].sequence and cell_seed is not None:
+    if SAMPLERS[sampler.type].sequence:
         seed = cell_seed
     if sampler.type == "grid":
         return _grid_sampler(space, seed)
+    unasked: dict[str, Any] = {"seed": seed}
     if sampler.type == "tpe" and space.has_conditions:
-        return build(sampler, group=True, seed=seed)  # type: ignore[no-any-return]
-    return build(sampler, seed=seed)  # type: ignore[no-any-return]
+        unasked["group"] = True
+    return build(sampler, **unasked)  # type: ignore[no-any-return]
 
 
 def _grid_sampler(space: Space, seed: int) -> BaseSampler:

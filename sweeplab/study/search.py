@@ -40,9 +40,13 @@ class Entry:
 
     def written(self) -> dict[str, Any]:
         """Return the entry as in a study file, as JSON values."""
-        return dict(
-            _ADAPTERS[type(self)].dump_python(self, mode="json", by_alias=True, exclude_defaults=True)
-        )
+        adapter = _ADAPTERS[type(self)]
+        return dict(adapter.dump_python(self, mode="json", by_alias=True, exclude_defaults=True))
+
+
+def _check_order(low: float, high: float) -> None:
+    if low > high:
+        raise Refusal(f"is inverted: min {low:g} is above max {high:g}", "min below max")
 
 
 @dataclass(frozen=True, config=_CHECKED)
@@ -58,29 +62,26 @@ class Range(Entry):
     @model_validator(mode="after")
     def _is_sound(self) -> Self:
         low, high = self.min, self.max
-        if low > high:
-            raise Refusal(f"is inverted: min {low:g} is above max {high:g}", "min below max")
+        _check_order(low, high)
         if low == high:
-            what = f"is empty: min and max are both {low:g}"
-            raise Refusal(what, "a max above min; put a single value under fixed")
+            raise Refusal("is empty", "a max above min; put a single value under fixed")
         if self.log and low <= 0:
-            what = f"is of a logarithmic range, which starts at {low:g}"
-            raise Refusal(what, "a min above 0, or no log", at=("min",))
+            raise Refusal("", "a min above 0, or no log", at=("min",))
         if self.step is not None:
             self._check_step(self.step)
         return self
 
     def _check_step(self, step: float) -> None:
-        what, allowed = "", ""
+        allowed = ""
         steps = (Fraction(str(self.max)) - Fraction(str(self.min))) / Fraction(str(step))
         if self.log:
-            what, allowed = "is of a logarithmic range", "either log or step"
+            allowed = "either log or step"
         elif self.integer and step % 1:
-            what, allowed = f"is {step:g}", "a whole number above 0"
+            allowed = "a whole number above 0"
         elif steps % 1 or steps > MOST_STEPS:
-            what, allowed = f"is {step:g}", "one that divides the range from min to max, or no step"
-        if what:
-            raise Refusal(what, allowed, at=("step",))
+            allowed = "one that divides the range from min to max, or no step"
+        if allowed:
+            raise Refusal("", allowed, at=("step",))
 
     @property
     def integer(self) -> bool:
@@ -235,9 +236,7 @@ class Divisors(Entry):
 
     @model_validator(mode="after")
     def _is_sound(self) -> Self:
-        if self.min > self.max:
-            what = f"is inverted: min {self.min:g} is above max {self.max:g}"
-            raise Refusal(what, "min below max")
+        _check_order(self.min, self.max)
         return self
 
     def values(self, of: int) -> tuple[int, ...]:
@@ -306,7 +305,7 @@ def read_entry(written: Any, place: ValidationInfo) -> SearchSpec:
         raise Refusal(f"is a range, and {row.name} takes no range", f"a list of choices: {row.allowed}")
     if form is Divisors:
         if row.kind != "int":
-            what = f"is of {row.name}, which is not a whole number, so it divides nothing"
+            what = f"is of {row.name}, which is not a whole number"
             raise Refusal(what, row.allowed, at=("divides",))
         written = {"min": row.low, "max": row.high, **written}
     typed: SearchSpec = _ADAPTERS[form].validate_python(written, context=row)
@@ -319,15 +318,14 @@ _FORMS_IN_WORDS = (
 
 
 def _no_form(row: Hyperparameter, written: Any) -> Refusal:
-    if written == SUGGESTED:
-        what = f"is {SUGGESTED}, but the table suggests no range for {row.name}"
-        return Refusal(what, _FORMS_IN_WORDS)
-    allowed = _FORMS_IN_WORDS
+    what, allowed = "", _FORMS_IN_WORDS
     if row.suggested is not None:
         allowed = f"{SUGGESTED} | {allowed}"
-    if not isinstance(written, str | Mapping):
+    if written == SUGGESTED:
+        what = f"is {SUGGESTED}, but the table suggests no range for {row.name}"
+    elif not isinstance(written, str | Mapping):
         allowed += "; put a single value under fixed"
-    return Refusal("", allowed, nearest(written, [SUGGESTED]))
+    return Refusal(what, allowed, nearest(written, [SUGGESTED]))
 
 
 ENTRY = TypeAdapter[Any](Annotated[Any, PlainValidator(read_entry)])

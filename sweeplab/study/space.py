@@ -223,10 +223,12 @@ class Space:
     @cached_property
     def n_points(self) -> int | None:
         """Return the number of different trials; None if they cannot be counted."""
-        counts = [parameter.count for parameter in self.parameters.values()]
-        if self.has_conditions or None in counts:
-            return None
-        return math.prod(filter(None, counts))
+        total = 1
+        for parameter in self.parameters.values():
+            if self._conditional or parameter.count is None:
+                return None
+            total *= parameter.count
+        return total
 
     @cached_property
     def n_valid(self) -> int | None:
@@ -296,11 +298,12 @@ class Space:
         free = sorted(self._expanded(rule.names) & self._varying)
         if not free:
             return [Hyperparameters.of(self._settled(self._constant))]
-        options = [self._possible(name) for name in free]
-        listed = [each for each in options if each is not None]
-        if len(listed) < len(options) or math.prod(map(len, listed)) > MOST_LISTED:
-            return None
-        points = (dict(zip(free, point, strict=True)) for point in itertools.product(*listed))
+        points: list[dict[str, Any]] = [{}]
+        for name in free:
+            values = self._possible(name)
+            if values is None or len(points) * len(values) > MOST_LISTED:
+                return None
+            points = [{**point, name: value} for point in points for value in values]
         return (Hyperparameters.of(self._settled(self._constant | point, point)) for point in points)
 
     @cached_property
@@ -324,14 +327,9 @@ class Space:
 
         The parameters `fixed` are taken as they are.
         """
-        stored, taken = {**self.quasi_random(at), **(fixed or {})}, dict[str, Scalar]()
-
-        def take(label: str) -> Any:
-            taken[label] = stored[label]
-            return self.parameters[label].decoded(stored[label])
-
-        self._choose(take)
-        return taken
+        stored = self.quasi_random(at) | dict(fixed or {})
+        sampled = self._choose(lambda name: self.parameters[name].decoded(stored[name]))
+        return {name: stored[name] for name in sampled}
 
     def stored(self, name: str, value: Any) -> dict[str, Scalar]:
         """Return the parameter to enqueue so that a searched hyperparameter has a given value.
@@ -452,38 +450,35 @@ def unmet(spec: StudySpec, rule: Rule, what: str, sizes: Sizes) -> Problem:
 def _possible_there(spec: StudySpec, rule: Rule, sizes: Sizes) -> str:
     """Describe the values that would meet the rule if set at its place, if there are few of them."""
     section, name = (*rule.path, "")[:2]
-    if section != "fixed" or name not in TABLE:
+    row = TABLE.get(str(name))
+    if section != "fixed" or row is None:
         return ""
     first = {**next(iter(spec.cells), {}), **{each: held[0] for each, held in spec.grid.items()}}
-
-    def space(value: Any) -> Space:
-        return Space(spec, Cell(0, {**first, name: value}), sizes)
-
-    if name == "vocab_size":
-        return f"auto, or at least {space(AUTO).given[name]}"
-    row, values = TABLE[name], {**defaults(), **spec.fixed}
     options: Sequence[Any] = row.choices
-    if row.kind == "bool":
-        options = (True, False)
-    elif row.kind == "int":
+    if row.kind == "int":
+        values = defaults() | spec.fixed
         named = [values[each] for each in rule.names & values.keys()]
         options = range(int(row.low or 0), 1 + max(each for each in named if type(each) is int))
     if len(options) > MOST_LISTED:
         return ""
-    fit = [shown(each) for each in options if space(each).impossible() is None]
-    return f"{name} {' | '.join(fit)}" if 0 < len(fit) <= FEW else ""
+    cells = {value: Cell(0, {**first, row.name: value}) for value in options}
+    fit = [value for value, cell in cells.items() if Space(spec, cell, sizes).impossible() is None]
+    if 0 < len(fit) <= FEW:
+        return f"{row.name} {' | '.join(map(shown, fit))}"
+    return ""
 
 
 def nearest_cells(cell: Cell, others: Iterable[Cell]) -> list[Cell]:
     """Return other cells, the most similar first: by doublings between numbers, 1 for values that differ otherwise."""
 
-    def apart(a: Any, b: Any) -> float:
-        if all(is_number(value) and value > 0 for value in (a, b)):
-            return abs(math.log2(a / b))
-        return float(a != b)
-
     def distance(other: Cell) -> float:
-        alone, both = cell.values.keys() ^ other.values.keys(), cell.values.keys() & other.values.keys()
-        return len(alone) + sum(apart(cell.values[name], other.values[name]) for name in both)
+        apart = 0.0
+        for name in cell.values.keys() | other.values.keys():
+            ours, theirs = cell.values.get(name), other.values.get(name)
+            if is_number(ours) and is_number(theirs) and min(ours, theirs) > 0:
+                apart += abs(math.log2(ours / theirs))
+            elif ours != theirs:
+                apart += 1
+        return apart
 
     return sorted(others, key=distance)

@@ -78,7 +78,7 @@ def test_a_grid_has_every_point_once():
     found = sampled(Sampler(type="grid"), space, 9)
     assert space.n_points == len({tuple(each.values()) for each in found}) == 9
     with pytest.raises(ValueError, match="grid"):
-        make_sampler(Sampler(type="grid"), 0, space_of(OPEN))
+        make_sampler(Sampler(type="grid"), 0, space_of(OPEN), 0)
 
 
 @pytest.mark.parametrize("name", PRUNERS)
