@@ -108,17 +108,11 @@ def follows(name: str, values: Values) -> bool:
 
 
 def order(search: Mapping[str, SearchSpec], fixed: Set[str], lengths: Iterable[str] = ()) -> list[str]:
-    """Return the names of the search, each after those it depends on, otherwise in the order of the file.
-
-    Raises:
-        ValueError: some depend on each other.
-    """
+    """Return the names of the search, each after those it depends on, otherwise in the order of the file."""
     ordered: list[str] = []
     waiting = {name: expanded(needs(entry), fixed, lengths) & search.keys() for name, entry in search.items()}
     while waiting:
-        ready = next((name for name, needed in waiting.items() if needed <= set(ordered)), None)
-        if ready is None:
-            raise ValueError(f"{', '.join(waiting)} depend on each other")
+        ready = next(name for name, needed in waiting.items() if needed <= set(ordered))
         ordered.append(ready)
         del waiting[ready]
     return ordered

@@ -165,7 +165,7 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
         ("search: {n_head: {divides: §n_emb}}", "did you mean 'n_embd'"),
         (
             "fixed: {lr: 1e-3, §learning_rate: 1e-3}",
-            "fixed.lr and fixed.learning_rate exclude each other; allowed: one of them",
+            "learning_rate. is given twice, first on line 3",
         ),
         (
             "fixed: {lr: 1e-3}\nsearch: {§max-lr: suggested}",

@@ -327,26 +327,6 @@ def _row(name: str, word: str) -> Hyperparameter:
     return TABLE[known]
 
 
-def rename(document: dict[str, Any], problems: Problems) -> None:
-    """Give hyperparameters their names of the table where the document has another name, such as lr."""
-    places: list[tuple[Location, Any]] = [((key,), document.get(key)) for key in (*SECTIONS, "first_trial")]
-    places += [(("cells", at), changes) for at, changes in enumerate(cell_changes(document))]
-    for place, held in places:
-        if not isinstance(held, dict) or all(name == canonical(name) for name in held):
-            continue
-        first = dict[str, str]()
-        for name in [*held]:
-            known = canonical(name)
-            if first.setdefault(known, name) != name:
-                problems.conflict((*place, first[known]), (*place, name))
-        written = dict(held)
-        held.clear()
-        for known, name in first.items():
-            held[known] = written[name]
-            if known != name:
-                problems.source.move((*place, name), (*place, known))
-
-
 def move_shares(document: dict[str, Any], problems: Problems) -> None:
     """Write values that are a share of others, such as `warmup_iters: 5%`, as expressions under `search`."""
     for section in ("fixed", "search"):
@@ -424,7 +404,7 @@ def _lay_over(document: dict[str, Any], override: str, mistakes: Problems) -> tu
     elif not all(str(part).strip() for part in path):
         mistakes.add((), f"{name!r} has an empty part", PLACES)
     else:
-        value = parse(text, mistakes)
+        value = parse(text, mistakes, path)
     if path == ("engine",) and isinstance(value, str):
         path = ("engine", "type")
     if not mistakes.found:

@@ -19,8 +19,8 @@ from ruamel.yaml.reader import ReaderError
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import opened
 from sweeplab.formatting import several
-from sweeplab.hyperparameters import is_written_number
-from sweeplab.study.problems import Location, Mark, Problems, shown
+from sweeplab.hyperparameters import canonical, is_written_number
+from sweeplab.study.problems import SECTIONS, Location, Mark, Problems, shown
 
 MAX_DEPTH = 20
 MAX_NODES = 20_000
@@ -58,8 +58,11 @@ def file_text(path: Path, most_bytes: int) -> str:
         raise BadInput(Problem("a byte that is not UTF-8", "", "", path, *place)) from error
 
 
-def parse(text: str, problems: Problems) -> Any:
+def parse(text: str, problems: Problems, place: Location = ()) -> Any:
     """Return a YAML document as plain values and record the place of each; None where it is empty.
+
+    Hyperparameters get their names of the table where the document has another common name, such as lr; `place` is
+    that of a part of a document.
 
     Adds a problem for a duplicate key and takes the last one. Where the text is not YAML, or uses unsupported YAML,
     adds a problem and returns None.
@@ -73,7 +76,7 @@ def parse(text: str, problems: Problems) -> Any:
         problems.found.append(_problem(error, text, problems))
         return None
     reader = _Reader(yaml.constructor, problems)
-    document = reader.plain(root, ()) if root is not None else None
+    document = reader.plain(root, place) if root is not None else None
     if reader.failed:
         return None
     return document
@@ -159,6 +162,8 @@ class _Reader:
                 self._fail(path, "a key that is not a string")
                 continue
             key = self._text(str(key_node.value), path)
+            if path[:-1] == ("cells",) or (len(path) == 1 and path[0] in (*SECTIONS, "first_trial")):
+                key = canonical(key)
             below = (*path, key)
             first = source.keys.get(below)
             source.keys[below] = _start(key_node)

@@ -20,7 +20,7 @@ from sweeplab import plugins
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import is_address
 from sweeplab.plugins import Code, import_allowed
-from sweeplab.study.file.entries import lay_all_over, move_shares, rename
+from sweeplab.study.file.entries import lay_all_over, move_shares
 from sweeplab.study.file.parse import parse
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, SourceMap, beside, shown
 from sweeplab.study.spec import DATA_FILES, PRESETS, Plugin, StudySpec, preset_names
@@ -45,7 +45,6 @@ def resolve(
     Raises:
         BadInput: a plugin is not allowed or wrong, or the starting run is missing; without it more would be wrong.
     """
-    rename(document, problems)
     of_plugins = [option for option in overrides if option.startswith("plugins")]
     lay_all_over(document, of_plugins, problems)
     before = len(problems.found)
@@ -53,7 +52,6 @@ def resolve(
     if len(problems.found) > before:  # without the plugins, the names of their parts are unknown
         raise BadInput(*problems.found)
     lay_all_over(document, [option for option in overrides if option not in of_plugins], problems)
-    rename(document, problems)  # an override may set a whole section
     move_shares(document, problems)
     if document.get("preset") in preset_names():
         _lay_under("preset", preset(document["preset"]).values, document, problems.source)
