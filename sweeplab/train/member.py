@@ -191,8 +191,15 @@ class Member:
         `limit` is the largest norm of a gradient, infinite without clipping; `decay` is that of the average.
         """
         values = self.run.values
-        rate, step = learning_rate(values, self.iteration, self.progress.n_halvings), self.iteration + 1
-        rates = Rates.at(rate, values.weight_decay, *values.betas, values.eps, values.momentum, step)
+        rates = Rates.at(
+            learning_rate=learning_rate(values, self.iteration, self.progress.n_halvings),
+            weight_decay=values.weight_decay,
+            beta1=values.betas[0],
+            beta2=values.betas[1],
+            eps=values.eps,
+            momentum=values.momentum,
+            step=self.iteration + 1,
+        )
         limit = math.inf if values.grad_clip is None else values.grad_clip
         numbers = rates._asdict() | {"limit": limit, "decay": decay_at(values.ema, self.iteration)}
         return numbers | {f"loss.{name}": getattr(values, name) for name in names}

@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from inspect import isabstract
 from itertools import accumulate, groupby, pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,7 +35,6 @@ else:
     Rows = Tensor
 
 State = Mapping[str, Tensor]
-_Key = TypeVar("_Key")
 
 
 class Rates(NamedTuple):
@@ -57,24 +56,11 @@ class Rates(NamedTuple):
     correction2: Any
 
     @classmethod
-    def at(
-        cls,
-        learning_rate: float,
-        weight_decay: float,
-        beta1: float,
-        beta2: float,
-        eps: float,
-        momentum: float,
-        step: int,
-    ) -> Rates:
-        """Return the hyperparameters with Adam's bias corrections."""
-        corrections = (1.0 - beta1**step, (1.0 - beta2**step) ** -0.5)
-        return cls(learning_rate, weight_decay, beta1, beta2, eps, momentum, step, *corrections)
-
-    @classmethod
-    def of(cls, columns: Mapping[str, Tensor]) -> Rates:
-        """Return those among columns by name."""
-        return cls(**{name: columns[name] for name in cls._fields})
+    def at(cls, **numbers: float) -> Rates:
+        """Return the hyperparameters, all but the corrections, with Adam's bias corrections."""
+        step = numbers["step"]
+        corrections = (1.0 - numbers["beta1"] ** step, (1.0 - numbers["beta2"] ** step) ** -0.5)
+        return cls(**numbers, correction1=corrections[0], correction2=corrections[1])
 
 
 def column(numbers: Float[Tensor, "K"], like: Tensor) -> Float[Tensor, "K 1"]:
@@ -94,21 +80,22 @@ def add_l2_(gradient: Rows, weights: Rows, n_decayed: int, rates: Rates) -> None
     gradient[:, :n_decayed].add_(weights[:, :n_decayed] * decays)
 
 
-def spans(layout: Layout, key: Callable[[Weight], _Key]) -> list[tuple[slice, _Key]]:
+def spans(layout: Layout, key: Callable[[Weight], Any]) -> list[tuple[slice, Any]]:
     """Return the spans of adjacent columns whose weights have the same key; the last span includes the padding."""
-    keys, sizes = [], []
+    found, begin = [], 0
     for shared, weights in groupby(layout.weights, key):
-        keys.append(shared)
-        sizes.append(sum(weight.size for weight in weights))
-    sizes[-1] += layout.row_size - layout.n_params
-    return list(zip(packed(sizes)[0], keys, strict=True))
+        end = begin + sum(weight.size for weight in weights)
+        if end == layout.n_params:
+            end = layout.row_size
+        found.append((slice(begin, end), shared))
+        begin = end
+    return found
 
 
 def packed(sizes: Sequence[int]) -> tuple[list[slice], int]:
     """Return the slices of adjacent pieces of these sizes in a row, and the row's length in whole blocks."""
     ends = [0, *accumulate(sizes)]
-    pieces = [slice(begin, end) for begin, end in pairwise(ends)]
-    return pieces, -(-ends[-1] // BLOCK) * BLOCK
+    return [slice(*each) for each in pairwise(ends)], -(-ends[-1] // BLOCK) * BLOCK
 
 
 def adam_(
@@ -132,9 +119,7 @@ def fused_adam_rows_(
 ) -> None:
     """Take the step of `adam_` row by row with torch's kernel for CPUs, which cannot be compiled ahead of time."""
     named = (rates.step, factor * rates.learning_rate, rates.beta1, rates.beta2, rates.eps)
-    for row, (step, lr, beta1, beta2, eps) in enumerate(
-        zip(*(number.tolist() for number in named), strict=True)
-    ):
+    for row, (step, lr, beta1, beta2, eps) in enumerate(torch.stack(named, dim=1).tolist()):
         tensors = weights[row], gradient[row], first[row], second[row]
         fused_adam_(*tensors, step, lr=lr, beta1=beta1, beta2=beta2, eps=eps)
 
@@ -274,8 +259,10 @@ class Muon(Optimizer):
         # Matrices of one shape are orthogonalized together; each is given by its weight's name and columns.
         self._by_shape: dict[tuple[int, int], list[tuple[str, slice]]] = defaultdict(list)
         for weight in layout.weights:
-            for columns in _matrices(weight, layout) if weight.role == "hidden" else ():
-                self._by_shape[weight.shape[-2], columns.stop - columns.start].append((weight.name, columns))
+            if weight.role == "hidden":
+                for columns in _matrices(weight, layout):
+                    size = weight.shape[-2], columns.stop - columns.start
+                    self._by_shape[size].append((weight.name, columns))
 
     def buffers(self) -> dict[str, int]:
         """Return the buffers: "first" has Muon's momentum and AdamW's first moment, "second" its second moment."""
@@ -299,10 +286,8 @@ class Muon(Optimizer):
             ]
             together = torch.cat(stacks, dim=1)  # [K, matrices, in, out]
             steps = orthogonalize(together.flatten(0, 1)).view_as(together)
-            scale = ADAMW_SIZE * math.sqrt(max(n_in, n_out))
-            size = column(rates.learning_rate * scale, together)
-            steps = steps * size[:, :, None, None]
-            by_piece = torch.split(steps, [stack.shape[1] for stack in stacks], dim=1)
+            size = column(rates.learning_rate * (ADAMW_SIZE * math.sqrt(max(n_in, n_out))), together)
+            by_piece = torch.split(steps * size[:, :, None, None], [each.shape[1] for each in stacks], dim=1)
             for (name, columns), step in zip(pieces, by_piece, strict=True):
                 weight = views[name][..., columns]
                 weight.sub_(step.reshape(weight.shape))
@@ -323,16 +308,14 @@ def orthogonalize(matrices: Float[Tensor, "n in out"]) -> Float[Tensor, "n in ou
     return x
 
 
-def _matrices(weight: Weight, layout: Layout) -> Iterator[slice]:
-    """Yield the columns of each matrix in a weight; queries, keys and values are separate matrices."""
-    n_columns, bounds = weight.shape[-1], [0]
+def _matrices(weight: Weight, layout: Layout) -> list[slice]:
+    """Return the columns of each matrix in a weight; queries, keys and values are separate matrices."""
+    keys, sizes = layout.shape.n_kv_head * layout.shape.head_dim, [weight.shape[-1]]
     if weight.name.endswith(".qkv.weight"):
-        n_queries = layout.shape.n_head * layout.shape.head_dim
-        bounds += [n_queries, (n_queries + n_columns) // 2]
+        sizes = [layout.shape.n_head * layout.shape.head_dim, keys, keys]
     elif weight.name.endswith(".kv.weight"):
-        bounds += [n_columns // 2]
-    for begin, end in pairwise([*bounds, n_columns]):
-        yield slice(begin, end)
+        sizes = [keys, keys]
+    return packed(sizes)[0]
 
 
 class Adafactor(Optimizer):
@@ -433,12 +416,11 @@ class TorchOptimizer(Optimizer):
 
     def update_(self, weights: Rows, gradient: Rows, state: State, rates: Rates) -> None:
         """Update weights and state in place, run by run."""
-        views, gradients = self.layout.views(weights), self.layout.views(gradient)
+        views, gradients = self.layout.views(weights).values(), self.layout.views(gradient).values()
         for run, row in enumerate(state["own"]):
-            for weight, parameter in zip(self.layout.weights, self._parameters, strict=True):
+            for parameter, weight, slope in zip(self._parameters, views, gradients, strict=True):
                 parameter.grad = None
-                parameter.data = views[weight.name][run]
-                parameter.grad = gradients[weight.name][run]
+                parameter.data, parameter.grad = weight[run], slope[run]
             self._load(row)
             for group, share in zip(self._own.param_groups, self._shares, strict=True):
                 group["lr"] = share * float(rates.learning_rate[run])

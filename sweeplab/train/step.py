@@ -182,7 +182,9 @@ class TrainStep:
         norms = gradient_norms(gradient)
         clip_(gradient, norms, columns["limit"].float())
         state = {name: rows[name] for name in self.optimizer.buffers()}
-        self.optimizer.update_(rows["weights"], gradient, state, Rates.of(columns))
+        self.optimizer.update_(
+            rows["weights"], gradient, state, Rates(*(columns[name] for name in Rates._fields))
+        )
         if "mean" in rows:
             average_(rows["mean"], rows["weights"], columns["decay"].float())
         rows["loss"].add_(losses[:, None])

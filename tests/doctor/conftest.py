@@ -13,7 +13,7 @@ from sweeplab.records.folders import StudyFolder
 
 
 @pytest.fixture(scope="module")
-def healthy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def healthy(request, tmp_path_factory):
     """Return a lab with the study, run to its end."""
     place = tmp_path_factory.mktemp("healthy")
     (place / "ill.yaml").write_text(request.module.STUDY)
@@ -25,7 +25,7 @@ def healthy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture
-def study(healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyFolder:
+def study(healthy, tmp_path, monkeypatch):
     """Return a copy of the study that may be harmed."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return StudyFolder(Path(shutil.copytree(healthy, tmp_path / "lab")), "ill")

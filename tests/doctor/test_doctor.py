@@ -8,17 +8,15 @@ import socket
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from sweeplab.doctor import Check, examine
+from sweeplab.doctor import examine
 from sweeplab.doctor.machine import (
     tracking_check,
 )  # fmt: skip
-from sweeplab.records.folders import StudyFolder
 
 STUDY = """\
 name: ill
@@ -44,17 +42,17 @@ os._exit(0) if sys.argv[2] == "die" else sys.stdin.read()
 OF_THE_STUDY = ("tracking", "storage", "workers", "leases", "runs", "agreement")
 
 
-def of_the_study(study: StudyFolder) -> list[Check]:
+def of_the_study(study):
     return [check for check in examine(study.lab, study) if check.name in OF_THE_STUDY]
 
 
-def wrong(study: StudyFolder) -> Check:
+def wrong(study):
     """Return the one check that is not ok."""
     (check,) = [check for check in of_the_study(study) if check.verdict != "ok"]
     return check
 
 
-def follow(cure: str) -> None:
+def follow(cure):
     """Do what a cure says, word for word."""
     program = 'sweeplab() { "$PYTHON" -c "from sweeplab.cli import main; main()" "$@"; }; '
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -63,17 +61,17 @@ def follow(cure: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def runs(study: StudyFolder) -> list[Path]:
+def runs(study):
     return [run.path for run in study.runs()]
 
 
-def execute(study: StudyFolder, statement: str, database: str = "studies/ill/trials.db") -> None:
+def execute(study, statement, database="studies/ill/trials.db"):
     with closing(sqlite3.connect(study.lab / database, isolation_level=None)) as connection:
         connection.execute(statement)
 
 
 @pytest.mark.slow
-def test_a_healthy_study(study: StudyFolder) -> None:
+def test_a_healthy_study(study):
     assert [(check.name, check.verdict, check.found) for check in of_the_study(study)] == [
         ("tracking", "ok", "answers; studies: 1"),
         ("storage", "ok", "whole; trials: 3"),
@@ -84,7 +82,7 @@ def test_a_healthy_study(study: StudyFolder) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_gone(study: StudyFolder) -> None:
+def test_a_worker_that_is_gone(study):
     subprocess.run([sys.executable, "-c", CLAIM, str(study.lab), "die"], check=True, capture_output=True)
     check = wrong(study)
     assert (check.name, check.verdict) == ("workers", "warn")
@@ -96,7 +94,7 @@ def test_a_worker_that_is_gone(study: StudyFolder) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_hangs(study: StudyFolder) -> None:
+def test_a_worker_that_hangs(study):
     command = [sys.executable, "-c", CLAIM, str(study.lab), "stay"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         assert worker.stdout and worker.stdout.readline() == b"3\n"
@@ -110,34 +108,34 @@ def test_a_worker_that_hangs(study: StudyFolder) -> None:
     assert wrong(study).found == "trials of workers that are gone: all #3"
 
 
-def cut_end(run: Path) -> None:
+def cut_end(run):
     (run / "end.json").write_text('{"state": "comp')
 
 
-def remove_end(run: Path) -> None:
+def remove_end(run):
     (run / "end.json").unlink()
 
 
-def leave_temporary(run: Path) -> None:
+def leave_temporary(run):
     (run / "end.json.tmp").write_text("{")
 
 
-def remove_weights(run: Path) -> None:
+def remove_weights(run):
     next((run / "best").glob("*.safetensors")).unlink()
 
 
-def flip_bit(run: Path) -> None:
+def flip_bit(run):
     (file,) = (run / "best").glob("*.safetensors")
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
 
 
-def remove_checkpoint(run: Path) -> None:
+def remove_checkpoint(run):
     shutil.rmtree(run / "best")
 
 
-def remove_curve(run: Path) -> None:
+def remove_curve(run):
     (run / "points.jsonl").unlink()
 
 
@@ -154,9 +152,7 @@ def remove_curve(run: Path) -> None:
         (leave_temporary, "warn", "unfinished files left by a killed process: all/0-0/end.json.tmp"),
     ],
 )
-def test_what_is_half_written(
-    harm: Callable[[Path], None], verdict: str, found: str, study: StudyFolder
-) -> None:
+def test_what_is_half_written(harm, verdict, found, study):
     harm(runs(study)[0])
     check = wrong(study)
     assert (check.name, check.verdict, check.found) == ("runs", verdict, found)
@@ -166,7 +162,7 @@ def test_what_is_half_written(
 
 
 @pytest.mark.slow
-def test_a_description_that_is_torn_while_its_trial_runs(study: StudyFolder) -> None:
+def test_a_description_that_is_torn_while_its_trial_runs(study):
     execute(study, "UPDATE trials SET state = 'RUNNING' WHERE number = 0")
     folder = study.run("all", 0, 0).path
     (folder / "end.json").write_text("{")
@@ -182,7 +178,7 @@ def test_a_description_that_is_torn_while_its_trial_runs(study: StudyFolder) -> 
 @pytest.mark.parametrize(
     ("name", "said"), [("trials.db", "not a database"), ("study.json", "it cannot be read")]
 )
-def test_a_storage_that_is_broken(name: str, said: str, study: StudyFolder) -> None:
+def test_a_storage_that_is_broken(name, said, study):
     for beside in study.path.glob(f"{name}*"):
         beside.unlink()
     missing = wrong(study)
@@ -193,7 +189,7 @@ def test_a_storage_that_is_broken(name: str, said: str, study: StudyFolder) -> N
     assert name == "study.json" or "unable to open" in missing.found
 
 
-def test_a_storage_of_another_version(study: StudyFolder) -> None:
+def test_a_storage_of_another_version(study):
     execute(study, "UPDATE alembic_version SET version_num = 'v0.9.0.a'")
     execute(study, "UPDATE version_info SET library_version = '0.9.0'")
     optuna = wrong(study)
@@ -201,7 +197,7 @@ def test_a_storage_of_another_version(study: StudyFolder) -> None:
     assert f"optuna storage upgrade --storage {study.storage_url}" in optuna.cure
 
 
-def test_all_studies_of_a_lab(study: StudyFolder) -> None:
+def test_all_studies_of_a_lab(study):
     (study.lab / "studies" / "killed").mkdir()
     found = [check for check in examine(study.lab) if check.name == "storage"]
     assert [(check.verdict, check.found) for check in found] == [
@@ -211,7 +207,7 @@ def test_all_studies_of_a_lab(study: StudyFolder) -> None:
     assert [check.found for check in examine(study.lab) if check.name == "storage"] == ["whole; trials: 3"]
 
 
-def test_a_tracking_server_that_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracking_server_that_is_down(tmp_path, monkeypatch):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         place = f"http://me:secret@127.0.0.1:{closed.getsockname()[1]}"

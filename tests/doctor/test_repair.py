@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
-from typing import Any
 
 import pytest
 
 from sweeplab import open_study
 from sweeplab.doctor import examine
 from sweeplab.doctor.findings import OpenedStudy
-from sweeplab.doctor.repair import Repaired, repair_study
+from sweeplab.doctor.repair import repair_study
 from sweeplab.errors import BadInput
-from sweeplab.records.folders import StudyFolder
 from sweeplab.tracking.connection import connect, tracking_uri
 
 STUDY = """\
@@ -31,13 +28,13 @@ engine: {workers: 1, threads: 1, stack: 4}
 """
 
 
-def execute(study: StudyFolder, statement: str, *values: Any) -> None:
+def execute(study, statement, *values):
     with closing(sqlite3.connect(study.database, isolation_level=None)) as connection:
         connection.execute("PRAGMA foreign_keys = ON")
         assert connection.execute(statement, values).rowcount
 
 
-def forget_trials(study: StudyFolder, first: int) -> None:
+def forget_trials(study, first):
     """Forget trials, as a storage does that was restored from a copy."""
     with closing(sqlite3.connect(study.database, isolation_level=None)) as connection:
         own = "trial_id IN (SELECT trial_id FROM trials WHERE number >= ?)"
@@ -46,7 +43,7 @@ def forget_trials(study: StudyFolder, first: int) -> None:
         connection.execute("DELETE FROM trials WHERE number >= ?", [first])
 
 
-def mlflow(study: StudyFolder) -> tuple[Any, dict[str, Any]]:
+def mlflow(study):
     client = connect(study.lab, tracking_uri(study.lab))
     experiment = client.get_experiment_by_name("ill").experiment_id
     runs = client.search_runs([experiment], "tags.`sweeplab.trial` LIKE '%'")
@@ -54,7 +51,7 @@ def mlflow(study: StudyFolder) -> tuple[Any, dict[str, Any]]:
     return client, {run.data.tags["sweeplab.key"]: run for run in runs}
 
 
-def content(study: StudyFolder) -> dict[str, Any]:
+def content(study):
     """Return what all three have of the study."""
     opened = OpenedStudy(study)
     trials = {
@@ -83,7 +80,7 @@ def content(study: StudyFolder) -> dict[str, Any]:
     return {"trials": trials, "tracked": tracked, "ends": found, "curves": curves}
 
 
-def pick(study: StudyFolder, outcome: str) -> int:
+def pick(study, outcome):
     """Return the number of a trial that ended so."""
     trials = OpenedStudy(study).trials
     return next(number for (_, number), trial in trials.items() if trial.user_attrs["outcome"] == outcome)
@@ -92,7 +89,7 @@ def pick(study: StudyFolder, outcome: str) -> int:
 # ------------------------------------------------------------------ what is damaged
 
 
-def untold(study: StudyFolder) -> str:
+def untold(study):
     number = pick(study, "complete")
     execute(study, "UPDATE trials SET state = 'RUNNING', datetime_complete = NULL WHERE number = ?", number)
     own = "trial_id = (SELECT trial_id FROM trials WHERE number = ?)"
@@ -102,32 +99,32 @@ def untold(study: StudyFolder) -> str:
     return "unreported"
 
 
-def endless(study: StudyFolder) -> str:
+def endless(study):
     study.run("all", pick(study, "complete"), 0).end_file.unlink()
     return "lost"
 
 
-def endless_and_pruned(study: StudyFolder) -> str:
+def endless_and_pruned(study):
     study.run("all", pick(study, "pruned"), 0).end_file.unlink()
     return "lost"
 
 
-def torn_end(study: StudyFolder) -> str:
+def torn_end(study):
     study.run("all", 0, 0).end_file.write_text('{"state": "comp')
     return "damaged"
 
 
-def torn_description(study: StudyFolder) -> str:
+def torn_description(study):
     study.run("all", pick(study, "complete"), 0).start_file.write_text('{"key": "al')
     return "damaged"
 
 
-def restored_storage(study: StudyFolder) -> str:
+def restored_storage(study):
     forget_trials(study, 2)
     return "unknown"
 
 
-def restored_storage_that_went_on(study: StudyFolder) -> str:
+def restored_storage_that_went_on(study):
     """Let the storage have another trial of the number that a folder has."""
     number = pick(study, "complete")
     own = "param_name = 'weight_decay' AND trial_id = (SELECT trial_id FROM trials WHERE number = ?)"
@@ -135,36 +132,36 @@ def restored_storage_that_went_on(study: StudyFolder) -> str:
     return "differs"
 
 
-def another_value(study: StudyFolder) -> str:
+def another_value(study):
     number = pick(study, "complete")
     own = "trial_id = (SELECT trial_id FROM trials WHERE number = ?)"
     execute(study, f"UPDATE trial_values SET value = 0.5 WHERE {own}", number)
     return "differs"
 
 
-def another_state(study: StudyFolder) -> str:
+def another_state(study):
     execute(study, "UPDATE trials SET state = 'FAIL' WHERE number = ?", pick(study, "pruned"))
     return "differs"
 
 
-def temporary(study: StudyFolder) -> str:
+def temporary(study):
     (study.run("all", 0, 0).path / "end.json.tmp").write_text("{")
     return "temporary"
 
 
-def orphan(study: StudyFolder) -> str:
+def orphan(study):
     (study.run("all", 9, 0).path).mkdir()
     (study.run("all", 9, 0).path / "points.jsonl").write_text("{")
     return "orphaned"
 
 
-def gone_from_mlflow(study: StudyFolder) -> str:
+def gone_from_mlflow(study):
     client, runs = mlflow(study)
     client.delete_run(runs["ill/all/1/0"].info.run_id)
     return "gone"
 
 
-def never_sent(study: StudyFolder) -> str:
+def never_sent(study):
     gone_from_mlflow(study)
     study.run("all", 1, 0).shipped_file.unlink()
     study.run("all", 1, 0).tracked_file.unlink()
@@ -182,13 +179,13 @@ FOLDERS = (endless, endless_and_pruned, torn_end, torn_description, temporary, o
 MLFLOW = (gone_from_mlflow, never_sent)
 
 
-def faults(repaired: Repaired) -> set[str]:
+def faults(repaired):
     return {finding.kind for finding, _ in repaired.done}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("harm", STORAGE + FOLDERS + MLFLOW)
-def test_what_was_damaged_agrees_again(harm: Callable[[StudyFolder], str], study: StudyFolder) -> None:
+def test_what_was_damaged_agrees_again(harm, study):
     before = content(study)
     kind = harm(study)
     named = [
@@ -209,7 +206,7 @@ def test_what_was_damaged_agrees_again(harm: Callable[[StudyFolder], str], study
 
 
 @pytest.mark.slow
-def test_a_trial_without_a_folder_is_trained_again_to_the_same_bits(study: StudyFolder) -> None:
+def test_a_trial_without_a_folder_is_trained_again_to_the_same_bits(study):
     before, number = content(study), pick(study, "complete")
     shutil.rmtree(study.run("all", number, 0).path)
     repaired = repair_study(study)
@@ -219,14 +216,14 @@ def test_a_trial_without_a_folder_is_trained_again_to_the_same_bits(study: Study
 
 
 @pytest.mark.slow
-def test_a_folder_of_all_runs_that_is_gone_is_no_reason_to_train_them_again(study: StudyFolder) -> None:
+def test_a_folder_of_all_runs_that_is_gone_is_no_reason_to_train_them_again(study):
     (study.path / "runs").rename(study.path / "elsewhere")
     (study.path / "runs").mkdir()
     with pytest.raises(BadInput, match="has no run folders, though 4 trials ended"):
         repair_study(study)
 
 
-def test_what_a_live_worker_holds_is_left_alone(study: StudyFolder) -> None:
+def test_what_a_live_worker_holds_is_left_alone(study):
     assert untold(study) == "unreported"
     number = next(
         number for (_, number), trial in OpenedStudy(study).trials.items() if trial.state.name == "RUNNING"
@@ -242,7 +239,7 @@ def test_what_a_live_worker_holds_is_left_alone(study: StudyFolder) -> None:
     assert faults(repair_study(study)) == {"unreported"}
 
 
-def test_beside_a_process_that_runs_the_study_mlflow_is_left_to_it(study: StudyFolder) -> None:
+def test_beside_a_process_that_runs_the_study_mlflow_is_left_to_it(study):
     another_value(study)
     gone_from_mlflow(study)
     with study.held("held"):
@@ -252,9 +249,7 @@ def test_beside_a_process_that_runs_the_study_mlflow_is_left_to_it(study: StudyF
     assert faults(repair_study(study)) == {"gone"}
 
 
-def test_a_server_that_is_down_leaves_the_rest_mended(
-    study: StudyFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_is_down_leaves_the_rest_mended(study, monkeypatch):
     from sweeplab.errors import TrackingUnavailable
 
     untold(study)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from typing import Any
 
 import torch
 from model.cases import shape_of
 
 from sweeplab.data.batches import Batch
 from sweeplab.data.objectives import settled_objective
-from sweeplab.data.tokenizers import ByteTokenizer, Tokenizer
+from sweeplab.data.tokenizers import ByteTokenizer
 from sweeplab.hyperparameters import TABLE, Hyperparameters, defaults
 from sweeplab.model.attention import why_not
-from sweeplab.model.shape import ModelShape, settled
+from sweeplab.model.shape import settled
 from sweeplab.model.transformer import Transformer
 from sweeplab.tracking.loading import LoadedRun, Model
 
@@ -65,7 +63,7 @@ EXPRESSIBLE = (
 
 
 # What random models have besides: most of it, but not all, can be expressed somewhere.
-CHANGES: dict[str, tuple[Any, ...]] = {
+CHANGES = {
     "positions": ("learned", "sinusoidal", "relative", "rotary", "alibi", "none"),
     "norm": ("layernorm", "rmsnorm"),
     "activation": TABLE["activation"].choices,
@@ -97,7 +95,7 @@ CHANGES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def random_shapes(count: int, seed: int = 0) -> Iterator[ModelShape]:
+def random_shapes(count, seed=0):
     """Yield legal models: those that a class is made for, with up to four things changed."""
     draw = random.Random(seed)
     while count:
@@ -110,12 +108,12 @@ def random_shapes(count: int, seed: int = 0) -> Iterator[ModelShape]:
             yield shape
 
 
-def small(base: dict, **changed) -> ModelShape:
+def small(base, **changed):
     """Return the shape of a small model."""
     return shape_of(**{"vocab_size": VOCABULARY, "n_layer": 2, **base, **changed})
 
 
-def run_of(shape: ModelShape, seed: int = 0, tokenizer: Tokenizer | None = None, **values) -> LoadedRun:
+def run_of(shape, seed=0, tokenizer=None, **values):
     """Return a run with random weights."""
     model, generator = Transformer(shape), torch.Generator().manual_seed(seed)
     row = torch.randn(1, model.layout.row_size, generator=generator).mul_(0.4)
@@ -128,7 +126,7 @@ def run_of(shape: ModelShape, seed: int = 0, tokenizer: Tokenizer | None = None,
     return LoadedRun("planted", Model(known, weights), tokenizer or ByteTokenizer(), known, {})
 
 
-def tokens_of(shape: ModelShape, n_sequences: int = 2) -> tuple[torch.Tensor, torch.Tensor | None]:
+def tokens_of(shape, n_sequences=2):
     """Return inputs, and a source where the family reads one."""
     generator, length = torch.Generator().manual_seed(7), min(shape.block_size, 12)
     inputs = torch.randint(0, shape.vocab_size, (n_sequences, length), generator=generator)
@@ -137,9 +135,7 @@ def tokens_of(shape: ModelShape, n_sequences: int = 2) -> tuple[torch.Tensor, to
 
 
 @torch.no_grad()
-def logits_of(
-    run: LoadedRun, inputs: torch.Tensor, source: torch.Tensor | None = None, **lengths
-) -> torch.Tensor:
+def logits_of(run, inputs, source=None, **lengths):
     """Return logits [B, T, V]."""
     batch = Batch(inputs[None], inputs[None], None if source is None else source[None])
     batch = batch._replace(**{name: each[None] for name, each in lengths.items()})

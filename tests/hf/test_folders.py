@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +36,7 @@ from sweeplab.runs.generating import laid_out
 from sweeplab.tracking.loading import load_checkpoint
 
 
-def rewritten(folder: Path, **changed) -> Path:
+def rewritten(folder, **changed):
     """Change keys of a folder's config.json."""
     file = folder / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changed))
@@ -46,13 +44,13 @@ def rewritten(folder: Path, **changed) -> Path:
 
 
 @pytest.fixture
-def gpt2(tmp_path: Path) -> Path:
+def gpt2(tmp_path):
     export_run(run_of(small(GPT2)), tmp_path / "gpt2")
     return tmp_path / "gpt2"
 
 
 @pytest.mark.parametrize("index", range(len(EXPRESSIBLE)))
-def test_what_was_written_reads_back_as_the_same_function(index: int, tmp_path: Path) -> None:
+def test_what_was_written_reads_back_as_the_same_function(index, tmp_path):
     base, changed = EXPRESSIBLE[index]
     run = run_of(small(base, **changed), seed=index)
     architecture = export_run(run, tmp_path / "hf")
@@ -70,7 +68,7 @@ def test_what_was_written_reads_back_as_the_same_function(index: int, tmp_path: 
     assert differing <= {"attention_bias", "mlp_bias", "scale_decoder_outputs"}
 
 
-def test_every_legal_shape_is_expressed_or_refused_with_its_reason() -> None:
+def test_every_legal_shape_is_expressed_or_refused_with_its_reason():
     n_expressed = n_refused = 0
     for shape in (*random_shapes(400), *legal_shapes()):
         try:
@@ -104,7 +102,7 @@ def test_every_legal_shape_is_expressed_or_refused_with_its_reason() -> None:
         (T5, {"bias": True}, "T5ForConditionalGeneration cannot express bias true; allowed: bias false, because"),
     ],
 )  # fmt: skip
-def test_what_no_class_can_express(base: dict, changed: dict, said: str, tmp_path: Path) -> None:
+def test_what_no_class_can_express(base, changed, said, tmp_path):
     with pytest.raises(BadInput) as refused:
         export_run(run_of(small(base, **changed)), tmp_path / "hf")
     assert said in str(refused.value)
@@ -130,14 +128,14 @@ def test_what_no_class_can_express(base: dict, changed: dict, said: str, tmp_pat
         ({"n_layer": 1}, "the folder has the tensor transformer.h.1.attn.c_attn.bias, which is not supported"),
     ],
 )  # fmt: skip
-def test_folders_that_no_run_can_be_made_of(changed: dict, said: str, gpt2: Path, tmp_path: Path) -> None:
+def test_folders_that_no_run_can_be_made_of(changed, said, gpt2, tmp_path):
     with pytest.raises(BadInput) as refused:
         import_folder(rewritten(gpt2, **changed), tmp_path / "run", "bad")
     assert said in str(refused.value)
     assert not (tmp_path / "run").exists()
 
 
-def test_files_that_are_not_there_or_not_whole(gpt2: Path, tmp_path: Path) -> None:
+def test_files_that_are_not_there_or_not_whole(gpt2, tmp_path):
     with pytest.raises(BadInput, match=r"none/config.json: No such file"):
         import_folder(tmp_path / "none", tmp_path / "run", "bad")
     (gpt2 / "model.safetensors").write_bytes(b"{}")
@@ -159,7 +157,7 @@ def test_files_that_are_not_there_or_not_whole(gpt2: Path, tmp_path: Path) -> No
         *({"a": name} for name in ("/elsewhere.safetensors", "../elsewhere.safetensors", "a/../../b")),
     ],
 )
-def test_an_index_that_names_no_files_or_files_elsewhere(held: Any, gpt2: Path, tmp_path: Path) -> None:
+def test_an_index_that_names_no_files_or_files_elsewhere(held, gpt2, tmp_path):
     shutil.copyfile(gpt2 / "model.safetensors", gpt2.parent / "elsewhere.safetensors")
     (gpt2 / "model.safetensors.index.json").write_text(json.dumps({"weight_map": held}))
     with pytest.raises(
@@ -169,14 +167,14 @@ def test_an_index_that_names_no_files_or_files_elsewhere(held: Any, gpt2: Path, 
 
 
 @pytest.mark.parametrize("added", [5, ["<s>"], [{"content": []}], [{"id": 3}], {"a": 1}])
-def test_a_tokenizer_of_another_form_leaves_ids(added, gpt2: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_of_another_form_leaves_ids(added, gpt2, tmp_path):
     file = gpt2 / "tokenizer.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"added_tokens": added}))
     found = import_folder(gpt2, tmp_path / "run", "odd")
     assert found.tokenizer == "ids" and found.without.startswith("tokenizer.json is not supported: ")
 
 
-def test_without_tokens_for_spans_one_text_is_found_from_another(tmp_path: Path) -> None:
+def test_without_tokens_for_spans_one_text_is_found_from_another(tmp_path):
     """As a model that was trained on pairs elsewhere, or came without its tokenizer."""
     export_run(run_of(small(T5)), tmp_path / "t5")
     rewritten(tmp_path / "t5", decoder_start_token_id=258, eos_token_id=1, pad_token_id=258)
@@ -193,7 +191,7 @@ def test_without_tokens_for_spans_one_text_is_found_from_another(tmp_path: Path)
     assert (prompt.start, prompt.source, prompt.end) == ([258], [5, 6], 1)
 
 
-def test_what_hides_a_token_is_the_same_to_read_and_to_evaluate(tmp_path: Path) -> None:
+def test_what_hides_a_token_is_the_same_to_read_and_to_evaluate(tmp_path):
     """BERT's own ids lie among those of its text."""
     export_run(run_of(small(BERT)), tmp_path / "bert")
     rewritten(tmp_path / "bert", bos_token_id=None, eos_token_id=None)
@@ -216,7 +214,7 @@ def test_what_hides_a_token_is_the_same_to_read_and_to_evaluate(tmp_path: Path) 
     assert (batch.inputs[(batch.targets >= 0) & (batch.inputs != batch.targets)] == 103).mean() > 0.7
 
 
-def test_nothing_is_replaced_unasked(gpt2: Path, tmp_path: Path) -> None:
+def test_nothing_is_replaced_unasked(gpt2, tmp_path):
     run = run_of(small(GPT2), seed=1)
     with pytest.raises(BadInput, match="already has a model; allowed: --force to replace it"):
         export_run(run, gpt2)
@@ -229,7 +227,7 @@ def test_nothing_is_replaced_unasked(gpt2: Path, tmp_path: Path) -> None:
                        run.model.weights["token_embedding"])  # fmt: skip
 
 
-def test_older_names_and_parts_of_a_folder(gpt2: Path, tmp_path: Path) -> None:
+def test_older_names_and_parts_of_a_folder(gpt2, tmp_path):
     """The first GPT-2's own file has no prefix and has masks; larger ones come in several files."""
     tensors = load_file(gpt2 / "model.safetensors")
     older = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
@@ -246,7 +244,7 @@ def test_older_names_and_parts_of_a_folder(gpt2: Path, tmp_path: Path) -> None:
     assert torch.equal(back, tensors["transformer.h.1.attn.c_attn.weight"])
 
 
-def test_a_tokenizer_that_we_lack_leaves_ids(gpt2: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_that_we_lack_leaves_ids(gpt2, tmp_path):
     (gpt2 / "tokenizer.json").unlink()
     found = import_folder(gpt2, tmp_path / "run", "bare")
     assert (found.tokenizer, found.without) == ("ids", "there is no tokenizer.json")
@@ -257,26 +255,26 @@ def test_a_tokenizer_that_we_lack_leaves_ids(gpt2: Path, tmp_path: Path) -> None
             tokenizer.encode(text)
 
 
-def test_a_t5_without_room_for_a_span(tmp_path: Path) -> None:
+def test_a_t5_without_room_for_a_span(tmp_path):
     export_run(run_of(small(T5)), tmp_path / "t5")
     with pytest.raises(BadInput, match=r"config.json: block_size 2 is too small for spans: at least 3"):
         import_folder(rewritten(tmp_path / "t5", n_positions=2), tmp_path / "run", "bad")
 
 
-def test_half_a_character_cannot_be_written(tmp_path: Path) -> None:
+def test_half_a_character_cannot_be_written(tmp_path):
     tokenizer = CharTokenizer.train("ab\ud800")
     with pytest.raises(BadInput, match=r"tokenizer char: character .* is half of a surrogate pair, not text"):
         export_run(run_of(small(GPT2), tokenizer=tokenizer), tmp_path / "hf")
 
 
-def test_every_architecture_has_runs_here() -> None:
+def test_every_architecture_has_runs_here():
     written = {architecture_of(small(base, **changed)).model_type for base, changed in EXPRESSIBLE}
     assert written == ARCHITECTURES.keys() - {"roberta", "distilbert", "mt5"}, (
         "what these express, BERT or T5 does, too"
     )
 
 
-def test_barts_head_has_a_bias_where_its_file_has_one(tmp_path: Path) -> None:
+def test_barts_head_has_a_bias_where_its_file_has_one(tmp_path):
     for head_bias in (True, False):
         run = run_of(small(BART, head_bias=head_bias))
         export_run(run, tmp_path / "bart", force=True)

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,9 +31,8 @@ from trained import run_in
 from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.errors import BadInput
 from sweeplab.hf.folders import export_run, import_folder
-from sweeplab.model.shape import ModelShape
 from sweeplab.runs.run import Run
-from sweeplab.tracking.loading import LoadedRun, load_checkpoint
+from sweeplab.tracking.loading import load_checkpoint
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
@@ -50,11 +47,11 @@ TEXT = "naïve café, 中文 \U0001f600\r\n\te\u0301 <|x|> don't\n"
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _quiet() -> None:
+def _quiet():
     transformers.logging.disable_progress_bar()
 
 
-def opened(folder: Path, shape: ModelShape) -> Any:
+def opened(folder, shape):
     """Open a folder as a user would; nothing may be missing there, or left over."""
     # Its grouped products, on a CPU, are only for sizes that are multiples of four.
     plain = {"experts_implementation": "eager"} if shape.n_expert > 1 else {}
@@ -64,9 +61,7 @@ def opened(folder: Path, shape: ModelShape) -> Any:
 
 
 @torch.no_grad()
-def theirs(
-    model: Any, inputs: torch.Tensor, source: torch.Tensor | None = None, **masks: Any
-) -> torch.Tensor:
+def theirs(model, inputs, source=None, **masks):
     """Return its logits [B, T, V]."""
     if source is None:
         found = model(inputs, **masks)
@@ -74,7 +69,7 @@ def theirs(
     return model(input_ids=source, decoder_input_ids=inputs, **masks).logits
 
 
-def check_same(run: LoadedRun, model: Any) -> float:
+def check_same(run, model):
     """Compare logits to 1e-5, in parts of the largest where that is above one; return the largest difference."""
     batch = tokens_of(run.model.shape)
     ours, places = logits_of(run, *batch), {}
@@ -90,7 +85,7 @@ def check_same(run: LoadedRun, model: Any) -> float:
 
 
 @pytest.mark.parametrize("index", range(len(EXPRESSIBLE)))
-def test_a_run_computes_the_same_there(index: int, tmp_path: Path) -> None:
+def test_a_run_computes_the_same_there(index, tmp_path):
     base, changed = EXPRESSIBLE[index]
     run = run_of(small(base, **changed), seed=index)
     architecture = export_run(run, tmp_path)
@@ -99,7 +94,7 @@ def test_a_run_computes_the_same_there(index: int, tmp_path: Path) -> None:
     check_same(run, model)
 
 
-def test_any_legal_run_computes_the_same_there_or_is_refused(tmp_path: Path) -> None:
+def test_any_legal_run_computes_the_same_there_or_is_refused(tmp_path):
     n_same = 0
     for index, shape in enumerate(random_shapes(150, seed=1)):
         run = run_of(shape, seed=index)
@@ -183,7 +178,7 @@ CONFIGS = {
 }  # fmt: skip
 
 
-def test_a_classifier_keeps_its_labels(tmp_path: Path) -> None:
+def test_a_classifier_keeps_its_labels(tmp_path):
     own = {"family": "encoder", "norm_position": "post", "embedding_norm": True}
     run_in(tmp_path / "run", kind="labels", n_labels=3, labels=("bad", "good", "odd"), **own)
     run = load_checkpoint(tmp_path / "run")
@@ -203,7 +198,7 @@ def test_a_classifier_keeps_its_labels(tmp_path: Path) -> None:
         assert config.id2label[int(shares.argmax())] == ours["label"]
 
 
-def made(class_name: str, **config: Any) -> Any:
+def made(class_name, **config):
     """Make a model there with the weights that the package draws."""
     kind = getattr(transformers, class_name)
     with torch.random.fork_rng():
@@ -211,7 +206,7 @@ def made(class_name: str, **config: Any) -> Any:
         return kind(kind.config_class(**config)).eval()
 
 
-def planted(class_name: str, **config: Any) -> Any:
+def planted(class_name, **config):
     """Make a model there with random weights, large enough for every part to matter."""
     model, generator = made(class_name, **config), torch.Generator().manual_seed(3)
     biases = (buffer for name, buffer in model.named_buffers() if name == "final_logits_bias")
@@ -223,7 +218,7 @@ def planted(class_name: str, **config: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_model_of_theirs_computes_the_same_here_and_back_there(name: str, tmp_path: Path) -> None:
+def test_a_model_of_theirs_computes_the_same_here_and_back_there(name, tmp_path):
     """With -s, print the largest differences of logits: of a model there and here, and there after both ways."""
     class_name, config = CONFIGS[name]
     for model, most in ((planted(class_name, **config), 1e-5), (made(class_name, **config), 1e-6)):
@@ -243,7 +238,7 @@ def test_a_model_of_theirs_computes_the_same_here_and_back_there(name: str, tmp_
     [(BERT, "lengths"), (T5, "source_lengths"), (BART, "source_lengths")],
     ids=["bert", "t5", "bart"],
 )
-def test_padding_is_unseen_there_too(base: dict[str, Any], padded: str, tmp_path: Path) -> None:
+def test_padding_is_unseen_there_too(base, padded, tmp_path):
     run, lengths = run_of(small(base)), torch.tensor([4, 7])
     export_run(run, tmp_path)
     inputs, source = tokens_of(run.model.shape)
@@ -257,7 +252,7 @@ def test_padding_is_unseen_there_too(base: dict[str, Any], padded: str, tmp_path
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_tokenizers_open_there_and_feed_the_model(name: str, tmp_path: Path) -> None:
+def test_tokenizers_open_there_and_feed_the_model(name, tmp_path):
     tokenizer = TOKENIZERS[name].train(TEXT * 3)
     run = run_of(small(GPT2, vocab_size=tokenizer.vocab_size, block_size=64), tokenizer=tokenizer)
     export_run(run, tmp_path)
@@ -273,7 +268,7 @@ def test_tokenizers_open_there_and_feed_the_model(name: str, tmp_path: Path) -> 
         torch.testing.assert_close(logits, ours, rtol=1e-5, atol=1e-5)
 
 
-def test_special_tokens_are_told_there(tmp_path: Path) -> None:
+def test_special_tokens_are_told_there(tmp_path):
     encoder, pairs = run_of(small(BERT)), run_of(small(T5))
     pairs = replace(pairs, values=pairs.values.replace(objective="pairs"))
     export_run(encoder, tmp_path / "bert")
@@ -290,7 +285,7 @@ def test_special_tokens_are_told_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "base", [GPT2, LLAMA, MIXTRAL, T5, BART], ids=["gpt2", "llama", "mixtral", "t5", "bart"]
 )
-def test_their_generate_goes_on_as_ours_would(base: dict[str, Any], tmp_path: Path) -> None:
+def test_their_generate_goes_on_as_ours_would(base, tmp_path):
     run = run_of(small(base, block_size=16))
     export_run(run, tmp_path)
     model, first = opened(tmp_path, run.model.shape), torch.tensor([[5, 7, 9]])

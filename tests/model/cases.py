@@ -1,7 +1,6 @@
 """Small models of every legal choice of parts, and batches for them."""
 
 import itertools
-from collections.abc import Iterator
 
 import torch
 
@@ -10,7 +9,6 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.model.attention import why_not
 from sweeplab.model.blocks import Dropout, mask_inputs
 from sweeplab.model.shape import ModelShape
-from sweeplab.model.transformer import Transformer
 
 VOCABULARY, LENGTH, SOURCE = 11, 10, 7
 PARTS = ("family", "positions", "norm", "norm_position", "activation", "attention")
@@ -33,14 +31,14 @@ EXTRAS = (
 )
 
 
-def shape_of(**changed) -> ModelShape:
+def shape_of(**changed):
     """Return a small model's shape, with changes."""
     sizes = {"vocab_size": VOCABULARY, "block_size": LENGTH, "n_layer": 1, "n_head": 2, "n_embd": 8}
     small = {"attention_window": 4}
     return ModelShape(**{**sizes, **small, **changed})
 
 
-def legal_shapes(**fixed) -> Iterator[ModelShape]:
+def legal_shapes(**fixed):
     """Yield a model for every legal combination of parts, with some of them fixed."""
     choices = [(fixed[name],) if name in fixed else TABLE[name].choices for name in PARTS]
     for index, values in enumerate(itertools.product(*choices)):
@@ -52,11 +50,11 @@ def legal_shapes(**fixed) -> Iterator[ModelShape]:
         yield next(each for each in with_extra if not why_not(each))
 
 
-def batch_of(shape: ModelShape, n_runs: int, n_sequences: int = 2, seed: int = 1) -> Batch:
+def batch_of(shape, n_runs, n_sequences=2, seed=1):
     """Return random tokens for a family: with padding and with targets that do not count, where it has them."""
     generator = torch.Generator().manual_seed(seed)
 
-    def tokens(length: int) -> torch.Tensor:
+    def tokens(length):
         size = (n_runs, n_sequences, length)
         return torch.randint(0, shape.vocab_size, size, generator=generator)
 
@@ -71,12 +69,12 @@ def batch_of(shape: ModelShape, n_runs: int, n_sequences: int = 2, seed: int = 1
     return Batch(inputs, targets, tokens(SOURCE), lengths, lengths - 4)
 
 
-def run_of(batch: Batch, run: int) -> Batch:
+def run_of(batch, run):
     """Return one run's part of a batch, as a stack of one."""
     return Batch(*(None if each is None else each[run : run + 1] for each in batch))
 
 
-def rows_of(model: Transformer, n_runs: int) -> torch.Tensor:
+def rows_of(model, n_runs):
     """Return initial rows with every weight moved off its start, so that no gain is 1 and no bias 0."""
     rows = torch.stack([model.layout.initial_row(seed) for seed in range(n_runs)])
     noise = torch.randn(rows.shape, generator=torch.Generator().manual_seed(9)) * 0.05
@@ -84,9 +82,7 @@ def rows_of(model: Transformer, n_runs: int) -> torch.Tensor:
     return rows + noise
 
 
-def losses_and_gradients(
-    model: Transformer, rows: torch.Tensor, batch: Batch, **beside
-) -> tuple[torch.Tensor, torch.Tensor]:
+def losses_and_gradients(model, rows, batch, **beside):
     """Return losses [K] and gradients [K, row_size]."""
     leaves = {name: view.requires_grad_() for name, view in model.layout.views(rows.detach()).items()}
     losses = model.losses(leaves, batch, **beside)
@@ -96,7 +92,7 @@ def losses_and_gradients(
     return losses.detach(), gradient
 
 
-def dropout_of(seeds, iterations, rates, sites, elements) -> Dropout | None:
+def dropout_of(seeds, iterations, rates, sites, elements):
     """Return the dropout of runs with these seeds, iterations and rates by kind of site."""
     dropped = {name: site for name, site in sites.items() if any(run.get(site.kind) for run in rates)}
     return (

@@ -71,18 +71,18 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_sizes(name: str) -> None:
+def test_published_sizes(name):
     shape, expected = PUBLISHED[name]
     assert n_params(shape) == expected
     assert Layout(shape).n_params == expected
 
 
-def test_published_sizes_without_embeddings() -> None:
+def test_published_sizes_without_embeddings():
     assert n_params_non_embedding(GPT2) == 124_439_808 - 50257 * 768 - 1024 * 768
     assert n_params_non_embedding(T5) == 60_506_624 - 32128 * 512
 
 
-def test_the_lectures_table() -> None:
+def test_the_lectures_table():
     shape = ModelShape(
         vocab_size=30_000, block_size=128, n_layer=1, n_head=8, n_embd=512, qkv_bias=False, out_bias=False
     )
@@ -92,19 +92,19 @@ def test_the_lectures_table() -> None:
     assert found["feed_forward"] == ("2*C*F + F + C", 2_099_712)
 
 
-def test_components_are_the_tensors_of_every_model() -> None:
+def test_components_are_the_tensors_of_every_model():
     for shape in legal_shapes(activation="swiglu"):
         assert sizes_by_component(shape) == parameters(shape), shape
 
 
-def sizes_by_component(shape: ModelShape) -> dict[str, int]:
+def sizes_by_component(shape):
     sizes = dict.fromkeys(COMPONENTS, 0)
     for weight in Layout(shape).weights:
         sizes[component_of(weight.name)] += weight.size
     return sizes
 
 
-def component_of(name: str) -> str:
+def component_of(name):
     """Return where a weight is counted, by its name."""
     own, _, _ = name.removeprefix("encoder.").partition(".")
     if own in COMPONENTS:  # an embedding, a table, or of the head
@@ -115,7 +115,7 @@ def component_of(name: str) -> str:
     return {"cross": "cross_attention"}.get(part, part)
 
 
-def test_active_parameters_leave_out_idle_experts() -> None:
+def test_active_parameters_leave_out_idle_experts():
     dense, two_of_eight = shape_of(bias=False), shape_of(bias=False, n_expert=8, n_expert_active=2)
     expert = 2 * dense.n_embd * dense.d_ff
     router = dense.n_embd * 8
@@ -134,12 +134,12 @@ VARIANTS = (
 )
 
 
-def norms_of_heads(shape: ModelShape) -> int:
+def norms_of_heads(shape):
     """Return the FLOPs of the norms of queries and keys, two products of nD by n heads: no part of a model's FLOPs."""
     if not shape.qk_norm:
         return 0
 
-    def of_token(heads: int) -> int:
+    def of_token(heads):
         return 2 * 2 * heads * heads * shape.head_dim
 
     flops = LENGTH * of_token(shape.n_head + shape.n_kv_head)
@@ -152,7 +152,7 @@ def norms_of_heads(shape: ModelShape) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_flops_of_every_kind_of_attention_are_what_torch_counts(family: str, attention: str) -> None:
+def test_flops_of_every_kind_of_attention_are_what_torch_counts(family, attention):
     for variant in VARIANTS:
         parallel = family != "encoder_decoder" and variant.get("parallel_block", False)
         positions = variant.get("positions", "rotary")
@@ -164,7 +164,7 @@ def test_flops_of_every_kind_of_attention_are_what_torch_counts(family: str, att
         assert both == 2 * 2 * (3 * flops + 2 * norms), shape
 
 
-def counted(shape: ModelShape, batch: Batch, n_runs: int) -> tuple[int, int]:
+def counted(shape, batch, n_runs):
     """Return the FLOPs that torch counts forward, and forward and backward."""
     model = Transformer(shape)
     rows = torch.stack([model.layout.initial_row(seed) for seed in range(n_runs)])
@@ -178,14 +178,14 @@ def counted(shape: ModelShape, batch: Batch, n_runs: int) -> tuple[int, int]:
     return forward.get_total_flops(), both.get_total_flops()
 
 
-def kept_bytes(shape: ModelShape, batch: Batch) -> int:
+def kept_bytes(shape, batch):
     """Return the bytes that a forward pass keeps for the backward one, each piece of memory once; no weights."""
     model = Transformer(shape)
     leaves = {name: view.requires_grad_() for name, view in model.layout.views(rows_of(model, 1)).items()}
     weights = {leaf.untyped_storage().data_ptr() for leaf in leaves.values()}
-    kept: dict[int, int] = {}
+    kept = {}
 
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
+    def pack(tensor):
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
             kept[storage.data_ptr()] = storage.nbytes()
@@ -201,7 +201,7 @@ def kept_bytes(shape: ModelShape, batch: Batch) -> int:
 
 @pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_activations_are_what_a_pass_keeps(family: str, attention: str) -> None:
+def test_activations_are_what_a_pass_keeps(family, attention):
     """An estimate to choose K by: within a factor of two, and never far below."""
     sizes = {"n_embd": 64, "n_layer": 2, "vocab_size": 100, "bias": False}
     shape = shape_of(family=family, attention=attention, positions="none", **sizes)
@@ -214,7 +214,7 @@ def test_activations_are_what_a_pass_keeps(family: str, attention: str) -> None:
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("n_runs", [1, 3])
-def test_flops_are_what_torch_counts(bias: bool, tied: bool, n_runs: int) -> None:
+def test_flops_are_what_torch_counts(bias, tied, n_runs):
     shape = ModelShape(
         vocab_size=40, block_size=16, n_layer=2, n_head=2, n_embd=24, tie_weights=tied, bias=bias
     )

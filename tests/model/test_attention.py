@@ -13,7 +13,7 @@ from sweeplab.model.transformer import Transformer
 
 
 @pytest.mark.parametrize("attention", ["full", "local"])
-def test_dropped_weights_are_right_on_average(attention: str) -> None:
+def test_dropped_weights_are_right_on_average(attention):
     shape = shape_of(attention_window=4)
     generator = torch.Generator().manual_seed(12)
     q, k, v = (torch.randn(2, 2, 12, 5, generator=generator, dtype=torch.float64) for _ in "qkv")
@@ -30,7 +30,7 @@ def test_dropped_weights_are_right_on_average(attention: str) -> None:
 
 
 @pytest.mark.parametrize("attention", ["strided", "linear"])
-def test_a_model_with_a_kind_of_older_versions_is_refused_in_one_line(attention: str) -> None:
+def test_a_model_with_a_kind_of_older_versions_is_refused_in_one_line(attention):
     model = Transformer(shape_of(attention=attention, n_layer=2, full_attention_interval=2))
     with pytest.raises(
         BadInput, match=f"^attention is {attention}; attention must be full or local: .*removed"
@@ -38,7 +38,7 @@ def test_a_model_with_a_kind_of_older_versions_is_refused_in_one_line(attention:
         model.losses(model.layout.views(rows_of(model, 1)), batch_of(model.shape, 1))
 
 
-def test_local_attention_never_holds_the_square() -> None:
+def test_local_attention_never_holds_the_square():
     shape = shape_of(attention_window=8)
     assert ATTENTION["full"].n_weights(shape, 1024, 1024, True) == 1024 * 1024
     assert ATTENTION["local"].n_weights(shape, 1024, 1024, True) == 1024 * 16

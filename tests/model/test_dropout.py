@@ -4,7 +4,7 @@ import pytest
 import torch
 from model.cases import batch_of, dropout_of, rows_of, shape_of
 
-from sweeplab.model.blocks import Dropout, Site, element_hashes
+from sweeplab.model.blocks import Site, element_hashes
 from sweeplab.model.transformer import Transformer
 
 N = 200_000
@@ -14,13 +14,13 @@ ELEMENTS = element_hashes(N, torch.device("cpu"))
 SITES = {str(index): Site(index, "residual") for index in range(4)}
 
 
-def masks(seeds=(1, 2), iterations=(5, 5), probabilities=(0.1, 0.4), site=0, n=N) -> torch.Tensor:
+def masks(seeds=(1, 2), iterations=(5, 5), probabilities=(0.1, 0.4), site=0, n=N):
     chances = [{"residual": each} for each in probabilities]
     dropout = dropout_of(seeds, iterations, chances, SITES, ELEMENTS)
     return dropout(torch.ones(len(seeds), n), str(site))
 
 
-def test_share_and_scale_are_each_runs_own() -> None:
+def test_share_and_scale_are_each_runs_own():
     found = masks()
     dropped = (found == 0).double().mean(dim=1)
     assert dropped.tolist() == pytest.approx([0.1, 0.4], abs=5 * (0.24 / N) ** 0.5)
@@ -28,7 +28,7 @@ def test_share_and_scale_are_each_runs_own() -> None:
     assert found[1].max().item() == pytest.approx(1 / 0.6)
 
 
-def test_masks_of_other_seeds_iterations_and_sites_are_unrelated() -> None:
+def test_masks_of_other_seeds_iterations_and_sites_are_unrelated():
     same = {"seeds": (1,), "iterations": (5,), "probabilities": (0.5,)}
     found = [
         masks(**same),
@@ -43,7 +43,7 @@ def test_masks_of_other_seeds_iterations_and_sites_are_unrelated() -> None:
     assert off.abs().max().item() < 5 / N**0.5
 
 
-def of_model(model: Transformer, iteration: int = 0, **chances) -> Dropout | None:
+def of_model(model, iteration=0, **chances):
     none = dict.fromkeys(("embedding", "attention", "residual"), 0.0)
     n_elements = model.max_mask_size(n_sequences=2)
     return dropout_of(
@@ -53,7 +53,7 @@ def of_model(model: Transformer, iteration: int = 0, **chances) -> Dropout | Non
 
 @pytest.mark.parametrize("family", ["decoder", "encoder", "encoder_decoder"])
 @pytest.mark.parametrize("attention", ["full", "local"])
-def test_every_kind_of_site_drops_its_own(family: str, attention: str) -> None:
+def test_every_kind_of_site_drops_its_own(family, attention):
     model = Transformer(shape_of(family=family, attention=attention))
     rows, batch = rows_of(model, 1), batch_of(model.shape, 1)
     views = model.layout.views(rows)

@@ -1,7 +1,5 @@
 """Every legal choice of parts: its size, its independence of neighbors, and that it learns."""
 
-from collections.abc import Iterable
-
 import pytest
 import torch
 from model.cases import batch_of, legal_shapes, losses_and_gradients, rows_of, run_of
@@ -9,7 +7,7 @@ from model.cases import batch_of, legal_shapes, losses_and_gradients, rows_of, r
 from sweeplab.hyperparameters import TABLE
 from sweeplab.model.accounting import n_params
 from sweeplab.model.attention import ATTENTION, POSITIONS
-from sweeplab.model.shape import ACTIVATIONS, FAMILIES, NORMS, ModelShape
+from sweeplab.model.shape import ACTIVATIONS, FAMILIES, NORMS
 from sweeplab.model.transformer import Transformer
 
 TABLES = {
@@ -22,18 +20,18 @@ TABLES = {
 
 
 @pytest.mark.parametrize("row", TABLES)
-def test_every_part_can_be_chosen(row: str) -> None:
+def test_every_part_can_be_chosen(row):
     assert set(TABLE[row].choices) == set(TABLES[row])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_size_independence_and_learning_of_every_combination(family: str, attention: str, one_thread) -> None:
+def test_size_independence_and_learning_of_every_combination(family, attention, one_thread):
     assert check_size_independence_and_learning(legal_shapes(family=family, attention=attention), 2) >= 80
 
 
-def check_size_independence_and_learning(shapes: Iterable[ModelShape], n_steps: int) -> int:
+def check_size_independence_and_learning(shapes, n_steps):
     """Check each model's count of parameters, a stack of three against three alone, and steps; count the models."""
     n_shapes = 0
     for shape in shapes:

@@ -2,13 +2,11 @@
 
 import itertools
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import pytest
 import torch
 from model.cases import LENGTH, SOURCE, VOCABULARY, legal_shapes, rows_of, shape_of
-from torch import Tensor
 
 from sweeplab.data.batches import Batch
 from sweeplab.data.prompts import Prompt
@@ -25,7 +23,7 @@ from sweeplab.model.generation import (
     penalty,
     sample,
 )
-from sweeplab.model.shape import FAMILIES, ModelShape
+from sweeplab.model.shape import FAMILIES
 from sweeplab.model.transformer import Transformer
 
 GREEDY = Sampling(temperature=0.0)
@@ -33,26 +31,26 @@ START, END = 9, 10  # special tokens: those below are text
 TEXT_SOURCE = [1, 5, 2, 8, 0, 3, 7][:SOURCE]
 
 
-def model_of(shape: ModelShape, scale: float = 4.0) -> tuple[Transformer, Mapping[str, Tensor]]:
+def model_of(shape, scale=4.0):
     """Return a model with weights large enough that its tokens differ."""
     model = Transformer(shape)
     return model, model.layout.views(scale * rows_of(model, 1))
 
 
-def prompt_of(shape: ModelShape) -> Prompt:
+def prompt_of(shape):
     if shape.of_family.reads_source:
         return Prompt([START], source=TEXT_SOURCE, markers=[END], end=END)
     return Prompt([4, 1, 6])
 
 
-def ids(*tokens: int) -> Tensor:
+def ids(*tokens):
     return torch.tensor([tokens], dtype=torch.long)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("family", [name for name, each in FAMILIES.items() if each.sides[-1].causal])
-def test_with_a_cache_and_without_the_same_tokens(family: str, attention: str, one_thread) -> None:
+def test_with_a_cache_and_without_the_same_tokens(family, attention, one_thread):
     tried = set()
     for shape in legal_shapes(family=family, attention=attention, norm="layernorm", activation="gelu"):
         tried.add(shape.positions)
@@ -62,7 +60,7 @@ def test_with_a_cache_and_without_the_same_tokens(family: str, attention: str, o
         n_new = LENGTH - 1 if shape.of_family.reads_source else LENGTH + 4
         kept, model.caches = Reader(model, weights, prompt, START), False
         anew = Reader(model, weights, prompt, START)
-        found: list[int] = []
+        found = []
         for _ in range(n_new):
             ours, theirs = kept(ids(*found)), anew(ids(*found))
             torch.testing.assert_close(
@@ -78,7 +76,7 @@ def test_with_a_cache_and_without_the_same_tokens(family: str, attention: str, o
 
 
 @pytest.mark.parametrize("attention", ATTENTION)
-def test_a_cache_takes_in_any_number_of_tokens_at_once(attention: str) -> None:
+def test_a_cache_takes_in_any_number_of_tokens_at_once(attention):
     for positions, interval in itertools.product(("rotary", "alibi", "relative"), (None, 2)):
         shape = shape_of(
             attention=attention, positions=positions, n_layer=4, n_kv_head=1, full_attention_interval=interval
@@ -106,7 +104,7 @@ def test_a_cache_takes_in_any_number_of_tokens_at_once(attention: str) -> None:
         GREEDY,
     ],
 )
-def test_what_is_drawn_has_the_probabilities_of_a_plain_computation(how: Sampling) -> None:
+def test_what_is_drawn_has_the_probabilities_of_a_plain_computation(how):
     rng = np.random.default_rng(0)
     for _ in range(20):
         logits = rng.normal(size=9) * 2
@@ -127,7 +125,7 @@ def test_what_is_drawn_has_the_probabilities_of_a_plain_computation(how: Samplin
         np.testing.assert_allclose(found.numpy(), chances, atol=1e-12)
 
 
-def test_drawn_tokens_come_as_often_as_they_should_and_follow_the_seed() -> None:
+def test_drawn_tokens_come_as_often_as_they_should_and_follow_the_seed():
     scores = torch.tensor([0.1, 0.5, 0.15, 0.25]).log()
     drawn = {seed: TokenSampler(Sampling(top_k=3), seed=seed) for seed in (5, 6)}
     tokens = {seed: [sampler(scores) for _ in range(4000)] for seed, sampler in drawn.items()}
@@ -139,7 +137,7 @@ def test_drawn_tokens_come_as_often_as_they_should_and_follow_the_seed() -> None
     assert TokenSampler(GREEDY)(torch.tensor([0.0, 1.0, 1.0])) == 1
 
 
-def test_a_text_ends_with_its_end_and_has_no_special_token_in_it() -> None:
+def test_a_text_ends_with_its_end_and_has_no_special_token_in_it():
     shape = shape_of(family="encoder_decoder", positions="none")
     model, weights = model_of(shape, scale=0.5)
     prompt = Prompt([START], source=TEXT_SOURCE, markers=[END], end=END, room=7)
@@ -154,7 +152,7 @@ def test_a_text_ends_with_its_end_and_has_no_special_token_in_it() -> None:
     assert len(lengths) > 3
 
 
-def beams_by_brute_force(model, weights, prompt: Prompt, most: int) -> list[tuple[float, list[int]]]:
+def beams_by_brute_force(model, weights, prompt, most):
     """Score every text that there is, by one pass over each of its beginnings."""
     found = []
     for length in range(1, most + 1):
@@ -170,7 +168,7 @@ def beams_by_brute_force(model, weights, prompt: Prompt, most: int) -> list[tupl
 
 
 @pytest.mark.parametrize("attention", ["full", "local"])
-def test_beams_wide_enough_find_what_brute_force_finds(attention: str, one_thread) -> None:
+def test_beams_wide_enough_find_what_brute_force_finds(attention, one_thread):
     shape = shape_of(family="encoder_decoder", positions="rotary", attention=attention)
     model, weights = model_of(shape, scale=3.0)
     prompt = Prompt([START], source=TEXT_SOURCE, markers=[END], end=END)
@@ -185,7 +183,7 @@ def test_beams_wide_enough_find_what_brute_force_finds(attention: str, one_threa
     assert all(beam.score == beam.log_probability / penalty(len(beam.tokens)) for beam in few)
 
 
-def test_contrast_is_the_published_formula() -> None:
+def test_contrast_is_the_published_formula():
     prompt = Prompt([4, 1])
     readers, plain = [], []
     for size in (8, 4):
@@ -204,7 +202,7 @@ def test_contrast_is_the_published_formula() -> None:
     assert 1 < np.isfinite(scores).sum() < START
 
 
-def test_the_surest_hole_is_filled_first_and_the_others_read_it() -> None:
+def test_the_surest_hole_is_filled_first_and_the_others_read_it():
     model, weights = model_of(shape_of(family="encoder"), scale=2.0)
     tokens, holes = [1, END, 2, END, END, 3], [1, 3, 4]
     left = list(holes)

@@ -12,12 +12,12 @@ from sweeplab.model.shape import ModelShape
 N_RUNS, N_SEQUENCES, LENGTH, N_HEAD, HEAD_DIM = 3, 2, 7, 3, 10
 
 
-def drawn(*size: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+def drawn(*size, dtype=torch.float64):
     generator = torch.Generator().manual_seed(sum(size))
     return torch.randn(size, generator=generator, dtype=dtype).requires_grad_()
 
 
-def agree(ours, reference, inputs: list[torch.Tensor]) -> None:
+def agree(ours, reference, inputs):
     """Compare two functions of float64 inputs: their values, and their gradients along a direction."""
     one, other = ours(*inputs), reference(*inputs)
     torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
@@ -29,44 +29,44 @@ def agree(ours, reference, inputs: list[torch.Tensor]) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-11, atol=1e-12)
 
 
-def test_token_losses() -> None:
+def test_token_losses():
     logits, targets = drawn(N_RUNS, 14, 11), torch.arange(14).remainder(11).repeat(N_RUNS, 1)
 
-    def reference(given: torch.Tensor) -> torch.Tensor:
+    def reference(given):
         return F.cross_entropy(given.flatten(0, 1), targets.flatten(), reduction="none").view(N_RUNS, -1)
 
     agree(lambda given: token_losses(given, targets), reference, [logits])
 
 
 @pytest.mark.parametrize("size", [1e4, 1e30])
-def test_a_token_loss_is_finite_where_its_probability_is_zero(size: float) -> None:
+def test_a_token_loss_is_finite_where_its_probability_is_zero(size):
     logits = torch.tensor([[[size, 0.0]]]).requires_grad_()
     losses = token_losses(logits, torch.tensor([[1]]))
     assert losses.item() == pytest.approx(size)
     assert torch.autograd.grad(losses.sum(), logits)[0].tolist() == [[[1.0, -1.0]]]
 
 
-def test_normalized_heads() -> None:
+def test_normalized_heads():
     x, gain = drawn(N_RUNS, 14, N_HEAD * HEAD_DIM), drawn(N_RUNS, N_HEAD * HEAD_DIM)
 
-    def reference(given: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+    def reference(given, by):
         heads = F.rms_norm(given.unflatten(2, (N_HEAD, HEAD_DIM)), (HEAD_DIM,), eps=1e-5)
         return heads.flatten(2) * by[:, None]
 
-    def ours(given: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+    def ours(given, by):
         return normalized_heads(given, by, HEAD_DIM, 1e-5)
 
     agree(ours, reference, [x, gain])
 
 
 @pytest.mark.parametrize("share", [1.0, 0.4])
-def test_rotated_heads(share: float) -> None:
+def test_rotated_heads(share):
     values = {"n_head": N_HEAD, "n_embd": N_HEAD * HEAD_DIM, "positions": "rotary", "rotary_share": share}
     shape = ModelShape.of(Hyperparameters.of({**values, "vocab_size": 5}))
     x, half = drawn(N_RUNS * N_SEQUENCES, LENGTH * 2 * N_HEAD * HEAD_DIM), int(share * HEAD_DIM) // 2
     turns = POSITIONS["rotary"].rotation(shape, range(3, 3 + LENGTH), x)
 
-    def reference(given: torch.Tensor) -> torch.Tensor:
+    def reference(given):
         """Multiply pairs of columns, as complex numbers, by powers of a root."""
         heads = given.view(-1, LENGTH, 2 * N_HEAD, HEAD_DIM)
         angles = torch.arange(3, 3 + LENGTH)[:, None] * shape.rotary_base ** (

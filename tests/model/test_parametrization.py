@@ -12,7 +12,7 @@ from sweeplab.train.optimizers import OPTIMIZERS, Rates
 from sweeplab.train.run import MUP_OPTIMIZERS
 
 
-def shape(n_embd: int, **changed) -> ModelShape:
+def shape(n_embd, **changed):
     given = {
         "parametrization": "mup",
         "mup_base_width": 32,
@@ -22,7 +22,7 @@ def shape(n_embd: int, **changed) -> ModelShape:
     return ModelShape(vocab_size=50, block_size=16, n_layer=2, n_head=4, n_embd=n_embd, **given)
 
 
-def weight(name: str, n_dims: int) -> Weight:
+def weight(name, n_dims):
     return Weight(name, (8,) * n_dims)
 
 
@@ -42,7 +42,7 @@ def weight(name: str, n_dims: int) -> Weight:
         ("head.bias", 1, "vector"),
     ],
 )
-def test_kinds(name: str, n_dims: int, expected: str) -> None:
+def test_kinds(name, n_dims, expected):
     assert weight(name, n_dims).role == expected
 
 
@@ -57,14 +57,14 @@ def test_kinds(name: str, n_dims: int, expected: str) -> None:
         ("blocks.0.feed_forward.router.weight", 2, 0.25, 0.25),
     ],
 )
-def test_factors(name: str, n_dims: int, std: float, rate: float) -> None:
+def test_factors(name, n_dims, std, rate):
     assert weight(name, n_dims).width_factors(4.0) == (std, rate)
     assert weight(name, n_dims).width_factors(1.0) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("heads", [{}, {"head_dim": 16}])
-def test_at_the_base_mup_is_the_standard_parametrization(tied: bool, heads: dict[str, int]) -> None:
+def test_at_the_base_mup_is_the_standard_parametrization(tied, heads):
     own, standard = (
         shape(32, parametrization=each, tie_weights=tied, **heads) for each in ("mup", "standard")
     )
@@ -85,11 +85,11 @@ def test_at_the_base_mup_is_the_standard_parametrization(tied: bool, heads: dict
         ({"mup_base_width": 128}, 1.0),
     ],
 )
-def test_scores_are_those_of_the_base_head_over_the_ratio_of_heads(changed, expected: float) -> None:
+def test_scores_are_those_of_the_base_head_over_the_ratio_of_heads(changed, expected):
     assert query_factor(shape(128, **changed)) == expected
 
 
-def test_logits_are_divided_by_the_width_ratio_and_their_bias_is_not() -> None:
+def test_logits_are_divided_by_the_width_ratio_and_their_bias_is_not():
     layout = Layout(shape(128))
     views = layout.views(layout.initial_row(1)[None])
     views["head.bias"].normal_()
@@ -102,7 +102,7 @@ def test_logits_are_divided_by_the_width_ratio_and_their_bias_is_not() -> None:
 
 
 @pytest.mark.parametrize("name", MUP_OPTIMIZERS)
-def test_a_step_is_scaled_by_the_factor_and_decay_is_not(name: str) -> None:
+def test_a_step_is_scaled_by_the_factor_and_decay_is_not(name):
     ends = {}
     for way in ("standard", "mup"):
         layout = Layout(shape(128, parametrization=way))
@@ -111,7 +111,8 @@ def test_a_step_is_scaled_by_the_factor_and_decay_is_not(name: str) -> None:
         begin = weights.clone()
         state = {key: torch.zeros(2, size) for key, size in optimizer.buffers().items()}
         slopes = torch.randn(weights.shape, generator=torch.Generator().manual_seed(1))
-        rates = [Rates.at(1e-2, 0.5, 0.9, 0.95, 1e-8, 0.9, 1)] * 2
+        usual = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "momentum": 0.9, "step": 1}
+        rates = [Rates.at(learning_rate=1e-2, weight_decay=0.5, **usual)] * 2
         optimizer.update_(weights, slopes, state, Rates(*torch.tensor(rates, dtype=torch.float64).unbind(1)))
         begin[:, : layout.n_decayed] *= 1 - 1e-2 * 0.5
         ends[way] = layout.views(weights - begin)

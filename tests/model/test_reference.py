@@ -1,7 +1,6 @@
 """The reference itself: known answers, and torch's own layers in value and gradient."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,13 +27,13 @@ LENGTHS, SOURCE_LENGTHS = torch.tensor([7, 4, 6]), torch.tensor([5, 8, 3])
 Weights = dict[str, torch.Tensor]
 
 
-def shape_of(**choices: Any) -> ModelShape:
+def shape_of(**choices):
     small = {"vocab_size": 11, "block_size": 9, "n_layer": 2, "n_head": 2, "n_embd": 8}
     near = {"attention_window": 3, "relative_buckets": 8, "relative_max_distance": 8}
     return ModelShape(**{**small, **near, **choices})
 
 
-def weights_of(shape: ModelShape) -> Weights:
+def weights_of(shape):
     """Weights large enough for every part to matter."""
     drawn = torch.Generator().manual_seed(0)
     return {
@@ -43,7 +42,7 @@ def weights_of(shape: ModelShape) -> Weights:
     }
 
 
-def batch_of(shape: ModelShape) -> Batch:
+def batch_of(shape):
     """Three sequences with padding, and targets here and there."""
     drawn = torch.Generator().manual_seed(1)
     tokens = torch.randint(0, shape.vocab_size, (3, 3, 8), generator=drawn)
@@ -58,7 +57,7 @@ def batch_of(shape: ModelShape) -> Batch:
     ("attention", "both_ways", "back"),
     [("full", range(12), range(8)), ("local", [5, 6, 7, 8, 9], [5, 6, 7])],
 )
-def test_the_eighth_of_twelve_sees(attention: str, both_ways: list[int], back: list[int]) -> None:
+def test_the_eighth_of_twelve_sees(attention, both_ways, back):
     p, tokens = Pass(shape_of(attention=attention, positions="none"), {}), np.zeros((1, 12))
     short = [each for each in both_ways if each < 9]
     for causal, length, expected in ((False, 12, both_ways), (True, 12, back), (False, 9, short)):
@@ -66,7 +65,7 @@ def test_the_eighth_of_twelve_sees(attention: str, both_ways: list[int], back: l
         assert seen.nonzero().flatten().tolist() == list(expected)
 
 
-def test_alibi_slopes_are_the_published_ones() -> None:
+def test_alibi_slopes_are_the_published_ones():
     eight = [2.0**-k for k in range(1, 9)]
     twelve = [*eight, *(2 ** -(k + 0.5) for k in range(4))]
     sixteen = [2 ** (-k / 2) for k in range(1, 17)]
@@ -75,7 +74,7 @@ def test_alibi_slopes_are_the_published_ones() -> None:
         assert alibi_slopes(len(expected)).tolist() == pytest.approx(expected)
 
 
-def test_relative_buckets_are_t5s() -> None:
+def test_relative_buckets_are_t5s():
     # 32 buckets up to 128. Both ways 16 each: 8 exact, then 8 + floor(8 log(d / 8) / log 16).
     shape = shape_of(relative_buckets=32, relative_max_distance=128)
     distance = torch.tensor([0, 1, 7, 8, 11, 12, 16, 31, 32, 64, 90, 91, 127, 128, 1000])
@@ -88,7 +87,7 @@ def test_relative_buckets_are_t5s() -> None:
     assert buckets(-distance[1:], shape, False).tolist() == [each + 16 for each in both[1:]]
 
 
-def test_sinusoids_are_the_published_ones() -> None:
+def test_sinusoids_are_the_published_ones():
     table = sinusoids(50, 16)
     for position, i in ((0, 0), (3, 2), (49, 7)):
         angle = position / 10000 ** (2 * i / 16)
@@ -96,7 +95,7 @@ def test_sinusoids_are_the_published_ones() -> None:
         assert table[position, 2 * i : 2 * i + 2].tolist() == pytest.approx(expected)
 
 
-def test_cross_entropy_of_no_idea_is_log_of_the_vocabulary() -> None:
+def test_cross_entropy_of_no_idea_is_log_of_the_vocabulary():
     targets = torch.tensor([[3, -1, 0]])
     for smoothing in (0.0, 0.2):
         assert float(cross_entropy(torch.zeros(1, 3, 7), targets, smoothing)) == pytest.approx(math.log(7))
@@ -112,9 +111,7 @@ CHOICES = [
 
 
 @pytest.mark.parametrize(("family", "attention", "positions"), CHOICES)
-def test_padding_changes_nothing_and_a_later_token_nothing_before_it(
-    family: str, attention: str, positions: str
-) -> None:
+def test_padding_changes_nothing_and_a_later_token_nothing_before_it(family, attention, positions):
     shape = shape_of(family=family, attention=attention, positions=positions)
     weights, batch = weights_of(shape), batch_of(shape)
     given = logits(shape, weights, batch)
@@ -138,7 +135,7 @@ def test_padding_changes_nothing_and_a_later_token_nothing_before_it(
 # ------------------------------------------------------------------ torch's own layers
 
 
-def torchs_block(w: Weights, block: str, crosses: bool) -> Weights:
+def torchs_block(w, block, crosses):
     """The weights of a block under the names that torch's own layers give them."""
     linear = {"self_attn.in_proj_": "attention.qkv", "self_attn.out_proj.": "attention.out"}
     linear |= {"linear1.": "feed_forward.up", "linear2.": "feed_forward.down"}
@@ -155,9 +152,7 @@ def torchs_block(w: Weights, block: str, crosses: bool) -> Weights:
     return found
 
 
-def torchs_stack(
-    shape: ModelShape, w: Weights, prefix: str, tokens: torch.Tensor, **masks: Any
-) -> torch.Tensor:
+def torchs_stack(shape, w, prefix, tokens, **masks):
     """Embed tokens and take them through torch's own encoder layers, or decoder layers where there is a memory."""
     x = w["token_embedding"][tokens] + w[f"{prefix}position_embedding"][: tokens.shape[1]]
     crosses, pre = "memory" in masks, shape.norm_position == "pre"
@@ -173,7 +168,7 @@ def torchs_stack(
     return x
 
 
-def torchs_loss(shape: ModelShape, w: Weights, batch: Batch) -> torch.Tensor:
+def torchs_loss(shape, w, batch):
     """The whole model of torch's own layers."""
     padding = torch.arange(7) >= LENGTHS[:, None]
     future = torch.ones(7, 7, dtype=torch.bool).triu(1)
@@ -195,9 +190,7 @@ def torchs_loss(shape: ModelShape, w: Weights, batch: Batch) -> torch.Tensor:
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_loss_and_gradients_are_those_of_torchs_own_layers(
-    family: str, activation: str, norm_position: str
-) -> None:
+def test_loss_and_gradients_are_those_of_torchs_own_layers(family, activation, norm_position):
     shape = shape_of(family=family, activation=activation, norm_position=norm_position)
     w, batch = {name: each.requires_grad_() for name, each in weights_of(shape).items()}, batch_of(shape)
     expected = torchs_loss(shape, w, batch)

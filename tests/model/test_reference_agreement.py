@@ -1,7 +1,5 @@
 """The stacked model against the reference, in double precision: loss and every gradient, every legal choice."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -14,7 +12,7 @@ from sweeplab.model.shape import FAMILIES, ModelShape
 from sweeplab.model.transformer import Transformer
 
 
-def random_row(model: Transformer, seed: int) -> torch.Tensor:
+def random_row(model, seed):
     """Weights large enough for every part to matter."""
     generator = torch.Generator().manual_seed(seed)
     row = torch.randn(1, model.layout.row_size, generator=generator, dtype=torch.float64).mul_(0.4)
@@ -25,19 +23,19 @@ def random_row(model: Transformer, seed: int) -> torch.Tensor:
     return row
 
 
-def alone(batch: Batch) -> Batch:
+def alone(batch):
     """The first run's part of a batch, as arrays."""
     return Batch(*(None if each is None else each[0].numpy() for each in batch))
 
 
-def difference(ours: Any, theirs: torch.Tensor) -> float:
+def difference(ours, theirs):
     """Return the largest difference, in parts of the largest value."""
     theirs = theirs.numpy()
     # What is nothing but for rounding, such as the gradient by a key's bias, is not compared in parts of itself.
     return float(np.abs(ours - theirs).max() / max(np.abs(theirs).max(), 1e-6))
 
 
-def check(shape: ModelShape, seed: int, batch: Batch, smoothing: float = 0.0) -> None:
+def check(shape, seed, batch, smoothing=0.0):
     """Compare the loss and the gradient by every weight."""
     model, balance, z = Transformer(shape), 0.3, 0.2
     row = random_row(model, seed)
@@ -54,9 +52,7 @@ def check(shape: ModelShape, seed: int, batch: Batch, smoothing: float = 0.0) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_loss_and_every_gradient_agree_in_every_combination(
-    family: str, attention: str, one_thread: None
-) -> None:
+def test_loss_and_every_gradient_agree_in_every_combination(family, attention, one_thread):
     shapes = list(legal_shapes(family=family, attention=attention))
     for seed, shape in enumerate(shapes):
         check(shape, seed, batch_of(shape, 1, seed=seed), 0.1 * (seed % 2))
@@ -65,7 +61,7 @@ def test_loss_and_every_gradient_agree_in_every_combination(
 
 @pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_long_sequences_agree(family: str, attention: str, one_thread: None) -> None:
+def test_long_sequences_agree(family, attention, one_thread):
     """Over several blocks."""
     near = {"attention": attention, "attention_window": 20}
     shape = ModelShape(
@@ -82,7 +78,7 @@ def test_long_sequences_agree(family: str, attention: str, one_thread: None) -> 
 
 @pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_padding_and_routers_losses_agree(family: str, attention: str, one_thread: None) -> None:
+def test_padding_and_routers_losses_agree(family, attention, one_thread):
     """Routers' losses are means over what is no padding."""
     for seed, positions in enumerate(("learned", "rotary", "alibi", "relative")):
         shape = shape_of(

@@ -94,7 +94,7 @@ for wrong in (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [MODELS, TRAINING + WRONG], ids=["models", "training"])
-def test_tensors_have_the_shapes_that_signatures_say(code: str) -> None:
+def test_tensors_have_the_shapes_that_signatures_say(code):
     tests = str(Path(__file__).parents[1])
     found = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {tests!r})\n{CHECKED}{code}"],

@@ -24,7 +24,7 @@ SHAPES += [
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.family} {shape.parametrization}")
-def test_the_last_step_is_the_stacked_models_logits(shape) -> None:
+def test_the_last_step_is_the_stacked_models_logits(shape):
     weights = random_weights(shape, seed=1)
     *_, found, shares = trace_token(shape, weights, TOKEN, POSITION, seed=5, n_values=VOCABULARY)
     drawn = np.random.default_rng(5)
@@ -42,7 +42,7 @@ def test_the_last_step_is_the_stacked_models_logits(shape) -> None:
     np.testing.assert_allclose(shares.values, logits[0, POSITION].softmax(dim=-1).numpy(), rtol=0, atol=1e-10)
 
 
-def test_attention_weights_are_shares() -> None:
+def test_attention_weights_are_shares():
     shape = shape_of(family="encoder_decoder", n_layer=2)
     tokens, source = torch.randint(VOCABULARY, (2, 1, 6), generator=torch.Generator().manual_seed(0))
     found = attention_weights(shape, random_weights(shape, 0), Batch(tokens, tokens, source))
@@ -58,7 +58,7 @@ def test_attention_weights_are_shares() -> None:
     ("token", "position", "said"),
     [(VOCABULARY, 0, "token 11; allowed: 0 to 10"), (0, 10, "position 10; allowed: 0 to 9")],
 )
-def test_what_the_model_has_not_is_refused(token: int, position: int, said: str) -> None:
+def test_what_the_model_has_not_is_refused(token, position, said):
     shape = shape_of()
     with pytest.raises(BadInput, match=said):
         trace_token(shape, random_weights(shape, 0), token, position)
@@ -66,7 +66,7 @@ def test_what_the_model_has_not_is_refused(token: int, position: int, said: str)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_step_is_the_references(family: str, one_thread: None) -> None:
+def test_every_step_is_the_references(family, one_thread):
     """Names and shapes are the reference's, and so are the numbers, of every legal pair of parts."""
     tokens, source = torch.randint(VOCABULARY, (2, 1, 9), generator=torch.Generator().manual_seed(3))
     batch = Batch(tokens, tokens, source if family == "encoder_decoder" else None)

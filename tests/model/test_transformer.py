@@ -11,7 +11,7 @@ from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
 
 
-def test_a_sequence_of_padding_alone_is_finite() -> None:
+def test_a_sequence_of_padding_alone_is_finite():
     shape = shape_of(family="encoder_decoder", attention="local", attention_window=2)
     model = Transformer(shape)
     batch = batch_of(shape, 2)
@@ -20,7 +20,7 @@ def test_a_sequence_of_padding_alone_is_finite() -> None:
     assert losses.isfinite().all() and gradients.isfinite().all()
 
 
-def test_targets_that_do_not_count_are_left_out() -> None:
+def test_targets_that_do_not_count_are_left_out():
     shape = shape_of()
     model = Transformer(shape)
     rows, batch = rows_of(model, 2), batch_of(shape, 2)
@@ -37,7 +37,7 @@ def test_targets_that_do_not_count_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("dense", [True, False])
-def test_label_smoothing_is_torchs_with_each_runs_share(dense: bool) -> None:
+def test_label_smoothing_is_torchs_with_each_runs_share(dense):
     shape = shape_of()
     model = Transformer(shape)
     rows, batch = rows_of(model, 3), batch_of(shape, 3)
@@ -53,7 +53,7 @@ def test_label_smoothing_is_torchs_with_each_runs_share(dense: bool) -> None:
         torch.testing.assert_close(losses[run], expected)
 
 
-def test_router_losses_are_each_runs_own_and_only_training_has_them() -> None:
+def test_router_losses_are_each_runs_own_and_only_training_has_them():
     model = Transformer(shape_of(n_expert=3, n_layer=2))
     rows, batch = rows_of(model, 2), batch_of(model.shape, 2)
     views = model.layout.views(rows)
@@ -85,7 +85,7 @@ STARTS = {
 
 
 @pytest.mark.parametrize("init", STARTS)
-def test_weights_start_as_published(init: str) -> None:
+def test_weights_start_as_published(init):
     shape = ModelShape(
         vocab_size=500, block_size=64, n_layer=4, n_head=4, n_embd=128, init=init, positions="relative"
     )
@@ -100,7 +100,7 @@ def test_weights_start_as_published(init: str) -> None:
     assert all((each == 1).all() for name, each in weights.items() if name.endswith("gain"))
 
 
-def test_torchs_start_is_that_of_its_own_layers() -> None:
+def test_torchs_start_is_that_of_its_own_layers():
     layout = Layout(ModelShape(
         vocab_size=300, n_embd=60, n_head=4, n_layer=1, block_size=64, d_ff=100, init="torch", tie_weights=False,
         head_bias=True,

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 
 class Block(nn.Module):
-    def __init__(self, shape) -> None:
+    def __init__(self, shape):
         super().__init__()
         c = shape.n_embd
         self.n_head = shape.n_head
@@ -30,7 +30,7 @@ class Block(nn.Module):
 
 
 class PlainGPT(nn.Module):
-    def __init__(self, shape) -> None:
+    def __init__(self, shape):
         super().__init__()
         self.token_embedding = nn.Embedding(shape.vocab_size, shape.n_embd)
         self.position_embedding = nn.Embedding(shape.block_size, shape.n_embd)
@@ -54,7 +54,7 @@ class PlainGPT(nn.Module):
         return F.cross_entropy(self(inputs).flatten(0, 1), targets.flatten(), ignore_index=-1)
 
     @torch.no_grad()
-    def take(self, weights) -> None:
+    def take(self, weights):
         """Copy the weights of one run of a stack, by name: matrices there are [in, out], here [out, in]."""
         ours = dict(self.named_parameters())
         for name, weight in weights.items():
@@ -68,7 +68,7 @@ class PlainGPT(nn.Module):
             target.copy_(weight.T if turned else weight)
         assert not ours, f"not given: {sorted(ours)}"
 
-    def groups(self, weight_decay: float):
+    def groups(self, weight_decay):
         """Return AdamW's parameter groups: decay on matrices and embeddings only, as nanoGPT."""
         parameters = list(self.parameters())
         return [

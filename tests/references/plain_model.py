@@ -9,31 +9,28 @@ Legend: B sequences, T queries, S keys, N tokens, C n_embd, H query heads, D hea
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sweeplab.data.batches import Batch, changed
+from sweeplab.data.batches import changed
 from sweeplab.model.attention import query_factor
-from sweeplab.model.shape import ModelShape
 
 # ------------------------------------------------------------------ functions
 
 
-def gelu(x: Tensor) -> Tensor:
+def gelu(x):
     return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
 
 
-def gelu_tanh(x: Tensor) -> Tensor:
+def gelu_tanh(x):
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
 
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+ACTIVATIONS = {
     "relu": lambda x: x * (x > 0),
     "relu2": lambda x: (x * (x > 0)) ** 2,
     "gelu": gelu,
@@ -42,7 +39,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 GATES = {"swiglu": lambda x: x / (1.0 + torch.exp(-x)), "geglu": gelu, "geglu_tanh": gelu_tanh}
 
 
-def softmax(x: Tensor) -> Tensor:
+def softmax(x):
     """Return exp x by its sum over the last axis; -inf has no share, and a row of nothing else gives zeros."""
     highest = x.detach().amax(-1, keepdim=True)
     exponential = torch.exp(x - highest.masked_fill(highest.isinf(), 0.0))
@@ -50,7 +47,7 @@ def softmax(x: Tensor) -> Tensor:
     return exponential / total.masked_fill(total == 0, 1.0)
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+def cross_entropy(logits, targets, smoothing=0.0):
     """Return the mean cross-entropy in nats over the counted targets (not -1).
 
     `smoothing` moves that share of what is wanted from the target to all symbols evenly.
@@ -69,28 +66,28 @@ class Pass:
 
     def __init__(
         self,
-        shape: ModelShape,
-        weights: Mapping[str, Any],
-        router_balance: float = 0.0,
-        router_z: float = 0.0,
-    ) -> None:
+        shape,
+        weights,
+        router_balance=0.0,
+        router_z=0.0,
+    ):
         self.shape, self.router_balance, self.router_z = shape, router_balance, router_z
         self.weights = {
             name: torch.tensor(np.asarray(weight), dtype=torch.float64, requires_grad=True)
             for name, weight in weights.items()
         }
-        self.steps: list[tuple[str, Tensor]] = []
-        self.side_loss: Tensor | float = 0.0
+        self.steps = []
+        self.side_loss = 0.0
 
-    def note(self, name: str, value: Tensor) -> Tensor:
+    def note(self, name, value):
         self.steps.append((name, value))
         return value
 
-    def linear(self, name: str, x: Tensor) -> Tensor:
+    def linear(self, name, x):
         """Return x W + b; a weight [E, in, out] is one of each expert, for x [E, N, in]."""
         return self.note(name, x @ self.weights[f"{name}.weight"] + self.weights.get(f"{name}.bias", 0.0))
 
-    def norm(self, name: str, x: Tensor, kind: str = "") -> Tensor:
+    def norm(self, name, x, kind=""):
         """Return gain * norm(x) + bias: less its mean (layernorm), divided by the root of the mean square."""
         if (kind or self.shape.norm) == "layernorm":
             x = x - x.mean(-1, keepdim=True)
@@ -102,14 +99,14 @@ class Pass:
 # ------------------------------------------------------------------ positions
 
 
-def sinusoids(n_positions: int, width: int) -> Tensor:
+def sinusoids(n_positions, width):
     """Return Vaswani et al.'s table [n_positions, width]: sines in even columns, cosines in odd ones."""
     column = torch.arange(width)
     angle = torch.arange(n_positions).double()[:, None] / 10000.0 ** ((column - column % 2) / width)
     return torch.where(column % 2 == 0, torch.sin(angle), torch.cos(angle))
 
 
-def rotate(x: Tensor, base: float, share: float) -> Tensor:
+def rotate(x, base, share):
     """Turn each pair (column i, column i + R/2) of x [..., T, D] by position * base^(-2i/R) (Su et al., as Llama).
 
     R is this share of D; the columns after R stay as they are.
@@ -121,7 +118,7 @@ def rotate(x: Tensor, base: float, share: float) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)
 
 
-def alibi_slopes(n_head: int) -> Tensor:
+def alibi_slopes(n_head):
     """Return a slope a head (Press et al.): 2^(-8/n), its square, its cube …, n being a power of two.
 
     Otherwise those of the next lower power of two, then every second one of the next higher.
@@ -132,7 +129,7 @@ def alibi_slopes(n_head: int) -> Tensor:
     return torch.cat([slopes, between])[:n_head]
 
 
-def relative_buckets(distance: Tensor, causal: bool, n_buckets: int, max_distance: int) -> Tensor:
+def relative_buckets(distance, causal, n_buckets, max_distance):
     """Return the bucket of each key's distance behind its query (Raffel et al., T5).
 
     Half of the buckets hold one distance each, the others ranges that grow logarithmically up to max_distance.
@@ -168,7 +165,7 @@ class Sight:
     bias: Tensor
 
 
-def sight(p: Pass, prefix: str, tokens: Any, lengths: Any, causal: bool) -> Sight:
+def sight(p, prefix, tokens, lengths, causal):
     """Work out what tokens [B, T] of these lengths [B] (None: all of T) see of each other."""
     shape, places = p.shape, torch.arange(tokens.shape[1])
     distance, bias = places[:, None] - places, torch.zeros(1, 1, 1)
@@ -184,7 +181,7 @@ def sight(p: Pass, prefix: str, tokens: Any, lengths: Any, causal: bool) -> Sigh
     return Sight(present, whole & near if shape.attention == "local" else whole, whole, bias)
 
 
-def heads(p: Pass, name: str, role: str, x: Tensor, turned: bool = False) -> Tensor:
+def heads(p, name, role, x, turned=False):
     """Cut q, k or v into heads [B, H, T, D]; norm, turn and scale those of q and k as the model's parts say."""
     shape = p.shape
     x = x.unflatten(-1, (-1, shape.head_dim)).transpose(1, 2)
@@ -199,9 +196,7 @@ def heads(p: Pass, name: str, role: str, x: Tensor, turned: bool = False) -> Ten
     return p.note(f"{name}.{role}.heads", x)
 
 
-def attend(
-    p: Pass, name: str, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, bias: Tensor | float = 0.0
-) -> Tensor:
+def attend(p, name, q, k, v, visible, bias=0.0):
     """Return each query's mean of the visible values, weighed by softmax(q kᵀ / √D + bias), projected."""
     scores = (q @ k.mT / math.sqrt(q.shape[-1]) + bias).masked_fill(~visible, -math.inf)
     weights = p.note(f"{name}.weights", softmax(p.note(f"{name}.scores", scores)))
@@ -209,7 +204,7 @@ def attend(
     return p.linear(f"{name}.out", mixed.transpose(1, 2).flatten(2))
 
 
-def self_attention(p: Pass, name: str, kind: str, seen: Sight, x: Tensor) -> Tensor:
+def self_attention(p, name, kind, seen, x):
     """Let each token of x [B, T, C] attend to those of its own sequence that it sees."""
     shape, turned = p.shape, p.shape.positions == "rotary"
     widths = [count * shape.head_dim for count in (shape.n_head, shape.n_kv_head, shape.n_kv_head)]
@@ -218,7 +213,7 @@ def self_attention(p: Pass, name: str, kind: str, seen: Sight, x: Tensor) -> Ten
     return attend(p, name, q, k, v, seen.whole if kind == "full" else seen.visible, seen.bias)
 
 
-def cross_attention(p: Pass, name: str, encoded: Tensor, visible: Tensor, x: Tensor) -> Tensor:
+def cross_attention(p, name, encoded, visible, x):
     """Let each token of x [B, T, C] attend to what the encoder makes of its source [B, S, C]."""
     q = heads(p, name, "q", p.linear(f"{name}.q", x))
     k, v = p.linear(f"{name}.kv", encoded).chunk(2, dim=-1)
@@ -228,7 +223,7 @@ def cross_attention(p: Pass, name: str, encoded: Tensor, visible: Tensor, x: Ten
 # ------------------------------------------------------------------ feed-forward layers
 
 
-def feed_forward(p: Pass, name: str, x: Tensor) -> Tensor:
+def feed_forward(p, name, x):
     """Return down(a(up x)), or gated down(a(gate x) * up x), for each token by itself."""
     up, activation = p.linear(f"{name}.up", x), p.shape.activation
     if activation in ACTIVATIONS:
@@ -238,7 +233,7 @@ def feed_forward(p: Pass, name: str, x: Tensor) -> Tensor:
     return p.linear(f"{name}.down", p.note(f"{name}.hidden", hidden))
 
 
-def experts(p: Pass, name: str, present: Tensor, x: Tensor) -> Tensor:
+def experts(p, name, present, x):
     """Return the sum of the experts' answers, weighed by the router. All experts answer every token here."""
     tokens = x.flatten(0, 1)
     counted = present[:, 0, 0].expand(x.shape[:2]).reshape(-1, 1).double()
@@ -247,7 +242,7 @@ def experts(p: Pass, name: str, present: Tensor, x: Tensor) -> Tensor:
     return torch.einsum("ne,enc->nc", shares, answers).view(x.shape)
 
 
-def route(p: Pass, name: str, part: Tensor, x: Tensor) -> Tensor:
+def route(p, name, part, x):
     """Return each token's shares of its n_expert_active best experts [N, E]: their softmax, normalized anew.
 
     (A lone one's softmax is kept: normalized it would be one, and have no gradient.) Two losses keep a router
@@ -272,9 +267,7 @@ def route(p: Pass, name: str, part: Tensor, x: Tensor) -> Tensor:
 # ------------------------------------------------------------------ models
 
 
-def block(
-    p: Pass, name: str, kind: str, seen: Sight, memory: tuple[Tensor, Tensor] | None, x: Tensor
-) -> Tensor:
+def block(p, name, kind, seen, memory, x):
     """Attend, attend to the source if there is one, feed forward: each added to the stream x [B, T, C]."""
     shape = p.shape
     parts = {"attention": partial(self_attention, p, f"{name}.attention", kind, seen)}
@@ -298,7 +291,7 @@ def block(
     return x
 
 
-def embed(p: Pass, prefix: str, tokens: Tensor) -> Tensor:
+def embed(p, prefix, tokens):
     """Look up the tokens [B, T]: their vectors [B, T, C] and where they stand, summed (and normed)."""
     shape, length = p.shape, tokens.shape[1]
     own = "source_embedding" if prefix and not shape.share_embeddings else "token_embedding"
@@ -317,13 +310,13 @@ def embed(p: Pass, prefix: str, tokens: Tensor) -> Tensor:
 
 
 def stack(
-    p: Pass,
-    prefix: str,
-    n_layer: int,
-    tokens: Tensor,
-    seen: Sight,
-    memory: tuple[Tensor, Tensor] | None = None,
-) -> Tensor:
+    p,
+    prefix,
+    n_layer,
+    tokens,
+    seen,
+    memory=None,
+):
     """Embed tokens [B, T] and take them through all blocks of an encoder or a decoder, to [B, T, C]."""
     x = embed(p, prefix, tokens)
     for layer in range(n_layer):
@@ -331,7 +324,7 @@ def stack(
     return p.norm(f"{prefix}final_norm", x) if p.shape.final_norm else x
 
 
-def model(p: Pass, batch: Batch) -> Tensor:
+def model(p, batch):
     """Return the logits [B, T, V] of a batch: how alike each token's vector is to each symbol's."""
     shape, memory, n_layer = p.shape, None, p.shape.n_layer
     batch = changed(batch, torch.as_tensor)
@@ -351,12 +344,12 @@ def model(p: Pass, batch: Batch) -> Tensor:
     return logits
 
 
-def logits(shape: ModelShape, weights: Mapping[str, Any], batch: Batch) -> Any:
+def logits(shape, weights, batch):
     """Return the logits [B, T, V] of a batch."""
     return model(Pass(shape, weights), batch).detach().numpy()
 
 
-def trace(shape: ModelShape, weights: Mapping[str, Any], batch: Batch) -> list[tuple[str, Any]]:
+def trace(shape, weights, batch):
     """Return the steps of a forward pass in their order, each with its name and value."""
     p = Pass(shape, weights)
     model(p, batch)
@@ -364,13 +357,13 @@ def trace(shape: ModelShape, weights: Mapping[str, Any], batch: Batch) -> list[t
 
 
 def loss_and_gradients(
-    shape: ModelShape,
-    weights: Mapping[str, Any],
-    batch: Batch,
-    smoothing: float = 0.0,
-    router_balance: float = 0.0,
-    router_z: float = 0.0,
-) -> tuple[float, dict[str, Any]]:
+    shape,
+    weights,
+    batch,
+    smoothing=0.0,
+    router_balance=0.0,
+    router_z=0.0,
+):
     """Return the mean cross-entropy over the counted targets with the routers' losses, and its gradient by weight."""
     p = Pass(shape, weights, router_balance, router_z)
     loss = cross_entropy(model(p, batch), torch.as_tensor(batch.targets), smoothing) + p.side_loss

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import mlflow
 import numpy as np
@@ -13,14 +11,14 @@ import optuna
 import torch
 from references.plain_gpt import PlainGPT
 
-from sweeplab.data.batches import Batch, generator_key
+from sweeplab.data.batches import generator_key
 from sweeplab.data.objectives import make_objective
 from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape
 from sweeplab.train.schedule import learning_rate
 
 
-def plain_model(values) -> PlainGPT:
+def plain_model(values):
     """Return a plain module with the initial weights that a run of these values has."""
     shape = ModelShape.of(values)
     layout = Layout(shape)
@@ -30,14 +28,12 @@ def plain_model(values) -> PlainGPT:
     return model
 
 
-def windows(batch: Batch) -> torch.Tensor:
+def windows(batch):
     """Return a batch's windows [B, T + 1]."""
     return torch.from_numpy(np.concatenate([batch.inputs[:, :1], batch.targets], axis=1))
 
 
-def trainer(
-    values, train_tokens: np.ndarray, compiled: bool = False
-) -> tuple[PlainGPT, Callable[[int], float]]:
+def trainer(values, train_tokens, compiled=False):
     """Return a model, and what trains it by the step of an iteration, with fused AdamW, and returns its loss."""
     model = plain_model(values)
     loss_of = torch.compile(model.loss) if compiled else model.loss
@@ -47,7 +43,7 @@ def trainer(
     )  # fmt: skip
     batches = make_objective(train_tokens, values)
 
-    def step(iteration: int) -> float:
+    def step(iteration):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(values, iteration)
         loss = loss_of(windows(batches.training(values.seed, iteration)))
@@ -62,11 +58,11 @@ def trainer(
 
 def train(
     values,
-    train_tokens: np.ndarray,
-    val_tokens: np.ndarray,
+    train_tokens,
+    val_tokens,
     on_evaluation=lambda *_: None,
-    compiled: bool = False,
-) -> list[float]:
+    compiled=False,
+):
     """Train one run and return its validation losses."""
     model, step = trainer(values, train_tokens, compiled)
     val_batches = make_objective(val_tokens, values)
@@ -89,7 +85,7 @@ def train(
     return losses
 
 
-def run(values, rates: list[float], train_tokens, val_tokens, folder: Path, compiled: bool = False) -> float:
+def run(values, rates, train_tokens, val_tokens, folder, compiled=False):
     """Train a run a learning rate, one after the other, with Optuna and MLflow on SQLite; return the seconds."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     mlflow.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
@@ -98,13 +94,13 @@ def run(values, rates: list[float], train_tokens, val_tokens, folder: Path, comp
     for rate in rates:
         study.enqueue_trial({"learning_rate": rate})
 
-    def objective(trial: optuna.Trial) -> float:
+    def objective(trial):
         rate = trial.suggest_float("learning_rate", 1e-5, 1.0, log=True)
         with mlflow.start_run():
             given = values.replace(learning_rate=rate)
             mlflow.log_params({name: str(value) for name, value in given.as_dict().items()})
 
-            def on_evaluation(iteration: int, val_loss: float, train_loss: float) -> None:
+            def on_evaluation(iteration, val_loss, train_loss):
                 mlflow.log_metric("val_loss", val_loss, step=iteration)
                 if iteration:
                     mlflow.log_metric("train_loss", train_loss, step=iteration)

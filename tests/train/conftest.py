@@ -15,12 +15,12 @@ SHAPES = {
 
 
 @pytest.fixture(autouse=True)
-def _exact(one_thread) -> None:
+def _exact(one_thread):
     """Train on one thread: with more, bits depend on how a product was divided."""
 
 
 @pytest.fixture(scope="session")
-def tokens() -> np.ndarray:
+def tokens():
     """Text-like tokens: a walk in which the next symbol depends on the last."""
     generator = np.random.default_rng(5)
     return (np.cumsum(generator.choice([1, 1, 2, 7], 60_000)) % VOCABULARY).astype(np.uint16)
@@ -30,7 +30,7 @@ def tokens() -> np.ndarray:
 def values_of():
     """Return effective values of a small run, with changes."""
 
-    def values(shape: str = "P", **changed):
+    def values(shape="P", **changed):
         return Hyperparameters.of({
             **SHAPES[shape], "vocab_size": VOCABULARY, "device": "cpu", "dtype": "float32",
             "compile": False, "max_iters": 50, "eval_interval": 25, "eval_iters": 3, "log_interval": 5,
@@ -44,7 +44,7 @@ def values_of():
 def unlike(values_of):
     """Return four runs of one shape that differ in all that may differ inside a stack."""
 
-    def four(shape: str, **changed) -> list[TrainingRun]:
+    def four(shape, **changed):
         differing = [
             {
                 "learning_rate": 1e-3,

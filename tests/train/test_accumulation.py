@@ -7,7 +7,7 @@ from trained import begun
 from sweeplab.model.blocks import Dropout
 
 
-def after_one_step(values, tokens, seed: int = 0) -> tuple[torch.Tensor, float]:
+def after_one_step(values, tokens, seed=0):
     """Return the gradient of a run's first step and its loss."""
     values = values.replace(log_interval=1, max_iters=1, grad_clip=None, seed=seed)
     stack = begun(values, tokens)
@@ -17,7 +17,7 @@ def after_one_step(values, tokens, seed: int = 0) -> tuple[torch.Tensor, float]:
 
 
 @pytest.mark.parametrize("n_parts", [2, 3, 4, 12])
-def test_parts_are_the_batch_at_once(n_parts: int, values_of, tokens) -> None:
+def test_parts_are_the_batch_at_once(n_parts, values_of, tokens):
     # SGD leaves the gradient that it was given.
     values = values_of(batch_size=12, dropout=0.0, optimizer="sgd", weight_decay=0.0)
     whole, loss = after_one_step(values, tokens)
@@ -27,7 +27,7 @@ def test_parts_are_the_batch_at_once(n_parts: int, values_of, tokens) -> None:
     assert not torch.equal(parts, whole)  # it was computed otherwise
 
 
-def test_a_part_weighs_by_its_targets(values_of, tokens) -> None:
+def test_a_part_weighs_by_its_targets(values_of, tokens):
     values = values_of(batch_size=4, dropout=0.0, grad_accum=2)
     stack = begun(values, tokens)
     inputs = stack._inputs()
@@ -43,12 +43,12 @@ def test_a_part_weighs_by_its_targets(values_of, tokens) -> None:
     assert found.item() == pytest.approx((seen[0] * 32 + seen[1] * 24) / 56)
 
 
-def test_parts_have_dropout_masks_of_their_own(values_of, tokens) -> None:
+def test_parts_have_dropout_masks_of_their_own(values_of, tokens):
     values = values_of(dropout=0.5, grad_accum=2)
     stack = begun(values, tokens)
     ones, masks = torch.ones(2, 16, 32), []
 
-    def drop(part: int) -> None:
+    def drop(part):
         inputs = stack._inputs()
         dropout = Dropout(inputs.masks[part], inputs.sites, inputs.elements)
         masks.append(dropout(ones, site="embedding"))

@@ -12,7 +12,7 @@ from sweeplab.train.stack import Stack
 from sweeplab.train.step import average_
 
 
-def test_is_a_plain_loop_in_double_precision() -> None:
+def test_is_a_plain_loop_in_double_precision():
     generator = torch.Generator().manual_seed(0)
     mean = torch.randn(3, 64, generator=generator)
     expected = mean.double().numpy()
@@ -25,7 +25,7 @@ def test_is_a_plain_loop_in_double_precision() -> None:
     np.testing.assert_allclose(mean.numpy(), expected, atol=1e-6)
 
 
-def test_evaluations_and_best_use_the_mean(values_of, tokens) -> None:
+def test_evaluations_and_best_use_the_mean(values_of, tokens):
     values = values_of(ema=0.95, learning_rate=2e-2, warmup_iters=0, max_iters=60, eval_interval=20)
     stack = begun(values, tokens)
     drawn = list(make_objective(tokens, values).evaluation(values.evaluated_tokens))
@@ -45,7 +45,7 @@ def test_evaluations_and_best_use_the_mean(values_of, tokens) -> None:
             assert torch.equal(stack._rows["best"], stack._rows["mean"])
 
 
-def test_a_snapshot_has_the_mean_and_a_run_without_has_none(values_of, tokens) -> None:
+def test_a_snapshot_has_the_mean_and_a_run_without_has_none(values_of, tokens):
     values = values_of(ema=0.95)
     stack = begun(values, tokens)
     stack.advance(iter([False] * 7 + [True]).__next__)
@@ -56,7 +56,7 @@ def test_a_snapshot_has_the_mean_and_a_run_without_has_none(values_of, tokens) -
     assert set(Stack(values_of(), tokens, tokens)._rows) == set(rows) - {"mean"}
 
 
-def test_training_goes_on_as_without(values_of, tokens) -> None:
+def test_training_goes_on_as_without(values_of, tokens):
     ends = []
     for ema in (0.0, 0.99):
         stack = begun(values_of(ema=ema), tokens)

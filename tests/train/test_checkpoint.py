@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -48,14 +46,14 @@ for _ in sys.stdin:
 """
 
 
-def test_the_old_tensors_go_when_new_ones_are_in_place(tmp_path: Path) -> None:
+def test_the_old_tensors_go_when_new_ones_are_in_place(tmp_path):
     for number in range(3):
         write_checkpoint(tmp_path, "model", {"a": torch.full((4,), float(number))}, {})
     assert len(list(tmp_path.glob("*.safetensors"))) == 1
     assert not list(tmp_path.glob(".*"))
 
 
-def kills(folder: Path, kind: str) -> Iterator[None]:
+def kills(folder, kind):
     """Let writers of one kind of file be killed, and yield after each."""
     with subprocess.Popen(
         [sys.executable, "-c", WRITERS, str(folder), kind],
@@ -74,7 +72,7 @@ def kills(folder: Path, kind: str) -> Iterator[None]:
             yield
 
 
-def damages(file: Path) -> Iterator[str]:
+def damages(file):
     """Flip every bit of a file, cut it at every length, take it away; yield what was done, and mend it again."""
     whole = file.read_bytes()
     for position in range(8 * len(whole)):
@@ -92,14 +90,14 @@ def damages(file: Path) -> Iterator[str]:
     file.write_bytes(whole)
 
 
-def at(iteration: int) -> Snapshot:
+def at(iteration):
     rows = {"weights": torch.arange(4.0) + iteration, "loss": torch.tensor([0.1])}
     points = [{"iteration": iteration, "train_loss": 0.1 + 0.2}]
     progress = {"first": float("nan"), "best": float("inf"), "n_bad": 3}
     return Snapshot(rows, {"iteration": iteration, "points": points, "progress": progress})
 
 
-def same(found: Snapshot | None, written: Snapshot) -> bool:
+def same(found, written):
     return (
         found is not None
         and found.rows.keys() == written.rows.keys()
@@ -108,15 +106,13 @@ def same(found: Snapshot | None, written: Snapshot) -> bool:
     )
 
 
-def latest(folder: Path) -> Path:
+def latest(folder):
     return max(folder.glob("state-*.safetensors"), key=lambda file: int(file.name.split("-")[1]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("iterations", [(5,), (5, 10, 20)])
-def test_whatever_is_damaged_of_a_snapshot_the_one_before_it_is_read(
-    iterations: tuple, tmp_path: Path
-) -> None:
+def test_whatever_is_damaged_of_a_snapshot_the_one_before_it_is_read(iterations, tmp_path):
     for iteration in iterations:
         write_snapshot(tmp_path, at(iteration))
     assert len(list(tmp_path.iterdir())) == min(2, len(iterations))
@@ -126,7 +122,7 @@ def test_whatever_is_damaged_of_a_snapshot_the_one_before_it_is_read(
     assert same(read_snapshot(tmp_path), at(iterations[-1]))
 
 
-def test_what_follows_a_damaged_snapshot_does_not_take_the_good_ones_place(tmp_path: Path) -> None:
+def test_what_follows_a_damaged_snapshot_does_not_take_the_good_ones_place(tmp_path):
     for iteration in (10, 20):
         write_snapshot(tmp_path, at(iteration))
     latest(tmp_path).write_bytes(b"")
@@ -138,9 +134,8 @@ def test_what_follows_a_damaged_snapshot_does_not_take_the_good_ones_place(tmp_p
     assert same(read_snapshot(tmp_path), at(20))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["*.json", "*.safetensors"])
-def test_whatever_is_damaged_of_a_checkpoint_is_noticed(pattern: str, tmp_path: Path) -> None:
+def test_whatever_is_damaged_of_a_checkpoint_is_noticed(pattern, tmp_path):
     tensors = {"a": torch.arange(4.0)}
     facts = {"values": {"n_layer": 2, "betas": (0.9, 0.95)}, "val_loss": 0.1 + 0.2, "iteration": 300}
     write_checkpoint(tmp_path, "model", tensors, facts)
@@ -158,9 +153,7 @@ def test_whatever_is_damaged_of_a_checkpoint_is_noticed(pattern: str, tmp_path: 
             assert torch.equal(found["a"], tensors["a"])
 
 
-def test_a_snapshot_written_beside_the_training_is_of_the_moment_it_was_taken(
-    values_of, tokens, tmp_path: Path
-) -> None:
+def test_a_snapshot_written_beside_the_training_is_of_the_moment_it_was_taken(values_of, tokens, tmp_path):
     stack, writer = begun(values_of(), tokens), SnapshotWriter()
     stack.advance()
     stack.advance(iter([False] * 12 + [True]).__next__)
@@ -180,7 +173,7 @@ def test_a_snapshot_written_beside_the_training_is_of_the_moment_it_was_taken(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_snapshot_that_could_not_be_written_is_told_to_who_asks_next(tmp_path: Path) -> None:
+def test_a_snapshot_that_could_not_be_written_is_told_to_who_asks_next(tmp_path):
     (tmp_path / "file").touch()
     writer = SnapshotWriter()
     writer.write(tmp_path / "file" / "run", at(5))
@@ -194,9 +187,7 @@ def test_a_snapshot_that_could_not_be_written_is_told_to_who_asks_next(tmp_path:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("kind", ["model", "state"])
-def test_twenty_kills_while_writing_leave_a_whole_file_and_the_snapshot_before_it(
-    kind: str, tmp_path: Path
-) -> None:
+def test_twenty_kills_while_writing_leave_a_whole_file_and_the_snapshot_before_it(kind, tmp_path):
     numbers = []
     for _ in kills(tmp_path, kind):
         if kind == "model":
@@ -214,22 +205,3 @@ def test_twenty_kills_while_writing_leave_a_whole_file_and_the_snapshot_before_i
             assert before is not None and before.numbers["iteration"] < numbers[-1]
         remove_snapshots(tmp_path)
     assert max(numbers) > 1
-
-
-def test_a_flipped_bit_or_a_missing_file_is_noticed(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        read_checkpoint(tmp_path, "model")
-    tensors = {"a": torch.randn(100)}
-    write_checkpoint(tmp_path, "model", tensors, {"iteration": 7})
-    found, facts = read_checkpoint(tmp_path, "model")
-    assert facts == {"iteration": 7} and torch.equal(found["a"], tensors["a"])
-    (file,) = tmp_path.glob("*.safetensors")
-    for position in (5, -5):
-        content = bytearray(file.read_bytes())
-        content[position] ^= 1
-        file.write_bytes(content)
-        with pytest.raises(DamagedCheckpoint, match="hash"):
-            read_checkpoint(tmp_path, "model")
-    file.unlink()
-    with pytest.raises(DamagedCheckpoint):
-        read_checkpoint(tmp_path, "model")

@@ -15,7 +15,7 @@ N_STEPS = 5
 def grown(values_of, tokens):
     """Return by which power of the width each layer's activations go: before the first step and after the last."""
 
-    def of(parametrization: str, **changed) -> tuple[dict[str, float], dict[str, float]]:
+    def of(parametrization, **changed):
         values = values_of(
             **{"mup_base_width": 32, "learning_rate": 2e-3, "weight_decay": 0.0, **changed},
             parametrization=parametrization,
@@ -39,7 +39,7 @@ def grown(values_of, tokens):
         ("lion", "token_embedding", {"learning_rate": 5e-4}),
     ],
 )
-def test_flat_under_mup_and_growing_under_standard(optimizer, head, changed, grown) -> None:
+def test_flat_under_mup_and_growing_under_standard(optimizer, head, changed, grown):
     before, after = grown("standard", optimizer=optimizer, **changed)
     assert min(before.values()) > 0.4
     assert min(after.values()) > 0.4
@@ -52,7 +52,7 @@ def test_flat_under_mup_and_growing_under_standard(optimizer, head, changed, gro
     assert max(map(abs, after.values())) < 0.25
 
 
-def test_without_its_learning_rates_mup_grows(grown, monkeypatch) -> None:
+def test_without_its_learning_rates_mup_grows(grown, monkeypatch):
     start = Weight.width_factors
     monkeypatch.setattr(Weight, "width_factors", lambda weight, ratio: (start(weight, ratio)[0], 1.0))
     before, after = grown("mup")
@@ -60,13 +60,13 @@ def test_without_its_learning_rates_mup_grows(grown, monkeypatch) -> None:
     assert max(after.values()) > 0.5
 
 
-def test_experts_are_one_layer(values_of, tokens) -> None:
+def test_experts_are_one_layer(values_of, tokens):
     rows = coordinates(values_of(n_expert=4, n_expert_active=2, max_iters=1), tokens, n_steps=1)
     found = {row.layer for row in rows if row.layer.startswith("blocks.0.feed_forward")}
     assert found == {f"blocks.0.feed_forward.{part}.weight" for part in ("router", "up", "down")}
 
 
-def test_growth_is_the_power() -> None:
+def test_growth_is_the_power():
     rows = [Coordinate("mup", width, 1, "head", 3.0 * width**0.5) for width in WIDTHS]
     assert growth(rows) == {("mup", 1, "head"): pytest.approx(0.5)}
     assert math.isnan(growth([*rows, rows[0]._replace(size=math.inf)])["mup", 1, "head"])

@@ -1,7 +1,5 @@
 """What training reads and computes, against real batches; what it holds, against a stack's buffers."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from trained import begun
 
-from sweeplab.data.batches import Pairs, Split, changed
+from sweeplab.data.batches import Pairs, changed
 from sweeplab.data.objectives import OBJECTIVES, make_objective, n_special
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.accounting import n_params
@@ -28,13 +26,13 @@ SMALL = {
 }  # fmt: skip
 
 
-def values_of(objective: str, family: str, **changed: Any) -> Hyperparameters:
+def values_of(objective, family, **changed):
     labels = {"n_labels": 3} if OBJECTIVES[objective].learns == "labels" else {}
     found = Hyperparameters.of(SMALL | labels | {"objective": objective, "family": family} | changed)
     return found.replace(vocab_size=N_SYMBOLS + n_special(found))
 
 
-def split_for(objective: str) -> Split:
+def split_for(objective):
     if OBJECTIVES[objective].learns == "labels":
         return Pairs(np.resize(TEXT % 3, 15 * 50), np.cumsum([14, 1] * 50), 3)
     return TEXT if OBJECTIVES[objective].learns == "text" else PAIRS
@@ -42,7 +40,7 @@ def split_for(objective: str) -> Split:
 
 @pytest.mark.parametrize("attention", ["full", "local"])
 @pytest.mark.parametrize(("objective", "family"), KINDS)
-def test_a_batch_is_as_many_tokens_and_flops_as_is_said(objective: str, family: str, attention: str) -> None:
+def test_a_batch_is_as_many_tokens_and_flops_as_is_said(objective, family, attention):
     values = values_of(objective, family, attention=attention, attention_window=4, positions="rotary")
     numbers = make_objective(split_for(objective), values).training(0, 0)
     batch = changed(numbers, lambda part: torch.from_numpy(part[None]))._replace(lengths=None)
@@ -62,7 +60,7 @@ def test_a_batch_is_as_many_tokens_and_flops_as_is_said(objective: str, family: 
 
 
 @pytest.mark.parametrize("beside", [{"ema": 0.99}, {"grad_accum": 2}, {"ema": 0.9, "grad_accum": 4}])
-def test_copies_of_the_weights_are_a_stacks_buffers(beside: dict[str, Any]) -> None:
+def test_copies_of_the_weights_are_a_stacks_buffers(beside):
     plain = values_of("next_token", "decoder")
     more = held_bytes(plain.replace(**beside)) - held_bytes(plain)
     changed = train_memory_bytes(plain.replace(**beside, batch_size=0))
@@ -72,7 +70,7 @@ def test_copies_of_the_weights_are_a_stacks_buffers(beside: dict[str, Any]) -> N
     assert held_bytes(plain) < train_memory_bytes(plain)
 
 
-def held_bytes(values: Hyperparameters) -> int:
+def held_bytes(values):
     """Return the bytes of all tensors that a stack of one holds between steps."""
     stack = begun(values, TEXT)
     stack.advance()

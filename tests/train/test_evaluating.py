@@ -11,7 +11,7 @@ from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
 
-def test_experts_use_is_the_worst_layers(values_of, tokens) -> None:
+def test_experts_use_is_the_worst_layers(values_of, tokens):
     values = values_of(n_expert=4, n_expert_active=2)
     stack = Stack(values, tokens, tokens, 2)
     for seed in range(2):
@@ -26,7 +26,7 @@ def test_experts_use_is_the_worst_layers(values_of, tokens) -> None:
     assert 0.25 <= even["expert_use_max"] < 0.5 and 0.5 < even["expert_use_entropy"] <= 1
 
 
-def test_a_checkpoint_scores_the_same_whatever_batch_size_and_accumulation(values_of, tokens) -> None:
+def test_a_checkpoint_scores_the_same_whatever_batch_size_and_accumulation(values_of, tokens):
     found = set()
     for batching in ({"batch_size": 4}, {"batch_size": 32}, {"batch_size": 24, "grad_accum": 3}):
         values = values_of(**batching)
@@ -37,7 +37,7 @@ def test_a_checkpoint_scores_the_same_whatever_batch_size_and_accumulation(value
     assert len(found) == 1
 
 
-def test_longer_contexts_find_the_same_targets(values_of, tokens) -> None:
+def test_longer_contexts_find_the_same_targets(values_of, tokens):
     counts = set()
     for block_size in (16, 48, 64, 1024):
         objective = make_objective(tokens, values_of(block_size=block_size))
@@ -46,7 +46,7 @@ def test_longer_contexts_find_the_same_targets(values_of, tokens) -> None:
     assert len(counts) == 1
 
 
-def test_the_training_split_is_evaluated_on_fixed_targets_without_dropout(values_of, tokens) -> None:
+def test_the_training_split_is_evaluated_on_fixed_targets_without_dropout(values_of, tokens):
     """What an evaluation of a stack whose validation split is the training split says; and nothing else changes."""
     train, val = tokens[:40_000], tokens[40_000:][::-1].copy()
 

@@ -22,7 +22,7 @@ MATCHES, SECONDS = 0.99, 300.0
 @pytest.mark.parametrize(
     ("family", "corpus"), [("decoder", "reverse"), ("encoder", "copy"), ("encoder_decoder", "reverse")]
 )
-def test_a_family_learns_a_rule(family: str, corpus: str, one_thread) -> None:
+def test_a_family_learns_a_rule(family, corpus, one_thread):
     data = prepare(corpus, "char")
     values = Hyperparameters.of(settled({**defaults(), **VALUES, "family": family}))
     values = values.replace(objective=settled_objective(values, data.kind))

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 TOKENS = (np.arange(3000) * np.arange(3000) % 31).astype(np.uint16)
 
 
-def values_of(**changed) -> Hyperparameters:
+def values_of(**changed):
     return Hyperparameters.of({
         "n_layer": 2, "n_embd": 16, "n_head": 2, "block_size": 16, "batch_size": 4, "vocab_size": 31, "max_iters": 12,
         "eval_interval": 6, "log_interval": 4, "warmup_iters": 2, "learning_rate": 1e-2, "device": "cpu",
@@ -25,7 +25,7 @@ def values_of(**changed) -> Hyperparameters:
     })  # fmt: skip
 
 
-def trained(keys: str, tracks: bool, cut: bool = False):
+def trained(keys, tracks, cut=False):
     """Return the points and the losses of run 0, trained in a stack with others; `cut` moves it to another stack."""
     values, points, losses = values_of(), [], []
     stack = Stack(values, TOKENS, TOKENS, len(keys), tracks)
@@ -51,7 +51,7 @@ def trained(keys: str, tracks: bool, cut: bool = False):
 @pytest.mark.parametrize(
     "changed", [{}, {"grad_accum": 2, "ema": 0.9}, {"tie_weights": False, "positions": "rotary"}]
 )
-def test_they_are_the_norms_of_plain_gradients_and_differences(changed: dict) -> None:
+def test_they_are_the_norms_of_plain_gradients_and_differences(changed):
     values = values_of(log_interval=1, max_iters=3, dropout=0.0, grad_clip=0.1, **changed)
     stack = Stack(values, TOKENS, TOKENS, 1, tracks_gradients=True)
     stack.admit(TrainingRun("0", values))
@@ -59,8 +59,8 @@ def test_they_are_the_norms_of_plain_gradients_and_differences(changed: dict) ->
 
     views = stack.transformer.layout.views
 
-    def norms(of: dict[str, torch.Tensor]) -> dict[str, float]:
-        found: dict[str, float] = {}
+    def norms(of):
+        found = {}
         for name, each in of.items():
             layer = ".".join(name.split(".")[: 2 if name.startswith("blocks") else 1])
             found[layer] = math.hypot(found.get(layer, 0.0), torch.linalg.vector_norm(each.double()).item())
@@ -81,7 +81,7 @@ def test_they_are_the_norms_of_plain_gradients_and_differences(changed: dict) ->
         assert whole == pytest.approx(point["grad_norm"], rel=1e-4), "before clipping"
 
 
-def test_what_is_trained_is_the_same_to_the_last_bit_and_norms_do_not_depend_on_a_stack() -> None:
+def test_what_is_trained_is_the_same_to_the_last_bit_and_norms_do_not_depend_on_a_stack():
     plain, losses = trained("0", tracks=False)
     assert all("layers" not in point for point in plain)
     alone, same = trained("0", tracks=True)
@@ -93,7 +93,7 @@ def test_what_is_trained_is_the_same_to_the_last_bit_and_norms_do_not_depend_on_
         assert again == losses and [(point["iteration"], point["layers"]) for point in points] == flows
 
 
-def test_layers_come_in_the_order_in_which_they_are_passed() -> None:
+def test_layers_come_in_the_order_in_which_they_are_passed():
     sizes = {"n_layer": 11, "n_embd": 8, "n_head": 2, "vocab_size": 9, "block_size": 4, "tie_weights": False}
     layers = Layout(ModelShape.of(Hyperparameters.of({**sizes, "family": "encoder_decoder"}))).layers
     assert layers[:2] == ["token_embedding", "encoder.position_embedding"]

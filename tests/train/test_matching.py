@@ -15,7 +15,7 @@ N_SYMBOLS = 12
 
 
 @pytest.fixture(scope="module")
-def pairs() -> Pairs:
+def pairs():
     """Return pairs of one to four symbols, each target its source read backwards."""
     draw = np.random.default_rng(3)
     sources = [draw.integers(0, N_SYMBOLS, draw.integers(1, 5)) for _ in range(300)]
@@ -29,7 +29,7 @@ def of_pairs(values_of):
     return lambda **changed: values_of(objective="pairs", vocab_size=N_SYMBOLS + 4, **changed)
 
 
-def test_agrees_with_greedy_decoding() -> None:
+def test_agrees_with_greedy_decoding():
     """Half of the targets are what the model says when it is asked token by token; the other half are not."""
     shape = ModelShape(vocab_size=20, block_size=12, n_layer=2, n_head=2, n_embd=16)
     decoder = Transformer(shape)
@@ -47,9 +47,7 @@ def test_agrees_with_greedy_decoding() -> None:
     assert exact_matches(logits, targets).tolist() == [4]
 
 
-def test_an_evaluation_weighs_every_target_alike_and_counts_what_is_found_whole(
-    of_pairs, pairs: Pairs
-) -> None:
+def test_an_evaluation_weighs_every_target_alike_and_counts_what_is_found_whole(of_pairs, pairs):
     values = of_pairs(eval_full=True, max_iters=1, batch_size=7)
     stack = begun(values, pairs)
     (record,) = stack.advance()

@@ -3,9 +3,6 @@
 import json
 import math
 from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import plugged
@@ -13,10 +10,9 @@ import pytest
 import torch
 from scipy.stats import pearsonr, spearmanr
 from torch.nn import functional as F
-from trained import digest
 
 from sweeplab.data.batches import NO_TARGET, Batch, Pairs, changed, limited
-from sweeplab.data.dataset import Dataset, prepare
+from sweeplab.data.dataset import prepare
 from sweeplab.data.objectives import OBJECTIVES, make_objective, n_special
 from sweeplab.data.objectives.pairs import source_lengths
 from sweeplab.data.prompts import BOS, EOS, PAD, label
@@ -38,7 +34,7 @@ FAMILIES |= {
 }
 KINDS = [(name, family) for name, families in FAMILIES.items() for family in families]
 WIDE = {"n_embd": 32, "n_head": 4}
-OWN: dict[str, dict[str, Any]] = {
+OWN = {
     "classification": {"block_size": 16, "n_labels": 3, "eval_interval": 40},
     "preference": {
         "block_size": 12,
@@ -62,7 +58,7 @@ OWN: dict[str, dict[str, Any]] = {
 }
 
 
-def labels() -> str:
+def labels():
     """Draw texts whose label is what their first letter says: a CSV with quoted fields and columns of its own."""
     drawn, rows = np.random.default_rng(0), ["id,label,text"]
     for at in range(400):
@@ -72,7 +68,7 @@ def labels() -> str:
     return "\n".join(rows)
 
 
-def preferences() -> list[dict[str, Any]]:
+def preferences():
     """Draw prompts of which that answer is chosen which has more of the letter a; answers are of unlike lengths."""
     drawn, rows = np.random.default_rng(0), []
     for at in range(300):
@@ -81,19 +77,19 @@ def preferences() -> list[dict[str, Any]]:
     return rows
 
 
-def sentences() -> list[dict[str, Any]]:
+def sentences():
     """Draw sentences in which `to` is tagged as the word after it is, and every other word always alike."""
     drawn, rows = np.random.default_rng(0), []
     for at in range(300):
         words = [*drawn.choice([*TAGS, "to"], 3 + int(drawn.integers(3))).tolist(), "f"]
-        tags: list[str] = []
+        tags = []
         for word in reversed(words):
             tags.insert(0, TAGS[word] if word in TAGS else tags[0])
         rows.append({"id": at, "tokens": words, "tags": tags})
     return rows
 
 
-def spans() -> list[dict[str, Any]]:
+def spans():
     """Draw sentences of spans of one and of two words."""
     drawn, rows = np.random.default_rng(0), []
     for _ in range(300):
@@ -105,7 +101,7 @@ def spans() -> list[dict[str, Any]]:
     return rows
 
 
-def scores() -> list[dict[str, Any]]:
+def scores():
     """Draw texts with a score of both, 0 to 1: how near their first letters are."""
     drawn, rows = np.random.default_rng(0), []
     for at in range(600):
@@ -116,7 +112,7 @@ def scores() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def modules() -> Iterator[dict[str, ModuleType]]:
+def modules():
     with plugged.imported() as modules:
         yield modules
     own = {"preference", "tagging", "similarity", "embedding", "answers"}
@@ -124,7 +120,7 @@ def modules() -> Iterator[dict[str, ModuleType]]:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plugins")
     found = {"classification": folder / "labels.csv"}
     found["classification"].write_text(labels())
@@ -136,11 +132,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def data(files: dict[str, Path], modules: object) -> dict[str, Dataset]:
+def data(files, modules):
     return {name: prepare(CORPORA[name], "char", str(file)) for name, file in files.items()}
 
 
-def values_of(data: Dataset, name: str, family: str = "encoder", **changed: Any) -> Hyperparameters:
+def values_of(data, name, family="encoder", **changed):
     if family not in FAMILIES.get(name, ("encoder",)):
         family = FAMILIES[name][0]
     found = Hyperparameters.of({
@@ -152,7 +148,7 @@ def values_of(data: Dataset, name: str, family: str = "encoder", **changed: Any)
     return found.replace(vocab_size=data.tokenizer.vocab_size + n_special(found))
 
 
-def start_of(data: Dataset, values: Hyperparameters) -> dict[str, torch.Tensor]:
+def start_of(data, values):
     """Return weights that say something: four times as large as random ones."""
     stack = Stack(values, data.train, data.val)
     stack.admit(TrainingRun("start", values.replace(seed=9)))
@@ -162,24 +158,7 @@ def start_of(data: Dataset, values: Hyperparameters) -> dict[str, torch.Tensor]:
 # ------------------------------------------------------------------ what all do
 
 
-@pytest.mark.parametrize(("name", "family"), KINDS)
-def test_batches_depend_on_seed_and_iteration_only(data: dict[str, Dataset], name: str, family: str) -> None:
-    values = values_of(data[name], name, family)
-    one, other = (make_objective(data[name].train, values) for _ in range(2))
-    asked = [(0, 0), (5, 123), (0, 1), (2**31 - 1, 10**9)]
-    forward = [digest(one.training(*each)) for each in asked]
-    assert forward[::-1] == [digest(other.training(*each)) for each in reversed(asked)]
-    assert len({*forward}) == len(asked) and digest(*other.evaluation(300)) == digest(*one.evaluation(300))
-    most, most_source = OBJECTIVES[name].lengths(values)
-    for batch in (one.training(0, 0), *one.evaluation()):
-        assert batch.inputs.shape[1] <= most and (
-            batch.source is None or batch.source.shape[1] <= most_source
-        )
-
-
-def evaluated(
-    data: Dataset, values: Hyperparameters, keys: str, capacity: int, start: Any = None, cut: bool = False
-) -> list[tuple[float, dict[str, float]]]:
+def evaluated(data, values, keys, capacity, start=None, cut=False):
     """Return the evaluations of run 0 in a stack beside runs that diverge; with `cut` it moves to another stack."""
     stack, found = Stack(values, data.train, data.val, capacity), []
     other = {"beta": 0.9} if values.objective == "preference" else {}
@@ -199,7 +178,7 @@ def evaluated(
 
 
 # The first loss of a guess, the largest last one, and the least of the measures.
-LEARNED: dict[str, tuple[float | None, float, dict[str, float]]] = {
+LEARNED = {
     "classification": (math.log(3), 0.5, {"accuracy": 0.6, "f1": 0.5}),
     "preference": (math.log(2), 0.4, {"reward_accuracy": 0.9, "reward_margin": 0.5}),
     "tagging": (math.log(3), 0.3, {"accuracy": 0.9, "f1": 0.9}),
@@ -212,9 +191,7 @@ LEARNED: dict[str, tuple[float | None, float, dict[str, float]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "family"), [*KINDS, ("spans", "encoder")])
-def test_it_is_learned_with_the_same_bits_in_any_stack(
-    data: dict[str, Dataset], name: str, family: str
-) -> None:
+def test_it_is_learned_with_the_same_bits_in_any_stack(data, name, family):
     values = values_of(data[name], name, family)
     start = start_of(data[name], values) if name == "preference" else None
     alone = evaluated(data[name], values, "0", 1, start)
@@ -246,9 +223,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("corpus", "name", "text", "said"), BAD)
-def test_a_file_of_something_else_is_one_line(
-    tmp_path: Path, corpus: str, name: str, text: str, said: str
-) -> None:
+def test_a_file_of_something_else_is_one_line(tmp_path, corpus, name, text, said):
     (tmp_path / name).write_text(text)
     with pytest.raises(BadInput) as refused:
         prepare(corpus, "char", str(tmp_path / name))
@@ -260,7 +235,7 @@ def test_a_file_of_something_else_is_one_line(
 Found = Iterator[tuple[torch.Tensor, Batch]]
 
 
-def plain_names(found: Found, data: Dataset, span_codes: Any, spans_in: Any) -> dict[str, float]:
+def plain_names(found, data, span_codes, spans_in):
     """Return the measures of labels and tags; tags that say where spans begin have those of spans too."""
     names = data.labels
     codes = span_codes(names)
@@ -289,7 +264,7 @@ def plain_names(found: Found, data: Dataset, span_codes: Any, spans_in: Any) -> 
     return measures | {"f1": np.mean(f1)}
 
 
-def plain_scores(found: Found, data: Dataset, of_vectors: bool) -> dict[str, float]:
+def plain_scores(found, data, of_vectors):
     said, wanted = [], []
     for logits, batch in found:
         if of_vectors:
@@ -311,7 +286,7 @@ def plain_scores(found: Found, data: Dataset, of_vectors: bool) -> dict[str, flo
     return measures
 
 
-def plain_answers(found: Found, data: Dataset) -> dict[str, float]:
+def plain_answers(found, data):
     exact, f1, losses = [], [], []
     for logits, batch in found:
         for row, targets, (start, end) in zip(logits[..., -2:], batch.targets, batch.reference, strict=True):
@@ -328,7 +303,7 @@ def plain_answers(found: Found, data: Dataset) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("name", ["tagging", "spans", "classification", "similarity", "embedding", "answers"])
-def test_measures_are_those_of_a_plain_count(data: dict[str, Dataset], modules: Any, name: str) -> None:
+def test_measures_are_those_of_a_plain_count(data, modules, name):
     own = data[name]
     values = values_of(own, name)
     stack = Stack(values, own.train, own.val)
@@ -336,7 +311,7 @@ def test_measures_are_those_of_a_plain_count(data: dict[str, Dataset], modules: 
     (record,) = stack.advance()
     weights = {name: each[None] for name, each in stack.weights("0").items()}
 
-    def outputs() -> Found:
+    def outputs():
         for numbers in make_objective(own.val, values).evaluation():
             batch = changed(numbers, lambda part: torch.from_numpy(part)[None])
             yield stack.transformer.logits(weights, batch)[0].view(*numbers.targets.shape, -1), numbers
@@ -363,7 +338,7 @@ def test_measures_are_those_of_a_plain_count(data: dict[str, Dataset], modules: 
         ("O O", set()),
     ],
 )
-def test_spans_are_those_of_conlleval(tags: str, expected: set, modules: dict[str, ModuleType]) -> None:
+def test_spans_are_those_of_conlleval(tags, expected, modules):
     names = ("O", *(f"{place}-{kind}" for place in "BIESLU" for kind in "ab"))
     codes = modules["tagging"].span_codes(names)
     found = modules["tagging"].spans(codes[names.index(tag)] for tag in tags.split())
@@ -375,7 +350,7 @@ def test_spans_are_those_of_conlleval(tags: str, expected: set, modules: dict[st
 
 
 @pytest.mark.parametrize("family", FAMILIES["classification"])
-def test_a_label_stands_where_all_of_its_text_is_seen(data: dict[str, Dataset], family: str) -> None:
+def test_a_label_stands_where_all_of_its_text_is_seen(data, family):
     own = data["classification"]
     objective = make_objective(own.train, values_of(own, "classification", family, block_size=9))
     batch, special = objective.training(0, 0), objective.special
@@ -396,10 +371,10 @@ def test_a_label_stands_where_all_of_its_text_is_seen(data: dict[str, Dataset], 
 # ------------------------------------------------------------------ preferences
 
 
-def margins_of(stack: Stack, weights: Any, start: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+def margins_of(stack, weights, start, batch):
     """Return how much more probable each answer is under `weights` than at the start: chosen ones, and rejected."""
 
-    def answers(own: Any) -> torch.Tensor:
+    def answers(own):
         placed = Batch(*(None if part is None else torch.from_numpy(part)[None] for part in batch[:5]))
         shares = stack.transformer.logits(own, placed)[0].double().log_softmax(dim=-1)
         targets = torch.from_numpy(batch.targets)
@@ -411,7 +386,7 @@ def margins_of(stack: Stack, weights: Any, start: Any, batch: Batch) -> tuple[to
 
 
 @pytest.mark.parametrize("family", FAMILIES["preference"])
-def test_the_loss_and_its_gradient_are_those_of_the_formula(data: dict[str, Dataset], family: str) -> None:
+def test_the_loss_and_its_gradient_are_those_of_the_formula(data, family):
     """Equation 7 of Rafailov et al. 2023; with label smoothing a share of preferences is taken for wrong."""
     own = data["preference"]
     values = values_of(
@@ -439,7 +414,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_formula(data: dict[str, Data
     )
 
 
-def test_the_measures_of_preferences_are_those_of_the_formula(data: dict[str, Dataset]) -> None:
+def test_the_measures_of_preferences_are_those_of_the_formula(data):
     own = data["preference"]
     values = values_of(own, "preference")
     start, stack = start_of(own, values), Stack(values, own.train, own.val)
@@ -461,7 +436,7 @@ def test_the_measures_of_preferences_are_those_of_the_formula(data: dict[str, Da
 
 
 @pytest.mark.parametrize("family", FAMILIES["preference"])
-def test_two_answers_follow_the_same_prompt(data: dict[str, Dataset], family: str) -> None:
+def test_two_answers_follow_the_same_prompt(data, family):
     own = data["preference"]
     assert own.kind == "preferences" and isinstance(own.train, Pairs) and own.train.per_source == 2
     # Of the longest answer, 6 tokens, and of what stands around it a decoder leaves one for the prompt.
@@ -485,7 +460,7 @@ def test_two_answers_follow_the_same_prompt(data: dict[str, Dataset], family: st
     assert (lengths[::2] == lengths[1::2]).all()
 
 
-def test_a_part_of_the_data_has_whole_preferences(data: dict[str, Dataset]) -> None:
+def test_a_part_of_the_data_has_whole_preferences(data):
     train = data["preference"].train
     part = limited(train, len(train) // 3)
     assert isinstance(part, Pairs) and part.per_source == 2 and part.n_pairs % 2 == 0
@@ -497,7 +472,7 @@ def test_a_part_of_the_data_has_whole_preferences(data: dict[str, Dataset]) -> N
 # ------------------------------------------------------------------ tags
 
 
-def test_both_kinds_of_files_are_the_same_tags(data: dict[str, Dataset], tmp_path: Path) -> None:
+def test_both_kinds_of_files_are_the_same_tags(data, tmp_path):
     blocks = ["\n".join(map(" - ".join, zip(row["tokens"], row["tags"], strict=True))) for row in sentences()]
     (tmp_path / "some.conll").write_text("-DOCSTART- O\n\n" + "\n\n".join(blocks))
     other, own = prepare("tags", "char", str(tmp_path / "some.conll")), data["tagging"]
@@ -505,7 +480,7 @@ def test_both_kinds_of_files_are_the_same_tags(data: dict[str, Dataset], tmp_pat
     assert own.labels == ("noun", "other", "verb")
 
 
-def test_a_word_is_scored_at_its_first_token_alone(data: dict[str, Dataset]) -> None:
+def test_a_word_is_scored_at_its_first_token_alone(data):
     own = data["tagging"]
     objective = make_objective(own.train, values_of(own, "tagging", block_size=12))
     batch, special = objective.training(0, 0), objective.special
@@ -524,7 +499,7 @@ def test_a_word_is_scored_at_its_first_token_alone(data: dict[str, Dataset]) -> 
 # ------------------------------------------------------------------ scores and answers
 
 
-def test_two_texts_stand_in_one_row_and_the_longer_one_is_cut(data: dict[str, Dataset]) -> None:
+def test_two_texts_stand_in_one_row_and_the_longer_one_is_cut(data):
     own = data["similarity"]
     known = {(row["sentence1"], row["sentence2"]): row["score"] for row in scores()}
     objective = make_objective(own.train, values_of(own, "similarity"))
@@ -543,7 +518,7 @@ def test_two_texts_stand_in_one_row_and_the_longer_one_is_cut(data: dict[str, Da
 
 
 @pytest.mark.parametrize("tokenizer", ["char", "byte", "bpe"])
-def test_answers_stand_where_they_are_said_to(tmp_path: Path, tokenizer: str) -> None:
+def test_answers_stand_where_they_are_said_to(tmp_path, tokenizer):
     names = {"Ann": 13, "Böb": 22}
     rows = [
         {

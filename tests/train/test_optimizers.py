@@ -34,7 +34,7 @@ every = pytest.mark.parametrize("name", OPTIMIZERS)
 typical = pytest.mark.parametrize("name", ["adamw", "muon", "adafactor"])
 
 
-def start() -> torch.Tensor:
+def start():
     """Return rows of unlike weights of which none, but the padding, is zero."""
     rows = torch.stack([LAYOUT.initial_row(seed) for seed in range(len(DIFFERING))])
     noise = torch.randn(rows.shape, generator=torch.Generator().manual_seed(7)) * 0.05
@@ -42,7 +42,7 @@ def start() -> torch.Tensor:
     return rows + noise
 
 
-def gradient(step: int) -> torch.Tensor:
+def gradient(step):
     """Return rows of a gradient that differs in size from weight to weight."""
     rows = torch.randn(3, LAYOUT.row_size, generator=torch.Generator().manual_seed(1000 + step))
     for index, view in enumerate(LAYOUT.views(rows).values()):
@@ -51,14 +51,12 @@ def gradient(step: int) -> torch.Tensor:
     return rows
 
 
-def together(rates: list[Rates]) -> Rates:
+def together(rates):
     """Return the hyperparameters of several runs as an optimizer takes them."""
     return Rates(*torch.tensor(rates, dtype=torch.float64).unbind(1))
 
 
-def train(
-    name: str, rows: list[int], n_steps: int = N_STEPS, broken: int | None = None, adam_step_=fused_adam_rows_
-):
+def train(name, rows, n_steps=N_STEPS, broken=None, adam_step_=fused_adam_rows_):
     """Train these of the runs together and return weights and state; the gradient of `broken` is not a number."""
     optimizer = OPTIMIZERS[name](LAYOUT, adam_step_)
     weights = start()[rows]
@@ -72,12 +70,12 @@ def train(
     return weights, state
 
 
-def test_every_choice_of_the_table_is_an_optimizer_with_a_reference() -> None:
+def test_every_choice_of_the_table_is_an_optimizer_with_a_reference():
     assert set(OPTIMIZERS) == set(TABLE["optimizer"].choices) == {*STEPS, *TORCHS}
 
 
 @every
-def test_buffers_are_whole_blocks(name: str) -> None:
+def test_buffers_are_whole_blocks(name):
     sizes = OPTIMIZERS[name](LAYOUT).buffers()
     assert sizes
     assert all(size > 0 and size % BLOCK == 0 for size in sizes.values())
@@ -93,7 +91,7 @@ def test_buffers_are_whole_blocks(name: str) -> None:
         {"family": "encoder", "n_token_types": 2, "embedding_norm": True, "norm_position": "post"},
     ],
 )
-def test_runs_together_are_each_alone_bit_for_bit(name: str, parts: dict) -> None:
+def test_runs_together_are_each_alone_bit_for_bit(name, parts):
     layout = Layout(replace(SHAPE, n_layer=1, n_encoder_layer=1, n_decoder_layer=1, **parts))
     optimizer, ends = OPTIMIZERS[name](layout), {}
     for rows in ([0, 1, 2], [2]):
@@ -108,7 +106,7 @@ def test_runs_together_are_each_alone_bit_for_bit(name: str, parts: dict) -> Non
     assert torch.equal(ends[3], ends[1])
 
 
-def test_muon_takes_queries_keys_values_and_experts_apart() -> None:
+def test_muon_takes_queries_keys_values_and_experts_apart():
     shape = ModelShape(
         vocab_size=9,
         block_size=4,
@@ -132,7 +130,7 @@ def test_muon_takes_queries_keys_values_and_experts_apart() -> None:
 
 
 @every
-def test_a_neighbor_that_is_no_number_changes_no_bit(name: str) -> None:
+def test_a_neighbor_that_is_no_number_changes_no_bit(name):
     clean, _ = train(name, [0, 1, 2], 3)
     found, _ = train(name, [0, 1, 2], 3, broken=1)
     assert found[1].isnan().any()
@@ -143,9 +141,9 @@ def test_a_neighbor_that_is_no_number_changes_no_bit(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("run", range(len(DIFFERING)))
-def test_is_the_papers_loop_in_double_precision(name: str, run: int) -> None:
+def test_is_the_papers_loop_in_double_precision(name, run):
     expected = {key: view[0].double().numpy() for key, view in LAYOUT.views(start()[run : run + 1]).items()}
-    states: dict[str, dict] = {key: {} for key in expected}
+    states = {key: {} for key in expected}
     decays = {weight.name: weight.decays for weight in LAYOUT.weights}
     for step in range(1, N_STEPS + 1):
         rates = Rates.at(**DIFFERING[run], step=step)
@@ -160,7 +158,7 @@ def test_is_the_papers_loop_in_double_precision(name: str, run: int) -> None:
     )
 
 
-def check(weights: torch.Tensor, expected: dict[str, torch.Tensor], learning_rate: float) -> None:
+def check(weights, expected, learning_rate):
     """Compare weights after all steps, in parts of what a weight may have moved by."""
     for key, view in LAYOUT.views(weights).items():
         own = expected[key].detach().float()
@@ -183,7 +181,7 @@ TORCHS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TORCHS)
 @pytest.mark.parametrize("run", range(len(DIFFERING)))
-def test_is_torchs_own(name: str, run: int) -> None:
+def test_is_torchs_own(name, run):
     theirs = {
         key: torch.nn.Parameter(view[0].clone()) for key, view in LAYOUT.views(start()[run : run + 1]).items()
     }
@@ -204,7 +202,7 @@ def test_is_torchs_own(name: str, run: int) -> None:
 
 
 @every
-def test_rows_that_got_no_gradient_stay_numbers(name: str) -> None:
+def test_rows_that_got_no_gradient_stay_numbers(name):
     optimizer = OPTIMIZERS[name](LAYOUT)
     weights = start()
     state = {key: torch.zeros(len(weights), size) for key, size in optimizer.buffers().items()}
@@ -220,7 +218,7 @@ def test_rows_that_got_no_gradient_stay_numbers(name: str) -> None:
     assert weights.isfinite().all()
 
 
-def test_the_two_ways_of_adamw_agree() -> None:
+def test_the_two_ways_of_adamw_agree():
     expected, _ = train("adamw", [0, 1, 2])
     found, _ = train("adamw", [0, 1, 2], adam_step_=adam_)
     assert not torch.equal(found, expected)
@@ -231,7 +229,7 @@ def test_the_two_ways_of_adamw_agree() -> None:
 
 
 @typical
-def test_resumed_in_another_row_of_another_stack_equals_uninterrupted(name: str, unlike, tokens) -> None:
+def test_resumed_in_another_row_of_another_stack_equals_uninterrupted(name, unlike, tokens):
     runs = unlike("P", optimizer=name, max_iters=12, eval_interval=6, eval_iters=1)
     whole = Stack(runs[2].values, tokens, tokens)
     whole.admit(runs[2])

@@ -21,7 +21,7 @@ def run_of(values_of):
         yield lambda **changed: TrainingRun("all/0/0", values_of(**usual | changed))
 
 
-def trained(run: TrainingRun, tokens, until: int = 20, snapshot=None) -> Stack:
+def trained(run, tokens, until=20, snapshot=None):
     stack = Stack(run.values, tokens, tokens[:5000])
     stack.admit(run, snapshot)
     while stack.snapshot(run.key).numbers["evaluated"] < until and stack.advance():
@@ -29,7 +29,7 @@ def trained(run: TrainingRun, tokens, until: int = 20, snapshot=None) -> Stack:
     return stack
 
 
-def test_it_is_counted_as_the_transformer_of_its_shape(run_of) -> None:
+def test_it_is_counted_as_the_transformer_of_its_shape(run_of):
     ours = ModelShape.of(run_of(head_dim="auto").values)
     theirs = ModelShape.of(run_of(head_dim="auto").values.replace(model="transformer"))
     assert n_params(ours) == n_params(theirs)
@@ -42,7 +42,7 @@ def test_it_is_counted_as_the_transformer_of_its_shape(run_of) -> None:
 @pytest.mark.parametrize(
     "changed", [{}, {"grad_accum": 2}, {"ema": 0.9, "optimizer": "muon"}, {"dtype": "bfloat16"}]
 )
-def test_it_continues_with_the_same_bits(run_of, tokens, tmp_path, changed) -> None:
+def test_it_continues_with_the_same_bits(run_of, tokens, tmp_path, changed):
     run = run_of(dropout=0.1, **changed)
     whole = trained(run, tokens).weights(run.key)
     torch.rand(7)  # what the process has drawn is nothing to a run
@@ -53,7 +53,7 @@ def test_it_continues_with_the_same_bits(run_of, tokens, tmp_path, changed) -> N
     assert not torch.equal(whole["wpe.weight"], other["wpe.weight"])
 
 
-def test_dropout_draws_in_training_alone(run_of, tokens) -> None:
+def test_dropout_draws_in_training_alone(run_of, tokens):
     values = run_of(dropout=0.5).values
     stack = Stack(values, tokens, tokens[:5000])
     stack.admit(TrainingRun("a", values))
@@ -67,7 +67,7 @@ def test_dropout_draws_in_training_alone(run_of, tokens) -> None:
     assert first == again == [second.val_loss]
 
 
-def test_its_runs_share_a_stack_with_other_seeds_alone(run_of) -> None:
+def test_its_runs_share_a_stack_with_other_seeds_alone(run_of):
     run = run_of()
     assert shape_key(run.values) == shape_key(run.values.replace(seed=3))
     assert shape_key(run.values) != shape_key(run.values.replace(gate="silu"))
@@ -88,7 +88,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("said", BROKEN)
-def test_a_module_that_cannot_be_trained_is_one_line(run_of, said) -> None:
+def test_a_module_that_cannot_be_trained_is_one_line(run_of, said):
     values = run_of().values
     known = MODELS["nanogpt"]
 
@@ -103,12 +103,12 @@ def test_a_module_that_cannot_be_trained_is_one_line(run_of, said) -> None:
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_factory_that_raises_is_one_line_with_its_place(run_of) -> None:
+def test_a_factory_that_raises_is_one_line_with_its_place(run_of):
     with pytest.raises(BadInput, match=r"^model nanogpt: .*nanogpt\.py:\d+: \w+Error: "):
         n_params(ModelShape.of(run_of(mlp_ratio="two").values))
 
 
-def test_a_buffer_that_changes_is_refused(run_of) -> None:
+def test_a_buffer_that_changes_is_refused(run_of):
     transformer = model_of(run_of().values)
     gpt = transformer._module
     gpt.register_buffer("seen", torch.zeros(()))

@@ -23,7 +23,7 @@ class SignMomentum(Optimizer):
 
     rows = ("momentum",)
 
-    def update_(self, weights, gradient, state, rates) -> None:
+    def update_(self, weights, gradient, state, rates):
         momentum = state["momentum"]
         momentum.mul_(column(rates.momentum, weights)).add_(gradient)
         weights.sub_(momentum.sign() * column(rates.learning_rate, weights))
@@ -40,12 +40,12 @@ OWN = {"rows": SignMomentum, **TORCH}
 
 
 @pytest.fixture(params=OWN)
-def mine(request) -> str:
+def mine(request):
     plugins.optimizer("mine")(OWN[request.param])
     return request.param
 
 
-def trained(runs: list[TrainingRun], tokens, until: int = 20, snapshots=(None, None, None)) -> Stack:
+def trained(runs, tokens, until=20, snapshots=(None, None, None)):
     stack = Stack(runs[0].values, tokens, tokens[:5000], capacity=len(runs))
     for run, snapshot in zip(runs, snapshots, strict=False):
         stack.admit(run, snapshot)
@@ -54,14 +54,12 @@ def trained(runs: list[TrainingRun], tokens, until: int = 20, snapshots=(None, N
     return stack
 
 
-def same(one: dict, other: dict) -> bool:
+def same(one, other):
     return all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize("changed", [{}, {"grad_accum": 2, "ema": 0.9}, {"dtype": "bfloat16"}])
-def test_a_run_has_the_same_bits_stacked_alone_and_continued(
-    mine, changed, values_of, tokens, tmp_path
-) -> None:
+def test_a_run_has_the_same_bits_stacked_alone_and_continued(mine, changed, values_of, tokens, tmp_path):
     usual = {"optimizer": "mine", "scheduler_type": "linear", "max_iters": 20, "eval_interval": 10}
     runs = [TrainingRun(f"run{seed}", values_of(seed=seed, **usual | changed)) for seed in range(3)]
     together = trained(runs, tokens)
@@ -76,7 +74,7 @@ def test_a_run_has_the_same_bits_stacked_alone_and_continued(
 
 
 @pytest.mark.parametrize("name", TORCH)
-def test_a_torch_optimizer_takes_the_steps_that_it_takes_alone(name: str, values_of) -> None:
+def test_a_torch_optimizer_takes_the_steps_that_it_takes_alone(name, values_of):
     values = values_of(optimizer="mine", learning_rate=0.01)
     plugins.optimizer("mine")(TORCH[name])
     layout = Layout(ModelShape.of(values))
@@ -90,14 +88,15 @@ def test_a_torch_optimizer_takes_the_steps_that_it_takes_alone(name: str, values
         for leaf, view in zip(leaves, layout.views(gradient).values(), strict=True):
             leaf.grad = view[0].clone()
         theirs.param_groups[0]["lr"] = 0.01 / step
-        rates = Rates.at(0.01 / step, 0.0, 0.0, 0.0, 0.0, 0.0, step)
+        none = dict.fromkeys(("weight_decay", "beta1", "beta2", "eps", "momentum"), 0.0)
+        rates = Rates.at(learning_rate=0.01 / step, step=step, **none)
         ours.update_(rows, gradient, state, Rates(*torch.tensor(rates, dtype=torch.float64)[:, None]))
         theirs.step()
         for leaf, view in zip(leaves, layout.views(rows).values(), strict=True):
             torch.testing.assert_close(view[0], leaf, rtol=1e-6, atol=1e-8)
 
 
-def test_only_runs_of_equal_values_share_a_stack_of_a_torch_optimizer(values_of) -> None:
+def test_only_runs_of_equal_values_share_a_stack_of_a_torch_optimizer(values_of):
     for kind, shares in ((SignMomentum, True), (TORCH["adam"], False), (SignMomentum, True)):
         plugins.optimizer("mine")(kind)
         keys = [shape_key(values_of(optimizer="mine", learning_rate=rate)) for rate in (0.1, 0.2)]
@@ -109,7 +108,7 @@ def test_only_runs_of_equal_values_share_a_stack_of_a_torch_optimizer(values_of)
 class Double(torch.optim.Optimizer):
     """An optimizer whose state no row can hold."""
 
-    def step(self, closure=None) -> None:
+    def step(self, closure=None):
         for parameter in self.param_groups[0]["params"]:
             self.state[parameter]["total"] = parameter.detach().double()
 
@@ -122,13 +121,13 @@ class Double(torch.optim.Optimizer):
         (lambda parameters, values: Double(parameters, {"lr": 1.0}), "state total is torch.float64; allowed"),
     ],
 )
-def test_what_is_no_optimizer_is_refused(own, reason: str) -> None:
+def test_what_is_no_optimizer_is_refused(own, reason):
     with pytest.raises((TypeError, ValueError), match=reason):
         plugins.optimizer("mine")(own)
     assert "mine" not in TABLE["optimizer"].choices
 
 
-def test_a_schedule_is_a_function_of_the_share_of_training(values_of) -> None:
+def test_a_schedule_is_a_function_of_the_share_of_training(values_of):
     plugins.schedule("half")(lambda share: 0.5 * (1.0 + math.cos(math.pi * share)))
     ours, theirs = (values_of(scheduler_type=name, max_iters=80) for name in ("half", "cosine"))
     assert [learning_rate(ours, at) for at in range(81)] == [learning_rate(theirs, at) for at in range(81)]
@@ -137,6 +136,6 @@ def test_a_schedule_is_a_function_of_the_share_of_training(values_of) -> None:
 
 
 @pytest.mark.parametrize("function", [lambda share: 2.0, lambda share: None, lambda share: math.nan])
-def test_what_is_no_share_is_refused(function) -> None:
+def test_what_is_no_share_is_refused(function):
     with pytest.raises(ValueError, match=r"the schedule is .* at 0 of training; allowed: 0 to 1"):
         plugins.schedule("mine")(function)

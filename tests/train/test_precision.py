@@ -12,7 +12,7 @@ from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
 
-def losses(values, tokens) -> list[float]:
+def losses(values, tokens):
     stack = Stack(values, tokens, tokens, capacity=2)
     for seed in (0, 1):
         stack.admit(TrainingRun(str(seed), values.replace(seed=seed)))
@@ -30,7 +30,7 @@ LARGE = {"n_embd": 96, "batch_size": 16}
 
 
 @pytest.mark.slow
-def test_bfloat16_learns_the_same_with_an_odd_vocabulary(values_of, tokens) -> None:
+def test_bfloat16_learns_the_same_with_an_odd_vocabulary(values_of, tokens):
     values = values_of(learning_rate=5e-3, dropout=0.0, **LARGE)
     half = losses(values.replace(dtype="bfloat16"), tokens)
     single = losses(values, tokens)
@@ -38,7 +38,7 @@ def test_bfloat16_learns_the_same_with_an_odd_vocabulary(values_of, tokens) -> N
     assert half != single
 
 
-def test_on_a_cpu_large_products_alone_are_of_bfloat16(values_of, tokens) -> None:
+def test_on_a_cpu_large_products_alone_are_of_bfloat16(values_of, tokens):
     """Attention, norms, softmax, loss and update stay float32, and so does a model of small products."""
     some = {"n_embd": 72, "batch_size": 16}  # of attention's and the feed-forward layer's, not the head's
     single = (
@@ -47,7 +47,7 @@ def test_on_a_cpu_large_products_alone_are_of_bfloat16(values_of, tokens) -> Non
         "_log_softmax",
         "_fused_adamw_",
     )
-    seen: dict[str, set[torch.dtype]] = {}
+    seen = {}
 
     class Seen(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -68,7 +68,7 @@ def test_on_a_cpu_large_products_alone_are_of_bfloat16(values_of, tokens) -> Non
         assert {each.dtype for each in stack.snapshot("run").rows.values()} == {torch.float32}
 
 
-def test_auto_compiles_long_runs_on_cuda_that_have_no_experts(values_of, monkeypatch) -> None:
+def test_auto_compiles_long_runs_on_cuda_that_have_no_experts(values_of, monkeypatch):
     monkeypatch.setattr(devices, "cuda_count", lambda: 1)
     values = values_of(max_iters=5000).replace(device="auto", compile="auto")
     changes = ({}, {"max_iters": 100}, {"n_expert": 4})
@@ -77,7 +77,7 @@ def test_auto_compiles_long_runs_on_cuda_that_have_no_experts(values_of, monkeyp
 
 
 @pytest.mark.skipif(cuda_count() > 0, reason="this machine has a CUDA device")
-def test_without_cuda_auto_is_the_cpu_and_cuda_is_refused(values_of) -> None:
+def test_without_cuda_auto_is_the_cpu_and_cuda_is_refused(values_of):
     values = values_of().replace(device="auto", dtype="auto", compile="auto")
     settled = settle_devices(values)
     assert (settled.device, settled.dtype, settled.compile) == ("cpu", "float32", False)

@@ -10,7 +10,7 @@ from sweeplab.train.program import compiles_whole
 from sweeplab.train.run import TrainingRun
 
 
-def test_adams_step_has_the_same_bits_through_torchs_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adams_step_has_the_same_bits_through_torchs_optimizer(monkeypatch):
     rows = [torch.randn(1000).abs() for _ in range(4)]
     results = []
     for is_public in ("", "1"):
@@ -24,7 +24,7 @@ def test_adams_step_has_the_same_bits_through_torchs_optimizer(monkeypatch: pyte
     assert not torch.equal(results[0][0], rows[0])
 
 
-def test_a_compiler_that_lacks_a_part_is_not_used(unlike, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_lacks_a_part_is_not_used(unlike, monkeypatch):
     values = unlike("P", compile=True, device="cpu")[0].values
     assert compiles_whole(values) and private.why_no_programs() == ""
     monkeypatch.setattr(private, "_COMPILER", {"_inductor/compile_fx.py": "compile_fx_ahead_of_all"})
@@ -37,7 +37,7 @@ def test_a_compiler_that_lacks_a_part_is_not_used(unlike, monkeypatch: pytest.Mo
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 @pytest.mark.timeout(1800)
-def test_without_programs_the_losses_are_compiled(unlike, tokens, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_programs_the_losses_are_compiled(unlike, tokens, monkeypatch):
     monkeypatch.setenv(VARIABLE, "1")
     runs = unlike("P", compile=True, max_iters=24, eval_interval=12)
     plain = [TrainingRun(run.key, run.values.replace(compile=False)) for run in runs]

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 import pytest
@@ -29,7 +28,7 @@ compiling = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize("mark", [pytest.param("", marks=compiling)])
-def test_a_compiled_stack_equals_stacks_of_one_and_trains_as_operations_do(mark, unlike, tokens) -> None:
+def test_a_compiled_stack_equals_stacks_of_one_and_trains_as_operations_do(mark, unlike, tokens):
     runs = unlike("P", compile=True, **SHORT)
     together = train_in_stacks_of(4, runs, tokens)
     step = program_file(runs[0].values, 1)
@@ -44,7 +43,7 @@ def test_a_compiled_stack_equals_stacks_of_one_and_trains_as_operations_do(mark,
 
 
 @pytest.mark.parametrize("mark", [pytest.param("", marks=compiling)])
-def test_a_compiled_run_goes_on_beside_one_that_diverges(mark, unlike, tokens) -> None:
+def test_a_compiled_run_goes_on_beside_one_that_diverges(mark, unlike, tokens):
     runs = unlike("P", compile=True, **SHORT)
     whole = train_in_stacks_of(1, [runs[2]], tokens)[1]["run2"]
     first = Stack(runs[0].values, tokens, tokens, capacity=4)
@@ -59,7 +58,7 @@ def test_a_compiled_run_goes_on_beside_one_that_diverges(mark, unlike, tokens) -
     assert all(torch.equal(row, resumed[name]) for name, row in whole.items())
 
 
-def compilers(process: psutil.Process) -> list[psutil.Process]:
+def compilers(process):
     """Return the processes that compile a step for a process, once there are some."""
     found = []
     while not found:
@@ -72,13 +71,11 @@ def compilers(process: psutil.Process) -> list[psutil.Process]:
     return found
 
 
-def test_compiling_is_given_up_when_it_is_time_to_pause(
-    values_of, tokens, monkeypatch, tmp_path: Path
-) -> None:
+def test_compiling_is_given_up_when_it_is_time_to_pause(values_of, tokens, monkeypatch, tmp_path):
     monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path))
     values, found, asked = values_of(compile=True), [], []
 
-    def pause() -> bool:
+    def pause():
         asked.append(time.monotonic())
         found.extend(compilers(psutil.Process()) if len(asked) == 2 else ())
         return bool(found)
@@ -101,7 +98,7 @@ load_programs(*pickle.loads(Path(sys.argv[1]).read_bytes()))
 
 
 @pytest.mark.slow
-def test_the_compilers_of_a_killed_worker_end_with_it(values_of, tokens, monkeypatch, tmp_path: Path) -> None:
+def test_the_compilers_of_a_killed_worker_end_with_it(values_of, tokens, monkeypatch, tmp_path):
     monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path))
     given = tmp_path / "given"
     given.write_bytes(pickle.dumps((values_of(compile=True), tokens, tokens)))
@@ -132,9 +129,7 @@ stack.advance()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"], ids=["a whole step", "losses alone"])
-def test_programs_are_not_where_another_user_may_have_put_some(
-    optimizer: str, values_of, tokens, tmp_path: Path
-) -> None:
+def test_programs_are_not_where_another_user_may_have_put_some(optimizer, values_of, tokens, tmp_path):
     """torch's own folder for them lies in /tmp, and its name is known."""
     given, cache, temporary, other = (tmp_path / name for name in ("given", "cache", "tmp", "other"))
     values = values_of(compile=True, optimizer=optimizer, max_iters=2, eval_interval=1)
@@ -150,7 +145,7 @@ def test_programs_are_not_where_another_user_may_have_put_some(
     assert [*programs.iterdir()] and (optimizer == "adamw" or stat.S_IMODE(programs.stat().st_mode) == 0o700)
 
 
-def test_without_a_compiler_that_is_said_in_one_line(values_of, tokens, monkeypatch, tmp_path: Path) -> None:
+def test_without_a_compiler_that_is_said_in_one_line(values_of, tokens, monkeypatch, tmp_path):
     monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path))
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(
@@ -159,7 +154,7 @@ def test_without_a_compiler_that_is_said_in_one_line(values_of, tokens, monkeypa
         Stack(values_of(compile=True), tokens, tokens)
 
 
-def test_auto_compiles_small_models_of_many_steps(values_of, monkeypatch, tmp_path) -> None:
+def test_auto_compiles_small_models_of_many_steps(values_of, monkeypatch, tmp_path):
     monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path))
     monkeypatch.setattr(program, "compiler", lambda: "/usr/bin/g++")
     small, many = values_of(compile=True), COMPILED_FROM_STEPS

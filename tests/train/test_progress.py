@@ -36,7 +36,7 @@ WSD = {
         ([4.0] * 4, {**WSD, "lr_decay": False}, 3, "stopped"),
     ],
 )
-def test_a_runs_state_follows_from_its_losses(losses: list, changed: dict, n_running: int, end: str) -> None:
+def test_a_runs_state_follows_from_its_losses(losses, changed, n_running, end):
     progress, values = StoppingState(), VALUES.replace(**changed)
     found = [progress.evaluated(loss, index * 100, values) for index, loss in enumerate(losses)]
     assert found == ["running"] * n_running + [end]
@@ -45,7 +45,7 @@ def test_a_runs_state_follows_from_its_losses(losses: list, changed: dict, n_run
 
 
 @pytest.mark.parametrize(("scheduler", "n_halvings"), [("plateau", 2), ("constant", 0)])
-def test_plateau_halves_every_patience_lr_bad_evaluations(scheduler: str, n_halvings: int) -> None:
+def test_plateau_halves_every_patience_lr_bad_evaluations(scheduler, n_halvings):
     progress, values = StoppingState(), VALUES.replace(scheduler_type=scheduler, patience=None)
     for index in range(6):
         progress.evaluated(4.0, index * 100, values)

@@ -17,7 +17,7 @@ VALUES = Hyperparameters.of({
 })  # fmt: skip
 
 
-def nanogpt(iteration: int) -> float:
+def nanogpt(iteration):
     if iteration < 10:
         return 1e-3 * (iteration + 1) / 11
     ratio = (iteration - 10) / 100
@@ -25,22 +25,22 @@ def nanogpt(iteration: int) -> float:
 
 
 @pytest.mark.parametrize("iteration", [0, 1, 9, 10, 11, 60, 109, 110])
-def test_cosine_is_nanogpts(iteration: int) -> None:
+def test_cosine_is_nanogpts(iteration):
     assert learning_rate(VALUES, iteration) == pytest.approx(nanogpt(iteration))
 
 
-def test_every_choice_of_the_table_is_a_schedule() -> None:
+def test_every_choice_of_the_table_is_a_schedule():
     assert set(SCHEDULES) == set(TABLE["scheduler_type"].choices)
 
 
-def test_linear_constant_and_no_decay() -> None:
+def test_linear_constant_and_no_decay():
     assert learning_rate(VALUES.replace(scheduler_type="linear"), 60) == pytest.approx(5.5e-4)
     assert learning_rate(VALUES.replace(scheduler_type="constant"), 100) == 1e-3
     assert learning_rate(VALUES.replace(lr_decay=False), 100) == 1e-3
 
 
 @pytest.mark.parametrize(("threshold", "patience", "factor"), [(1e-4, 1, 0.5), (0.05, 2, 0.1), (0.0, 3, 0.7)])
-def test_plateau_is_torchs(threshold: float, patience: int, factor: float) -> None:
+def test_plateau_is_torchs(threshold, patience, factor):
     """The rates of torch's own scheduler over fifty losses that fall more and more slowly, with noise."""
     values = VALUES.replace(
         scheduler_type="plateau", plateau_threshold=threshold, patience_lr=patience, plateau_factor=factor,
@@ -64,7 +64,7 @@ def test_plateau_is_torchs(threshold: float, patience: int, factor: float) -> No
 
 
 @pytest.mark.parametrize("scheduler", sorted(SCHEDULES))
-def test_the_warm_up_is_a_straight_line(scheduler: str) -> None:
+def test_the_warm_up_is_a_straight_line(scheduler):
     values = VALUES.replace(scheduler_type=scheduler)
     found = [learning_rate(values, iteration) for iteration in range(11)]
     assert found == pytest.approx([1e-3 * step / 11 for step in range(1, 12)])
@@ -73,13 +73,13 @@ def test_the_warm_up_is_a_straight_line(scheduler: str) -> None:
 @pytest.mark.parametrize(
     ("iteration", "expected"), [(10, 1), (50, 1), (88, 1), (99, 0.55), (109, 0.1 + 0.9 / 22)]
 )
-def test_wsd_is_stable_then_falls_over_the_last_decay_share(iteration: int, expected: float) -> None:
+def test_wsd_is_stable_then_falls_over_the_last_decay_share(iteration, expected):
     values = VALUES.replace(scheduler_type="wsd")
     assert learning_rate(values, iteration) == pytest.approx(expected * 1e-3)
     assert learning_rate(values, 110) == pytest.approx(1e-4)
 
 
-def test_inverse_sqrt_is_the_original_transformers() -> None:
+def test_inverse_sqrt_is_the_original_transformers():
     values = VALUES.replace(scheduler_type="inverse_sqrt", min_lr=0.0, learning_rate=(512 * 4000) ** -0.5)
     values = values.replace(warmup_iters=3999, max_iters=100_000)
     for step in (1, 100, 3999, 4000, 4001, 16_000, 100_000):
@@ -96,7 +96,7 @@ def test_inverse_sqrt_is_the_original_transformers() -> None:
     st.integers(0, 300),
     st.floats(0.01, 1.0),
 )
-def test_stays_between_its_ends(kind, peak, low, warmup, max_iters, iteration, share) -> None:
+def test_stays_between_its_ends(kind, peak, low, warmup, max_iters, iteration, share):
     values = Hyperparameters(
         learning_rate=peak, min_lr=low, warmup_iters=warmup, max_iters=max_iters,
         lr_decay=True, scheduler_type=kind, decay_share=share,
@@ -108,7 +108,7 @@ def test_stays_between_its_ends(kind, peak, low, warmup, max_iters, iteration, s
         assert learning_rate(values, max(warmup + 1, max_iters)) == pytest.approx(min(low, peak))
 
 
-def test_what_a_loss_takes_is_not_mistaken_for_what_the_optimizer_takes(values_of) -> None:
+def test_what_a_loss_takes_is_not_mistaken_for_what_the_optimizer_takes(values_of):
     values = values_of(learning_rate=1e-2, warmup_iters=4)
     numbers = Member.of(TrainingRun("run", values), {}).step_numbers(["learning_rate"])
     assert numbers["learning_rate"] == learning_rate(values, 0) == 2e-3
@@ -118,5 +118,5 @@ def test_what_a_loss_takes_is_not_mistaken_for_what_the_optimizer_takes(values_o
 @pytest.mark.parametrize(
     ("iteration", "expected"), [(0, 0.1), (1, 2 / 11), (80, 0.9), (81, 82 / 91), (9999, 0.99)]
 )
-def test_the_average_s_decay_is_tensorflow_s(iteration: int, expected: float) -> None:
+def test_the_average_s_decay_is_tensorflow_s(iteration, expected):
     assert decay_at(0.99, iteration) == pytest.approx(expected)

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +16,9 @@ from sweeplab.train.stack import Stack
 SHORT = {"max_iters": 24, "eval_interval": 12}
 
 
-def train(stack: Stack, until: int | None = None):
+def train(stack, until=None):
     """Advance to the end, or until every run is at an iteration; return what each run did."""
-    losses: dict[str, list] = {}
+    losses = {}
     weights = {}
     while len(stack):
         for record in stack.advance():
@@ -32,14 +31,14 @@ def train(stack: Stack, until: int | None = None):
     return losses, weights
 
 
-def assert_same(one, other, keys) -> None:
+def assert_same(one, other, keys):
     for key in keys:
         assert one[0][key] == other[0][key]
         for name, row in one[1][key].items():
             assert torch.equal(row, other[1][key][name]), (key, name)
 
 
-def train_in_stacks_of(capacity: int, runs: list[TrainingRun], tokens: np.ndarray):
+def train_in_stacks_of(capacity, runs, tokens):
     """Train runs on one thread, `capacity` of them at a time; return what each run did."""
     torch.set_num_threads(1)
     losses, weights = {}, {}
@@ -74,7 +73,7 @@ LIKE = {
 @pytest.mark.parametrize(
     "name", ["plain", *(pytest.param(each, marks=pytest.mark.slow) for each in LIKE if each != "plain")]
 )
-def test_a_stack_of_four_equals_four_stacks_of_one(name, unlike, tokens) -> None:
+def test_a_stack_of_four_equals_four_stacks_of_one(name, unlike, tokens):
     shape, changed = LIKE[name]
     runs = unlike(shape, **changed)
     for index, run in enumerate(runs):
@@ -85,7 +84,7 @@ def test_a_stack_of_four_equals_four_stacks_of_one(name, unlike, tokens) -> None
 
 
 @pytest.mark.parametrize("fault", ["learning rate", "weight"])
-def test_a_diverging_neighbor_changes_no_bit(fault, unlike, tokens) -> None:
+def test_a_diverging_neighbor_changes_no_bit(fault, unlike, tokens):
     runs = unlike("P", **SHORT)
     found = []
     for broken in (False, True):
@@ -100,7 +99,7 @@ def test_a_diverging_neighbor_changes_no_bit(fault, unlike, tokens) -> None:
     assert found[0][0]["run1"] != found[1][0]["run1"]
 
 
-def test_a_diverged_run_says_so_and_its_stack_goes_on(values_of, tokens) -> None:
+def test_a_diverged_run_says_so_and_its_stack_goes_on(values_of, tokens):
     stack = Stack(values_of(), tokens, tokens, capacity=2)
     stack.admit(TrainingRun("good", values_of(seed=1)))
     stack.admit(TrainingRun("bad", values_of(seed=2, learning_rate=1e6, grad_clip=None)))
@@ -114,7 +113,7 @@ def test_a_diverged_run_says_so_and_its_stack_goes_on(values_of, tokens) -> None
     assert states == {"bad": ("diverged", 25, 25.0), "good": ("complete", 50, 75.0)}
 
 
-def test_a_run_that_enters_late_computes_the_same(unlike, tokens) -> None:
+def test_a_run_that_enters_late_computes_the_same(unlike, tokens):
     runs = unlike("P")
     alone = Stack(runs[3].values, tokens, tokens)
     alone.admit(runs[3])
@@ -156,9 +155,7 @@ while "resumed" in stack.keys:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("paused_at", ["evaluation", "between"])
-def test_resumed_in_another_process_slot_and_stack_equals_uninterrupted(
-    paused_at, unlike, tokens, tmp_path: Path
-) -> None:
+def test_resumed_in_another_process_slot_and_stack_equals_uninterrupted(paused_at, unlike, tokens, tmp_path):
     import json
 
     runs = unlike("P", **SHORT)
@@ -187,7 +184,7 @@ def test_resumed_in_another_process_slot_and_stack_equals_uninterrupted(
         assert torch.equal(row, found.rows[name]), name
 
 
-def test_a_point_has_the_rate_of_its_last_step_and_the_speed_since_the_one_before(values_of, tokens) -> None:
+def test_a_point_has_the_rate_of_its_last_step_and_the_speed_since_the_one_before(values_of, tokens):
     values = values_of(warmup_iters=8)
     stack = begun(values, tokens)
     points = [point for _ in range(3) for record in stack.advance() for point in record.points]
@@ -202,7 +199,7 @@ def test_a_point_has_the_rate_of_its_last_step_and_the_speed_since_the_one_befor
         seconds = point["wall_seconds"]
 
 
-def test_best_weights_are_those_of_the_best_evaluation(values_of, tokens) -> None:
+def test_best_weights_are_those_of_the_best_evaluation(values_of, tokens):
     values = values_of(learning_rate=3e-2, grad_clip=None, max_iters=100, warmup_iters=0, eval_interval=10)
     stack = begun(values, tokens)
     best = None
@@ -217,7 +214,7 @@ def test_best_weights_are_those_of_the_best_evaluation(values_of, tokens) -> Non
     assert all(torch.equal(kept[name], weight) for name, weight in best[1].items())
 
 
-def test_refuses_what_does_not_fit(values_of, tokens) -> None:
+def test_refuses_what_does_not_fit(values_of, tokens):
     stack = Stack(values_of(), tokens, tokens)
     with pytest.raises(ValueError, match="cannot admit"):
         stack.admit(TrainingRun("wide", values_of(n_embd=64)))
@@ -240,5 +237,5 @@ def test_refuses_what_does_not_fit(values_of, tokens) -> None:
         ]),
     ],
 )  # fmt: skip
-def test_what_shares_a_stack(one, other, shares, values_of) -> None:
+def test_what_shares_a_stack(one, other, shares, values_of):
     assert (shape_key(values_of(**one)) == shape_key(values_of(**other))) is shares

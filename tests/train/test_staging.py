@@ -19,7 +19,7 @@ WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select
 class Watch(TorchDispatchMode):
     """Refuse whatever waits for a number of the device, and count what is copied to it."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.copies = 0
 
@@ -33,11 +33,11 @@ class Watch(TorchDispatchMode):
         return result
 
 
-def test_buckets_are_powers_of_two_within_the_stack() -> None:
+def test_buckets_are_powers_of_two_within_the_stack():
     assert [bucket(n, 12) for n in (1, 2, 3, 4, 5, 9, 12)] == [1, 2, 4, 4, 8, 12, 12]
 
 
-def staged(stack: Stack) -> Stack:
+def staged(stack):
     optimizer = type(stack._step.optimizer)(stack.transformer.layout)
     taken = replace(stack._step, optimizer=optimizer)
     stack._way = StagedStep(taken, stack._rows, stack.device)
@@ -46,7 +46,7 @@ def staged(stack: Stack) -> Stack:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("changed", [{}, {"grad_accum": 2}], ids=str)
-def test_staged_steps_train_what_the_others_do(changed, unlike, tokens) -> None:
+def test_staged_steps_train_what_the_others_do(changed, unlike, tokens):
     """Runs end at unlike times, so that buckets shrink and their last rows are dead."""
     runs = [
         TrainingRun(run.key, run.values.replace(max_iters=12 * (1 + index // 2)))
@@ -79,7 +79,7 @@ def test_staged_steps_train_what_the_others_do(changed, unlike, tokens) -> None:
     [*({"optimizer": name} for name in OPTIMIZERS), {"grad_accum": 2}],
     ids=str,
 )
-def test_a_staged_step_copies_once_and_waits_for_nothing(changed, unlike, tokens) -> None:
+def test_a_staged_step_copies_once_and_waits_for_nothing(changed, unlike, tokens):
     runs = unlike("P", **SHORT, **changed)
     stack = Stack(runs[0].values, tokens, tokens, capacity=4)
     for run in runs[:3]:
