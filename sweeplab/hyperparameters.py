@@ -285,8 +285,6 @@ class Hyperparameters(ModelHyperparameters):
         choices=("non_embedding", "total"))
     grad_clip: float | None = row("training", 1.0, "Gradient clipping: largest norm of the gradient; a larger gradient is scaled down to it",
         above=0.0, suggested={"min": 0.3, "max": 3.0, "log": True})
-    ema: float = row("training", 0.0, "Decay of an exponential moving average of the weights, which evaluations use; 0: no average",
-        low=0.0, below=1.0, suggested=(0.0, 0.99, 0.999))
     seed: int = row("training", 0, "Seed of a run; a study sets it by `seeds`", low=0, high=2**31 - 1)
 
     # optimizer

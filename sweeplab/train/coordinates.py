@@ -45,7 +45,7 @@ def coordinates(values: Hyperparameters, tokens: Split, n_steps: int) -> Iterato
     """
     check_transformer(ModelShape.of(values), "a coordinate check")
     values = values.replace(
-        **dict.fromkeys(_DROPOUT, 0.0), warmup_iters=0, lr_decay=False, ema=0.0,
+        **dict.fromkeys(_DROPOUT, 0.0), warmup_iters=0, lr_decay=False,
         patience=None, compile=False, eval_interval=1, eval_tokens=1, eval_full=False, log_interval=1,
         max_iters=n_steps,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from sweeplab.data.batches import generator_key
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.train.optimizers import Rates
 from sweeplab.train.run import TrainingRun, dropout_rates, train_tokens
-from sweeplab.train.schedule import decay_at, learning_rate, patience_begins
+from sweeplab.train.schedule import learning_rate, patience_begins
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -188,7 +188,7 @@ class Member:
     def step_numbers(self, names: Iterable[str]) -> dict[str, float]:
         """Return the optimizer's hyperparameters for the next step; and as `loss.NAME` those that the loss takes.
 
-        `limit` is the largest norm of a gradient, infinite without clipping; `decay` is that of the average.
+        `limit` is the largest norm of a gradient, infinite without clipping.
         """
         values = self.run.values
         rates = Rates.at(
@@ -201,7 +201,7 @@ class Member:
             step=self.iteration + 1,
         )
         limit = math.inf if values.grad_clip is None else values.grad_clip
-        numbers = rates._asdict() | {"limit": limit, "decay": decay_at(values.ema, self.iteration)}
+        numbers = rates._asdict() | {"limit": limit}
         return numbers | {f"loss.{name}": getattr(values, name) for name in names}
 
     def record(self, measures: dict[str, float], seconds: float) -> Record:

@@ -51,13 +51,13 @@ def shape_key(values: Hyperparameters) -> ShapeKey:
     A plugin's model or torch optimizer is made from all of a run's values, so that its runs share a stack only with
     other seeds.
 
-    Dropout rates, label smoothing and ema may differ, but not whether they are 0: that decides how attention and the
-    loss are computed, and which rows a run has.
+    Dropout rates and label smoothing may differ, but not whether they are 0: that decides how attention and the loss
+    are computed.
     """
     if values.model != TRANSFORMER or values.optimizer in MADE_FROM_VALUES:
         return tuple((name, value) for name, value in values.as_dict().items() if name != "seed")
     dropped = tuple(kind for kind, rate in dropout_rates(values).items() if rate > 0)
-    program = {"drops": dropped, "smooths": values.label_smoothing > 0, "averages": values.ema > 0}
+    program = {"drops": dropped, "smooths": values.label_smoothing > 0}
     return (*((name, getattr(values, name)) for name in SHAPE), *program.items())
 
 
@@ -106,8 +106,7 @@ def train_memory_bytes(values: Hyperparameters) -> int:
 
 def state_bytes(values: Hyperparameters) -> int:
     """Return the bytes of a run's weights, gradients, optimizer state and other tensors of that size."""
-    # The moving average of the weights, and the gradient of one micro-batch.
-    copies = COPIES + int(values.ema > 0) + int(values.grad_accum > 1)
+    copies = COPIES + int(values.grad_accum > 1)  # the gradient of one micro-batch
     return 4 * copies * n_params(ModelShape.of(values))
 
 

@@ -128,14 +128,3 @@ def patience_begins(values: Hyperparameters) -> float:
     if values.lr_decay and values.scheduler_type == "wsd":
         return _decay_start(values)
     return 0.0
-
-
-def decay_at(ema: float, iteration: int) -> float:
-    """Return the decay of the weights' exponential moving average in the step from `iteration` to the next.
-
-    Evaluations use the average instead of the weights (Polyak and Juditsky's averaging, in the exponential form of
-    Szegedy et al. 2016 and Karras et al. 2024). The decay is (1 + t) / (10 + t) at step t, at most `ema`, as in
-    TensorFlow's ExponentialMovingAverage. With a constant decay, the average of a short run would still contain its
-    random initial weights.
-    """
-    return min(ema, (1.0 + iteration) / (10.0 + iteration))

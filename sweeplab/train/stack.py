@@ -50,6 +50,8 @@ from sweeplab.train.step import (
     autocast_of,
 )
 
+# The rows that start as the initial weights.
+_INITIAL = ("weights", "best")
 # Where torch.compile keeps its programs.
 _INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -99,10 +101,8 @@ class Stack:
         self._elements = element_hashes(n_elements, self.device)
         self._members: list[Member] = []
         optimizer = make_optimizer(like, layout, fused_adam_rows_ if on_cpu else adam_)
-        self._evaluated = "mean" if like.ema > 0 else "weights"  # the rows that evaluations use
-        self._initial = ("weights", "best", self._evaluated)  # the rows that start as the initial weights
         # "loss" and "norm" are sums since the last point. They stay on the device so that a step does not wait.
-        sizes = dict.fromkeys(self._initial, layout.row_size) | optimizer.buffers() | {"loss": 1, "norm": 1}
+        sizes = dict.fromkeys(_INITIAL, layout.row_size) | optimizer.buffers() | {"loss": 1, "norm": 1}
         self._rows = {name: torch.zeros(capacity, size, device=self.device) for name, size in sizes.items()}
         loss = TrainingLoss(losses, self._objective, like)
         self._step = TrainStep(layout, optimizer, loss, self._autocast, like.grad_accum)
@@ -141,7 +141,7 @@ class Stack:
         row = None if start is None else layout.row_of(start, key)
         if snapshot is None:
             initial = layout.initial_row(key) if row is None else row
-            rows = dict.fromkeys(self._rows, torch.zeros(())) | dict.fromkeys(self._initial, initial)
+            rows = dict.fromkeys(self._rows, torch.zeros(())) | dict.fromkeys(_INITIAL, initial)
             snapshot = Snapshot(rows, {})
         for name, all_rows in self._rows.items():
             all_rows[len(self._members)].copy_(snapshot.rows[name])
@@ -177,8 +177,8 @@ class Stack:
         return Snapshot(rows, self._members[row].numbers())
 
     def weights(self, key: str, best: bool = False) -> dict[str, Tensor]:
-        """Return copies of a run's weights by name, as evaluations use them: the current or the best ones."""
-        row = self._rows["best" if best else self._evaluated][self.keys.index(key)]
+        """Return copies of a run's weights by name: the current or the best ones."""
+        row = self._rows["best" if best else "weights"][self.keys.index(key)]
         views = self.transformer.layout.views(row[None])
         return {name: view[0].cpu().clone() for name, view in views.items()}
 
@@ -248,7 +248,7 @@ class Stack:
     @torch.no_grad()
     def _evaluate(self, due: list[int]) -> list[Record]:
         started = time.perf_counter()
-        rows = self._rows[self._evaluated][: len(self._members)]
+        rows = self._rows["weights"][: len(self._members)]
         weights = self.transformer.layout.views(rows if len(due) == len(rows) else rows[due])
         with self._autocast():
             measures = self._evaluation(weights, self._loss_inputs(due, 1))
@@ -262,7 +262,7 @@ class Stack:
                 {name: runs[index] for name, runs in measures.items()}, seconds
             )
             if math.isfinite(record.val_loss) and record.best[1] == record.iteration:
-                self._rows["best"][row].copy_(self._rows[self._evaluated][row])
+                self._rows["best"][row].copy_(self._rows["weights"][row])
             records.append(record)
             if self._metrics and record.state != "diverged":
                 self._measure(row, record)
@@ -278,7 +278,7 @@ class Stack:
         for at_end in (False, True):
             if at_end and record.state == "running":
                 continue
-            rows = self._rows["best" if at_end else self._evaluated][row]
+            rows = self._rows["best" if at_end else "weights"][row]
             views = self.transformer.layout.views(rows.clone()[None])
             weights = {name: view[0] for name, view in views.items()}
             names = [name for name in self._metrics if is_at_end(name) == at_end]

@@ -1,4 +1,4 @@
-"""One training step of a stack: losses, gradients, clipping, the update, the moving average and the sums of the curve.
+"""One training step of a stack: losses, gradients, clipping, the update and the sums of the curve.
 
 `TrainStep` is the only code that takes a step. The ways to take it differ in where it runs: `EagerStep` calls it,
 `StagedStep` calls it on a GPU, and `program.py` compiles it. A way prepares a step from its inputs and returns the
@@ -177,16 +177,12 @@ class TrainStep:
 
     @torch.no_grad()
     def update_(self, inputs: StepInputs, losses: Losses, gradient: Rows) -> None:
-        """Clip the gradient, update the weights and their average, and add to the sums of the curve."""
+        """Clip the gradient, update the weights, and add to the sums of the curve."""
         rows, columns = inputs.rows, inputs.columns
         norms = gradient_norms(gradient)
         clip_(gradient, norms, columns["limit"].float())
         state = {name: rows[name] for name in self.optimizer.buffers()}
-        self.optimizer.update_(
-            rows["weights"], gradient, state, Rates(*(columns[name] for name in Rates._fields))
-        )
-        if "mean" in rows:
-            average_(rows["mean"], rows["weights"], columns["decay"].float())
+        self.optimizer.update_(rows["weights"], gradient, state, Rates.of(columns))
         rows["loss"].add_(losses[:, None])
         rows["norm"].add_(norms[:, None])
 
@@ -205,12 +201,6 @@ def clip_(gradient: Rows, norms: Losses, limits: Losses) -> None:
     """Scale the rows whose norm is above their own limit down to it; an infinite limit leaves a row unchanged."""
     factors = torch.where(limits.isinf(), 1.0, limits / (norms + 1e-6))
     gradient.mul_(factors.clamp_(max=1.0)[:, None])
-
-
-def average_(mean: Rows, weights: Rows, decays: Losses) -> None:
-    """Update the moving average of the weights in place, each row with its own decay."""
-    kept = decays[:, None]
-    mean.mul_(kept).add_(weights * (1.0 - kept))
 
 
 # ------------------------------------------------------------------ ways to take a step

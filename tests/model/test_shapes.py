@@ -56,7 +56,7 @@ from sweeplab.train.stack import Stack
 
 tokens = np.arange(900, dtype=np.uint16) % 23
 small = Hyperparameters(
-    n_layer=1, n_embd=16, n_head=2, block_size=12, batch_size=4, max_iters=2, eval_iters=1, eval_interval=2, ema=0.9,
+    n_layer=1, n_embd=16, n_head=2, block_size=12, batch_size=4, max_iters=2, eval_iters=1, eval_interval=2,
     vocab_size=40, device="cpu", dtype="float32", compile=False, grad_accum=2, log_interval=1, positions="rotary",
 )
 models = ((1, "next_token", "decoder"), (2, "span", "encoder_decoder"))

@@ -41,7 +41,6 @@ def test_a_study_of_all_of_them_counts_what_its_plan_says(tiny, opened, dataset)
         values={
             "optimizer": "muon",
             "grad_accum": 2,
-            "ema": 0.9,
             "scheduler_type": "wsd",
         },
         budget=Budget(trials_per_cell=2),

@@ -59,7 +59,7 @@ def test_a_batch_is_as_many_tokens_and_flops_as_is_said(objective, family, atten
         assert counter.get_total_flops() == train_flops(values, 1) == 4 * row_flops(values)
 
 
-@pytest.mark.parametrize("beside", [{"ema": 0.99}, {"grad_accum": 2}, {"ema": 0.9, "grad_accum": 4}])
+@pytest.mark.parametrize("beside", [{"grad_accum": 2}, {"grad_accum": 4}])
 def test_copies_of_the_weights_are_a_stacks_buffers(beside):
     plain = values_of("next_token", "decoder")
     more = held_bytes(plain.replace(**beside)) - held_bytes(plain)

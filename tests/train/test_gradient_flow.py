@@ -48,9 +48,7 @@ def trained(keys, tracks, cut=False):
     return points, losses
 
 
-@pytest.mark.parametrize(
-    "changed", [{}, {"grad_accum": 2, "ema": 0.9}, {"tie_weights": False, "positions": "rotary"}]
-)
+@pytest.mark.parametrize("changed", [{}, {"grad_accum": 2}, {"tie_weights": False, "positions": "rotary"}])
 def test_they_are_the_norms_of_plain_gradients_and_differences(changed):
     values = values_of(log_interval=1, max_iters=3, dropout=0.0, grad_clip=0.1, **changed)
     stack = Stack(values, TOKENS, TOKENS, 1, tracks_gradients=True)

@@ -23,7 +23,7 @@ from sweeplab.train.program import COMPILED_FROM_STEPS, compiling_pays, program_
 from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
-SHORT = {"max_iters": 24, "eval_interval": 12, "ema": 0.9, "label_smoothing": 0.1}
+SHORT = {"max_iters": 24, "eval_interval": 12, "label_smoothing": 0.1}
 compiling = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.train.member import Member, StoppingState
 from sweeplab.train.run import TrainingRun
-from sweeplab.train.schedule import SCHEDULES, decay_at, learning_rate
+from sweeplab.train.schedule import SCHEDULES, learning_rate
 
 VALUES = Hyperparameters.of({
     "learning_rate": 1e-3, "warmup_iters": 10, "max_iters": 110, "min_lr": 1e-4,
@@ -113,10 +113,3 @@ def test_what_a_loss_takes_is_not_mistaken_for_what_the_optimizer_takes(values_o
     numbers = Member.of(TrainingRun("run", values), {}).step_numbers(["learning_rate"])
     assert numbers["learning_rate"] == learning_rate(values, 0) == 2e-3
     assert numbers["loss.learning_rate"] == 1e-2
-
-
-@pytest.mark.parametrize(
-    ("iteration", "expected"), [(0, 0.1), (1, 2 / 11), (80, 0.9), (81, 82 / 91), (9999, 0.99)]
-)
-def test_the_average_s_decay_is_tensorflow_s(iteration, expected):
-    assert decay_at(0.99, iteration) == pytest.approx(expected)

@@ -57,7 +57,7 @@ LIKE = {
     "larger": ("B", {}),
     "largest": ("A", {"max_iters": 2, "eval_interval": 2, "eval_iters": 1, "log_interval": 1}),
     "bfloat16": ("P", {**SHORT, "dtype": "bfloat16", "n_embd": 96, "batch_size": 16}),
-    "parts of a batch": ("P", {**SHORT, "grad_accum": 2, "ema": 0.9}),
+    "parts of a batch": ("P", {**SHORT, "grad_accum": 2}),
     "modern": ("P", {
         **SHORT, "norm": "rmsnorm", "positions": "rotary", "activation": "swiglu", "n_kv_head": 2, "qk_norm": True,
         "bias": False, "residual_dropout": 0.05, "label_smoothing": 0.1,
@@ -232,7 +232,7 @@ def test_refuses_what_does_not_fit(values_of, tokens):
         ({"dropout": 0.0}, {"dropout": 0.3}, False),
         ({}, {"attention_dropout": 0.0}, False),
         *(({}, {name: value}, False) for name, value in [
-            ("label_smoothing", 0.1), ("grad_accum", 2), ("optimizer", "lion"), ("ema", 0.9),
+            ("label_smoothing", 0.1), ("grad_accum", 2), ("optimizer", "lion"),
             ("parametrization", "mup"),
         ]),
     ],

@@ -12,7 +12,7 @@ from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 from sweeplab.train.step import StagedStep, bucket
 
-SHORT = {"max_iters": 24, "eval_interval": 12, "ema": 0.9, "label_smoothing": 0.1}
+SHORT = {"max_iters": 24, "eval_interval": 12, "label_smoothing": 0.1}
 WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select")
 
 
