@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.errors import BadInput, DamagedFile, TrackingUnavailable
 from sweeplab.formatting import yaml_text
 from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd, TrialEnded
-from sweeplab.lab.identity import check_same_study
 from sweeplab.lab.listing import tracking_uri_of
+from sweeplab.lab.studies import check_same_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
 from sweeplab.study.plan import Plan
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from sweeplab.analysis.differences import CellConfirmed
     from sweeplab.analysis.predicting import Prediction, Transferred
-    from sweeplab.lab.moving import Done
+    from sweeplab.lab.studies import Done
     from sweeplab.report.data import ReportData
     from sweeplab.report.headline import Headline
     from sweeplab.report.style import Figure
@@ -340,7 +340,7 @@ class Study(Results):
             BadInput: no trial has ended, or the best trial kept no checkpoint.
             TrackingUnavailable: MLflow does not answer.
         """
-        from sweeplab.lab.describing import publish
+        from sweeplab.lab.studies import publish
 
         return publish(self.folder, cell, name)
 

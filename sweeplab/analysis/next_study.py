@@ -19,7 +19,7 @@ from sweeplab.laws.columns import COUNTS
 from sweeplab.laws.next_runs import MOST, Candidates
 
 if TYPE_CHECKING:
-    from sweeplab.lab.moving import Done
+    from sweeplab.lab.studies import Done
     from sweeplab.laws.points import Points
     from sweeplab.records.folders import StudyFolder
     from sweeplab.study.spec import StudySpec

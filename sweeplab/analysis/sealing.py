@@ -146,7 +146,7 @@ def cell_targets(
     Raises:
         BadInput: the study could not start, or another of its name stands in the lab.
     """
-    from sweeplab.lab.identity import check_same_study
+    from sweeplab.lab.studies import check_same_study
     from sweeplab.sweep.planning import make_plan
 
     planned = make_plan(spec, lab)

@@ -85,7 +85,7 @@ def _print_check(check: Check) -> None:
 def _repair(folder: StudyFolder, dry_run: bool, allow_plugins: bool, as_json: bool) -> None:
     from sweeplab.doctor.findings import FAULTS
     from sweeplab.doctor.repair import repair_study
-    from sweeplab.lab.moving import finish_renaming
+    from sweeplab.lab.studies import finish_renaming
 
     lines = []
     if not dry_run and finish_renaming(folder):

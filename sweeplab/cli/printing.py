@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.segment import Segment
     from rich.text import Text
 
-    from sweeplab.lab.moving import Done
+    from sweeplab.lab.studies import Done
     from sweeplab.study.plan import Plan
 
 

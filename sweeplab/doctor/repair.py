@@ -23,9 +23,9 @@ from sweeplab.doctor.findings import (
 from sweeplab.errors import BadInput
 from sweeplab.files import make_folder, sync_folder
 from sweeplab.formatting import several
-from sweeplab.lab.describing import describe, summarize
 from sweeplab.lab.showing import is_close
 from sweeplab.lab.storage import PROMOTED
+from sweeplab.lab.studies import describe, summarize
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder, RunStart, RunState
 from sweeplab.study.file.resolve import check_imported

@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -247,19 +248,10 @@ class Logging:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation(Logging):
-    """One run's evaluation: its validation loss, in its objective's unit, and what else was measured, by name.
-
-    The loss is not finite where the run diverges.
-    """
+class Evaluation(RunEvaluated, Logging):
+    """One run's evaluation: its validation loss, in its objective's unit, and what else was measured, by name."""
 
     study: str
-    cell: str
-    trial: int
-    seed: int
-    iteration: int
-    val_loss: float
-    measures: Mapping[str, float]
     ask_to_prune: Callable[[str, int], object] = field(repr=False, compare=False)
 
     def prune(self) -> None:
@@ -268,15 +260,13 @@ class Evaluation(Logging):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialEnd(Logging):
+class TrialEnd(TrialEvent, Logging):
     """How a trial ended: `outcome` is complete, stopped, pruned, diverged or failed; `states` is the same by seed.
 
     `value` is None if there was no finite loss; `error` is a traceback if it failed.
     """
 
     study: str
-    cell: str
-    trial: int
     outcome: str
     value: float | None
     states: Mapping[int, str]
@@ -311,24 +301,20 @@ class Callbacks:
 
     def hear(self, event: Event) -> None:
         """Call the function for an event, if there is one."""
-        study = self._folder.name
-        if isinstance(event, RunEvaluated) and self._on_evaluation:
+        function: Any
+        if isinstance(event, RunEvaluated):
+            name, function, more = "on_evaluation", self._on_evaluation, vars(event)
             runs = [self._folder.run(*event.place, event.seed)]
-            evaluation = Evaluation(study=study, runs=runs, ask_to_prune=self._prune, **vars(event))
-            self._call("on_evaluation", self._on_evaluation, evaluation)
-        elif isinstance(event, TrialEnded) and self._on_trial_end:
-            end = TrialEnd(
-                study=study,
-                cell=event.cell,
-                trial=event.trial,
-                runs=[*self._folder.runs_of(*event.place)],
-                **vars(event.ending),
-            )
-            self._call("on_trial_end", self._on_trial_end, end)
-
-    def _call(self, name: str, function: Callable[[Any], object], record: Any) -> None:
+            make: Callable[..., object] = partial(Evaluation, ask_to_prune=self._prune)
+        elif isinstance(event, TrialEnded):
+            name, function, make = "on_trial_end", self._on_trial_end, TrialEnd
+            runs = [*self._folder.runs_of(*event.place)]
+            more = {"cell": event.cell, "trial": event.trial, **vars(event.ending)}
+        else:
+            return
         try:
-            function(record)
+            if function:
+                function(make(study=self._folder.name, runs=runs, **more))
         except Exception as error:
             raised = self._raised[name]
             raised.append(f"{type(error).__name__}: {error}")

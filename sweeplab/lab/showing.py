@@ -15,7 +15,6 @@ from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import several, several_named
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.lab.findings import find_limits
-from sweeplab.lab.identity import differences
 from sweeplab.lab.listing import (
     StudyState,
     StudyTrials,
@@ -308,6 +307,8 @@ def differ(a: StudyFolder, b: StudyFolder) -> dict[str, Any]:
     Results are the best values of every cell of either study, whether they differ or not. They have no `change` if
     texts or tasks differ; for the same text with other tokens they are in bits per byte, as `measure` says.
     """
+    from sweeplab.lab.studies import differences  # which checks study files, by a library slow to import
+
     data = (a.read(a.data_file), b.read(b.data_file))
     code = (a.read(a.code_file), b.read(b.code_file))
     file = (a.read(a.canonical_file) | {"name": None}, b.read(b.canonical_file) | {"name": None})

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem, TrackingUnavailable
 from sweeplab.formatting import json_ready
-from sweeplab.lab.describing import keep_note
 from sweeplab.lab.listing import (
     StudyState,
     find_metric,
@@ -28,8 +27,8 @@ from sweeplab.lab.listing import (
     study_names,
     study_state,
 )
-from sweeplab.lab.moving import Done
 from sweeplab.lab.showing import commands_about
+from sweeplab.lab.studies import Done, keep_note
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.notes import Note, read_notes
 from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunStart, RunState, TrialEnding, run_key

@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import cycle
 from pathlib import Path
 from statistics import median
 
@@ -41,8 +40,8 @@ MIXED_FROM_WIDTH = 64
 # The stacks that are timed, and the most FLOPs of a stack's step and bytes of its state. In larger stacks more runs
 # begin before any has ended, so samplers and pruners have fewer results to learn from.
 STACKS, MOST_FLOPS, MOST_BYTES = (1, 2, 4, 8, 16), 2e11, 2**28
-# Seconds per round of one way (a longer step is a round by itself) and for all rounds; their least and greatest number.
-ROUND_SECONDS, ALL_SECONDS, FEWEST_ROUNDS, MOST_ROUNDS = 0.15, 10.0, 3, 7
+# Seconds per round of one way (a longer step is a round by itself), and how many rounds there are.
+ROUND_SECONDS, ROUNDS = 0.15, 5
 MOST_TOKENS = 2**22  # of a text that steps are timed on
 _CHILD = f"import sys; from pathlib import Path; from {__name__} import main; main(Path(sys.argv[1]))"
 
@@ -168,31 +167,34 @@ def _side_by_side(ways: Sequence[Way], values: Hyperparameters, train: Split, va
     """Return the trial-steps per second of each way (steps of one run) while all workers train.
 
     The ways have equally many workers and threads, and are timed by the same processes, as many side by side as a study
-    would run. They take turns, so that other load on the machine slows all of them alike.
+    would run.
     """
-    workers, threads = ways[0].workers, str(ways[0].threads)
+    threads, pipe = str(ways[0].threads), subprocess.PIPE
     variables = python_environment(**SETTINGS, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
     processes: list[subprocess.Popen[str]] = []
-    rounds: list[list[float]] = []
+    speeds = []
     with tempfile.TemporaryDirectory() as folder:
-        file, pipe = Path(folder) / "ways", subprocess.PIPE
+        file = Path(folder) / "ways"
         file.write_bytes(pickle.dumps((ways, values, _some(train), _some(val))))
+        command = python("-c", _CHILD, file)
         try:
-            for _ in range(workers):
-                command = python("-c", _CHILD, file)
+            for _ in range(ways[0].workers):
                 processes.append(
                     subprocess.Popen(command, env=variables, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
                 )
-            for process in processes:
-                _line(process)
-            ends = time.monotonic() + ALL_SECONDS
-            while len(rounds) < FEWEST_ROUNDS or (len(rounds) < MOST_ROUNDS and time.monotonic() < ends):
-                rounds.append([_rate(processes, way.stack) for way in ways])
+            for way in ways:
+                for process in processes:
+                    _line(process)  # it is ready
+                for process in processes:
+                    assert process.stdin is not None
+                    process.stdin.write("\n")
+                    process.stdin.flush()
+                speeds.append(sum(way.stack / float(_line(process)) for process in processes))
         finally:
             for process in processes:
                 process.kill()
                 process.communicate()
-    return [median(speeds) for speeds in zip(*rounds, strict=True)]
+    return speeds
 
 
 def _some(split: Split) -> Split:
@@ -206,17 +208,8 @@ def _line(process: subprocess.Popen[str]) -> str:
     raise RuntimeError((process.communicate()[1] or "no word").strip().splitlines()[-1])
 
 
-def _rate(processes: Sequence[subprocess.Popen[str]], stack: int) -> float:
-    """Let all processes time a round of the next way at the same time; return the sum of their rates."""
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    return sum(stack / float(_line(process)) for process in processes)
-
-
 def main(file: Path) -> None:
-    """Prepare all ways of a file; then, for each line read, time a round of the next way; print its step's seconds."""
+    """Prepare each way of a file, and time some rounds of it once a line is read; print the seconds of its step."""
     import torch
 
     from sweeplab.train.stack import Stack
@@ -231,7 +224,6 @@ def main(file: Path) -> None:
         stack.advance(lambda: next(left, None) is None)
         return (time.perf_counter() - started) / n_steps
 
-    ready = []
     for way in ways:
         of_way = like.replace(dtype=way.dtype, compile=way.compile)
         stack = Stack(of_way, train, val, way.stack)
@@ -239,9 +231,7 @@ def main(file: Path) -> None:
             stack.admit(TrainingRun(str(seed), of_way.replace(seed=seed)))
         stack.advance()  # the first evaluation
         longest = max(seconds(stack, 1) for _ in range(2))
-        ready.append((stack, max(1, min(1000, int(ROUND_SECONDS / longest)))))
-    print("ready", flush=True)
-    for stack, n_steps in cycle(ready):
-        if not sys.stdin.readline():
-            return
-        print(seconds(stack, n_steps), flush=True)
+        n_steps = max(1, min(1000, int(ROUND_SECONDS / longest)))
+        print("ready", flush=True)
+        sys.stdin.readline()
+        print(median(seconds(stack, n_steps) for _ in range(ROUNDS)), flush=True)

@@ -59,7 +59,9 @@ def confirm(
         raise BadInput(f"no trial of study {folder.name} has a value yet: there is nothing to confirm")
     _check_seeds(folder, n_seeds)
 
-    def train(places: Sequence[Found], seeds: Sequence[int], suffix: str) -> dict[Found, Trial]:
+    def train(places: Sequence[Found], offset: int, suffix: str) -> dict[Found, Trial]:
+        first = max(spec.seed_numbers) + 1 + offset
+        seeds = range(first, first + n_seeds)
         derived = _derived(spec, f"{folder.name}.{suffix}", [trials[place] for place in places], seeds)
         status = run(derived)
         if status != "complete":
@@ -69,13 +71,14 @@ def confirm(
         keys = [cell.key for cell in cells(derived, there.data.sizes)[0]]
         return {place: trained[key] for place, key in zip(places, keys, strict=True)}
 
-    def losses(places: Sequence[Found], seeds: Sequence[int]) -> dict[Found, Losses]:
-        return {place: _validation(trial) for place, trial in train(places, seeds, RACE).items()}
-
-    first = max(spec.seed_numbers) + 1
+    raced: dict[Found, Losses] = {place: {} for place in trials}
+    # One that is alone in its cell is not raced.
+    rivals = [place for place, trial in trials.items() if len(by_cell[trial.cell]) > 1]
+    if rivals:
+        raced |= {place: _validation(trial) for place, trial in train(rivals, 0, RACE).items()}
     of_cells = [[(trial.cell, trial.number) for trial in best] for best in by_cell.values() if best]
-    raced, winners = race(of_cells, range(first, first + n_seeds), losses)
-    final = train(winners, range(first + n_seeds, first + 2 * n_seeds), CONFIRM)
+    winners = [min(places, key=lambda place: _mean(raced[place])) for places in of_cells]
+    final = train(winners, n_seeds, CONFIRM)
     dataset, confirmed = recorded_dataset(folder, spec), list[Confirmed]()
     for place, trial in trials.items():
         validation, test = dict[int, float](), dict[int, float]()
@@ -98,23 +101,6 @@ def confirm(
     confirmed = [replace(configuration, look=look) for configuration in confirmed]
     write_confirmed(folder, confirmed)
     return confirmed
-
-
-def race(
-    racing: Sequence[Sequence[Found]],
-    seeds: Sequence[int],
-    train: Callable[[Sequence[Found], Sequence[int]], dict[Found, Losses]],
-) -> tuple[dict[Found, Losses], list[Found]]:
-    """Race the configurations of each cell against each other; return all their losses, and each cell's winner.
-
-    `train` returns the losses of configurations on the seeds, none of one that diverged. A configuration that is alone
-    in its cell is not trained.
-    """
-    raced: dict[Found, Losses] = {place: {} for cell in racing for place in cell}
-    rivals = [place for cell in racing if len(cell) > 1 for place in cell]
-    if rivals:
-        raced |= train(rivals, seeds)
-    return raced, [min(cell, key=lambda place: _mean(raced[place])) for cell in racing]
 
 
 def _check_seeds(folder: StudyFolder, n_seeds: int) -> None:

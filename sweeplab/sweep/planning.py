@@ -356,8 +356,8 @@ def _checkpoint_bytes(
         n_values += sum(each.n_params for each in plans)
     if kept == "all":  # plus the series of checkpoints, which stays in the lab
         n_kept += max(2 + like.max_iters // max(like.save_interval, like.eval_interval) for like in typical)
-    for each in plans:
-        of_trial, n_trials = each.n_params * len(each.seeds), each.n_trials(per_cell)
+    for planned in plans:
+        of_trial, n_trials = planned.n_params * len(planned.seeds), planned.n_trials(per_cell)
         n_values += n_kept * of_trial * n_trials
         if spec.pruner.type != "none":
             n_values += 4 * of_trial * min(n_trials, spec.track.snapshots)

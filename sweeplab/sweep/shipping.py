@@ -18,8 +18,8 @@ from typing import Any
 
 from sweeplab.errors import BadInput, Problem, TrackingUnavailable
 from sweeplab.formatting import counts
-from sweeplab.lab.describing import summarize
-from sweeplab.lab.events import TrialEnded, TrialEvent
+from sweeplab.lab.events import TrialEvent
+from sweeplab.lab.studies import summarize
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
 from sweeplab.study.spec import StudySpec
@@ -34,9 +34,7 @@ class Shipping:
     def __init__(self, folder: StudyFolder, trackers: Sequence[Mirror]) -> None:
         self._folder, self._trackers = folder, trackers
         self._lock = threading.Lock()
-        # The last event of each trial since its runs were last shipped.
-        self._happened: dict[tuple[str, int], TrialEvent] = {}
-        self._left: dict[RunFolder, None] = {}  # runs whose end some tracker lacks
+        self._open: set[tuple[str, int]] = set()  # trials of whose runs some tracker may lack something
         self._ending, self._is_over = threading.Event(), False
         self._refused: list[str] = []
         self._error: Exception | None = None
@@ -49,7 +47,7 @@ class Shipping:
     def hear(self, event: TrialEvent) -> None:
         """Record an event of a trial: its runs are shipped within seconds."""
         with self._lock:
-            self._happened[event.place] = event
+            self._open.add(event.place)
 
     def check(self) -> None:
         """Raise the error that has ended the thread, if any, such as a damaged record."""
@@ -74,51 +72,36 @@ class Shipping:
 
     def _work(self) -> None:
         try:
-            for run in self._folder.runs():
-                self._ship(run)
+            self._ship_open([(run.cell, run.trial) for run in self._folder.runs()])
             while not self._ending.wait(SEND_SECONDS):
-                self._ship_what_changed()
+                self._ship_open()
             for tracker in self._trackers:
                 tracker.end_pause()
-            self._ship_what_changed()
-            self._refused.clear()
             # The runs of chosen trials get new ends when all trials have ended.
-            unsent = [run for run in self._folder.runs() if not run.shipped_file.exists()]
-            for run in dict.fromkeys([*self._left, *unsent]):
-                self._ship(run)
+            unsent = (run for run in self._folder.runs() if not run.shipped_file.exists())
+            self._ship_open([(run.cell, run.trial) for run in unsent])
         except Exception as error:
             self._error = error
 
-    def _ship_what_changed(self) -> None:
+    def _ship_open(self, more: Sequence[tuple[str, int]] = ()) -> None:
+        """Bring every tracker up to date with the runs of trials; those that are not complete there stay open."""
         with self._lock:
-            happened, self._happened = self._happened, {}
-        again = {}
+            places, self._open = self._open.union(more), set()
         self._refused.clear()
-        for place, event in happened.items():
-            for run in self._folder.runs_of(*place):
-                if self._ship(run):
-                    continue
-                # The event comes with the first end among a trial's runs: the others may still lack theirs.
-                if self._refused or isinstance(event, TrialEnded):
-                    again[place] = event
-        with self._lock:
-            self._happened = again | self._happened
+        for place in places:
+            shipped = [self._ship(run) for run in self._folder.runs_of(*place)]
+            if not all(shipped):
+                with self._lock:
+                    self._open.add(place)
 
     def _ship(self, run: RunFolder) -> bool:
-        """Bring every tracker up to date with a run; return whether all of them have the complete run."""
-        if self._is_over:
-            return False
-        is_whole = True
-        for tracker in self._trackers:
+        is_whole = not self._is_over
+        for tracker in self._trackers if is_whole else ():
             try:
                 is_whole &= tracker.ship(run.path)
             except TrackingUnavailable as error:
                 self._refused.append(str(error))
                 is_whole = False
-        if is_whole:
-            self._left.pop(run, None)
-        else:
-            self._left[run] = None
         return is_whole
 
 

@@ -24,8 +24,8 @@ from sweeplab.formatting import duration, several, written
 from sweeplab.hyperparameters import TABLE, canonical
 from sweeplab.lab.findings import find_limits
 from sweeplab.lab.listing import StudyTrials, find_trial, read_spec
-from sweeplab.lab.moving import Done
 from sweeplab.lab.storage import SEED_OFFSET
+from sweeplab.lab.studies import Done
 from sweeplab.processes import python, python_environment
 from sweeplab.records.folders import StudyFolder, named_cell, some_of
 from sweeplab.records.runs import RunState

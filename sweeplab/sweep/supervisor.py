@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from sweeplab.errors import BadInput, StorageUnavailable, TrackingUnavailable
 from sweeplab.files import machine, make_folder, write_whole
 from sweeplab.lab import events
-from sweeplab.lab.describing import describe, summarize
-from sweeplab.lab.identity import check_same_study, code_versions, versions, write_study
 from sweeplab.lab.listing import read_spec
+from sweeplab.lab.studies import check_same_study, code_versions, describe, summarize, versions, write_study
 from sweeplab.records.folders import StudyFolder, WorkerPlace, service_file
 from sweeplab.records.runs import DOES_NOT_FIT, RunState, TrialEnding
 from sweeplab.study.inputs import write_baselines

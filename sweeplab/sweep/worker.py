@@ -118,7 +118,7 @@ def _say(message: str) -> None:
 
 def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
     """Work on a study until it has no more trials or the worker has to leave; return the exit code."""
-    from sweeplab.lab.identity import version_differences, versions
+    from sweeplab.lab.studies import version_differences, versions
     from sweeplab.runs.generating import keep_sample
     from sweeplab.study.inputs import study_dataset
     from sweeplab.sweep.loop import Loop

@@ -14,7 +14,7 @@ from sweeplab.analysis.predicting import Prediction, predict_size
 from sweeplab.analysis.studies import Counting, Studies
 from sweeplab.analysis.table import validate
 from sweeplab.analysis.trials import rankings, with_expected
-from sweeplab.lab.identity import write_study
+from sweeplab.lab.studies import write_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.reading import read_plain
 from sweeplab.sweep.planning import make_plan

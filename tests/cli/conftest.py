@@ -42,8 +42,7 @@ sys.addaudithook(note)
 from sweeplab.cli import main
 from sweeplab.sweep import choosing
 from sweeplab.tracking import pages
-choosing.ALL_SECONDS = 0.0
-choosing.FEWEST_ROUNDS = 1
+choosing.ROUNDS = 1
 pages.PagesServer.wait_until_ready = lambda self: sys.exit(0)
 for line in sys.stdin:
     sys.argv = ["sweeplab", *json.loads(line)]

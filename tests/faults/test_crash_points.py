@@ -21,7 +21,7 @@ from optuna.trial import TrialState
 from tiny_study import expire_leases
 from tracked import Tracked
 
-from sweeplab.lab.identity import write_study
+from sweeplab.lab.studies import write_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
 from sweeplab.study.inputs import describe_data

@@ -3,7 +3,7 @@
 import pytest
 
 from sweeplab.errors import BadInput
-from sweeplab.lab.identity import write_study
+from sweeplab.lab.studies import write_study
 from sweeplab.records.folders import DataDescription
 from sweeplab.report.browse import browse
 from sweeplab.tracking.mlflow import MLflowTracker

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sweeplab.errors import BadInput
-from sweeplab.lab.identity import check_same_study, write_study
+from sweeplab.lab.studies import check_same_study, write_study
 from sweeplab.study.file.reading import read_study
 
 pytestmark = pytest.mark.usefixtures("forgets_plugins")

@@ -15,7 +15,7 @@ from sweeplab.data.objectives import special_tokens
 from sweeplab.errors import BadInput
 from sweeplab.hf.folders import export_run, import_folder
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.lab.identity import check_same_study, write_study
+from sweeplab.lab.studies import check_same_study, write_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.inputs import OF_VOCABULARY, check_start, read_start, start_weights
 from sweeplab.study.search import Choices

@@ -9,8 +9,8 @@ from queue import Empty
 import pytest
 
 from sweeplab.lab.events import WorkerExited
-from sweeplab.lab.identity import versions
-from sweeplab.lab.identity import write_study as write_identity
+from sweeplab.lab.studies import versions
+from sweeplab.lab.studies import write_study as write_identity
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.inputs import describe_data
 from sweeplab.study.plan import WorkerResources

@@ -4,7 +4,7 @@ import pytest
 from optuna.trial import TrialState
 
 from sweeplab.errors import BadInput
-from sweeplab.lab.identity import write_study
+from sweeplab.lab.studies import write_study
 from sweeplab.study.inputs import describe_data
 from sweeplab.study.options import Pruner
 from sweeplab.study.search import Choices, Range

@@ -7,7 +7,7 @@ from tiny_study import finish_all
 
 from sweeplab.errors import BadInput
 from sweeplab.expressions import Expression
-from sweeplab.lab.identity import write_study
+from sweeplab.lab.studies import write_study
 from sweeplab.study.inputs import describe_data
 from sweeplab.study.search import Choices, Derived, Divisors, Range
 from sweeplab.study.spec import Budget

@@ -11,8 +11,8 @@ from tiny_study import finish_all
 
 from sweeplab.errors import BadInput
 from sweeplab.expressions import Expression
-from sweeplab.lab.identity import write_study
 from sweeplab.lab.storage import WARM_START
+from sweeplab.lab.studies import write_study
 from sweeplab.study.inputs import describe_data
 from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.search import Choices, Derived, Divisors, Range

@@ -105,8 +105,8 @@ def _of_size(read: Read, at: str, lab: Path | None, is_kept: bool) -> tuple[Pred
     from secrets import token_hex
 
     from sweeplab.analysis.predicting import predict_size
-    from sweeplab.lab.identity import check_same_study
     from sweeplab.lab.listing import find_study
+    from sweeplab.lab.studies import check_same_study
     from sweeplab.records.folders import StudyFolder
     from sweeplab.sweep.planning import look_ahead
 

@@ -106,7 +106,7 @@ def rename(
     \b
     $ sweeplab rename small first-try
     """
-    from sweeplab.lab.moving import rename_study
+    from sweeplab.lab.studies import rename_study
 
     folder = find_study(lab, name)
     _confirm(f"rename {name} to {new}?", yes)
@@ -127,7 +127,7 @@ def rm(
     $ sweeplab rm small
     $ sweeplab rm small --undo
     """
-    from sweeplab.lab.moving import remove_study, restore_study
+    from sweeplab.lab.studies import remove_study, restore_study
 
     if undo:
         return answer_of(restore_study(lab_folder(lab), name))

@@ -275,7 +275,7 @@ def best(
     $ sweeplab best small
     $ sweeplab best small --cell n_layer=1,n_embd=32 --output best.yaml
     """
-    from sweeplab.lab.describing import rerun_text
+    from sweeplab.lab.studies import rerun_text
 
     folder = options.named_study(name, lab)
     trials = StudyTrials(folder)
@@ -388,7 +388,7 @@ def note(
     $ sweeplab note small "the first study"
     $ sweeplab note small --trial n_layer=1,n_embd=32/3 "look at its curve"
     """
-    from sweeplab.lab.describing import keep_note
+    from sweeplab.lab.studies import keep_note
 
     if trial is None:
         return answer_of(keep_note(find_study(lab, name), text))
@@ -443,7 +443,7 @@ def publish(
     $ sweeplab publish small
     $ sweeplab publish small --cell n_layer=1,n_embd=32
     """
-    from sweeplab.lab.describing import publish as register
+    from sweeplab.lab.studies import publish as register
 
     model = register(find_study(lab, name), cell)
     begun = "registered" if model.is_new else "is registered already"

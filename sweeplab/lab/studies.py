@@ -1,0 +1,374 @@
+"""A lab's studies as wholes: what identifies one, what tracking stores about it, how it is renamed, removed and noted.
+
+The study's folder has the values in force (study.json) and the file as it was last read (study.yaml). Nothing is
+deleted, and every step tells how to undo it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import platform
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sweeplab.errors import BadInput, Problem, TrackingUnavailable, nearest
+from sweeplab.files import TRASH, make_folder, sync_folder, write_whole
+from sweeplab.formatting import yaml_text
+from sweeplab.lab.listing import StudyTrials, Trial, check_free, find_metric, read_spec, tracking_uri_of
+from sweeplab.lab.storage import rename_studies
+from sweeplab.records.folders import DataDescription, StudyFolder, is_name
+from sweeplab.records.notes import write_note
+from sweeplab.study.file.reading import read_study
+from sweeplab.study.file.template import study_file
+from sweeplab.study.problems import LENGTHS
+from sweeplab.tracking import open_tracker
+from sweeplab.tracking.experiment import delete_experiment, rename_experiment, restore_experiment
+from sweeplab.version import VERSION
+
+if TYPE_CHECKING:
+    from sweeplab.study.plan import Plan
+    from sweeplab.study.spec import StudySpec
+    from sweeplab.tracking.models import Published
+    from sweeplab.tracking.tracker import Description, StudySummary
+
+# The names for users of each part of the code and data that a process works with.
+PARTS = {
+    "sweeplab": "sweeplab",
+    "sources": "sweeplab's sources",
+    "torch": "torch",
+    "python": "Python",
+    "data": "the data's tokens",
+}
+DIGEST_CHARACTERS = 12
+# A longer value is cut where it is shown.
+LONGEST_VALUE = 120
+
+
+class Difference(NamedTuple):
+    """A place in two records, as keys joined by dots, and the value of each there, None if it has none."""
+
+    place: str
+    a: Any
+    b: Any
+
+
+def differences(a: Any, b: Any, place: str = "") -> list[Difference]:
+    """Return where two nested mappings differ, in the order of their keys."""
+    if a == b:
+        return []
+    if not isinstance(a, Mapping) or not isinstance(b, Mapping):
+        return [Difference(place, a, b)]
+    changed = []
+    for key in dict.fromkeys([*a, *b]):
+        changed += differences(a.get(key), b.get(key), f"{place}.{key}".lstrip("."))
+    return changed
+
+
+def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> None:
+    """Refuse to continue a study whose new results could not be compared with its old ones.
+
+    `data` describes the corpus as it is now.
+
+    Raises:
+        BadInput: data, fixed, search, constraints, objective, seeds or plugins differ; says how, and offers --name.
+        DamagedFile: a file of the study is damaged.
+    """
+    if not folder.has_started:
+        return
+    known, ours, was = folder.read(folder.canonical_file), spec.as_written(), folder.data
+    changed = differences(_identity(ours), _identity(known))
+    changes = [f"{place} is {_said(a)} and was {_said(b)}" for place, a, b in changed]
+    has_other_text = (data.text_digest, data.token_digest) != (was.text_digest, was.token_digest)
+    has_other_text = has_other_text and ours["data"] == known["data"]
+    has_other_weights = data.init_digest != was.init_digest
+    if has_other_text:
+        changes.append("the text of the corpus has changed")
+    if has_other_weights:
+        changes.append("the weights that it starts from have changed")
+    if changes:
+        cure = "give this one a --name of its own"
+        # With other files of these kinds that one cannot be continued either.
+        has_other_plugins = any(each.place.startswith("plugins") for each in changed)
+        if not (has_other_text or has_other_weights or has_other_plugins):
+            cure += f", or {folder.command('resume')} continues that one"
+        raise BadInput(
+            f"another study named {spec.name} exists in {folder.lab}: {'; '.join(changes)}; {cure}"
+        )
+    folder.check_whole()
+
+
+def _identity(study: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what identifies a study: of plugins their digests, not the rows that they have added."""
+    from sweeplab.study.spec import IDENTITY
+
+    identity = {part: study.get(part) for part in IDENTITY}
+    identity["plugins"] = [
+        {name: value for name, value in plugin.items() if name != "rows"}
+        for plugin in study.get("plugins") or ()
+    ]
+    return identity
+
+
+def _said(value: Any) -> str:
+    if value is None:
+        return "not given"
+    if isinstance(value, Mapping) and [*value] == ["choices"]:
+        value = value["choices"]  # its short form
+    return shorten(yaml_text(value), LONGEST_VALUE, placeholder="…")
+
+
+def write_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> None:
+    """Store the study file as the user wrote it and as it was parsed (which workers read), and its data's digests.
+
+    A study that continues from its own folder keeps its file.
+    """
+    understood = json.dumps(spec.as_written(), indent=1)
+    if spec.source != folder.canonical_file:
+        write_whole(folder.study_file, (spec.text if spec.source else understood).encode())
+    write_whole(folder.data_file, json.dumps(data.as_dict(), indent=1).encode())
+    write_whole(folder.canonical_file, understood.encode())
+
+
+def versions(token_digest: str) -> dict[str, str]:
+    """Return the versions that this process works with; sources and data as the start of their digest."""
+    return {**_code(), "data": token_digest[:DIGEST_CHARACTERS]}
+
+
+def code_versions() -> dict[str, Any]:
+    """Return the versions of the code that this process works with, and its git commit if there is one."""
+    from sweeplab.tracking.environment import git_of_code
+
+    return {**_code(), "git": git_of_code()}
+
+
+def version_differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
+    """Say in which parts two processes differ; parts that only one of them names are ignored."""
+    both = [name for name in PARTS if name in ours and name in theirs and ours[name] != theirs[name]]
+    return [f"{PARTS[name]} ({ours[name]} here, {theirs[name]} there)" for name in both]
+
+
+def _code() -> dict[str, str]:
+    from importlib.metadata import version
+
+    root, digest = Path(__file__).parents[1], hashlib.sha256()
+    for file in sorted(root.rglob("*.py")):
+        digest.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes() + b"\0")
+    return {
+        "sweeplab": VERSION,
+        "sources": digest.hexdigest()[:DIGEST_CHARACTERS],
+        "torch": version("torch"),
+        "python": platform.python_version(),
+    }
+
+
+@dataclass(frozen=True)
+class Done:
+    """What was done, and the commands that undo it; `trials` are the trials concerned, as cell and number."""
+
+    what: str
+    undo: list[str]
+    trials: list[tuple[str, int]] = field(default_factory=list)
+
+
+def remove_study(folder: StudyFolder) -> Done:
+    """Move a study's folder to the lab's trash, and mark its experiment as deleted in MLflow.
+
+    Raises:
+        BadInput: the study is running.
+        TrackingUnavailable: MLflow does not answer; the study stays.
+    """
+    trash = folder.lab / TRASH / f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    with folder.held(_in_use(folder)):
+        delete_experiment(folder.lab, folder.name, tracking_uri_of(folder), trash.name)
+        make_folder(trash.parent)
+        folder.path.rename(trash)
+        sync_folder(trash.parent)
+    undo = [folder.command("rm", "--undo")]
+    return Done(f"{folder.name} was removed: its folder is now {trash}", undo)
+
+
+def restore_study(lab: Path, name: str) -> Done:
+    """Undo a study's last removal; if interrupted, the same call continues it.
+
+    Raises:
+        BadInput: the trash has no such study, or another study has its name by now.
+        TrackingUnavailable: MLflow does not answer.
+    """
+    pattern = re.compile(rf"{re.escape(name)}-\d{{8}}-\d{{6}}")
+    kept = sorted(each.name for each in (lab / TRASH).glob("*/") if pattern.fullmatch(each.name))
+    if not kept:
+        names = {each.name[:-16] for each in (lab / TRASH).glob("*/") if is_name(each.name[:-16])}
+        raise BadInput(Problem(f"the trash has no study {name!r}", ", ".join(names), nearest(name, names)))
+    check_free(lab, name)
+    folder, trash = StudyFolder(lab, name), StudyFolder(lab, f"../trash/{kept[-1]}")
+    restore_experiment(lab, name, tracking_uri_of(trash), kept[-1])
+    trash.path.rename(folder.path)
+    sync_folder(folder.path.parent)
+    return Done(f"{name} is back, as it was", [folder.command("rm")])
+
+
+def rename_study(folder: StudyFolder, new: str) -> Done:
+    """Give a study another name: in MLflow, then its folder, then its storage and files, which `repair` can finish.
+
+    Raises:
+        BadInput: the study is running, or the name is taken or not allowed; nothing is changed.
+        TrackingUnavailable: MLflow does not answer; nothing is changed.
+    """
+    old, renamed = folder.name, StudyFolder(folder.lab, new)
+    spec = read_spec(folder)
+    folder.read_study()
+    read_study(folder.canonical_file, name=new)
+    check_free(folder.lab, new)
+    if renamed.path.exists():
+        what = f"{renamed.path} exists, from a study that never started; remove it or give another name"
+        raise BadInput(what)
+    with folder.held(_in_use(folder)):
+        rename_experiment(folder.lab, old, spec.track.uri, new)
+        folder.path.rename(renamed.path)
+        sync_folder(renamed.path.parent)
+    finish_renaming(renamed)
+    what = f"{old} is now {new}; a study file with `name: {old}` would start a new study"
+    return Done(what, [renamed.command("rename", old, "--yes")])
+
+
+def finish_renaming(folder: StudyFolder) -> bool:
+    """Write the name of a study's folder to its storage and files; return whether it was another.
+
+    Its typed file is written last: while it has another name, the study is refused.
+    """
+    if folder.stored_name == folder.name:
+        return False
+    with folder.held(_in_use(folder)):
+        rename_studies(folder.storage_url, f"{folder.stored_name}/", f"{folder.name}/")
+        text = re.sub(r"(?m)^name:.*$", f"name: {folder.name}", folder.read_study(), count=1)
+        write_whole(folder.study_file, text.encode())
+        for file in (folder.plan_file, folder.canonical_file):
+            write_whole(file, json.dumps(folder.read(file) | {"name": folder.name}, indent=1).encode())
+    return True
+
+
+def _in_use(folder: StudyFolder) -> str:
+    return f"study {folder.name} is running; stop it first: {folder.command('stop')}"
+
+
+def describe(spec: StudySpec, folder: StudyFolder, plan: Plan) -> Description:
+    """Return what tracking stores about a study before it runs."""
+    from sweeplab.tracking.environment import environment
+
+    where = environment(spec.source and spec.source.parent)
+    return {
+        "study": folder.read_study(),
+        "plan": plan.as_dict(),
+        "environment": where | {"data": plan.data.as_dict(), "baselines": folder.baselines},
+        "params": {
+            "sampler": plan.sampler,
+            "pruner": plan.pruner,
+            "seeds": str(spec.as_written()["seeds"]),
+            "budget": spec.budget.model_dump_json(),
+        },
+        "note": f"## Plan\n\n```\n{plan!r}\n```",
+        "summary": summarize(folder, "running"),
+    }
+
+
+def summarize(folder: StudyFolder, state: str) -> StudySummary:
+    """Return a study's state: its runs by state, and its best trial; no single best if its tasks differ."""
+    summary: StudySummary = {
+        "state": state,
+        "counts": folder.states(),
+        "metric": find_metric(folder),
+        "elapsed_seconds": folder.elapsed_seconds,
+    }
+    by_task = StudyTrials(folder).by_task()
+    if len(by_task) == 1:
+        best = by_task[0][0]
+        summary["best_value"], summary["best_run"] = best.value, best.start.key
+        summary["best_searched"] = best.start.sampled
+    return summary
+
+
+def publish(folder: StudyFolder, cell: str | None = None, name: str | None = None) -> Published:
+    """Register the model of the best trial, of the study or of a cell, in MLflow's registry, with the alias `best`.
+
+    Raises:
+        BadInput: there is no such trial or cell, or the trial kept no checkpoint.
+        TrackingUnavailable: MLflow does not answer.
+    """
+    from sweeplab.tracking.models import publish_model
+
+    best = StudyTrials(folder).find(cell)
+    losses = {run: end.best_val_loss or math.inf for run, end in zip(best.runs, best.ends, strict=True)}
+    kept = [run for run in losses if run.checkpoint()]
+    if not kept:
+        keep = "track: {checkpoints: best} keeps one"
+        raise BadInput(f"trial {best.number} in cell {best.cell} kept no checkpoint; {keep}")
+    lowest = min(kept, key=losses.__getitem__)
+    return publish_model(folder.lab, folder.name, tracking_uri_of(folder), lowest, name or folder.name)
+
+
+def keep_note(
+    folder: StudyFolder, text: str, tags: Sequence[str] = (), trial: tuple[str, int] | None = None
+) -> Done:
+    """Keep a note of a study or of a trial, given by cell and number, and show it in MLflow.
+
+    Raises:
+        BadInput: there is no such trial, or the note is too long.
+    """
+    note = write_note(folder, text, tags, trial)
+    about = f"trial {trial[1]} in cell {trial[0]}" if trial else folder.name
+    kept = f"the note of {about} is kept"
+    try:
+        tracker = open_tracker(folder.lab, folder.name, tracking_uri_of(folder))
+        runs = trial and [run for run in folder.runs() if (run.cell, run.trial) == trial]
+        tracker.annotate(note.text, note.tags, runs)
+    except (BadInput, TrackingUnavailable) as error:
+        return Done(f"{kept}, but MLflow does not show it: {error}", [])
+    return Done(kept, [])
+
+
+def rerun_text(trial: Trial) -> str:
+    """Return a study file of one trial that fixes all of its hyperparameters, also those of this machine.
+
+    On a CPU it reproduces the loss bit for bit: a run's numbers depend on its hyperparameters, its seed, its data and,
+    in larger models with several threads, the stack. A trial that was cut short is trained to its end.
+    """
+    folder = trial.study
+    spec = read_spec(folder)
+    study, data = spec.as_written(), folder.read(folder.data_file)
+    order, offset = spec.seed_numbers, min(trial.seeds) - min(spec.seed_numbers)
+    values = trial.values | dict.fromkeys(LENGTHS[1:])  # max_iters alone says how long
+    written: Mapping[str, Any] = {
+        "name": _name(trial),
+        "plugins": [{"file": each.file, "sha256": each.sha256} for each in spec.plugins],
+        "data": study["data"],
+        "fixed": values | {name: list(value) for name, value in values.items() if isinstance(value, tuple)},
+        "objective": study["objective"],
+        "budget": {"trials_per_cell": 1},
+        "pruner": "none",
+        # The last bit of their mean depends on the order.
+        "seeds": sorted(trial.seeds, key=lambda seed: order.index(seed - offset)),
+        "engine": {"workers": 1, "threads": trial.start.threads},
+        "track": study["track"],
+        "init_from": study.get("init_from"),
+    }
+    value = "no value" if trial.value is None else f"{spec.objective.label} {trial.value!r}"
+    again = "On one CPU with the same packages it comes to this value again; otherwise up to the rounding of sums."
+    if trial.is_cut_short:
+        again = "It was cut short, and is trained to its end here."
+    tokens = data["token_digest"][:DIGEST_CHARACTERS]
+    what = f"Trial {trial.number} in cell {trial.cell} of study {folder.name}: {trial.state}, {value}."
+    return study_file(written, [what, f"Its tokens have the sha256 {tokens}….", again])
+
+
+def _name(trial: Trial) -> str:
+    name, end = trial.study.name, f"-{trial.number}"
+    if trial.cell != "all":
+        name += "-" + re.sub(r"[^\w.-]+", "", trial.cell.replace(",", "-"))
+    return name[: 100 - len(end)] + end  # the longest name of a study
