@@ -421,6 +421,11 @@ def _scored(entry: LedgerEntry, points: Points, source: str, otherwise: str, why
     rows = rows_at(points, entry.forecast["at"])
     if not rows.size:
         return Outcome(entry, otherwise, why)
+    forecast, measured = entry.forecast["data"]["conventions"].get("loss"), points.conventions.get("loss")
+    if forecast != measured:
+        return Outcome(
+            entry, OPEN, f"the forecast is of another loss ({forecast}) than {source}'s ({measured})"
+        )
     logs = np.log(points.columns["loss"][rows])
     loss = math.exp(float(np.average(logs, weights=points.weights[rows])))
     return Outcome(entry, SCORED, f"by {source}", loss, source)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 from pandas import DataFrame, Series, concat
 
+from sweeplab.analysis.studies import with_whole_losses
 from sweeplab.analysis.trials import (
     LOST,
     TRIAL,
@@ -224,8 +225,9 @@ class LossPanel(Panel, name="loss"):
         runs = report.runs
         x = {"n_params": report.params_column}.get(x, x)
         law = _law_of_size(report) if x == report.params_column else None
-        # The law's own loss where the law is drawn; elsewhere that by which trials are ranked.
-        metric = report.ranked_metric if law is None else report.law_metric
+        metric = report.ranked_metric
+        if law is not None:
+            runs, metric = with_whole_losses(runs, report.objective), report.law_metric
         trials = trials_table(runs, metric)
         shown = trials[trials["state"].isin((*VALUED, "pruned")) & trials["loss"].notna()].copy()
         shown["x"] = finite(shown, x)
