@@ -18,11 +18,11 @@ CELLS = ["n_layer=1,n_embd=16", "n_layer=2,n_embd=16", "n_layer=2,n_embd=32,acti
         ("n_layer=1", 0),
     ],
 )
-def test_a_cell_is_named_by_values_that_no_other_has(text: str, cell: int) -> None:
+def test_a_cell_is_named_by_values_that_no_other_has(text, cell):
     assert named_cell("s", CELLS, text) == CELLS[cell]
 
 
-def test_what_several_cells_have_names_none() -> None:
+def test_what_several_cells_have_names_none():
     with pytest.raises(
         BadInput, match="2 cells of study s have n_embd=16; allowed: n_layer=1,n_embd=16, n_l"
     ):
@@ -30,6 +30,6 @@ def test_what_several_cells_have_names_none() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "all", "n_head=2", "=", ",", "n_embd", "n_embd=", "n_embd=nan"])
-def test_what_names_no_cell_is_refused(text: str) -> None:
+def test_what_names_no_cell_is_refused(text):
     with pytest.raises(BadInput, match="study s has no cell"):
         named_cell("s", CELLS, text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -27,14 +26,14 @@ START = RunStart(
 )
 
 
-def test_the_best_checkpoint_before_the_last(tmp_path: Path) -> None:
+def test_the_best_checkpoint_before_the_last(tmp_path):
     (tmp_path / "last").mkdir()
     assert RunFolder(tmp_path).checkpoint() == tmp_path / "last"
     (tmp_path / "best").mkdir()
     assert RunFolder(tmp_path).checkpoint() == tmp_path / "best"
 
 
-def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
+def test_records_come_back_as_they_were_written(tmp_path):
     folder = RunFolder(tmp_path / "a" / "2-3")
     assert (folder.cell, folder.trial, folder.seed) == ("a", 2, 3)
     folder.write_start(START)
@@ -53,7 +52,7 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert said["best_exact_match"] == 0.5 and "best_accuracy" not in said
 
 
-def test_of_two_ends_the_first_holds(tmp_path: Path) -> None:
+def test_of_two_ends_the_first_holds(tmp_path):
     pruned, complete = (
         RunEnd(state=state, value=value, ending=TrialEnding(state, value))
         for state, value in ((RunState.PRUNED, 2.5), (RunState.COMPLETE, 2.0))
@@ -63,7 +62,7 @@ def test_of_two_ends_the_first_holds(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["end.json"]
 
 
-def test_a_promoted_trial_ends_as_it_says_whatever_a_stopped_worker_wrote(tmp_path: Path) -> None:
+def test_a_promoted_trial_ends_as_it_says_whatever_a_stopped_worker_wrote(tmp_path):
     state = RunState.COMPLETE
     complete = RunEnd(state=state, value=2.0, iteration=40, ending=TrialEnding(state, 2.0))
     state, folder = RunState.PRUNED, RunFolder(tmp_path)
@@ -74,7 +73,7 @@ def test_a_promoted_trial_ends_as_it_says_whatever_a_stopped_worker_wrote(tmp_pa
     assert folder.write_end(pruned) == complete
 
 
-def test_losses_on_the_test_split_come_back_and_damage_is_said(tmp_path: Path) -> None:
+def test_losses_on_the_test_split_come_back_and_damage_is_said(tmp_path):
     study, run = StudyFolder(tmp_path, "a"), RunFolder(tmp_path)
     study.path.mkdir(parents=True)
     assert run.read_test() is None and read_confirmed(study) == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -21,7 +19,7 @@ SYMBOLS = "abcdef \n"
 SIZES = {"n_layer": 2, "n_head": 2, "n_embd": 8, "block_size": 12}
 
 
-def run_of(**changed) -> LoadedRun:
+def run_of(**changed):
     """Return an untrained run of a small model."""
     values = Hyperparameters.of(settled({**defaults(), **SIZES, **changed}))
     values = values.replace(vocab_size=len(SYMBOLS) + n_special(values))
@@ -35,7 +33,7 @@ ENCODER = run_of(family="encoder", objective="masked")
 BOTH = run_of(family="encoder_decoder", objective="pairs", n_encoder_layer=1, n_decoder_layer=2)
 
 
-def test_a_decoders_maps_see_what_came_before() -> None:
+def test_a_decoders_maps_see_what_came_before():
     first, second = attention_maps(DECODER, "ab\nc d")
     assert (first.title, second.layer, first.weights.shape) == ("Decoder, layer 0", 1, (2, 6, 6))
     assert first.queries == first.keys == list("ab⏎c␣d")
@@ -43,14 +41,14 @@ def test_a_decoders_maps_see_what_came_before() -> None:
     np.testing.assert_allclose(first.weights.sum(-1), 1.0)
 
 
-def test_an_encoder_sees_both_ways_and_special_tokens_have_names() -> None:
+def test_an_encoder_sees_both_ways_and_special_tokens_have_names():
     maps = attention_maps(ENCODER, "ab[MASK]d")
     assert {each.place for each in maps} == {"encoder"}
     assert maps[0].keys == ["a", "b", "<mask>", "d"]
     assert maps[0].weights.min() > 0.0
 
 
-def test_an_encoder_decoder_has_cross_attention_to_what_it_read() -> None:
+def test_an_encoder_decoder_has_cross_attention_to_what_it_read():
     maps = attention_maps(BOTH, "abc")
     assert [(each.place, each.layer) for each in maps] == [
         ("encoder", 0), ("decoder", 0), ("cross", 0), ("decoder", 1), ("cross", 1)
@@ -69,12 +67,12 @@ def test_an_encoder_decoder_has_cross_attention_to_what_it_read() -> None:
         (("a" * 13,), "13 tokens; allowed: 1 to 12 tokens"),
     ],
 )
-def test_what_is_not_there_is_refused(arguments, words: str) -> None:
+def test_what_is_not_there_is_refused(arguments, words):
     with pytest.raises(BadInput, match=words):
         attention_maps(DECODER, *arguments)
 
 
-def test_a_page_of_too_many_weights_is_refused(tmp_path: Path) -> None:
+def test_a_page_of_too_many_weights_is_refused(tmp_path):
     words = ["a"] * 400
     large = AttentionMap("decoder", 0, words, words, np.ones((2, 400, 400)))
     with pytest.raises(BadInput, match="a page of 320,000 attention weights; allowed: at most 200,000"):

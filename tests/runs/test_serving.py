@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import mlflow
 import pandas as pd
 import pytest
 from mlflow.models import Model
 from trained import run_in
 
-from sweeplab.data.batches import DataKind
 from sweeplab.runs.run import Run
 from sweeplab.tracking.loading import load_checkpoint
 from sweeplab.tracking.models import write_model
@@ -21,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings(
 )  # MLflow's own, on import
 
 
-def served(place: Path, kind: DataKind, **values: Any) -> tuple[Run, Any, Any]:
+def served(place, kind, **values):
     """Return a run, the same as MLflow serves it, and its signature."""
     run = Run.of(load_checkpoint(run_in(place / "run", kind=kind, **values)))
     (place / "model").mkdir()
@@ -30,7 +26,7 @@ def served(place: Path, kind: DataKind, **values: Any) -> tuple[Run, Any, Any]:
 
 
 @pytest.mark.slow
-def test_a_classifier_returns_labels(tmp_path: Path) -> None:
+def test_a_classifier_returns_labels(tmp_path):
     run, model, signature = served(tmp_path, "labels", family="encoder", n_labels=2, labels=("bad", "good"))
     texts = ["a b", "some more words"]
     found = model.predict(texts)
@@ -46,7 +42,7 @@ def test_a_classifier_returns_labels(tmp_path: Path) -> None:
     assert signature.params is None, "there is nothing to draw"
 
 
-def test_what_finds_targets_or_spans_writes_text(tmp_path: Path) -> None:
+def test_what_finds_targets_or_spans_writes_text(tmp_path):
     for kind, family, prompt in (("pairs", "decoder", "a b"), ("text", "encoder_decoder", "a [MASK] b")):
         (tmp_path / family).mkdir()
         run, model, signature = served(tmp_path / family, kind, family=family)

@@ -1,22 +1,18 @@
 """The fixtures of a study small enough to train in a second."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from tiny_study import dataset, opened, planned, tiny
 
 from sweeplab.study.file.reading import read_study
-from sweeplab.study.spec import StudySpec
 
 __all__ = ["dataset", "opened", "planned", "tiny"]
 
 
 @pytest.fixture
-def study_of(tmp_path: Path) -> Callable[..., StudySpec]:
+def study_of(tmp_path):
     """Return a function that writes a study file, and reads it with overrides."""
 
-    def read(text: str, *overrides: str, name: str = "more.yaml") -> StudySpec:
+    def read(text, *overrides, name="more.yaml"):
         (tmp_path / name).write_text(text)
         return read_study(tmp_path / name, overrides)
 

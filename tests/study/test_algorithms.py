@@ -42,12 +42,12 @@ PRUNER_OPTIONS = {
 }
 
 
-def space_of(search: dict, **parts) -> Space:
+def space_of(search, **parts):
     spec = read(search=search, **parts)
     return Space(spec, cells(spec, 65)[0][0], 65)
 
 
-def sampled(sampler: Sampler, space: Space, count: int, seed: int = 1) -> list[dict]:
+def sampled(sampler, space, count, seed=1):
     """Ask and tell as a worker does: a sampler is made anew for every trial."""
     study = optuna.create_study()
     found = []

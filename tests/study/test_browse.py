@@ -11,7 +11,7 @@ from sweeplab.tracking.mlflow import MLflowTracker
 DATA = DataDescription("text", "char", 97, 900, 100, 100, 100, "text", "tokens")
 
 
-def test_what_there_is_nothing_to_see_of(tiny, opened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_there_is_nothing_to_see_of(tiny, opened, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     spec = tiny()
     folder, _ = opened(spec)

@@ -8,15 +8,13 @@ from sweeplab.study.choice import Tried, first_of_same, rank
 SIZES = [{"n_layer": n_layer, "n_embd": n_embd} for n_layer in (1, 2, 4) for n_embd in (16, 32, 64)]
 
 
-def valley(size: dict[str, int], rate: float) -> float:
+def valley(size, rate):
     """Return the true log loss: its best rate falls with the width."""
     best = np.log(0.01 * 16 / size["n_embd"])
     return np.log(2.0) - 0.05 * np.log(size["n_embd"] * size["n_layer"]) + 0.02 * (np.log(rate) - best) ** 2
 
 
-def planted(
-    n_trials: int, seed: int, noise: float = 0.02, n_seeds: int = 1, sizes: list = SIZES
-) -> list[Tried]:
+def planted(n_trials, seed, noise=0.02, n_seeds=1, sizes=SIZES):
     draws = np.random.default_rng(seed)
     trials = []
     for size in sizes:
@@ -30,7 +28,7 @@ def planted(
     return trials
 
 
-def excess(chosen: dict[str, Tried]) -> float:
+def excess(chosen):
     return float(
         np.mean(
             [valley(t.sizes, t.searched["learning_rate"]) - valley_best(t.sizes) for t in chosen.values()]
@@ -38,21 +36,19 @@ def excess(chosen: dict[str, Tried]) -> float:
     )
 
 
-def valley_best(size: dict[str, int]) -> float:
+def valley_best(size):
     return valley(size, 0.01 * 16 / size["n_embd"])
 
 
 @pytest.mark.parametrize(
     ("n_trials", "sizes", "share"), [(4, SIZES, 0.8), (12, SIZES[:1], 0.8), (8, SIZES, 0.6)]
 )
-def test_the_expected_loss_chooses_nearer_the_truth_than_the_minimum(
-    n_trials: int, sizes: list[dict[str, int]], share: float
-) -> None:
+def test_the_expected_loss_chooses_nearer_the_truth_than_the_minimum(n_trials, sizes, share):
     by_expected, by_minimum = [], []
     for seed in range(12 if len(sizes) > 1 else 60):
         trials = planted(n_trials, seed, sizes=sizes)
         ranking = rank(trials)
-        first: dict[str, Tried] = {}
+        first = {}
         for trial in ranking.order:
             first.setdefault(trial.cell, trial)
         lowest = {trial.cell: trial for trial in sorted(trials, key=lambda trial: -trial.value)}
@@ -61,7 +57,7 @@ def test_the_expected_loss_chooses_nearer_the_truth_than_the_minimum(
     assert np.mean(by_expected) < share * np.mean(by_minimum)
 
 
-def test_intervals_hold_the_truth_and_the_value_seen_of_the_lowest_is_below_it() -> None:
+def test_intervals_hold_the_truth_and_the_value_seen_of_the_lowest_is_below_it():
     held, below = [], []
     for seed in range(10):
         trials = planted(6, seed)
@@ -78,7 +74,7 @@ def test_intervals_hold_the_truth_and_the_value_seen_of_the_lowest_is_below_it()
     assert np.mean(below) < -0.01
 
 
-def test_too_few_trials_keep_the_lowest_value_and_say_so() -> None:
+def test_too_few_trials_keep_the_lowest_value_and_say_so():
     trials = planted(3, 0, sizes=SIZES[:1])
     choice = rank(trials).choice()
     assert choice and choice.value == min(trial.value for trial in trials) and choice.expected is None
@@ -88,7 +84,7 @@ def test_too_few_trials_keep_the_lowest_value_and_say_so() -> None:
 
 
 @pytest.mark.slow
-def test_trials_within_the_spread_of_seeds_are_named_and_many_seeds_distinguish() -> None:
+def test_trials_within_the_spread_of_seeds_are_named_and_many_seeds_distinguish():
     choice = rank(planted(6, 1, noise=0.03)).choice(str(SIZES[0]))
     assert choice and choice.rivals and all(cell == str(SIZES[0]) for cell, _ in choice.rivals)
     words = choice.in_words("sweeplab confirm x")
@@ -97,8 +93,8 @@ def test_trials_within_the_spread_of_seeds_are_named_and_many_seeds_distinguish(
     assert many and len(many.rivals) < len(choice.rivals) and many.n_seeds == 30
 
 
-def test_a_trial_that_repeats_another_on_other_seeds_counts_as_its_seeds() -> None:
-    def trial(number: int, seed: int, rate: float = 0.1) -> Tried:
+def test_a_trial_that_repeats_another_on_other_seeds_counts_as_its_seeds():
+    def trial(number, seed, rate=0.1):
         return Tried.of(
             ("all", number), 2.0 + seed / 1e6, {}, {"learning_rate": rate}, {seed: 2.0 + seed / 1e6}
         )

@@ -1,8 +1,6 @@
 """What of a study's data, objective and sizes goes together is said before the first trial."""
 
 import random
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,13 +9,13 @@ from sweeplab.study.space import Space, cells
 from sweeplab.study.spec import DataSpec
 
 
-def data(corpus: str = "python-docs", tokenizer: str = "char", **more: Any) -> DataSpec:
+def data(corpus="python-docs", tokenizer="char", **more):
     return DataSpec(corpus=corpus, tokenizer=tokenizer, **more)
 
 
 @pytest.mark.parametrize("family", ["decoder", "encoder", "encoder_decoder"])
 @pytest.mark.parametrize("corpus", ["python-docs", "addition"])
-def test_auto_gives_every_family_an_objective_and_a_vocabulary(tiny, corpus: str, family: str) -> None:
+def test_auto_gives_every_family_an_objective_and_a_vocabulary(tiny, corpus, family):
     spec = tiny(data=data(corpus), values={"family": family})
     (cell,), _ = cells(spec, 50)
     resolved = Space(spec, cell, 50).resolve({"learning_rate": 1e-3}, 0)
@@ -27,10 +25,10 @@ def test_auto_gives_every_family_an_objective_and_a_vocabulary(tiny, corpus: str
     assert (n_special(resolved) == 0) == (resolved.objective == "next_token")
 
 
-def test_text_that_is_trained_on_and_validated_with_is_told_and_warned_of(planned, tmp_path: Path) -> None:
+def test_text_that_is_trained_on_and_validated_with_is_told_and_warned_of(planned, tmp_path):
     draw = random.Random(0)
 
-    def paragraph() -> str:
+    def paragraph():
         return "".join(draw.choices("abcdefghij ", k=200)) + "\n\n"
 
     stock = [paragraph() for _ in range(5)]

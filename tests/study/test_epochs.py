@@ -1,7 +1,6 @@
 """How long runs train: by epochs, by tokens a parameter, and what is a share of it."""
 
 import math
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,7 +9,6 @@ from tiny_study import FIXED
 
 from sweeplab.data.task import DataSizes
 from sweeplab.errors import BadInput
-from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.study.file.reading import read_plain, read_study
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Space, cells
@@ -20,16 +18,16 @@ SIZES = DataSizes(65, train_tokens=10_000)
 WITHOUT = {name: value for name, value in FIXED.items() if name != "max_iters"}
 
 
-def written(**parts) -> dict:
+def written(**parts):
     return {"name": "e", "data": {"corpus": "python-docs", "tokenizer": "char"}, **parts}
 
 
-def resolved(sampled: dict | None = None, sizes: DataSizes | int = SIZES, **parts) -> Hyperparameters:
+def resolved(sampled=None, sizes=SIZES, **parts):
     spec = read_plain(written(**parts))
     return Space(spec, cells(spec, sizes)[0][-1], sizes).resolve(sampled or {}, 0)
 
 
-def test_an_epoch_has_as_many_sequences_as_the_training_split() -> None:
+def test_an_epoch_has_as_many_sequences_as_the_training_split():
     fixed = {"block_size": 16, "batch_size": 4}
     assert resolved(fixed=fixed | {"epochs": 3}).max_iters == math.ceil(3 * 10_000 / 64)
     assert resolved(fixed=fixed | {"epochs": 3, "data_limit": 2_000}).max_iters == math.ceil(3 * 2_000 / 64)
@@ -43,9 +41,7 @@ def test_an_epoch_has_as_many_sequences_as_the_training_split() -> None:
     total=st.booleans(),
     auto=st.booleans(),
 )
-def test_tokens_per_param_are_reached_in_the_fewest_steps(
-    n_embd: int, ratio: float, total: bool, auto: bool
-) -> None:
+def test_tokens_per_param_are_reached_in_the_fewest_steps(n_embd, ratio, total, auto):
     counted = "total" if total else "non_embedding"
     fixed = {"n_embd": n_embd, "n_head": 4, "block_size": 16, "batch_size": 4}
     fixed |= {"tokens_per_param": ratio, "params_counted": counted} | ({} if auto else {"vocab_size": 80})
@@ -64,7 +60,7 @@ def test_tokens_per_param_are_reached_in_the_fewest_steps(
         ({"min_lr": "10%"}, "min_lr", pytest.approx(2e-4)),
     ],
 )
-def test_a_share_is_one_of_each_runs_length(written_as: dict, name: str, value: float) -> None:
+def test_a_share_is_one_of_each_runs_length(written_as, name, value):
     values = resolved(fixed={"max_iters": 200, "learning_rate": 2e-3, **written_as})
     assert getattr(values, name) == value
 
@@ -77,9 +73,7 @@ def test_a_share_is_one_of_each_runs_length(written_as: dict, name: str, value: 
         ({}, "n_embd", "head_dim * 4", "head_dim needs n_embd"),
     ],
 )
-def test_what_a_value_follows_from_may_not_follow_from_it(
-    fixed: dict, name: str, text: str, circle: str
-) -> None:
+def test_what_a_value_follows_from_may_not_follow_from_it(fixed, name, text, circle):
     why = rf"{name} depends on itself: {name} needs {circle}"
     for changed in ({}, {"cells": [{}, {"head_dim": 8, "n_encoder_layer": 2}]}):
         with pytest.raises(BadInput, match=why):
@@ -94,7 +88,7 @@ def test_what_a_value_follows_from_may_not_follow_from_it(
         {"fixed": {"epochs": 5}, "grid": {"tokens_per_param": [10, 20]}},
     ],
 )
-def test_one_of_them_says_how_long(parts: dict) -> None:
+def test_one_of_them_says_how_long(parts):
     with pytest.raises(
         BadInput, match=r"(max_iters|epochs) and \S+ exclude each other; allowed: one of them"
     ):
@@ -102,7 +96,7 @@ def test_one_of_them_says_how_long(parts: dict) -> None:
     assert read_plain(written(fixed={"epochs": None, "max_iters": 5})).fixed["max_iters"] == 5
 
 
-def test_the_command_line_takes_one_in_place_of_the_other(tmp_path: Path) -> None:
+def test_the_command_line_takes_one_in_place_of_the_other(tmp_path):
     file = tmp_path / "s.yaml"
     file.write_text(
         "name: s\ndata: {corpus: python-docs, tokenizer: char}\npreset: nanogpt-char\nfixed: {epochs: 2}\n"

@@ -1,7 +1,5 @@
 """What cannot be is said at plan time: in one line, with file, line, reason, and what would do."""
 
-from pathlib import Path
-
 import pytest
 from tiny_study import problem_of
 
@@ -28,7 +26,7 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize("case", IMPOSSIBLE)
-def test_what_cannot_be_is_one_line_at_its_place(case: str, tmp_path: Path) -> None:
+def test_what_cannot_be_is_one_line_at_its_place(case, tmp_path):
     data, fixed, line, reason, allowed = IMPOSSIBLE[case]
     (tmp_path / "empty.tsv").write_text("\n")
     file = tmp_path / "study.yaml"
@@ -41,14 +39,14 @@ def test_what_cannot_be_is_one_line_at_its_place(case: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("data", ["tokenizer: bpe, vocab_size: 100", "tokenizer: char, vocab_size: 9"])
-def test_a_wrong_vocabulary_is_named_where_it_stands(data: str, tmp_path: Path) -> None:
+def test_a_wrong_vocabulary_is_named_where_it_stands(data, tmp_path):
     file = tmp_path / "study.yaml"
     file.write_text(f"name: a\ndata:\n  corpus: python-docs\n  {data.replace(', ', chr(10) + '  ')}\n")
     with pytest.raises(BadInput, match=r"study.yaml:5:15: "):
         make_plan(read_study(file), tmp_path / "lab")
 
 
-def test_bad_lines_of_pairs_are_named_where_they_stand(tmp_path: Path) -> None:
+def test_bad_lines_of_pairs_are_named_where_they_stand(tmp_path):
     """Of three files nobody could tell by the study's line which one is meant."""
     for name in "abc":
         (tmp_path / f"{name}.tsv").write_text("x\ty\n")

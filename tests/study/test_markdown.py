@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sweeplab.errors import BadInput
 from sweeplab.expressions import FUNCTIONS
-from sweeplab.hyperparameters import ALIASES, TABLE, Hyperparameter, canonical
+from sweeplab.hyperparameters import ALIASES, TABLE, canonical
 from sweeplab.study.file.entries import parse_value, read_range
 from sweeplab.study.file.markdown import parse_tables, read_tables
 from sweeplab.study.file.reading import read_text
@@ -34,7 +34,7 @@ Here is what we used. Note | that prose may have pipes.
 """
 
 
-def test_reads_the_usual_form() -> None:
+def test_reads_the_usual_form():
     tables = parse_tables(USUAL)
     assert tables.values == {
         "block_size": 192,
@@ -68,7 +68,7 @@ def test_reads_the_usual_form() -> None:
         ("learning_rate", "1e999", None),
     ],
 )
-def test_values_as_people_write_them(name: str, written: str, value: object) -> None:
+def test_values_as_people_write_them(name, written, value):
     if value is None:
         with pytest.raises(ValueError, match=name):
             parse_value(TABLE[name], written)
@@ -96,7 +96,7 @@ def test_values_as_people_write_them(name: str, written: str, value: object) -> 
         ("n_layer", "", None),
     ],
 )
-def test_ranges_as_people_write_them(name: str, written: str, entry: object) -> None:
+def test_ranges_as_people_write_them(name, written, entry):
     found = read_range(TABLE[name], written)
     assert (found, type(found)) == (entry, type(entry))
 
@@ -104,12 +104,12 @@ def test_ranges_as_people_write_them(name: str, written: str, entry: object) -> 
 @given(
     row=st.sampled_from(list(TABLE.values())), text=st.text("[{(0123456789.,- e)}]to|/logstep", max_size=40)
 )
-def test_a_range_of_any_text_is_sound_or_none(row: Hyperparameter, text: str) -> None:
+def test_a_range_of_any_text_is_sound_or_none(row, text):
     if (entry := read_range(row, text)) is not None:
         assert ENTRY.validate_python(entry, context=row)
 
 
-def test_knows_what_others_call_the_rows() -> None:
+def test_knows_what_others_call_the_rows():
     assert set(ALIASES.values()) <= set(TABLE) and not set(ALIASES) & {*TABLE, *FACTS, *FUNCTIONS}
     assert all(canonical(other.upper().replace("_", "-")) == name for other, name in ALIASES.items())
     rows = "|LR|1e-3|\n|d_model|64|\n|nhead|4|\n|Num layers|2|\n|ctx_len|32|\n|max steps|50|\n"
@@ -130,7 +130,7 @@ MARKDOWN = """
 """
 
 
-def test_a_table_of_a_source_makes_a_study_that_runs_anywhere(tmp_path: Path) -> None:
+def test_a_table_of_a_source_makes_a_study_that_runs_anywhere(tmp_path):
     tables = parse_tables(MARKDOWN).for_any_machine()
     text, notices = tables.study(lambda kept: study_text("mine", values=kept.values, ranges=kept.ranges))
     spec = read_text(text, tmp_path / "mine.yaml")
@@ -150,7 +150,7 @@ def test_a_table_of_a_source_makes_a_study_that_runs_anywhere(tmp_path: Path) ->
         assert sum(said in notice for notice in notices) == 1, notices
 
 
-def test_finds_the_columns_from_the_header() -> None:
+def test_finds_the_columns_from_the_header():
     text = """
 Meaning | Default | Value in the paper (ours) | Category | Hyper-parameter name
 --------|--------:|:---|---|---
@@ -167,11 +167,11 @@ width   | 768     | 64 | Model | n_embd
         "| Parameter | Range of values |",
     ],
 )
-def test_passes_over_other_tables(header: str) -> None:
+def test_passes_over_other_tables(header):
     assert parse_tables(f"{header}\n|---|---|\n| n_layer | 3 |\n") == parse_tables("")
 
 
-def test_passes_over_fenced_code_and_what_is_no_table() -> None:
+def test_passes_over_fenced_code_and_what_is_no_table():
     table = "| Name | Value |\n|---|---|\n| n_layer | 3 |\n"
     fenced = f"~~~~md\n{table}~~~\n```\n{table}~~~~\n"
     unruled = "| Name | Value |\n| n_embd | 3 |\n"
@@ -180,7 +180,7 @@ def test_passes_over_fenced_code_and_what_is_no_table() -> None:
     assert parse_tables(fenced + table).lines == {"n_layer": 13}
 
 
-def test_the_later_table_wins_and_a_contradiction_is_said() -> None:
+def test_the_later_table_wins_and_a_contradiction_is_said():
     later = (
         "\nAnd then:\n\n| Name | Value |\n|---|---|\n| n_embd | 64 |\n| n_head | 6 |\n| max_iters | 1e4 |\n"
     )
@@ -190,7 +190,7 @@ def test_the_later_table_wins_and_a_contradiction_is_said() -> None:
     assert said == "line 22: n_embd: its value 192 on line 10 is replaced by 64"
 
 
-def test_says_unknown_rows_with_the_nearest_name() -> None:
+def test_says_unknown_rows_with_the_nearest_name():
     tables = parse_tables("|Name|Value|\n|-|-|\n|`n_layer_`|**3**|\n|zzz||\n|rope\\|theta|10,000|\n")
     assert tables.notices == [
         "line 3: unknown hyperparameter 'n_layer_' (3); did you mean 'n_layer'?",
@@ -206,7 +206,7 @@ def test_says_unknown_rows_with_the_nearest_name() -> None:
     ],
     ids=["large", "without a table"],
 )
-def test_refuses_a_file_in_one_line(tmp_path: Path, content: bytes, said: str) -> None:
+def test_refuses_a_file_in_one_line(tmp_path, content, said):
     path = tmp_path / "table.md"
     path.write_bytes(content)
     with pytest.raises(BadInput, match=said) as refused:
@@ -214,7 +214,7 @@ def test_refuses_a_file_in_one_line(tmp_path: Path, content: bytes, said: str) -
     assert str(refused.value).startswith(str(path)) and "\n" not in str(refused.value)
 
 
-def test_reads_windows_line_ends_and_a_byte_order_mark(tmp_path: Path) -> None:
+def test_reads_windows_line_ends_and_a_byte_order_mark(tmp_path):
     path = tmp_path / "table.md"
     path.write_bytes(b"\xef\xbb\xbf" + USUAL.replace("\n", "\r\n").encode())
     assert read_tables(path) == parse_tables(USUAL)
@@ -224,7 +224,7 @@ def test_reads_windows_line_ends_and_a_byte_order_mark(tmp_path: Path) -> None:
     "rows",
     ["|n_embd|64|\n|n_head|5|\n|n_kv_head|3|\n", "|epochs|2|\n|steps|1M|\n|grad_accum|7|\n|n_embd|64|\n"],
 )
-def test_rows_that_do_not_fit_together_are_left_out_and_said(rows: str) -> None:
+def test_rows_that_do_not_fit_together_are_left_out_and_said(rows):
     tables = parse_tables(f"|Name|Value|\n|-|-|\n{rows}").for_any_machine()
     text, notices = tables.study(lambda kept: study_text("mine", True, values=kept.values))
     spec = read_text(text, Path("mine.yaml"))

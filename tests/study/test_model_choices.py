@@ -1,94 +1,63 @@
 """What follows from a model's parts is settled, and what cannot be is said before the first trial."""
 
-from collections.abc import Iterator
-
 import plugged
 import pytest
 from tiny_study import problem_of
 from tiny_study import study_of_parts as study
 
+from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import AUTO
 from sweeplab.model.attention import SHAPE_REQUIREMENTS
 from sweeplab.model.shape import SETTLED
 from sweeplab.study.space import Cell, Space, cells
+from sweeplab.train.optimizers import OPTIMIZERS
+from sweeplab.train.run import MUP_OPTIMIZERS
 
-IMPOSSIBLE = {
-    "rotary with odd head_dim": (
+IMPOSSIBLE = [
+    (
         {"positions": "rotary", "n_embd": 15, "n_head": 3},
         "rotary positions rotate pairs of a head's columns: head_dim must be even, and so must its rotary_share",
     ),
-    "n_kv_head that does not divide": ({"n_head": 6, "n_kv_head": 4}, "n_kv_head divides n_head"),
-    "more active experts than experts": (
-        {"n_expert": 2, "n_expert_active": 3},
-        "n_expert_active is at most n_expert",
-    ),
-    "a kind of attention that only older versions have": (
-        {"attention": "linear"},
-        "attention must be full or local: strided and linear are removed",
-    ),
-    "a parallel block after the norm": (
-        {"parallel_block": True, "norm_position": "post"},
-        "norm_position must be pre",
-    ),
-    "a parallel block with cross-attention": (
-        {"parallel_block": True, "family": "encoder_decoder"},
-        "does not support cross-attention",
-    ),
-    "a scale of an untied head": ({"tie_scale": True, "tie_weights": False}, "tie_weights must be true"),
-    "a bias of an encoder's head": (
+    ({"n_head": 6, "n_kv_head": 4}, "n_kv_head divides n_head"),
+    ({"n_expert": 2, "n_expert_active": 3}, "n_expert_active is at most n_expert"),
+    ({"attention": "linear"}, "attention must be full or local: strided and linear are removed"),
+    ({"parallel_block": True, "norm_position": "post"}, "norm_position must be pre"),
+    ({"parallel_block": True, "family": "encoder_decoder"}, "does not support cross-attention"),
+    ({"tie_scale": True, "tie_weights": False}, "tie_weights must be true"),
+    (
         {"head_bias": True, "tie_weights": False, "family": "encoder"},
         "whose head has a bias if bias is true: family must not be encoder",
     ),
-    "a source embedding without a source": ({"share_embeddings": False}, "family must be encoder_decoder"),
-    "encoder layers of a decoder": ({"n_encoder_layer": 5}, "apply only to family encoder_decoder"),
-    "an odd number of buckets": (
-        {"positions": "relative", "relative_buckets": 7},
-        "relative positions need an even relative_buckets",
-    ),
-    "mup with an init of its own": (
-        {"parametrization": "mup", "init": "xavier"},
-        "mup sets all scales that depend on the width",
-    ),
-    "experts of a plugin's model": (
-        {"n_expert": 2, "model": "nanogpt"},
-        "has neither experts nor mup's scales",
-    ),
-    "heads that do not divide": ({"n_embd": 100, "n_head": 6}, "n_embd % n_head == 0"),
-}
+    ({"share_embeddings": False}, "family must be encoder_decoder"),
+    ({"n_encoder_layer": 5}, "apply only to family encoder_decoder"),
+    ({"positions": "relative", "relative_buckets": 7}, "relative positions need an even relative_buckets"),
+    ({"parametrization": "mup", "init": "xavier"}, "mup sets all scales that depend on the width"),
+    ({"n_expert": 2, "model": "nanogpt"}, "has neither experts nor mup's scales"),
+    ({"n_embd": 100, "n_head": 6}, "n_embd % n_head == 0"),
+]
 
 
-def resolved(**parts) -> dict:
+def resolved(**parts):
     return Space(study(**parts), Cell(0, {}), 65).resolve({}, seed=0)
 
 
 @pytest.fixture(autouse=True)
-def _a_plugins_model() -> Iterator[None]:
+def _a_plugins_model():
     with plugged.imported():
         yield
 
 
-@pytest.mark.parametrize("case", IMPOSSIBLE)
-def test_what_cannot_be_is_said_with_the_reason(case: str) -> None:
-    fixed, reason = IMPOSSIBLE[case]
+@pytest.mark.parametrize(("fixed", "reason"), IMPOSSIBLE)
+def test_what_cannot_be_is_said_with_the_reason(fixed, reason):
     problem = problem_of(lambda: study(fixed=fixed))
     assert reason in problem and f"{next(iter(fixed))} is " in problem and AUTO not in problem
 
 
-def test_every_requirement_is_tried_here() -> None:
-    said = [reason for _, reason in IMPOSSIBLE.values()]
-    assert all(any(reason in each.text for reason in said) for each in SHAPE_REQUIREMENTS)
+def test_every_requirement_is_tried_here():
+    assert all(any(reason in each.text for _, reason in IMPOSSIBLE) for each in SHAPE_REQUIREMENTS)
 
 
-def test_an_impossible_cell_is_left_out_with_its_reason() -> None:
-    grid = {"norm_position": ["pre", "post"], "parallel_block": [True, False]}
-    kept, excluded = cells(study(grid=grid), 65)
-    assert len(kept) == 3
-    ((values, reason),) = excluded
-    assert values == {"norm_position": "post", "parallel_block": True}
-    assert reason.startswith("parallel_block has its norms before the sub-layers")
-
-
-def test_what_is_auto_is_settled_from_the_rest() -> None:
+def test_what_is_auto_is_settled_from_the_rest():
     values = resolved(fixed={"n_embd": 96, "n_head": 4, "n_layer": 5, "dropout": 0.3, "activation": "swiglu"})
     assert {name: getattr(values, name) for name in SETTLED} == {
         "n_encoder_layer": 5,
@@ -104,3 +73,28 @@ def test_what_is_auto_is_settled_from_the_rest() -> None:
         "eval_tokens": 20 * 1024,
     }
     assert resolved(fixed={"d_ff": 100, "dropout": 0.3, "attention_dropout": 0.0}).attention_dropout == 0.0
+
+
+def points(**parts):
+    """Return the cells of a study and check that each of the others has a reason."""
+    kept, left_out = cells(study(**parts), 65)
+    assert all(reason for _, reason in left_out)
+    return [cell.values for cell in kept]
+
+
+def test_parts_that_do_not_divide_the_batch_are_refused():
+    grid = {"grad_accum": [1, 3, 4, 5]}
+    assert points(fixed={"batch_size": 12}, grid=grid) == [{"grad_accum": n} for n in (1, 3, 4)]
+    with pytest.raises(
+        BadInput, match=r"no cell meets 'batch_size % grad_accum == 0' where batch_size is 48"
+    ):
+        points(fixed={"grad_accum": 5})
+
+
+def test_mup_goes_with_optimizers_that_follow_the_width():
+    found = points(grid={"parametrization": ["standard", "mup"], "optimizer": list(OPTIMIZERS)})
+    chosen = {each["optimizer"] for each in found if each["parametrization"] == "mup"}
+    assert chosen == set(MUP_OPTIMIZERS)
+    assert len(found) == len(OPTIMIZERS) + len(chosen)
+    with pytest.raises(BadInput, match=r'where optimizer is "sgd", parametrization is "mup"'):
+        points(fixed={"parametrization": "mup", "optimizer": "sgd"})

@@ -35,7 +35,7 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize(("given", "written"), WRITTEN, ids=lambda part: str(part)[:30])
-def test_an_object_is_written_by_its_class_and_arguments(given, written, tiny) -> None:
+def test_an_object_is_written_by_its_class_and_arguments(given, written, tiny):
     assert as_written(given) == written
     is_pruner = "Pruner" in repr(given)
     spec = with_algorithms(tiny(), None if is_pruner else given, given if is_pruner else None)
@@ -59,7 +59,7 @@ def test_an_object_is_written_by_its_class_and_arguments(given, written, tiny) -
     ],
     ids=lambda given: str(given)[:30],
 )
-def test_what_a_worker_cannot_make_is_one_line(given, said: str, tiny) -> None:
+def test_what_a_worker_cannot_make_is_one_line(given, said, tiny):
     with pytest.raises(BadInput) as error:
         with_algorithms(tiny(), given, None)
     assert said in str(error.value) and "\n" not in str(error.value)

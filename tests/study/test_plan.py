@@ -19,7 +19,7 @@ from sweeplab.train import devices
 from sweeplab.train.run import COPIES
 
 
-def test_cells_have_the_sizes_and_costs_of_their_runs(tiny, tmp_path, dataset) -> None:
+def test_cells_have_the_sizes_and_costs_of_their_runs(tiny, tmp_path, dataset):
     spec = tiny(grid={"n_layer": [1, 2], "n_embd": [16, 32]}, seeds=[0, 1], budget=Budget(trials_per_cell=3))
     plan, cells, data = make_plan(spec, tmp_path / "lab")
     assert data.text_digest == dataset.text_digest == plan.data.text_digest
@@ -38,7 +38,7 @@ def test_cells_have_the_sizes_and_costs_of_their_runs(tiny, tmp_path, dataset) -
     assert json.loads(json.dumps(plan.as_dict())) == plan.as_dict() | {"budget": spec.budget.model_dump()}
 
 
-def test_a_seed_with_a_condition_is_trained_where_it_holds(planned) -> None:
+def test_a_seed_with_a_condition_is_trained_where_it_holds(planned):
     seeds = [0, {"seed": 7, "when": "n_embd > 20"}, {"seed": 8, "when": "n_params > 1e9"}]
     plan = planned(grid={"n_embd": [16, 32]}, seeds=seeds, budget=Budget(trials_per_cell=3))
     assert {each.cell: each.seeds for each in plan.cells} == {"n_embd=16": [0], "n_embd=32": [0, 7]}
@@ -47,7 +47,7 @@ def test_a_seed_with_a_condition_is_trained_where_it_holds(planned) -> None:
         planned(seeds=[0, {"seed": 7, "when": "learning_rate > 0"}])
 
 
-def test_a_grid_of_searched_values_has_no_more_trials_than_points_that_meet_the_rules(planned) -> None:
+def test_a_grid_of_searched_values_has_no_more_trials_than_points_that_meet_the_rules(planned):
     asked = {
         "search": {"learning_rate": Choices((1e-3, 1e-2, 2e-2)), "dropout": Choices((0.0, 0.1))},
         "constraints": ["learning_rate > 0.005"],
@@ -60,7 +60,7 @@ def test_a_grid_of_searched_values_has_no_more_trials_than_points_that_meet_the_
         planned(**asked, budget=Budget(time=60.0))
 
 
-def test_a_cell_in_which_nothing_is_valid_is_refused_by_name(planned) -> None:
+def test_a_cell_in_which_nothing_is_valid_is_refused_by_name(planned):
     with pytest.raises(BadInput, match=r"no trial of cell n_embd=32 meets 'learning_rate \* n_embd < 0\.1'"):
         planned(
             grid={"n_embd": [16, 32]},
@@ -83,12 +83,12 @@ def test_a_cell_in_which_nothing_is_valid_is_refused_by_name(planned) -> None:
         ),
     ],
 )
-def test_what_is_unwise_is_warned_of(changed, said: str, planned) -> None:
+def test_what_is_unwise_is_warned_of(changed, said, planned):
     (warning,) = planned(**changed).warnings
     assert warning.startswith(said)
 
 
-def test_all_problems_are_said_at_once_and_nothing_is_written(tiny, tmp_path) -> None:
+def test_all_problems_are_said_at_once_and_nothing_is_written(tiny, tmp_path):
     (tmp_path / "lab").touch()
     data = DataSpec(corpus="text", tokenizer="char", path=str(tmp_path / "nowhere.txt"))
     with pytest.raises(BadInput) as refused:
@@ -100,7 +100,7 @@ def test_all_problems_are_said_at_once_and_nothing_is_written(tiny, tmp_path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["lab"]
 
 
-def test_checkpoints_are_weighed_against_the_disk(planned, tmp_path) -> None:
+def test_checkpoints_are_weighed_against_the_disk(planned, tmp_path):
     free = shutil.disk_usage(tmp_path).free
     (cell,) = planned().cells
     # Each is kept twice: in the run's folder, and by tracking.
@@ -117,14 +117,14 @@ def test_checkpoints_are_weighed_against_the_disk(planned, tmp_path) -> None:
 def memory(tmp_path, monkeypatch):
     """Return a function that says, as a container does, how many bytes there are."""
 
-    def limit(n_bytes: int) -> None:
+    def limit(n_bytes):
         (tmp_path / "memory.max").write_text(f"{n_bytes}\n")
         monkeypatch.setattr(devices, "CGROUP", tmp_path)
 
     return limit
 
 
-def test_a_run_that_exceeds_the_memory_is_said_or_refused_before_training(planned, memory) -> None:
+def test_a_run_that_exceeds_the_memory_is_said_or_refused_before_training(planned, memory):
     assert not any("of memory" in each for each in planned().warnings)
     needed = planned().cells[0].memory_bytes
     memory(2 * needed)
@@ -161,5 +161,5 @@ def test_a_run_that_exceeds_the_memory_is_said_or_refused_before_training(planne
         ("auto", 36, 16, 2, [WorkerResources(8, 0), WorkerResources(8, 1)]),
     ],
 )
-def test_the_machine_is_divided(workers, n_stacks, n_cpus, n_gpus, expected) -> None:
+def test_the_machine_is_divided(workers, n_stacks, n_cpus, n_gpus, expected):
     assert divide_machine(workers, n_stacks, n_cpus, n_gpus) == expected

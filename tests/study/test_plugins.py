@@ -4,7 +4,6 @@ import hashlib
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -81,13 +80,13 @@ class Threes(Tokenizer):
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     (tmp_path / "own.yaml").write_text(STUDY)
     (tmp_path / "my_parts.py").write_text(PARTS)
     return tmp_path / "own.yaml"
 
 
-def in_another_process(code: str, *arguments: object) -> str:
+def in_another_process(code, *arguments):
     """Run code where no part of a plugin is known yet; return what it prints."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -107,7 +106,7 @@ print("torch" in sys.modules)
 """
 
 
-def test_a_strangers_file_runs_nothing(file: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_strangers_file_runs_nothing(file, tmp_path, monkeypatch):
     document = as_written_by(file)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "of another user"))
     (file.parent / "it ran").unlink()
@@ -119,11 +118,11 @@ def test_a_strangers_file_runs_nothing(file: Path, tmp_path: Path, monkeypatch) 
     assert not (file.parent / "it ran").exists()
 
 
-def as_written_by(file: Path) -> dict:
+def as_written_by(file):
     return read_study(file, allow_plugins=True).as_written()
 
 
-def test_parts_are_known_and_their_file_is_part_of_the_study(file: Path, tmp_path: Path) -> None:
+def test_parts_are_known_and_their_file_is_part_of_the_study(file, tmp_path):
     from sweeplab.data.dataset import prepare
     from sweeplab.records.folders import StudyFolder
     from sweeplab.study.inputs import describe_data
@@ -151,7 +150,7 @@ def test_parts_are_known_and_their_file_is_part_of_the_study(file: Path, tmp_pat
     assert read_study(folder.canonical_file).plugins == spec.plugins, "looking needs no file"
 
 
-def test_tokens_are_cut_anew_when_the_tokenizer_changes(file: Path) -> None:
+def test_tokens_are_cut_anew_when_the_tokenizer_changes(file):
     from sweeplab.data.dataset import prepare
 
     read_study(file, allow_plugins=True)
@@ -183,7 +182,7 @@ def test_tokens_are_cut_anew_when_the_tokenizer_changes(file: Path) -> None:
         ),
     ],
 )
-def test_a_plugin_that_raises_is_one_line(code: str, said: str, file: Path) -> None:
+def test_a_plugin_that_raises_is_one_line(code, said, file):
     (file.parent / "my_parts.py").write_text(code)
     file.write_text(
         STUDY.replace("digits", "python-docs")
@@ -205,13 +204,13 @@ def test_a_plugin_that_raises_is_one_line(code: str, said: str, file: Path) -> N
         ("[{file: my_parts.py, sha256: abc}]", "has changed: its sha256 begins with [0-9a-f]{12}, not abc"),
     ],
 )
-def test_what_is_no_plugin(plugins: str, said: str, file: Path) -> None:
+def test_what_is_no_plugin(plugins, said, file):
     file.write_text(STUDY.replace("[my_parts.py]", plugins))
     with pytest.raises(BadInput, match=said):
         read_study(file, allow_plugins=True)
 
 
-def test_a_permission_is_given_once_to_this_code(file: Path) -> None:
+def test_a_permission_is_given_once_to_this_code(file):
     with pytest.raises(BadInput, match="is code that would run here; allowed: --allow-plugins"):
         read_study(file)
     read_study(file, allow_plugins=True)

@@ -43,35 +43,35 @@ search: {learning_rate: suggested}
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     (tmp_path / "ours.yaml").write_text(STUDY)
     return tmp_path / "ours.yaml"
 
 
-def test_these_are_all_presets() -> None:
+def test_these_are_all_presets():
     assert set(preset_names()) == PUBLISHED.keys() | FROM_THE_TABLE
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_totals_are_the_published_ones_and_said(name: str) -> None:
+def test_totals_are_the_published_ones_and_said(name):
     found = model_of(name)
     assert n_params(found.shape) == PUBLISHED[name]
     assert any(f"{PUBLISHED[name]:,} parameters" in note for note in found.notes)
 
 
-def test_the_tables_presets_are_the_table() -> None:
+def test_the_tables_presets_are_the_table():
     table = {name: value for name, value in defaults().items() if name != "seed"}
     assert read_preset("table").fixed == table
     assert read_preset("minimal").fixed == {name: table[name] for name in MINIMAL}
 
 
-def read_preset(name: str):
+def read_preset(name):
     return read_text(
         f"name: a\ndata: {{corpus: python-docs, tokenizer: char}}\npreset: {name}\n", Path("a.yaml")
     )
 
 
-def test_what_the_file_says_wins(file: Path) -> None:
+def test_what_the_file_says_wins(file):
     spec = read_study(file)
     assert spec.fixed["n_embd"] == 96 and spec.fixed["block_size"] == 256
     assert "n_layer" not in spec.fixed and "learning_rate" not in spec.fixed
@@ -79,7 +79,7 @@ def test_what_the_file_says_wins(file: Path) -> None:
     assert read_study(file, ["preset=gpt2"]).fixed["block_size"] == 1024
 
 
-def test_a_study_has_a_model_a_cell(file: Path) -> None:
+def test_a_study_has_a_model_a_cell(file):
     one, two = models_of(file)
     assert (one.name, one.shape.n_layer, one.shape.vocab_size) == ("n_layer=1", 1, 256)
     assert n_params(two.shape) > n_params(one.shape)
@@ -94,7 +94,7 @@ def test_a_study_has_a_model_a_cell(file: Path) -> None:
         ("preset: nanogpt-char\nfixed: {n_embd: 100}", "a.yaml:3:9", "n_embd is 100, n_head is 6"),
     ],
 )
-def test_what_is_wrong_is_said_at_its_line(line: str, place: str, words: str) -> None:
+def test_what_is_wrong_is_said_at_its_line(line, place, words):
     text = f"name: a\ndata: {{corpus: python-docs, tokenizer: byte}}\n{line}\n"
     problem = problem_of(lambda: read_text(text, Path("a.yaml")))
     assert problem.startswith(place) and words in problem

@@ -38,7 +38,7 @@ SMALL = "name: small\ndata: {corpus: python-docs, tokenizer: char}\n"
 
 @pytest.fixture
 def write(tmp_path):
-    def write_study(text: str | bytes) -> Path:
+    def write_study(text):
         path = tmp_path / "study.yaml"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         return path
@@ -50,7 +50,7 @@ def write(tmp_path):
 def problems(write):
     """Return a function that reads a study and returns its problems' lines, without the file's name."""
 
-    def read(text: str | bytes, *overrides: str, name: str | None = None) -> list[str]:
+    def read(text, *overrides, name=None):
         path = write(text)
         with pytest.raises(BadInput) as caught:
             read_study(path, overrides, name)
@@ -236,7 +236,7 @@ def test_a_problem_says_where_what_and_what_is_meant(problems, line, said):
     assert found[0].startswith(_place(text)), found
 
 
-def _place(text: str) -> str:
+def _place(text):
     before = text[: text.rindex("§")].replace("§", "")
     return f"{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}: "
 
@@ -300,7 +300,7 @@ def test_a_missing_file_is_named_with_its_neighbor(write, tmp_path):
     ],
 )
 def test_a_hyperparameter_may_have_another_common_name_wherever_it_is_set(write, line, override, other):
-    def spec(name: str):
+    def spec(name):
         overrides = [each for each in override.replace("$", name).split("\n") if each]
         return read_study(write(SMALL + line.replace("$", name)), overrides)
 
@@ -372,7 +372,7 @@ def test_a_wrong_name_from_the_command_line_is_named(problems):
 
 
 @pytest.mark.parametrize("address", ["hf://datasets/owner/texts", "https://example.com/notes.txt"])
-def test_an_address_in_place_of_a_path_says_what_to_download(address: str) -> None:
+def test_an_address_in_place_of_a_path_says_what_to_download(address):
     for key in ("data.path", "data.train", "data.tokens", "data.tokenizer", "init_from"):
         with pytest.raises(BadInput) as refused:
             read_text(SMALL, Path("study.yaml"), [f"{key}={address}"])

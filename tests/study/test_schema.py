@@ -9,7 +9,7 @@ from sweeplab.study.file.schema import study_schema
 STUDIES = Path(__file__).parents[2] / "studies"
 
 
-def fits(value, schema) -> bool:
+def fits(value, schema):
     return Draft7Validator(schema).is_valid(value)
 
 
@@ -19,7 +19,7 @@ def schema():
     return study_schema()
 
 
-def load(text: str):
+def load(text):
     return YAML(typ="safe", pure=True).load(text)
 
 

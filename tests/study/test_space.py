@@ -10,12 +10,12 @@ from sweeplab.study.space import Space, cells
 from sweeplab.study.values import FACTS
 
 
-def space_of(vocab_size=65, **parts) -> Space:
+def space_of(vocab_size=65, **parts):
     spec = study(**parts)
     return Space(spec, cells(spec, vocab_size)[0][0], vocab_size)
 
 
-def suggestions(space: Space, count: int, seed: int = 0) -> list[dict]:
+def suggestions(space, count, seed=0):
     trials = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
     return [space.suggest(trials.ask()) for _ in range(count)]
 

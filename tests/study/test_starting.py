@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -33,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
-def trained(tiny, opened, dataset) -> Path:
+def trained(tiny, opened, dataset):
     """Return the checkpoint of a run as it was when it ended."""
     folder, store = opened(
         tiny(name="first", budget=Budget(trials_per_cell=1), track=Track(checkpoints="last"))
@@ -43,11 +42,11 @@ def trained(tiny, opened, dataset) -> Path:
     return run.path / "last"
 
 
-def last_loss(checkpoint: Path) -> float:
+def last_loss(checkpoint):
     return json.loads((checkpoint / "model.json").read_text())["val_loss"]
 
 
-def test_a_run_goes_on_where_the_other_one_ended(tiny, opened, dataset, trained: Path) -> None:
+def test_a_run_goes_on_where_the_other_one_ended(tiny, opened, dataset, trained):
     spec = tiny(init_from=str(trained), budget=Budget(trials_per_cell=1))
     folder, store = opened(spec)
     Loop(spec, store, dataset, folder).run()
@@ -57,7 +56,7 @@ def test_a_run_goes_on_where_the_other_one_ended(tiny, opened, dataset, trained:
     assert losses[-1] < losses[0] - 0.05
 
 
-def test_every_seed_starts_there_and_snapshots_go_before_it(tiny, trained: Path) -> None:
+def test_every_seed_starts_there_and_snapshots_go_before_it(tiny, trained):
     spec = tiny(init_from=str(trained))
     values = Hyperparameters.of(json.loads((trained / "model.json").read_text())["values"])
     data = prepare("python-docs", "char")
@@ -74,8 +73,8 @@ def test_every_seed_starts_there_and_snapshots_go_before_it(tiny, trained: Path)
     assert other.weights("1")["token_embedding"].equal(stack.weights("1")["token_embedding"])
 
 
-def test_what_does_not_fit_is_said_before_the_first_trial(tiny, trained: Path, tmp_path: Path) -> None:
-    def refused(**changed) -> str:
+def test_what_does_not_fit_is_said_before_the_first_trial(tiny, trained, tmp_path):
+    def refused(**changed):
         spec = tiny(**{"init_from": str(trained)} | changed)
         return problem_of(lambda: make_plan(spec, tmp_path / "lab"))
 
@@ -113,7 +112,7 @@ SHAPES = (
 
 
 @pytest.mark.parametrize("changed", SHAPES)
-def test_a_study_takes_the_model_where_it_says_no_other(changed: dict, study_of, tmp_path: Path) -> None:
+def test_a_study_takes_the_model_where_it_says_no_other(changed, study_of, tmp_path):
     tokenizer = prepare("python-docs", "char").tokenizer
     run_in(tmp_path / "run", tokenizer, **changed)
     spec = study_of(STUDY)
@@ -128,7 +127,7 @@ def test_a_study_takes_the_model_where_it_says_no_other(changed: dict, study_of,
     assert "n_layer" not in study_of(STUDY, "grid.n_layer=[1, 2]").fixed
 
 
-def test_a_run_is_named_as_in_every_other_command(trained: Path, tmp_path: Path) -> None:
+def test_a_run_is_named_as_in_every_other_command(trained, tmp_path):
     folder = StudyFolder(trained.parents[5], "first")
     (run,) = folder.runs()
     text = STUDY.replace(", tokenizer: char", "").replace("init_from: run", "init_from: NAME")
@@ -144,7 +143,7 @@ def test_a_run_is_named_as_in_every_other_command(trained: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_run_that_learns_something_else_draws_the_tokens_that_are_new(tiny, trained: Path) -> None:
+def test_a_run_that_learns_something_else_draws_the_tokens_that_are_new(tiny, trained):
     """A decoder of text goes on with pairs, whose four special tokens it has not."""
     spec = tiny(init_from=str(trained), data=DataSpec(corpus="copy", tokenizer="char"))
     theirs, facts = read_checkpoint(trained, "model")
@@ -162,7 +161,7 @@ def test_a_run_that_learns_something_else_draws_the_tokens_that_are_new(tiny, tr
     assert not first[size:].equal(second[size:]), "by each run's own seed"
 
 
-def test_other_weights_make_another_study(tiny, trained: Path, tmp_path: Path, opened, dataset) -> None:
+def test_other_weights_make_another_study(tiny, trained, tmp_path, opened, dataset):
     spec = tiny(init_from=str(trained))
     plan, _, _ = make_plan(spec, tmp_path / "lab")
     folder, _ = opened(spec)
@@ -178,7 +177,7 @@ def test_other_weights_make_another_study(tiny, trained: Path, tmp_path: Path, o
 WORDS = [f"{'ab'[at % 2]}{chr(97 + at % 26)}{chr(97 + at // 26)}" for at in range(40)]
 
 
-def test_an_encoder_of_masked_text_goes_on_with_labels(study_of, tmp_path: Path) -> None:
+def test_an_encoder_of_masked_text_goes_on_with_labels(study_of, tmp_path):
     own = {"family": "encoder", "norm_position": "post", "embedding_norm": True, "n_layer": 2}
     place = tmp_path / "run"
     run_in(place, special={"pad": 3, "bos": 1, "eos": 2, "mask": 4}, **own)

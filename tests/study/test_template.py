@@ -14,17 +14,17 @@ from sweeplab.study.file.template import SEARCHED, study_file, study_text
 from sweeplab.study.space import Space, cells
 
 
-def written(text: str) -> dict:
+def written(text):
     return YAML(typ="safe", pure=True).load(text)
 
 
-def read(text: str, tmp_path: Path):
+def read(text, tmp_path):
     path = tmp_path / "study.yaml"
     path.write_text(text, encoding="utf-8")
     return read_study(path)
 
 
-def test_writes_every_hyperparameter_once() -> None:
+def test_writes_every_hyperparameter_once():
     study = written(study_text("full"))
     assert study["name"] == "full"
     assert study["search"] == {name: TABLE[name].suggested for name in study["search"]}
@@ -36,7 +36,7 @@ def test_writes_every_hyperparameter_once() -> None:
         assert TABLE[name].check(value) == defaults()[name]
 
 
-def test_what_is_searched_starts_at_what_it_would_be_without(tmp_path: Path) -> None:
+def test_what_is_searched_starts_at_what_it_would_be_without(tmp_path):
     first = read(study_text("mine", values={"dropout": 0.9, "learning_rate": 1e-3}), tmp_path).first_trial
     assert first == {"learning_rate": 1e-3, "weight_decay": 0.1, "warmup_iters": 100}, "0.9 is out of range"
     path = tmp_path / "study.yaml"
@@ -44,13 +44,13 @@ def test_what_is_searched_starts_at_what_it_would_be_without(tmp_path: Path) -> 
     assert set(fixed.first_trial) == {"weight_decay", "warmup_iters"}, "what is fixed needs no first value"
 
 
-def test_minimal_writes_the_eight_only() -> None:
+def test_minimal_writes_the_eight_only():
     study = written(study_text("small", minimal=True))
     assert set(study["search"]) == {"learning_rate", "dropout"}
     assert {*study["fixed"], *study["search"]} == set(MINIMAL)
 
 
-def test_every_suggested_width_gets_heads_that_divide_it(tmp_path: Path) -> None:
+def test_every_suggested_width_gets_heads_that_divide_it(tmp_path):
     spec = read(study_text("mine", search=["n_embd"]), tmp_path)
     (cell,), excluded = cells(spec, 65)
     assert not excluded
@@ -61,7 +61,7 @@ def test_every_suggested_width_gets_heads_that_divide_it(tmp_path: Path) -> None
         assert space.broken(values) is None
 
 
-def test_a_warm_up_that_was_not_given_is_shorter_than_the_run() -> None:
+def test_a_warm_up_that_was_not_given_is_shorter_than_the_run():
     assert written(study_text("mine", True, (), {"max_iters": 80}))["fixed"]["warmup_iters"] == 8
     assert (
         written(study_text("mine", True, (), {"max_iters": 80, "warmup_iters": 90}))["fixed"]["warmup_iters"]
@@ -69,7 +69,7 @@ def test_a_warm_up_that_was_not_given_is_shorter_than_the_run() -> None:
     )
 
 
-def test_a_name_without_a_range_is_refused() -> None:
+def test_a_name_without_a_range_is_refused():
     with pytest.raises(BadInput, match="no range is suggested for 'max_iters'; allowed: block_size, "):
         study_text("mine", search=["max_iters", "eps"])
 
@@ -81,7 +81,7 @@ SCALARS = st.one_of(
 
 
 @given(st.one_of(SCALARS, st.lists(SCALARS, max_size=3)))
-def test_a_scalar_reads_back(value: object) -> None:
+def test_a_scalar_reads_back(value):
     back = written(f"value: {yaml_text(value)}  # comment\n")["value"]
     assert back == value
     assert type(back) is type(value)
@@ -92,7 +92,7 @@ def test_a_scalar_reads_back(value: object) -> None:
     sorted((Path(sweeplab.__file__).parents[1] / "studies").glob("*.yaml")),
     ids=lambda each: each.stem,
 )
-def test_what_is_written_is_read_back(file: Path, tmp_path: Path) -> None:
+def test_what_is_written_is_read_back(file, tmp_path):
     written = read_study(file).as_written()
     (tmp_path / "again.yaml").write_text(study_file(written, ["A comment"]))
     assert read_study(tmp_path / "again.yaml").as_written() == written
