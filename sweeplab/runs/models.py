@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +81,7 @@ def model_of(name: str | None, overrides: Sequence[str] = ()) -> Sized:
     if len(shapes) > 1:
         raise BadInput(Problem(f"these are {several(len(shapes), 'model')}", "one value per hyperparameter"))
     (shape,) = shapes.values()
-    notes = _notes(name, shape)
+    notes = preset(name).notes if name and not overrides else ()
     if not has_own:
         stand_in = f"vocab_size depends on the data: {shape.vocab_size} is assumed here"
         notes = (*notes, f"{stand_in}; -o vocab_size=N sets another.")
@@ -96,7 +96,7 @@ def models_of(file: Path, overrides: Sequence[str] = (), cell: str | None = None
     """
     spec = read_study(file_of(file), overrides)
     shapes = _shapes(spec, placed_dataset(spec).sizes, cell)
-    return [Sized(key, shape, _notes(spec.preset, shape)) for key, shape in shapes.items()]
+    return [Sized(key, shape) for key, shape in shapes.items()]
 
 
 def started(model: Sized, seed: int) -> dict[str, Any]:
@@ -114,15 +114,6 @@ def started(model: Sized, seed: int) -> dict[str, Any]:
 def _alone(name: str | None, overrides: Sequence[str] = ()) -> StudySpec:
     options = [f"--preset {name}"] if name else []
     return read_plain({"name": name or "defaults", "data": DATA}, [*options, *overrides])
-
-
-def _notes(name: str | None, shape: ModelShape) -> tuple[str, ...]:
-    if not name:
-        return ()
-    (of_preset,) = _shapes(_alone(name), preset(name).vocab_size).values()
-    if shape == replace(of_preset, vocab_size=shape.vocab_size):
-        return preset(name).notes
-    return ()
 
 
 def _shapes(spec: StudySpec, sizes: Sizes = None, cell: str | None = None) -> dict[str, ModelShape]:

@@ -25,7 +25,7 @@ from sweeplab.study.algorithms import (
     settled_pruner,
 )
 from sweeplab.study.rules import facts
-from sweeplab.study.space import MOST_LISTED, Space, unmet
+from sweeplab.study.space import Space, unmet
 from sweeplab.study.spec import Budget, Engine, StudySpec
 from sweeplab.train.devices import (
     cuda_count,
@@ -273,18 +273,6 @@ def check_memory(spec: StudySpec, cells: Sequence[Samples]) -> None:
             raise BadInput(spec.problem(spec.place(*SIZES), what, "a smaller model, or another machine"))
 
 
-def check_grid_sampler(spec: StudySpec, spaces: list[Space]) -> None:
-    """Refuse more trials per cell than the grid sampler has points: the rest would be repetitions."""
-    if spec.sampler.type != "grid":
-        return
-    fewest = min(space.n_valid or space.n_points or 1 for space in spaces)
-    asked = spec.budget.trials_per_cell
-    if asked is None or asked > fewest:
-        points = several(fewest, "valid point")
-        what = f"the grid sampler has {points} per cell, but trials_per_cell is {asked or 'not given'}"
-        raise BadInput(spec.problem(("budget", "trials_per_cell"), what, f"1 to {fewest}"))
-
-
 @dataclass(frozen=True)
 class Samples:
     """Samples of a cell's space that meet its rules, and their share among all drawn samples."""
@@ -332,8 +320,6 @@ def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
     sizes = facts(settled)
     free = free_memory_bytes(settled.device) if spec.engine.type == "local" else MEMORY_ELSEWHERE
     every, last = space.typical.eval_interval, space.typical.max_iters
-    # Valid points are counted only if there are few: the count rarely matters where there are more than trials.
-    is_small = (space.n_points or MOST_LISTED) < MOST_LISTED
     return CellPlan(
         cell=space.cell.key,
         values=dict(space.cell.values),
@@ -347,7 +333,7 @@ def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
         valid_share=samples.share,
         seeds=list(space.seeds),
         search={name: json.loads(distribution_to_json(each)) for name, each in space.distributions().items()},
-        n_points=space.n_valid if is_small else space.n_points,
+        n_points=space.n_points,
         rungs=rungs(settled_pruner(spec.pruner, every, last), every, last),
         epochs=_only({values.epochs for values in samples.valid}),
         compile=settled.compile,

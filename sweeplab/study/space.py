@@ -58,8 +58,6 @@ LONGEST_KEY = 150
 MOST_LISTED = 500
 # Most draws of a cell's space in search of one that meets the rules.
 N_TYPICAL = 64
-# All points of a grid are checked if there are at most this many.
-MOST_TRIED = 10_000
 # A message lists at most about this many values or cells.
 FEW = 12
 
@@ -222,20 +220,15 @@ class Space:
 
     @cached_property
     def n_points(self) -> int | None:
-        """Return the number of different trials; None if they cannot be counted."""
+        """Return the number of different trials, of those that meet every rule if they are few; None without end."""
         total = 1
         for parameter in self.parameters.values():
             if self._conditional or parameter.count is None:
                 return None
             total *= parameter.count
+        if total <= MOST_LISTED:
+            return sum(self.broken(values) is None for values in self.trials())
         return total
-
-    @cached_property
-    def n_valid(self) -> int | None:
-        """Return the number of different trials that meet every rule; None if there are too many to check."""
-        if self.n_points is None or self.n_points > MOST_TRIED:
-            return None
-        return sum(self.broken(values) is None for values in self.trials())
 
     def trials(self) -> Iterator[Hyperparameters]:
         """Yield the effective hyperparameters of every different trial; requires that they can be counted."""

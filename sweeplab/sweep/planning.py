@@ -67,7 +67,6 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     dataset = _checked_dataset(spec, folder)
     of_grid, excluded = cells(spec, dataset.sizes)
     spaces = spaces_of(spec, of_grid, dataset.sizes)
-    plan.check_grid_sampler(spec, spaces)
     samples = plan.sample_cells(spec, spaces)
     valid = [values for cell in samples for values in cell.valid]
     warnings = [*plan.warnings(spec, samples), *inputs.check_rows(spec, dataset, valid)]
