@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections import Counter, defaultdict
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
 
 
+# Entries of study files that older versions knew: a study that has one is still read, without it.
+_RETIRED = (("budget", "repeats"), ("sampler", "batch"))
 # What follows the name of a study in those of the studies that confirm its best trials.
 CONFIRMING = ("race", "confirm")
 
@@ -229,10 +232,13 @@ def read_spec(folder: StudyFolder, allow_plugins: bool = False) -> StudySpec:
     Raises:
         BadInput: its file in the lab is missing or damaged.
     """
-    from sweeplab.study.file.reading import read_study
+    from sweeplab.study.file.reading import read_text
 
-    folder.read(folder.canonical_file)  # reports damage as such, not as a mistake in a study file
-    return read_study(folder.canonical_file, allow_plugins=allow_plugins)
+    study = folder.read(folder.canonical_file)  # reports damage as such, not as a mistake in a study file
+    for section, key in _RETIRED:
+        if isinstance(study.get(section), dict):
+            study[section].pop(key, None)
+    return read_text(json.dumps(study, indent=1), folder.canonical_file, allow_plugins=allow_plugins)
 
 
 def tracking_uri_of(folder: StudyFolder) -> str | None:

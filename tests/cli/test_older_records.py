@@ -23,3 +23,15 @@ def test_runs_with_a_removed_choice_are_shown(lab: Path, cli, kind: str) -> None
     assert (before["removed"], after["removed"]) == ([], [f"attention={kind}"])
     assert after["best"]["value"] == before["best"]["value"]
     assert cli("report", study.name, "--page", "sweep").code == 0
+
+
+def test_a_study_with_entries_that_are_known_no_more_is_read(lab: Path, cli) -> None:
+    (folder,) = (lab / "studies").iterdir()
+    file = folder / "study.json"
+    study = json.loads(file.read_text())
+    study["budget"]["repeats"] = 0
+    study["sampler"]["batch"] = 1
+    file.write_text(json.dumps(study))
+    assert cli("plan", file).code == 2  # a new study may not have them
+    shown = json.loads(cli("show", folder.name, "--json").out)
+    assert "unknown key" not in json.dumps(shown)
