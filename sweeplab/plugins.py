@@ -77,7 +77,7 @@ _TABLES = {
     "objective": "data.objectives:OBJECTIVES",
     "model": "model.shape:MODELS",
     "optimizer": "train.optimizers:OPTIMIZERS",
-    "schedule": "train.schedule:SCHEDULES",
+    "schedule": "train.run:SCHEDULES",
 }
 KINDS = tuple(_TABLES)
 # The row of the table whose choices are the names of a kind's parts.
@@ -279,7 +279,7 @@ def schedule(name: str) -> Callable[[Callable[[float], float]], Callable[[float]
     It takes and returns a number from 0 to 1: the learning rate's share of the way from min_lr to the peak.
     """
 
-    from sweeplab.train.schedule import own_schedule
+    from sweeplab.train.run import own_schedule
 
     return partial(_registered, "schedule", name, own_schedule)
 

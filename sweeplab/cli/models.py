@@ -203,7 +203,7 @@ def trace(
     if prompt is None:
         if page:
             raise BadInput(Problem("--page draws the attention over a text", "--prompt TEXT"))
-        steps = [step._asdict() for step in trace_token(shape, weights, token, 0, n_values=SHOWN_VALUES)]
+        steps = trace_token(shape, weights, token, SHOWN_VALUES)
         answer |= {"token": token}
     else:
         from sweeplab.runs.generating import Writer, chosen

@@ -44,7 +44,7 @@ def examine(lab: Path, folder: StudyFolder | None = None, spec: StudySpec | None
     yield from machine.lab_checks(lab)
     if folder is None:
         yield from machine.slurm_check()
-        yield machine.tracking_check(lab)
+        yield machine.tracking_check(lab, is_of_study=False)
         yield from _server_check(Server(lab))
         yield from (storage_check(StudyFolder(lab, name)) for name in study_names(lab))
         yield from _unstarted_checks(lab)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from sweeplab.doctor.findings import Check, Verdict
 from sweeplab.errors import BadInput, TrackingUnavailable
@@ -25,14 +25,22 @@ from sweeplab.train.private import why_no_kernel, why_no_programs
 from sweeplab.train.program import COMPILER_CURE, compiler
 
 BAD_BYTES, WARN_BYTES = 200 * 2**20, 2 * 2**30
+SQLITE = b"SQLite format 3\0"  # its files begin so
 # SQLite's write-ahead log needs memory shared by its readers, which no network file system provides.
 REMOTE = {"nfs", "nfs4", "cifs", "smbfs", "smb3", "afs", "9p", "lustre", "glusterfs", "fuse.sshfs"}
 
 
 def machine_checks() -> Iterator[Check]:
     """Yield the checks of devices, compiler and libraries."""
-    machine = device()
-    yield device_check(machine, cuda_count())
+    machine, n_cuda = device(), cuda_count()
+    # The GPUs that the driver names are compared with those that torch can use.
+    gpus = [gpu["name"] for gpu in machine["gpus"]]
+    words = f"{', '.join(gpus) or 'no GPU'}; {machine['cpu']}, {several(machine['n_cores'], 'core')}"
+    if len(gpus) > n_cuda and "CUDA_VISIBLE_DEVICES" not in os.environ:
+        words += f"; torch sees {n_cuda} of the GPUs"
+        yield Check("devices", "GPUs", "warn", words, "install a build of torch for this driver's CUDA")
+    else:
+        yield Check("devices", "GPUs and processor", "ok", words)
     # Without a compiler every study trains except those with compile: true.
     compiled = ("compiler", "C++ compiler, for compiled steps on a CPU")
     if path := compiler():
@@ -40,16 +48,6 @@ def machine_checks() -> Iterator[Check]:
     else:
         yield Check(*compiled, "warn", "none", COMPILER_CURE)
     yield _libraries_check()
-
-
-def device_check(machine: Mapping[str, Any], n_cuda: int) -> Check:
-    """Compare the GPUs that the driver names with those that torch can use."""
-    gpus = [gpu["name"] for gpu in machine["gpus"]]
-    words = f"{', '.join(gpus) or 'no GPU'}; {machine['cpu']}, {several(machine['n_cores'], 'core')}"
-    if len(gpus) > n_cuda and "CUDA_VISIBLE_DEVICES" not in os.environ:
-        words += f"; torch sees {n_cuda} of the GPUs"
-        return Check("devices", "GPUs", "warn", words, "install a build of torch for this driver's CUDA")
-    return Check("devices", "GPUs and processor", "ok", words)
 
 
 def _libraries_check() -> Check:
@@ -70,33 +68,28 @@ def _libraries_check() -> Check:
 
 def lab_checks(lab: Path) -> Iterator[Check]:
     """Yield checks of the lab: whether it can be written, its file system, and its free space."""
-    place = next(each for each in (lab, *lab.parents) if each.exists())
+    place, free = existing(lab), free_bytes(lab)
+    system, check = _file_system(place), partial(Check, "lab", str(lab))
     try:
         with tempfile.TemporaryFile(dir=place):
             pass
     except OSError as error:
-        cure = "name another folder by --lab or SWEEPLAB_LAB"
-        yield Check("lab", str(lab), "bad", f"cannot be written: {error.strerror}", cure)
-        if free_bytes(lab) < BAD_BYTES:
-            yield disk_check(lab, free_bytes(lab))
-        return
-    system = _file_system(place)
-    if system in REMOTE:
-        cure = "move the lab to a local disk: SQLite breaks where several machines write to one file"
-        yield Check("lab", str(lab), "warn", f"is on {system}", cure)
+        yield check(
+            "bad", f"cannot be written: {error.strerror}", "name another folder by --lab or SWEEPLAB_LAB"
+        )
     else:
-        what = "can be written" if place == lab else "will be created"
-        yield Check("lab", str(lab), "ok", what)
-    yield disk_check(lab, free_bytes(lab))
-
-
-def disk_check(lab: Path, free: int) -> Check:
-    """Check the free space of a lab's disk."""
-    place, text = str(existing(lab)), f"{free / 2**30:.1f} GiB free"
+        if system in REMOTE:
+            cure = "move the lab to a local disk: SQLite breaks where several machines write to one file"
+            yield check("warn", f"is on {system}", cure)
+        else:
+            yield check("ok", "can be written" if place == lab else "will be created")
+    disk = partial(Check, "disk", str(place))
     if free >= WARN_BYTES:
-        return Check("disk", place, "ok", text)
-    verdict: Verdict = "bad" if free < BAD_BYTES else "warn"
-    return Check("disk", place, verdict, text, f"{to_delete(lab)}; track: {{checkpoints: none}} needs less")
+        yield disk("ok", f"{free / 2**30:.1f} GiB free")
+    else:
+        verdict: Verdict = "bad" if free < BAD_BYTES else "warn"
+        cure = f"{to_delete(lab)}; track: {{checkpoints: none}} needs less"
+        yield disk(verdict, f"{free / 2**30:.1f} GiB free", cure)
 
 
 def _file_system(place: Path) -> str:
@@ -107,8 +100,8 @@ def _file_system(place: Path) -> str:
     return next((mounts[each] for each in (resolved, *resolved.parents) if each in mounts), "")
 
 
-def tracking_check(lab: Path, uri: str | None = None) -> Check:
-    """Check that tracking answers, and count its studies."""
+def tracking_check(lab: Path, uri: str | None = None, is_of_study: bool = True) -> Check:
+    """Check that tracking answers, and count its studies; MLflow opens a database only where a study is checked."""
     try:
         uri = tracking_uri(lab, uri)
     except BadInput as error:
@@ -117,6 +110,8 @@ def tracking_check(lab: Path, uri: str | None = None) -> Check:
     looked_at, database = without_password(uri), database_file(uri)
     if database and not database.exists():
         return Check("tracking", looked_at, "ok", "will be created by the first study that is run")
+    if database and not is_of_study and database.open("rb").read(len(SQLITE)) == SQLITE:
+        return Check("tracking", looked_at, "ok", "a database; `doctor NAME` compares a study with it")
     try:
         count = count_studies(lab, uri)
     except TrackingUnavailable as error:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sweeplab.model.attention import FULL, POSITIONS, kinds
+from sweeplab.model.attention import POSITIONS, n_weights, windows
 from sweeplab.model.shape import ModelShape, Side, cost, module_parameters
 
 LEGEND = {
@@ -190,10 +190,11 @@ def forward_flops(shape: ModelShape, length: int, source_length: int = 0) -> int
         layer = n * (2 * c * (query_width + 2 * key_width) + 2 * query_width * c + feed_forward)
         if side.has_cross:
             layer += 2 * n * 2 * c * query_width + 2 * source_length * c * 2 * key_width
-        for kind in kinds(shape, side):
-            total += layer + kind.flops(shape, n, n, side.causal)
+        for window in windows(shape, side):
+            n_scores = n_weights(n, n, side.causal, window)
             if side.has_cross:
-                total += FULL.flops(shape, n, source_length, False)
+                n_scores += n_weights(n, source_length, False)
+            total += layer + 4 * n_scores * query_width
     return total
 
 
@@ -206,10 +207,10 @@ def activation_bytes(shape: ModelShape, length: int, source_length: int = 0, val
     saved = 3 * shape.vocab_size * length
     for side in shape.of_family.sides:
         n = side_length(shape, side, length, source_length)
-        for kind in kinds(shape, side):
-            weights = kind.n_weights(shape, n, n, side.causal)
+        for window in windows(shape, side):
+            weights = n_weights(n, n, side.causal, window)
             if side.has_cross:
-                weights += FULL.n_weights(shape, n, source_length, False)
+                weights += n_weights(n, source_length, False)
             saved += n * ((16 + 8 * side.has_cross) * c + hidden) + 2 * shape.n_head * weights
     return saved * value_bytes
 
@@ -221,13 +222,13 @@ def side_length(shape: ModelShape, side: Side, length: int, source_length: int) 
     return length
 
 
-def is_large_product(n_rows: int, n_weights: int) -> bool:
-    """Return whether bfloat16 is faster for multiplying n_rows rows by a weight on a CPU with matrix units.
+def is_large_product(n_rows: int, size: int) -> bool:
+    """Return whether bfloat16 is faster for n_rows rows times a weight of this size on a CPU with matrix units.
 
     Measured on one thread of a Xeon with AMX, in microseconds without the conversions to bfloat16. By rows x in x out:
     512x64x256 takes 86 in float32 and 33 in bfloat16, 512x64x103 46 and 27, 512x64x64 24 and 22, 64x32x128 3 and 3.
     """
-    return n_rows >= HALF_FROM_ROWS and n_weights >= HALF_FROM_WEIGHTS
+    return n_rows >= HALF_FROM_ROWS and size >= HALF_FROM_WEIGHTS
 
 
 def has_large_product(shape: ModelShape, n_rows: int) -> bool:

@@ -1,4 +1,4 @@
-"""Positional encodings and kinds of attention, by name in POSITIONS and ATTENTION. Imports torch only inside functions.
+"""Positional encodings, by name in POSITIONS, and attention, full and local. Imports torch only inside functions.
 
 Legend: K runs, B sequences, H query heads, G key-value heads, C n_embd, D head_dim, T queries, S keys, W width of the
 values, n K runs or 1. The batch dimension is K*B. A distance is query position minus key position.
@@ -7,7 +7,6 @@ values, n K runs or 1. The batch dimension is K*B. A distance is query position 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     Query = Float[Tensor, "KB H T D"]
     Key = Float[Tensor, "KB H S D"]
     Value = Float[Tensor, "KB H S W"]
+    Unrepeated = Float[Tensor, "KB G S D"]
     New = Float[Tensor, "KB G T D"]  # a key or value that is not cached yet
     Out = Float[Tensor, "KB H T W"]
     Blocks = Float[Tensor, "KB H n width D"]
@@ -188,7 +188,7 @@ class AttentionMask:
     present: Bool[Tensor, "KB S"] | None = None
     bias: Callable[[Tensor], Tensor] | None = None
     _near_bias: Tensor | None = None
-    _additive_masks: dict[AttentionKind, Tensor] = field(default_factory=dict)
+    _additive_masks: dict[int | None, Tensor] = field(default_factory=dict)
 
     @property
     def visible(self) -> Bool[Tensor, "KB S"] | None:
@@ -196,10 +196,10 @@ class AttentionMask:
         return None if self.causal else self.present
 
     def additive_mask(
-        self, kind: AttentionKind, n: int, distances: Int[Tensor, "T S"], hidden: Bool[Tensor, "T S"] | None
+        self, window: int | None, n: int, distances: Int[Tensor, "T S"], hidden: Bool[Tensor, "T S"] | None
     ) -> Float[Tensor, "n H T S"]:
-        """Return the biases of scores [n, H, T, S], -inf for hidden keys and padding; layers of a kind share them."""
-        if kind not in self._additive_masks:
+        """Return the biases of scores [n, H, T, S], -inf for hidden keys and padding; layers share them."""
+        if window not in self._additive_masks:
             assert self.bias is not None
             bias = self.bias(distances)
             if hidden is not None:
@@ -207,8 +207,8 @@ class AttentionMask:
             mask = bias[:, None].expand(-1, n // len(bias), -1, -1, -1).flatten(0, 1)
             if self.visible is not None:
                 mask = mask.masked_fill(~self.visible[:, None, None], -math.inf)
-            self._additive_masks[kind] = mask
-        return self._additive_masks[kind]
+            self._additive_masks[window] = mask
+        return self._additive_masks[window]
 
     def add_near_bias(
         self, scores: Float[Tensor, "KB H blocks T S"], distances: Int[Tensor, "T S"]
@@ -222,67 +222,73 @@ class AttentionMask:
         return (scores.view(len(bias), -1, *scores.shape[1:]) + bias).flatten(0, 1)
 
 
-class AttentionKind(ABC):
-    """A kind of self-attention. Cross-attention is always full."""
+def attend(
+    q: Query,
+    k: Unrepeated,
+    v: Float[Tensor, "KB G S W"],
+    mask: AttentionMask,
+    window: int | None = None,
+    drop: Drop = None,
+) -> Out:
+    """Return the sums of values, weighted by attention; `drop` is the dropout of the weights, or None.
 
-    @abstractmethod
-    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Out:
-        """Return the sums of values, weighted by attention; `drop` is the dropout of the weights, or None."""
-
-    @abstractmethod
-    def n_weights(self, shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
-        """Return the number of attention weights per sequence and head that are in memory at once."""
-
-    def flops(self, shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
-        """Return the forward FLOPs of one layer's attention on one sequence: the products that are really computed."""
-        return 4 * self.n_weights(shape, n_queries, n_keys, causal) * shape.n_head * shape.head_dim
-
-    def window(self, shape: ModelShape) -> int | None:
-        """Return the distance from which no query attends to a key, so that no key is cached; None for no limit."""
-        return None
-
-    def attend_cached(
-        self, q: Query, k: New, v: New, shape: ModelShape, mask: AttentionMask, cached: Cached | None
-    ) -> tuple[Out, Cached]:
-        """Attend from new positions of a causal side; return the output and the new cache.
-
-        The output equals the last rows of `attend` on the whole sequence. Keys and values are cached before they are
-        repeated for the query heads.
-        """
-        import torch
-
-        if cached is None:
-            output = self.attend(q, repeat_kv(k, shape), repeat_kv(v, shape), shape, mask, None)
-        else:
-            k, v = (torch.cat(pair, dim=2) for pair in zip(cached, (k, v), strict=True))
-            output = self._last_rows(q, repeat_kv(k, shape), repeat_kv(v, shape), shape, mask)
-        width = self.window(shape)
-        if width is not None:
-            first = max(0, k.shape[2] - width + 1)
-            k, v = k[:, :, first:], v[:, :, first:]
-        return output, (k, v)
-
-    def _last_rows(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask) -> Out:
-        from torch.nn import functional as F
-
-        distances = distance_matrix(q, k)
-        hidden = None
-        if q.shape[2] > 1:  # else the query attends to all cached keys
-            hidden = (distances < 0) | (distances >= (self.window(shape) or k.shape[2]))
-        if mask.bias:
-            return F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask.additive_mask(self, len(q), distances, hidden)
-            )
-        if hidden is not None:
-            hidden = ~hidden
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=hidden)
+    Positions that are `window` or more away are not attended to; None is full attention. Key and value heads are
+    repeated for all query heads that share them.
+    """
+    k, v = repeat_kv(k, q.shape[1]), repeat_kv(v, q.shape[1])
+    if window is None:
+        return _attend_to_all(q, k, v, mask, drop)
+    return _attend_nearby(q, k, v, mask, window, drop)
 
 
-def repeat_kv(x: Float[Tensor, "KB G *rest"], shape: ModelShape) -> Float[Tensor, "KB H *rest"]:
+def attend_cached(
+    q: Query, k: New, v: New, mask: AttentionMask, window: int | None, cached: Cached | None
+) -> tuple[Out, Cached]:
+    """Attend from new positions of a causal side; return the output and the new cache.
+
+    The output equals the last rows of `attend` on the whole sequence. Keys and values are cached before they are
+    repeated for the query heads.
+    """
+    import torch
+
+    if cached is None:
+        output = attend(q, k, v, mask, window)
+    else:
+        k, v = (torch.cat(pair, dim=2) for pair in zip(cached, (k, v), strict=True))
+        output = _last_rows(q, repeat_kv(k, q.shape[1]), repeat_kv(v, q.shape[1]), mask, window)
+    if window is not None:
+        first = max(0, k.shape[2] - window + 1)
+        k, v = k[:, :, first:], v[:, :, first:]
+    return output, (k, v)
+
+
+def _last_rows(q: Query, k: Key, v: Value, mask: AttentionMask, window: int | None) -> Out:
+    from torch.nn import functional as F
+
+    distances, allowed = distance_matrix(q, k), None
+    if q.shape[2] > 1:  # else the query attends to all cached keys
+        allowed = (distances >= 0) & (distances < (window or k.shape[2]))
+    if mask.bias:
+        allowed = mask.additive_mask(window, len(q), distances, None if allowed is None else ~allowed)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
+
+
+def n_weights(n_queries: int, n_keys: int, causal: bool, window: int | None = None) -> int:
+    """Return the number of attention weights per sequence and head that are in memory at once."""
+    if window is None:
+        return n_queries * n_keys
+    width = min(window, n_queries)
+    n_blocks = -(-n_queries // width)
+    if n_blocks == 1:
+        return width * width
+    return n_blocks * width * width * (2 if causal else 3)
+
+
+def repeat_kv(x: Float[Tensor, "KB G *rest"], n_head: int) -> Float[Tensor, "KB {n_head} *rest"]:
     """Repeat each key or value head for all query heads that share it."""
-    if shape.n_head == shape.n_kv_head:
+    if x.shape[1] == n_head:
         return x
-    return x.repeat_interleave(shape.n_head // shape.n_kv_head, dim=1)
+    return x.repeat_interleave(n_head // x.shape[1], dim=1)
 
 
 def distance_matrix(q: Float[Tensor, "KB H T D"], k: Float[Tensor, "KB H S D"]) -> Int[Tensor, "T S"]:
@@ -299,14 +305,67 @@ def scores(q: Float[Tensor, "*n T D"], k: Float[Tensor, "*n S D"]) -> Float[Tens
     return q.matmul(k.transpose(-1, -2)).mul_(1.0 / math.sqrt(q.shape[-1]))
 
 
-def softmax_(scores: Float[Tensor, "*n T S"], hidden: Bool[Tensor, "..."]) -> Float[Tensor, "*n T S"]:
+def softmax_(scores: Float[Tensor, "*n T S"], hidden: Bool[Tensor, "..."] | None) -> Float[Tensor, "*n T S"]:
     """Return the softmax over the scores that are not hidden; overwrites the scores.
 
     Hidden scores become the smallest finite number: with -inf, rows in which padding hides all keys would be NaN.
     """
     import torch
 
-    return scores.masked_fill_(hidden, torch.finfo(scores.dtype).min).softmax(dim=-1)
+    if hidden is not None:
+        scores.masked_fill_(hidden, torch.finfo(scores.dtype).min)
+    return scores.softmax(dim=-1)
+
+
+def _attend_to_all(q: Query, k: Key, v: Value, mask: AttentionMask, drop: Drop) -> Out:
+    """Attend to the whole sequence, with torch's kernel where possible."""
+    import torch
+
+    kernel = torch.nn.functional.scaled_dot_product_attention
+    visible = None if mask.visible is None else mask.visible[:, None, None]
+    if drop is None and mask.bias is None:
+        return kernel(q, k, v, attn_mask=visible, is_causal=mask.causal)
+    distances = distance_matrix(q, k)
+    hidden = distances < 0 if mask.causal else None
+    if mask.bias:
+        additive = mask.additive_mask(None, len(q), distances, hidden)
+        # The kernel is not faster with a mask that needs a gradient.
+        if drop is None and not additive.requires_grad:
+            return kernel(q, k, v, attn_mask=additive)
+        weights = (scores(q, k) + additive).softmax(dim=-1)
+    else:
+        weights = softmax_(scores(q, k), hidden if visible is None else ~visible)
+    # The kernel cannot apply our dropout masks: it draws its own from one generator.
+    return torch.matmul(drop(weights) if drop else weights, v)
+
+
+def _attend_nearby(q: Query, k: Key, v: Value, mask: AttentionMask, window: int, drop: Drop) -> Out:
+    """Attend to positions less than `window` away (Beltagy et al., "Longformer", 2020), at a cost of O(T).
+
+    It is computed in blocks as wide as the window. The queries of a block attend to the keys of their own block and of
+    the block before it (and after it, without a causal mask).
+    """
+    import torch
+
+    length = q.shape[2]
+    width = min(window, length)
+    q, k, v = (in_blocks(heads, width) for heads in (q, k, v))
+    n = q.shape[-3]
+    products = scores(q, _with_neighbors(k, mask.causal))
+    keys = torch.arange(products.shape[-1], device=q.device) - width * (n > 1)
+    distances = torch.arange(width, device=q.device)[:, None] - keys
+    positions = width * torch.arange(n, device=q.device)[:, None] + keys
+    absent = (positions < 0) | (positions >= length)
+    hidden = (distances.abs() >= width) | absent[:, None]
+    if mask.causal:
+        hidden = hidden | (distances < 0)
+    if mask.visible is not None:
+        present = mask.visible[:, positions.clamp(0, length - 1)]
+        hidden = hidden | ~present[:, None, :, None]
+    weights = softmax_(mask.add_near_bias(products, distances), hidden)
+    if drop:
+        weights = drop(weights)
+    return weights.matmul(_with_neighbors(v, mask.causal)).flatten(2, 3)[:, :, :length]
 
 
 def in_blocks(x: Float[Tensor, "*n T D"], width: int) -> Float[Tensor, "*n blocks {width} D"]:
@@ -315,71 +374,6 @@ def in_blocks(x: Float[Tensor, "*n T D"], width: int) -> Float[Tensor, "*n block
 
     padded = F.pad(x, (0, 0, 0, -x.shape[-2] % width))
     return padded.view(*x.shape[:-2], -1, width, x.shape[-1])
-
-
-# ------------------------------------------------------------------ kinds of attention
-
-
-class _Full(AttentionKind):
-    """Full attention over the whole sequence, with torch's kernel where possible.
-
-    FLOPs count the whole square, although a causal mask hides half of it.
-    """
-
-    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Out:
-        import torch
-
-        kernel = torch.nn.functional.scaled_dot_product_attention
-        visible = None if mask.visible is None else mask.visible[:, None, None]
-        if drop is None and mask.bias is None:
-            return kernel(q, k, v, attn_mask=visible, is_causal=mask.causal)
-        distances = distance_matrix(q, k)
-        hidden = distances < 0 if mask.causal else None
-        if mask.bias:
-            additive = mask.additive_mask(self, len(q), distances, hidden)
-            # The kernel is not faster with a mask that needs a gradient.
-            if drop is None and not additive.requires_grad:
-                return kernel(q, k, v, attn_mask=additive)
-            weights = (scores(q, k) + additive).softmax(dim=-1)
-        elif visible is not None:
-            weights = softmax_(scores(q, k), ~visible)
-        elif hidden is not None:
-            weights = softmax_(scores(q, k), hidden)
-        else:
-            weights = scores(q, k).softmax(dim=-1)
-        # The kernel cannot apply our dropout masks: it draws its own from one generator.
-        return torch.matmul(drop(weights) if drop else weights, v)
-
-    def n_weights(self, shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
-        return n_queries * n_keys
-
-
-class _Local(AttentionKind):
-    """Attention to positions less than `attention_window` away (Beltagy et al., "Longformer", 2020), at a cost of O(T).
-
-    It is computed in blocks as wide as the window. The queries of a block attend to the keys of their own block and of
-    the block before it (and after it, without a causal mask).
-    """
-
-    def attend(self, q: Query, k: Key, v: Value, shape: ModelShape, mask: AttentionMask, drop: Drop) -> Out:
-        length = q.shape[2]
-        width = min(shape.attention_window, length)
-        q, k, v = (in_blocks(heads, width) for heads in (q, k, v))
-        near, hidden = _near_scores(q, k, length, width, mask)
-        weights = softmax_(near, hidden)
-        if drop:
-            weights = drop(weights)
-        return weights.matmul(_with_neighbors(v, mask.causal)).flatten(2, 3)[:, :, :length]
-
-    def n_weights(self, shape: ModelShape, n_queries: int, n_keys: int, causal: bool) -> int:
-        width = min(shape.attention_window, n_queries)
-        n_blocks = -(-n_queries // width)
-        if n_blocks == 1:
-            return width * width
-        return n_blocks * width * width * (2 if causal else 3)
-
-    def window(self, shape: ModelShape) -> int | None:
-        return shape.attention_window
 
 
 def _with_neighbors(x: Blocks, causal: bool) -> Float[Tensor, "KB H n near D"]:
@@ -395,33 +389,9 @@ def _with_neighbors(x: Blocks, causal: bool) -> Float[Tensor, "KB H n near D"]:
     return torch.cat(blocks, dim=-2)
 
 
-def _near_scores(
-    q: Blocks, k: Blocks, n_keys: int, width: int, mask: AttentionMask
-) -> tuple[Float[Tensor, "KB H n {width} near"], Bool[Tensor, "..."]]:
-    import torch
+# ------------------------------------------------------------------ the attention of a model
 
-    n = q.shape[-3]
-    products = scores(q, _with_neighbors(k, mask.causal))
-    keys = torch.arange(products.shape[-1], device=q.device) - width * (n > 1)
-    distances = torch.arange(width, device=q.device)[:, None] - keys
-    positions = width * torch.arange(n, device=q.device)[:, None] + keys
-    absent = (positions < 0) | (positions >= n_keys)
-    hidden = (distances.abs() >= width) | absent[:, None]
-    if mask.causal:
-        hidden = hidden | (distances < 0)
-    if mask.visible is not None:
-        present = mask.visible[:, positions.clamp(0, n_keys - 1)]
-        hidden = hidden | ~present[:, None, :, None]
-    return mask.add_near_bias(products, distances), hidden
-
-
-FULL = _Full()
-ATTENTION: dict[str, AttentionKind] = {
-    "full": FULL,
-    "local": _Local(),
-}
-
-
+ATTENTION = ("full", "local")
 KNOWN_KINDS = (
     "attention must be full or local: strided and linear are removed, their runs are shown from their records"
 )
@@ -447,16 +417,19 @@ SHAPE_REQUIREMENTS = (
 )
 
 
-def kinds(shape: ModelShape, side: Side) -> list[AttentionKind]:
-    """Return the kind of self-attention of each block of a side.
+def windows(shape: ModelShape, side: Side) -> list[int | None]:
+    """Return the window of each block of a side; None is full attention. Cross-attention is always full.
 
     Raises:
         BadInput: the run is of an older version, with a kind that this one does not have.
     """
-    names = [shape.attention_of(layer) for layer in range(shape.layers(side))]
-    if removed := [name for name in names if name not in ATTENTION]:
-        raise BadInput(Problem(f"attention is {removed[0]}; {KNOWN_KINDS}"))
-    return [ATTENTION[name] for name in names]
+    found: list[int | None] = []
+    for layer in range(shape.layers(side)):
+        kind = shape.attention_of(layer)
+        if kind not in ATTENTION:
+            raise BadInput(Problem(f"attention is {kind}; {KNOWN_KINDS}"))
+        found.append(shape.attention_window if kind == "local" else None)
+    return found
 
 
 def query_factor(shape: ModelShape) -> float:

@@ -21,17 +21,16 @@ from torch.nn import functional as F
 
 from sweeplab.model.accounting import is_large_product
 from sweeplab.model.attention import (
-    FULL,
     POSITIONS,
-    AttentionKind,
     AttentionMask,
     Cached,
     Drop,
     Turns,
+    attend,
+    attend_cached,
     by_run,
-    kinds,
     query_factor,
-    repeat_kv,
+    windows,
 )
 from sweeplab.model.kernels import normalized_heads, rotated_heads
 from sweeplab.model.shape import ACTIVATIONS, NORMS, ModelShape, Side
@@ -255,24 +254,19 @@ class Pass:
         x = self.linear(name, normed)
         return x.float() if self.mixed else x
 
-    def expert_mm(self, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) -> Float[Tensor, "n O"]:
-        """Multiply the tokens of one run's expert by its matrix [C, O]."""
-        return torch.mm(x, self.w[f"{name}.weight"][run, expert])
-
-    def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Out:
+    def attend(self, name: str, heads: Heads, mask: AttentionMask, window: int | None = None) -> Out:
         """Return the attention output of all heads, before the output projection."""
-        shape, (q, k, v) = self.shape, heads
-        factor = query_factor(shape)
+        factor, (q, k, v) = query_factor(self.shape), heads
         if factor != 1.0:
             q = q * factor
         if self.cache and mask.causal:
             cached = self.cache.cached.get(name)
-            output, self.cache.cached[name] = kind.attend_cached(q, k, v, shape, mask, cached)
+            output, self.cache.cached[name] = attend_cached(q, k, v, mask, window, cached)
             return output
         drop: Drop = None
         if self.dropout and self.dropout.drops(name):
             drop = partial(self.dropout, site=name)
-        return kind.attend(q, repeat_kv(k, shape), repeat_kv(v, shape), shape, mask, drop)
+        return attend(q, k, v, mask, window, drop)
 
     def drop(self, x: Stream, site: str) -> Stream:
         """Apply dropout to x at a site."""
@@ -322,8 +316,8 @@ def at_least_float32(x: Tensor) -> Tensor:
 def forward_side(p: Pass, side: Side, tokens: Tokens, mask: AttentionMask, source: Source | None) -> Normed:
     """Return a side's output for tokens, [K, N, C], after the final norm where the model has one."""
     x = _embed(p, side, tokens)
-    for layer, kind in enumerate(kinds(p.shape, side)):
-        x = _block(p, f"{side.prefix}blocks.{layer}", kind, x, mask, source)
+    for layer, window in enumerate(windows(p.shape, side)):
+        x = _block(p, f"{side.prefix}blocks.{layer}", window, x, mask, source)
     if p.shape.final_norm:
         return p.normalize(f"{side.prefix}final_norm", x)
     return Normed(x)
@@ -343,10 +337,11 @@ def _embed(p: Pass, side: Side, tokens: Tokens) -> Stream:
     p.note(f"{prefix}token_embedding", x)
     add = POSITIONS[shape.positions].add
     if add:
-        x = x + p.note(f"{prefix}position_embedding", add(p.w, shape, prefix, p.positions(length), x))
+        added = add(p.w, shape, prefix, p.positions(length), x)
+        x = x + p.note(f"{prefix}position_embedding", added.expand_as(x))
     if shape.n_token_types:
         name = f"{prefix}token_type_embedding"
-        x = x + p.note(name, p.w[name][:, None, :1])  # all tokens have the first type
+        x = x + p.note(name, p.w[name][:, None, :1].expand_as(x))  # all tokens have the first type
     x = p.note(f"{prefix}embedding", x).view(n_runs, n_sequences * length, c)
     if shape.embedding_norm:
         x = p.normalize(f"{prefix}embedding_norm", x).affine()
@@ -354,12 +349,12 @@ def _embed(p: Pass, side: Side, tokens: Tokens) -> Stream:
 
 
 def _block(
-    p: Pass, name: str, kind: AttentionKind, x: Stream, mask: AttentionMask, source: Source | None
+    p: Pass, name: str, window: int | None, x: Stream, mask: AttentionMask, source: Source | None
 ) -> Stream:
-    attend = partial(self_attention, p, f"{name}.attention", kind, mask)
+    attend = partial(self_attention, p, f"{name}.attention", mask, window)
     parts: dict[str, Callable[[Normed], Tensor]] = {"attention": attend}
     if source:
-        parts["cross"] = partial(cross_attention, p, f"{name}.cross", FULL, *source)
+        parts["cross"] = partial(cross_attention, p, f"{name}.cross", *source)
     parts["feed_forward"] = partial(feed_forward, p, f"{name}.feed_forward")
     if p.shape.n_expert > 1:
         parts["feed_forward"] = partial(experts, p, f"{name}.feed_forward", mask.present)
@@ -375,7 +370,7 @@ def _block(
     return x
 
 
-def self_attention(p: Pass, name: str, kind: AttentionKind, mask: AttentionMask, normed: Normed) -> Stream:
+def self_attention(p: Pass, name: str, mask: AttentionMask, window: int | None, normed: Normed) -> Stream:
     """Return the self-attention of each sequence, after the output projection."""
     shape = p.shape
     n_head, n_kv_head = shape.n_head, shape.n_kv_head
@@ -389,13 +384,12 @@ def self_attention(p: Pass, name: str, kind: AttentionKind, mask: AttentionMask,
         sequences = x.reshape(p.n_runs * p.n_sequences, -1)
         x = rotated_heads(sequences, p.rotations[length]).view(x.shape)
     (q, k), (v,) = _heads(p, x, [n_head, n_kv_head]), _heads(p, values)
-    return _out_projection(p, name, p.attend(name, kind, (q, k, v), mask))
+    return _out_projection(p, name, p.attend(name, (q, k, v), mask, window))
 
 
 def cross_attention(
     p: Pass,
     name: str,
-    kind: AttentionKind,
     source: Float[Tensor, "K BS C"],
     mask: AttentionMask,
     normed: Normed,
@@ -412,7 +406,7 @@ def cross_attention(
         keys = _normalize_heads(p, name, keys, {"k": n_kv_head})
         cached[name] = _heads(p, keys) + _heads(p, values)
     k, v = cached[name]
-    return _out_projection(p, name, p.attend(name, kind, (q, k, v), mask))
+    return _out_projection(p, name, p.attend(name, (q, k, v), mask))
 
 
 def _heads(p: Pass, x: Product, counts: Sequence[int] = ()) -> tuple[Tensor, ...]:
@@ -476,8 +470,10 @@ def experts(p: Pass, name: str, present: Present, normed: Normed) -> Stream:
 
 
 def _expert(p: Pass, name: str, run: int, expert: int, x: Float[Tensor, "n C"]) -> Float[Tensor, "n C"]:
-    hidden = _hidden(p.shape.activation, 1, lambda part: p.expert_mm(f"{name}.{part}", run, expert, x))
-    return p.expert_mm(f"{name}.down", run, expert, hidden)
+    def weight(part: str) -> Tensor:
+        return p.w[f"{name}.{part}.weight"][run, expert]
+
+    return torch.mm(_hidden(p.shape.activation, 1, lambda part: torch.mm(x, weight(part))), weight("down"))
 
 
 def _route(p: Pass, name: str, present: Present, x: Stream) -> tuple[Shares, Chosen]:

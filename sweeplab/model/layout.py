@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
@@ -155,13 +155,14 @@ class _WeightList:
         self._n_residual = max(len(side.sub_layers) * shape.layers(side) for side in shape.of_family.sides)
 
     def table(self, name: str, rows: int, width: int) -> None:
+        """Add a table [rows, width]: an embedding, relative biases, or an untied head."""
+        init = self._init
+        std, uniform = init.embedding(rows, width), init.uniform and not init.of_linear
         if name.endswith("relative_bias"):
-            self.weights.append(Weight(name, (rows, width), self._init.relative(self.shape.n_embd)))
-            return
-        is_uniform = self._init.uniform and not self._init.of_linear
-        self.weights.append(
-            Weight(name, (rows, width), self._init.embedding(rows, width), uniform=is_uniform)
-        )
+            std, uniform = init.relative(self.shape.n_embd), False
+        elif name == "head.weight" and init.of_linear:
+            std, uniform = init.matrix(width, rows), True
+        self.weights.append(Weight(name, (rows, width), std, uniform=uniform))
 
     def gain(self, name: str, width: int) -> None:
         self.weights.append(Weight(f"{name}.gain", (width,), fill=1.0))
@@ -175,12 +176,6 @@ class _WeightList:
         """Add a bias; `n_in` is the number of inputs of its matrix, if it has one."""
         std = self._init.matrix(n_in, width) if n_in and self._init.of_linear else None
         self.weights.append(Weight(f"{name}.bias", (width,), std, uniform=self._init.uniform))
-
-    def head(self, rows: int, width: int) -> None:
-        """Add an untied head, [rows, width] like an embedding."""
-        self.table("head.weight", rows, width)
-        if self._init.of_linear:
-            self.weights[-1] = replace(self.weights[-1], std=self._init.matrix(width, rows), uniform=True)
 
     def matrix(
         self, name: str, *size: int, bias: bool = False, residual: bool = False, fan_out: int | None = None
@@ -220,7 +215,7 @@ def declared(shape: ModelShape) -> list[Weight]:
         listed.matrix("head.transform", shape.n_embd, shape.n_embd, bias=shape.bias)
         listed.norm("head.norm")
     if not shape.tie_weights:
-        listed.head(shape.vocab_size, shape.n_embd)
+        listed.table("head.weight", shape.vocab_size, shape.n_embd)
     if shape.has_head_bias:
         listed.bias("head", shape.vocab_size, shape.n_embd)
     return listed.weights

@@ -9,9 +9,9 @@ Legend: T positions, S keys, H n_head, C n_embd, N tokens, A n_expert_active.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,9 +20,8 @@ from torch import Tensor
 from sweeplab.data.batches import Batch, changed
 from sweeplab.errors import BadInput, Problem
 from sweeplab.model.attention import (
-    POSITIONS,
-    AttentionKind,
     AttentionMask,
+    attend,
     distance_matrix,
     query_factor,
     repeat_kv,
@@ -36,17 +35,9 @@ from sweeplab.model.transformer import Transformer
 if TYPE_CHECKING:
     from sweeplab.model.blocks import Chosen, Heads, Out, Product, Shares, Stream, Value
 
-# The default length of a source; a source is longer if it could not hold the token's position.
+# The length of random sequences, at most block_size.
 SOURCE_LENGTH = 10
 Step = tuple[str, Tensor]
-
-
-class TracedStep(NamedTuple):
-    """A step of a forward pass: its name, the shape of its value, and the first elements of the token's row."""
-
-    name: str
-    shape: tuple[int, ...]
-    values: list[float]
 
 
 @dataclass
@@ -67,20 +58,20 @@ class _RecordingPass(Pass):
     def linear(self, name: str, normed: Normed) -> Product:
         return self.note(name, super().linear(name, normed))
 
-    def attend(self, name: str, kind: AttentionKind, heads: Heads, mask: AttentionMask) -> Out:
+    def attend(self, name: str, heads: Heads, mask: AttentionMask, window: int | None = None) -> Out:
         """Attend, and record the queries, keys, values, scores, attention weights and output of all heads."""
         q, *keys = heads
-        q, k, v = q * query_factor(self.shape), *(repeat_kv(part, self.shape) for part in keys)
+        q, k, v = q * query_factor(self.shape), *(repeat_kv(part, self.shape.n_head) for part in keys)
         for role, head in zip("qkv", (q, k, v), strict=True):
             self.note(f"{name}.{role}.heads", head)
         identity = torch.eye(k.shape[2], dtype=k.dtype).repeat(*k.shape[:2], 1, 1)
-        weights = kind.attend(q, k, identity, self.shape, mask, None)
+        weights = attend(q, k, identity, mask, window)
         products = scores(q, k)
         if mask.bias:
             products = products + mask.bias(distance_matrix(q, k))
         self.note(f"{name}.scores", products.masked_fill(weights == 0.0, -torch.inf))
         self.note(f"{name}.weights", weights)
-        return self.note(f"{name}.mixed", super().attend(name, kind, heads, mask))
+        return self.note(f"{name}.mixed", super().attend(name, heads, mask, window))
 
     def note_routing(self, name: str, x: Stream, shares: Shares, chosen: Chosen) -> None:
         """Record each token's shares of all experts [1, N, E], and every expert's output for it."""
@@ -110,25 +101,12 @@ def trace(shape: ModelShape, weights: Mapping[str, Any], batch: Batch) -> list[S
     doubles = {name: torch.as_tensor(weight).double()[None] for name, weight in weights.items()}
     p = _RecordingPass(shape, doubles, 1, len(batch.inputs))
     Transformer(shape).forward(p, changed(batch, lambda part: torch.as_tensor(part)[None]))
-    return [listed for step in p.steps for listed in _listed(p, *step)]
-
-
-def _listed(p: _RecordingPass, name: str, value: Tensor) -> Iterator[Step]:
-    shape, kind = p.shape, name.rpartition(".")[2]
-    if kind == "token_embedding" and shape.positions == "relative":
-        side = next(side for side in shape.of_family.sides if name == f"{side.prefix}token_embedding")
-        distances = torch.arange(value.shape[2])[:, None] - torch.arange(value.shape[2])
-        bias = POSITIONS["relative"].bias
-        assert bias is not None
-        yield f"{side.prefix}relative_bias", bias(p.w, shape, side.prefix, side.causal, distances)[0]
-    if kind == "position_embedding" and shape.positions == "sinusoidal":
-        value = value[0]  # one table for all sequences
-    if kind == "token_type_embedding":
-        tokens = dict(p.steps)[name.replace("token_type", "token")]
-        value = value.expand_as(tokens)  # all tokens have the first type
-    yield name, value[0] if kind.endswith("embedding") or ".router" in name else value
-    if name == "logits":
-        yield "probabilities", value.softmax(dim=-1)
+    steps: list[Step] = []
+    for name, value in p.steps:
+        steps.append((name, value[0] if name.endswith("embedding") or ".router" in name else value))
+        if name == "logits":
+            steps.append(("probabilities", value.softmax(dim=-1)))
+    return steps
 
 
 def random_weights(shape: ModelShape, seed: int) -> dict[str, Any]:
@@ -139,45 +117,41 @@ def random_weights(shape: ModelShape, seed: int) -> dict[str, Any]:
 
 
 def trace_token(
-    shape: ModelShape,
-    weights: Mapping[str, Any],
-    token: int,
-    position: int,
-    seed: int = 0,
-    n_values: int = 5,
-) -> list[TracedStep]:
-    """Return the steps of a forward pass over a sequence with `token` at `position`; the seed draws the other tokens.
+    shape: ModelShape, weights: Mapping[str, Any], token: int, n_values: int
+) -> list[dict[str, Any]]:
+    """Return the steps of a forward pass over a sequence that begins with `token`, as `trace_batch` does.
 
-    A decoder's sequence ends with the token. The source of an encoder_decoder has the token at the same position. Steps
-    with heads or experts have the values of the first one.
+    The other tokens are random. A decoder's sequence ends with the token. The source of an encoder_decoder begins with
+    it, too.
 
     Raises:
-        BadInput: the model has no such token, position or source.
+        BadInput: the model has no such token.
     """
-    for what, number, name in (("token", token, "vocab_size"), ("position", position, "block_size")):
-        end = getattr(shape, name)
-        if not 0 <= number < end:
-            raise BadInput(Problem(f"{what} {number}", f"0 to {end - 1}, because {name} is {end}"))
-    length = min(shape.block_size, max(position + 1, SOURCE_LENGTH))
-    drawn = np.random.default_rng(seed)
-
-    def tokens(n: int) -> Any:
-        sequence = drawn.integers(0, shape.vocab_size, (1, n))
-        sequence[0, position] = token
-        return sequence
-
-    inputs = tokens(position + 1 if shape.of_family.sides[-1].causal else length)
-    source = tokens(length) if shape.of_family.reads_source else None
-    return trace_batch(shape, weights, Batch(inputs, inputs, source), position, n_values)
+    if not 0 <= token < shape.vocab_size:
+        end = shape.vocab_size
+        raise BadInput(Problem(f"token {token}", f"0 to {end - 1}, because vocab_size is {end}"))
+    drawn, family = np.random.default_rng(0), shape.of_family
+    sequences = drawn.integers(0, shape.vocab_size, (2, 1, min(shape.block_size, SOURCE_LENGTH)))
+    sequences[:, 0, 0] = token
+    inputs = sequences[0, :, :1] if family.sides[-1].causal else sequences[0]
+    batch = Batch(inputs, inputs, sequences[1] if family.reads_source else None)
+    return trace_batch(shape, weights, batch, 0, n_values)
 
 
 def trace_batch(
-    shape: ModelShape, weights: Mapping[str, Any], batch: Batch, position: int, n_values: int = 5
-) -> list[TracedStep]:
-    """Return the steps of a forward pass over a batch of one sequence, with the values of the token at `position`."""
+    shape: ModelShape, weights: Mapping[str, Any], batch: Batch, position: int, n_values: int
+) -> list[dict[str, Any]]:
+    """Return the steps of a forward pass over a batch of one sequence: their names, and the shapes of their values.
+
+    `values` are the first n_values elements at `position`, of the first head or expert.
+    """
     # The last dimension but one of every step has positions: of tokens, of queries, or of a source's keys.
     return [
-        TracedStep(name, tuple(value.shape), value[(0,) * (value.ndim - 2)][position, :n_values].tolist())
+        {
+            "name": name,
+            "shape": tuple(value.shape),
+            "values": value[(0,) * (value.ndim - 2)][position, :n_values].tolist(),
+        }
         for name, value in trace(shape, weights, batch)
         if position < value.shape[-2]  # a source may be shorter
     ]

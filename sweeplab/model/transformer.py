@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from sweeplab.data.batches import NO_TARGET, Batch
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.model.attention import FULL, POSITIONS, AttentionMask, by_run, kinds
+from sweeplab.model.attention import POSITIONS, AttentionMask, by_run, n_weights, windows
 from sweeplab.model.blocks import (
     Dropout,
     KVCache,
@@ -86,9 +86,9 @@ class Transformer:
         """Return the largest number of elements in one run's dropout mask: of activations or attention weights."""
         shape, length = self.shape, self.shape.block_size
         weights = max(
-            kind.n_weights(shape, length, length, side.causal)
+            n_weights(length, length, side.causal, window)
             for side in shape.of_family.sides
-            for kind in {*kinds(shape, side), FULL}
+            for window in {*windows(shape, side), None}
         )
         return n_sequences * max(length * shape.n_embd, shape.n_head * weights)
 

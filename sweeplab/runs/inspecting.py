@@ -106,9 +106,7 @@ def traced_prompt(run: LoadedRun, text: str, n_values: int) -> Rows:
     from sweeplab.model.tracing import trace_batch
 
     batch = read_prompt(run, text)
-    last, shape = batch.inputs.shape[1] - 1, run.model.shape
-    steps = trace_batch(shape, run.model.weights, batch, last, shape.vocab_size)
-    return [step._asdict() | {"values": step.values[:n_values]} for step in steps]
+    return trace_batch(run.model.shape, run.model.weights, batch, batch.inputs.shape[1] - 1, n_values)
 
 
 def _words(run: LoadedRun, tokens: Sequence[int]) -> list[str]:

@@ -185,19 +185,14 @@ def sequence_measures(outputs: Iterable[tuple[Tensor, Batch]]) -> dict[str, PerR
         targets = batch.targets
         n_counted = _n_counted(targets)
         losses = losses + cross_entropy(logits, targets).double() * n_counted
-        matches = matches + exact_matches(logits, targets)
+        is_correct = logits.argmax(dim=-1).view(targets.shape) == targets
+        matches = matches + (is_correct | (targets == NO_TARGET)).all(dim=2).sum(dim=1)
         n_targets, n_sequences = n_targets + n_counted, n_sequences + targets.shape[1]
     return {"val_loss": losses / n_targets, "exact_match": matches / n_sequences}
 
 
 def _n_counted(targets: Int[Tensor, "K B T"]) -> Int[Tensor, "K"]:
     return (targets != NO_TARGET).sum(dim=(1, 2))
-
-
-def exact_matches(logits: Float[Tensor, "K N V"], targets: Int[Tensor, "K B T"]) -> Int[Tensor, "K"]:
-    """Return, for each run, the number of sequences whose most likely tokens equal all counted targets."""
-    is_correct = logits.argmax(dim=-1).view(targets.shape) == targets
-    return (is_correct | (targets == NO_TARGET)).all(dim=2).sum(dim=1)
 
 
 @torch.no_grad()

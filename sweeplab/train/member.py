@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 from sweeplab.data.batches import generator_key
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.train.optimizers import Rates
-from sweeplab.train.run import TrainingRun, dropout_rates, train_tokens
-from sweeplab.train.schedule import learning_rate, patience_begins
+from sweeplab.train.run import TrainingRun, dropout_rates, learning_rate, patience_begins, train_tokens
 
 if TYPE_CHECKING:
     from torch import Tensor

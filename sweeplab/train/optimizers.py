@@ -56,7 +56,7 @@ class Rates(NamedTuple):
     correction2: Any
 
     @classmethod
-    def at(cls, **numbers: float) -> Rates:
+    def at(cls, **numbers: Any) -> Rates:
         """Return the hyperparameters, all but the corrections, with Adam's bias corrections."""
         step = numbers["step"]
         corrections = (1.0 - numbers["beta1"] ** step, (1.0 - numbers["beta2"] ** step) ** -0.5)

@@ -1,10 +1,14 @@
 """What the hyperparameters of a run determine without training it. Imports no torch, because a plan imports it.
 
-They determine which runs may share a stack, a run's tokens, FLOPs and memory, and the metric of an evaluation.
+They determine which runs may share a stack, a run's tokens, FLOPs, memory and learning rates, and the metric of an
+evaluation.
 
 A row is a training sequence, with its source if there is one. The objective gives its lengths. For pairs, tokens, FLOPs
 and memory are upper bounds: every row and every source counts block_size tokens, but training pads only to the longest
 pair of the training split, which the hyperparameters do not tell.
+
+The learning rate rises linearly over the warm-up, as in nanoGPT: it is (i + 1) / (warmup_iters + 1) of its peak at
+iteration i. Then it follows one of SCHEDULES. Departure: a peak below min_lr is not raised to min_lr.
 """
 
 from __future__ import annotations
@@ -12,9 +16,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from sweeplab.hyperparameters import SHAPE, TRANSFORMER, Hyperparameters
+from sweeplab.hyperparameters import SHAPE, TRANSFORMER, Hyperparameters, is_number
 from sweeplab.model.accounting import activation_bytes, forward_flops, n_params
 from sweeplab.model.shape import ModelShape, settled
 
@@ -160,3 +164,107 @@ def metric_value(metric: str, loss: float, iteration: int, values: Hyperparamete
     if math.isfinite(loss) and not math.isfinite(value):
         raise ValueError(f"metric {metric} is {value} at iteration {iteration}, but the loss is {loss}")
     return value
+
+
+# ------------------------------------------------------------------ the learning rate
+
+
+class ScheduleInput(NamedTuple):
+    """The inputs of a schedule after the warm-up: iteration, peak, and the floor that the rate never goes below.
+
+    `n_halvings` is the number of times that plateau has lowered the rate.
+    """
+
+    values: Hyperparameters
+    iteration: int
+    n_halvings: int
+    peak: float
+    floor: float
+
+    @property
+    def progress(self) -> float:
+        """Return the fraction of the iterations after the warm-up that are done, from 0 to 1."""
+        warmup = self.values.warmup_iters
+        return min(1.0, (self.iteration - warmup) / max(1, self.values.max_iters - warmup))
+
+    def interpolate(self, share: float) -> float:
+        """Return the rate at this share of the way from the floor (0) to the peak (1)."""
+        return self.floor + (self.peak - self.floor) * share
+
+
+# A function of its inputs that returns the learning rate after the warm-up.
+Schedule = Callable[[ScheduleInput], float]
+
+
+def _plateau(at: ScheduleInput) -> float:
+    rate = at.peak * at.values.plateau_factor**at.n_halvings
+    if at.n_halvings:
+        return max(at.floor, rate)
+    return at.interpolate(1.0)
+
+
+def _decay_start(values: Hyperparameters) -> float:
+    return max(values.warmup_iters, values.max_iters * (1.0 - values.decay_share))
+
+
+def _wsd(at: ScheduleInput) -> float:
+    max_iters = at.values.max_iters
+    length = max(1.0, max_iters - _decay_start(at.values))
+    return at.interpolate(min(1.0, max(0.0, max_iters - at.iteration) / length))
+
+
+def _inverse_sqrt(at: ScheduleInput) -> float:
+    # Vaswani et al. count steps from 1, and the last step of their warm-up has the peak.
+    return max(at.floor, at.peak * math.sqrt((at.values.warmup_iters + 1) / (at.iteration + 1)))
+
+
+# cosine: half a cosine down to min_lr (Loshchilov & Hutter 2017). linear: a straight line down to min_lr. plateau:
+# plateau_factor times the rate after every patience_lr evaluations without improvement. wsd, warmup-stable-decay: the
+# peak, then a straight line to min_lr over the last decay_share of the run (Hu et al. 2024, Hägele et al. 2024).
+# inverse_sqrt: the peak times sqrt(warm-up / step), not below min_lr (Vaswani et al. 2017).
+SCHEDULES: dict[str, Schedule] = {
+    "cosine": lambda at: at.interpolate(0.5 * (1.0 + math.cos(math.pi * at.progress))),
+    "linear": lambda at: at.interpolate(1.0 - at.progress),
+    "constant": lambda at: at.interpolate(1.0),
+    "plateau": _plateau,
+    "wsd": _wsd,
+    "inverse_sqrt": _inverse_sqrt,
+}
+
+
+def own_schedule(function: Callable[[float], float]) -> Schedule:
+    """Return the schedule of a plug-in's function of the share of training after the warm-up, from 0 to 1.
+
+    It returns the share of the way from min_lr (0) to the peak (1).
+
+    Raises:
+        ValueError: it returns something else.
+    """
+
+    def checked(progress: float) -> float:
+        share = function(progress)
+        if not is_number(share) or not 0.0 <= share <= 1.0:
+            raise ValueError(f"the schedule is {share!r} at {progress:g} of training; allowed: 0 to 1")
+        return share
+
+    for at in range(101):
+        checked(at / 100)
+    return lambda at: at.interpolate(checked(at.progress))
+
+
+def learning_rate(values: Hyperparameters, iteration: int, n_halvings: int = 0) -> float:
+    """Return the learning rate of the step from `iteration` to the next."""
+    peak, warmup = values.learning_rate, values.warmup_iters
+    if iteration < warmup:
+        return peak * (iteration + 1) / (warmup + 1)
+    if not values.lr_decay:
+        return peak
+    at = ScheduleInput(values, iteration, n_halvings, peak, min(values.min_lr, peak))
+    return SCHEDULES[values.scheduler_type](at)
+
+
+def patience_begins(values: Hyperparameters) -> float:
+    """Return the iteration after which evaluations count for patience: 0, or the start of the decay for `wsd`."""
+    if values.lr_decay and values.scheduler_type == "wsd":
+        return _decay_start(values)
+    return 0.0

@@ -35,7 +35,7 @@ for family in FAMILIES:
         model = Transformer(shape)
         router = (torch.ones(3), torch.ones(3)) if shape.n_expert > 1 else None
         losses_and_gradients(model, rows_of(model, 3), batch_of(shape, 3), smoothing=torch.ones(3) / 9, router=router)
-        trace_token(shape, random_weights(shape, 0), 1, 2)
+        trace_token(shape, random_weights(shape, 0), 1, 5)
         weights, draw = model.layout.views(rows_of(model, 1)), TokenSampler(Sampling(0.9, 4, 0.9))
         source = [1, 2, 3] if family == "encoder_decoder" else None
         prompt = Prompt([1, 2, 3], [1] if family == "encoder" else (), source, end=5)

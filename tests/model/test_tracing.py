@@ -14,7 +14,7 @@ from sweeplab.model.shape import FAMILIES
 from sweeplab.model.tracing import attention_weights, random_weights, trace, trace_token
 from sweeplab.model.transformer import Transformer
 
-TOKEN, POSITION = 3, 2
+TOKEN = 3
 SHAPES = [shape_of(family=family, n_layer=2) for family in FAMILIES]
 SHAPES += [
     shape_of(family="decoder", parametrization="mup", mup_base_width=2, head_dim=8),
@@ -26,20 +26,18 @@ SHAPES += [
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.family} {shape.parametrization}")
 def test_the_last_step_is_the_stacked_models_logits(shape):
     weights = random_weights(shape, seed=1)
-    *_, found, shares = trace_token(shape, weights, TOKEN, POSITION, seed=5, n_values=VOCABULARY)
-    drawn = np.random.default_rng(5)
-    sequences = []
-    for n in [LENGTH if shape.family == "encoder" else POSITION + 1, LENGTH]:
-        sequence = torch.tensor(drawn.integers(0, VOCABULARY, (1, 1, n)))
-        sequence[..., POSITION] = TOKEN
-        sequences.append(sequence)
-    source = sequences[1] if shape.family == "encoder_decoder" else None
+    *_, found, shares = trace_token(shape, weights, TOKEN, VOCABULARY)
+    inputs, source = torch.tensor(np.random.default_rng(0).integers(0, VOCABULARY, (2, 1, 1, LENGTH)))
+    inputs[..., 0] = source[..., 0] = TOKEN
+    if shape.family != "encoder":
+        inputs = inputs[..., :1]
     stacked = {name: torch.tensor(weight)[None].double() for name, weight in weights.items()}
-    logits = Transformer(shape).logits(stacked, Batch(sequences[0], sequences[0], source))
-    assert (found.name, shares.name) == ("logits", "probabilities")
-    assert found.shape == shares.shape == (1, *logits.shape[1:])
-    np.testing.assert_allclose(found.values, logits[0, POSITION].numpy(), rtol=0, atol=1e-10)
-    np.testing.assert_allclose(shares.values, logits[0, POSITION].softmax(dim=-1).numpy(), rtol=0, atol=1e-10)
+    batch = Batch(inputs, inputs, source if shape.family == "encoder_decoder" else None)
+    logits = Transformer(shape).logits(stacked, batch)
+    assert (found["name"], shares["name"]) == ("logits", "probabilities")
+    assert found["shape"] == shares["shape"] == (1, *logits.shape[1:])
+    np.testing.assert_allclose(found["values"], logits[0, 0].numpy(), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(shares["values"], logits[0, 0].softmax(dim=-1).numpy(), rtol=0, atol=1e-10)
 
 
 def test_attention_weights_are_shares():
@@ -54,14 +52,10 @@ def test_attention_weights_are_shares():
         assert (np.triu(weights, 1).max() == 0.0) == (name in ("blocks.0.attention", "blocks.1.attention"))
 
 
-@pytest.mark.parametrize(
-    ("token", "position", "said"),
-    [(VOCABULARY, 0, "token 11; allowed: 0 to 10"), (0, 10, "position 10; allowed: 0 to 9")],
-)
-def test_what_the_model_has_not_is_refused(token, position, said):
+def test_a_token_that_the_model_has_not_is_refused():
     shape = shape_of()
-    with pytest.raises(BadInput, match=said):
-        trace_token(shape, random_weights(shape, 0), token, position)
+    with pytest.raises(BadInput, match="token 11; allowed: 0 to 10"):
+        trace_token(shape, random_weights(shape, 0), VOCABULARY, 5)
 
 
 @pytest.mark.slow

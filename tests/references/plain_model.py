@@ -177,7 +177,7 @@ def sight(p, prefix, tokens, lengths, causal):
         bias = -alibi_slopes(shape.n_head)[:, None, None] * distance.abs()
     if shape.positions == "relative":
         bucket = relative_buckets(distance, causal, shape.relative_buckets, shape.relative_max_distance)
-        bias = p.note(f"{prefix}relative_bias", p.weights[f"{prefix}relative_bias"][bucket].permute(2, 0, 1))
+        bias = p.weights[f"{prefix}relative_bias"][bucket].permute(2, 0, 1)
     return Sight(present, whole & near if shape.attention == "local" else whole, whole, bias)
 
 
@@ -298,10 +298,11 @@ def embed(p, prefix, tokens):
     x = p.weights[own][tokens] * (math.sqrt(shape.n_embd) if shape.scale_embedding else 1.0)
     p.note(f"{prefix}token_embedding", x)
     if shape.positions == "learned":
-        table = p.weights[f"{prefix}position_embedding"][:length].expand_as(x)
-        x = x + p.note(f"{prefix}position_embedding", table)
+        x = x + p.note(
+            f"{prefix}position_embedding", p.weights[f"{prefix}position_embedding"][:length].expand_as(x)
+        )
     if shape.positions == "sinusoidal":
-        x = x + p.note(f"{prefix}position_embedding", sinusoids(length, shape.n_embd))
+        x = x + p.note(f"{prefix}position_embedding", sinusoids(length, shape.n_embd).expand_as(x))
     if shape.n_token_types:  # all tokens are of the first type
         name = f"{prefix}token_type_embedding"
         x = x + p.note(name, p.weights[name][0].expand_as(x))

@@ -15,7 +15,7 @@ from sweeplab.data.batches import generator_key
 from sweeplab.data.objectives import make_objective
 from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape
-from sweeplab.train.schedule import learning_rate
+from sweeplab.train.run import learning_rate
 
 
 def plain_model(values):

@@ -9,7 +9,7 @@ from sweeplab.data.batches import NO_TARGET, Batch, Pairs
 from sweeplab.data.objectives import make_objective
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
-from sweeplab.train.evaluating import exact_matches
+from sweeplab.train.evaluating import sequence_measures
 
 N_SYMBOLS = 12
 
@@ -44,7 +44,8 @@ def test_agrees_with_greedy_decoding():
     targets = wrong[:, :, 1:].clone()
     targets[:, :, :4] = NO_TARGET
     logits = decoder.logits(weights, Batch(wrong[:, :, :-1], targets))
-    assert exact_matches(logits, targets).tolist() == [4]
+    batch = Batch(wrong[:, :, :-1], targets)
+    assert sequence_measures([(logits, batch)])["exact_match"].tolist() == [4 / 8]
 
 
 def test_an_evaluation_weighs_every_target_alike_and_counts_what_is_found_whole(of_pairs, pairs):

@@ -11,8 +11,7 @@ from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
 from sweeplab.train.optimizers import Optimizer, Rates, TorchOptimizer, column, make_optimizer
-from sweeplab.train.run import TrainingRun, shape_key
-from sweeplab.train.schedule import learning_rate
+from sweeplab.train.run import TrainingRun, learning_rate, shape_key
 from sweeplab.train.stack import Stack
 
 pytestmark = pytest.mark.usefixtures("forgets_plugins")

@@ -9,8 +9,7 @@ import torch
 from trained import begun
 
 from sweeplab.train.checkpoint import read_snapshot, write_snapshot
-from sweeplab.train.run import TrainingRun, shape_key
-from sweeplab.train.schedule import learning_rate
+from sweeplab.train.run import TrainingRun, learning_rate, shape_key
 from sweeplab.train.stack import Stack
 
 SHORT = {"max_iters": 24, "eval_interval": 12}
