@@ -110,8 +110,12 @@ def tracking_check(lab: Path, uri: str | None = None, is_of_study: bool = True) 
     looked_at, database = without_password(uri), database_file(uri)
     if database and not database.exists():
         return Check("tracking", looked_at, "ok", "will be created by the first study that is run")
-    if database and not is_of_study and database.open("rb").read(len(SQLITE)) == SQLITE:
-        return Check("tracking", looked_at, "ok", "a database; `doctor NAME` compares a study with it")
+    if database and not is_of_study:
+        with suppress(OSError), database.open("rb") as file:
+            if file.read(len(SQLITE)) == SQLITE:
+                return Check(
+                    "tracking", looked_at, "ok", "a database; `doctor NAME` compares a study with it"
+                )
     try:
         count = count_studies(lab, uri)
     except TrackingUnavailable as error:
