@@ -400,11 +400,12 @@ class Study(Results):
             BadInput: a hyperparameter of the grid is missing, or the study allows no such size.
         """
         from sweeplab.analysis.predicting import predict_size
-        from sweeplab.analysis.studies import Counting, read_studies
+        from sweeplab.analysis.studies import read_studies
+        from sweeplab.laws.columns import PLAIN
 
-        studies, counting = read_studies(self.lab, [self.folder.name]), Counting()
+        studies = read_studies(self.lab, [self.folder.name])
         asked = [f"{name}={yaml_text(value)}" for name, value in size.items()]
-        return predict_size(self.folder, studies, studies.points(), asked, counting)
+        return predict_size(self.folder, studies, studies.points(), asked, PLAIN)
 
     def enqueue(self, **values: Any) -> Done:
         """Enqueue trials with given values to run next, one in every cell that the values allow.

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sweeplab.analysis.studies import Counting, run_to_come, sizes_of
+from sweeplab.analysis.studies import run_to_come, sizes_of
 from sweeplab.data.task import Sizes
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import AUTO
-from sweeplab.laws.columns import COUNTS
+from sweeplab.laws.columns import COUNTS, PLAIN, Counting
 from sweeplab.laws.next_runs import MOST, Candidates
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def grow_by_law(folder: StudyFolder) -> Done:
 
     points = read_studies(folder.lab, [folder.name]).points()
     assessed = assess(points, law_for(points, AUTO))
-    candidates = study_candidates(folder, Counting(), assessed.points)
+    candidates = study_candidates(folder, PLAIN, assessed.points)
     budget, quantity = spent(assessed.points) / 2, find_quantity(assessed, None)
     chosen = next_runs(assessed, quantity, candidates.like(assessed.points, budget), budget).as_dict()
     half = chosen["half_width"]

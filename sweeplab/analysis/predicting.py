@@ -26,7 +26,7 @@ from sweeplab.analysis.sealing import (
     seal,
     size_targets,
 )
-from sweeplab.analysis.studies import Counting, Studies, read_studies, tuned_runs
+from sweeplab.analysis.studies import Studies, read_studies, tuned_runs
 from sweeplab.analysis.trials import VALUED, trials_table
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import make_folder, read_bytes, write_whole
@@ -34,6 +34,7 @@ from sweeplab.formatting import listed, several, yaml_text
 from sweeplab.hyperparameters import TABLE, is_number
 from sweeplab.lab.listing import read_spec
 from sweeplab.laws.assessment import NO_REGRET, Assessment, Forecast, Regret, assess, law_for, predict
+from sweeplab.laws.columns import Counting
 from sweeplab.laws.hyperparameters.assessment import assess_hyperparameters, predict_values
 from sweeplab.laws.hyperparameters.runs import SIZES
 from sweeplab.laws.points import Points
@@ -143,7 +144,7 @@ def predict_size(
     }
     laws, why = dict[str, Any](), ""
     try:
-        runs = tuned_runs(studies.runs, folder.name, studies.design, counting.conventions)
+        runs = tuned_runs(studies.runs, folder.name, counting, studies.design)
         known = sized.fixed | dict(target.at)
         at = {name: known[name] for name in SIZES if name in known and name in runs.sizes}
         laws = predict_values(assess_hyperparameters(runs), named | at)
@@ -419,8 +420,8 @@ def _predicted(name: str, lab: Path, size: Mapping[str, Any]) -> dict[str, Any]:
         words = ",".join(f"{each}={yaml_text(value)}" for each, value in size.items())
         nothing = "there is nothing to predict; --name takes another"
         raise BadInput(f"study {name} has trained {words} already: {nothing}")
-    counting = Counting(studies.settled())
-    points = studies.points(conventions=counting.conventions)
+    counting = studies.settled()
+    points = studies.points(counting)
     sizes = [f"{_AT}{each}={yaml_text(value)}" for each, value in size.items()]
     predicted = predict_size(StudyFolder(lab, name), studies, points, sizes, counting)
     largest = max(trials[trials["best"]].to_dict("records"), key=lambda row: row["train_flops"])

@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.analysis.ledger import SCORED, LedgerEntry, append, canonical, read_ledger
-from sweeplab.analysis.studies import Counting, read_studies, run_to_come, sizes_of
+from sweeplab.analysis.studies import file_points, read_studies, run_to_come, sizes_of
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.lab.listing import StudyState, read_spec, study_state
 from sweeplab.laws.assessment import IDENTIFIED, NO_REGRET, Assessment, Forecast, Regret, predict
-from sweeplab.laws.columns import COUNTS, Conventions
+from sweeplab.laws.columns import CHOICES, COUNTS, Conventions, Counting
 from sweeplab.laws.points import Points
 from sweeplab.records.folders import StudyFolder
 
@@ -399,7 +399,7 @@ def _of_study_run(entry: LedgerEntry, lab: Path, tables: dict[str, Points]) -> O
         key = repr((names, counting))
         if key not in tables:
             studies = read_studies(lab, names).only(counting.where)
-            tables[key] = studies.points(counting.columns, counting.conventions)
+            tables[key] = studies.points(counting)
     except BadInput as error:
         return Outcome(entry, OPEN, "; ".join(map(str, error.problems)))
     return _scored(entry, tables[key], "its study", VOID, "its runs ended without a loss")
@@ -413,7 +413,7 @@ def _of_row(entry: LedgerEntry, against: Path | None, tables: dict[str, Points])
     counting = _counting(entry.forecast["source"]["counting"])
     key = repr(counting)
     if key not in tables:
-        tables[key] = counting.of_file(against)
+        tables[key] = file_points(against, counting)
     return _scored(entry, tables[key], against.name, OPEN, f"{against.name} has no row of it")
 
 
@@ -431,8 +431,9 @@ def _scored(entry: LedgerEntry, points: Points, source: str, otherwise: str, why
     return Outcome(entry, SCORED, f"by {source}", loss, source)
 
 
-def _counting(fields: Mapping[str, Any]) -> Counting:
-    return Counting(Conventions(**fields["conventions"]), fields["columns"], fields.get("where", ""))
+def _counting(sealed: Mapping[str, Any]) -> Counting:
+    conventions = {name: how for name, how in sealed["conventions"].items() if name in CHOICES}
+    return Counting(Conventions(**conventions), sealed["columns"], sealed.get("where", ""))
 
 
 def calibrate(results: Iterable[Outcome]) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import ChainMap, Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,8 @@ from sweeplab.lab.listing import find_study, read_spec
 from sweeplab.laws.columns import (
     CHOICES,
     COUNTS,
-    Conventions,
+    PLAIN,
+    Counting,
     named_column,
     numbers,
     read_columns,
@@ -39,7 +40,7 @@ from sweeplab.laws.columns import (
 from sweeplab.laws.hyperparameters.excess import record_of, searched_points
 from sweeplab.laws.hyperparameters.runs import SearchedRuns, runs_of_frame
 from sweeplab.laws.points import EACH, SHARED, UNKNOWN, Points, points_of
-from sweeplab.laws.reading import nominal, read_frame
+from sweeplab.laws.reading import read_frame
 from sweeplab.records.runs import MEASURED_ON, RunState
 from sweeplab.study.choice import Ranking
 
@@ -57,40 +58,33 @@ STUDY_COLUMNS = {
     "loss": "best_val_loss",
     "flops": "train_flops",
 }
-# An untied head is already among the parameters without embeddings.
 PARAMS = {
     "total": "n_params",
     "active": "n_params_active",
     "non-embedding": "n_params_non_embedding",
-    "with-head": "n_params_non_embedding",
 }
 # Settings whose best values follow the size of the model or the length of the run; betas where batches are small.
 FOLLOW_SIZE = ("learning_rate", "batch_size", "warmup_iters", "betas")
 _SMALL_BATCH = 2**18  # tokens of a step (Porian et al. 2024, arXiv 2406.19146)
-_HEADS = {"with-head": ("vocab_size", "n_embd", "tie_weights")}
 _LOSSES = {"best": STUDY_COLUMNS["loss"], "final": "final_val_loss"}
 # The loss of the same weights on the whole validation split: preferred if all cells with an end have it.
 _WHOLE = {"best": "best_whole_", "final": "final_whole_"}
 
 
-def study_points(
-    runs: pd.DataFrame,
-    columns: Mapping[str, str] | None = None,
-    conventions: Conventions | None = None,
-    design: StudyDesign | None = None,
-) -> Points:
+def study_points(runs: pd.DataFrame, counting: Counting = PLAIN, design: StudyDesign | None = None) -> Points:
     """Return the points of the runs of one study or several: the best trial of each model and token count.
 
     A point is the mean of k runs (`select`) and has weight k: all points are assumed to have the same variance of one
-    run, so the variance of the mean is a kth of it. Runs that did not end are left out, and counted. `columns` replace
-    those of the conventions. The points say how they were tuned: what was searched at each size, what is one for all.
+    run, so the variance of the mean is a kth of it. Runs that did not end are left out, and counted. Named columns
+    replace those of the conventions. The points say how they were tuned: what was searched at each size, what is one
+    for all.
 
     Raises:
         BadInput: no run has ended, a column is missing, or a convention cannot be followed.
     """
-    asked = dict(columns or {})
-    counts, meanings = counted(runs, conventions or Conventions())
-    mapped = {role: role for role in ("params", "tokens", "flops", "loss") if role in counts} | asked
+    asked = counting.roles
+    counts, meanings = counted(runs, counting)
+    mapped = {role: role for role in (*COUNTS, "loss")} | asked
     loss, _, wrong = named_column(mapped["loss"], list(map(str, counts)))
     if wrong:
         raise BadInput(Problem(f"the study has {wrong}", "", nearest(loss, map(str, runs))))
@@ -115,16 +109,17 @@ def study_points(
             "no law can fit closer"
         )
     tuned, tuned_why = _tuned(runs, design)
-    return replace(
+    points = replace(
         points,
         dropped=dict(chosen.dropped + Counter(points.dropped)),
-        conventions=points.conventions | notes,
+        conventions={**points.conventions, **notes},
         seed_spread=spread,
         is_lowest=chosen.is_lowest,
         tuned=tuned,
         tuned_why=tuned_why,
-        record=record_of(lambda: tuned_runs(runs, "the study", design, conventions)),
+        record=record_of(lambda: tuned_runs(runs, "the study", counting, design)),
     )
+    return points.tuned_as(counting.tuned)
 
 
 def _tuned(runs: pd.DataFrame, design: StudyDesign | None) -> tuple[str, str]:
@@ -159,50 +154,48 @@ def unit_of(runs: pd.DataFrame) -> str:
     return loss_unit(runs["objective"].dropna().unique() if "objective" in runs else ())
 
 
-def counted(runs: pd.DataFrame, conventions: Conventions) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Return a study's runs with the columns params, tokens, flops (unless it is 6ND) and loss, and their meanings.
+def counted(runs: pd.DataFrame, counting: Counting) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Return a study's runs with the columns params, tokens, flops and loss, and their meanings.
 
     Raises:
         BadInput: bits per byte are asked for but the bytes per token are not known; a column is missing.
     """
-    at, params = conventions.chosen("at"), conventions.chosen("params")
-    if conventions.chosen("rows") != "best":
-        raise BadInput(Problem(f"--count rows={conventions.rows} is for the rows of a file", "rows=best"))
-    head = _HEADS.get(params, ())
-    needed = [_LOSSES[at], PARAMS[params], *head, "train_tokens", "train_flops"]
-    missing = [name for name in needed if name not in runs]
+    how = counting.conventions
+    at, params = how.chosen("at"), how.chosen("params")
+    if how.chosen("rows") != "best":
+        raise BadInput(Problem(f"--count rows={how.rows} is for the rows of a file", "rows=best"))
+    missing = [
+        name for name in (_LOSSES[at], PARAMS[params], "train_tokens", "train_flops") if name not in runs
+    ]
     if missing:
         raise BadInput(*(Problem(f"the runs have no column {name!r}") for name in missing))
     runs = with_whole_losses(runs, at)
     column = loss_column(runs, at)
-    loss = numbers(runs, column)
-    meanings = {name: CHOICES[name][conventions.chosen(name)] for name in CHOICES if name != "rows"}
-    if conventions.chosen("loss") == "nats":
-        meanings["loss"] = unit_of(runs).replace("/", " per ")
-    else:
+    loss, unit, measured = numbers(runs, column), unit_of(runs).replace("/", " per "), ""
+    if how.chosen("loss") != "nats":
         if "best_bits_per_byte" not in runs:
             raise BadInput("bits per byte need the bytes per token, which the runs do not record")
         loss = loss * numbers(runs, "best_bits_per_byte") / numbers(runs, _LOSSES["best"])
-    meanings["loss"] = f"{meanings['loss']}, {meanings.pop('at')}"
+        unit = CHOICES["loss"]["bits-per-byte"]
     if column != _LOSSES[at]:
-        measured = f"{MEASURED_ON['whole_val_loss']} (or {MOST_WHOLE:,} targets of a larger one)"
-        meanings["loss"] += f", its weights {measured}"
-    n = numbers(runs, PARAMS[params])
-    if head:
-        n = n + np.prod([numbers(runs, name) for name in head], axis=0)
-    made = {"params": n, "tokens": numbers(runs, "train_tokens"), "loss": loss}
-    if conventions.chosen("flops") == "counted":
-        made["flops"] = numbers(runs, "train_flops")
-    return runs.assign(**made), meanings | {"tokens": "read in training, with source and repeated tokens"}
+        measured = f", its weights {MEASURED_ON['whole_val_loss']} (or {MOST_WHOLE:,} targets of a larger one)"
+    made = {
+        "params": numbers(runs, PARAMS[params]),
+        "tokens": numbers(runs, "train_tokens"),
+        "flops": numbers(runs, "train_flops"),
+        "loss": loss,
+    }
+    meanings = {
+        "params": CHOICES["params"][params],
+        "tokens": "read in training, with source and repeated tokens",
+        "flops": "matrix products and attention, the head's too",
+        "loss": f"{unit}, {CHOICES['at'][at]}{measured}",
+    }
+    return runs.assign(**made), meanings
 
 
 def tuned_runs(
-    runs: pd.DataFrame,
-    source: str,
-    design: StudyDesign | None = None,
-    conventions: Conventions | None = None,
-    columns: Mapping[str, str] | None = None,
-    named: Mapping[str, str] | None = None,
+    runs: pd.DataFrame, source: str, counting: Counting = PLAIN, design: StudyDesign | None = None
 ) -> SearchedRuns:
     """Return the runs of studies that ended, with the values that their files search; a row per seed.
 
@@ -212,12 +205,13 @@ def tuned_runs(
     ended = runs[[RunState(state).has_value for state in runs["state"]]]
     if ended.empty:
         raise BadInput(f"no run of {source} has ended with a loss")
-    table, words_of = counted(ended, conventions or Conventions())
-    roles = {role: role for role in ("params", "tokens", "loss") if role in table} | dict(columns or {})
-    read = runs_of_frame(table, source, roles, named, only=searched_of(ended, design))
+    table, meanings = counted(ended, counting)
+    roles = {role: role for role in ("params", "tokens", "loss")}
+    counting = replace(counting, columns={**roles, **counting.columns}, where="")
+    read = runs_of_frame(table, source, counting, searched_of(ended, design))
     left = {"without an end": len(runs) - len(ended)}
-    meanings = {role: words for role, words in words_of.items() if role in read.said}
-    return replace(read, said={**read.said, **meanings}, dropped={**left, **read.dropped})
+    said = {role: meanings.get(role, words) for role, words in read.said.items()}
+    return replace(read, said=said, dropped={**left, **read.dropped})
 
 
 def with_whole_losses(runs: pd.DataFrame, at: str = "best") -> pd.DataFrame:
@@ -256,65 +250,48 @@ def loss_column(runs: pd.DataFrame, at: str = "best") -> str:
     return _LOSSES[at]
 
 
-def settled_of(conventions: Conventions | None, values: Sequence[Mapping[Any, Any]]) -> Conventions:
-    """Return the conventions, counting params as `tokens_per_param` does where it sets the tokens of all runs."""
-    chosen = conventions or Conventions()
+def settled_of(counting: Counting, values: Sequence[Mapping[Any, Any]]) -> Counting:
+    """Return the counting of params as `tokens_per_param` does where it sets the tokens of all runs."""
+    chosen = counting.conventions
     if chosen.params or not values or not all(run.get("tokens_per_param") for run in values):
-        return chosen
-    counted = {str(run.get("params_counted", TABLE["params_counted"].default)) for run in values}
-    if counted != {"non_embedding"}:
-        return chosen
-    return replace(chosen, params="non-embedding")
+        return counting
+    default = TABLE["params_counted"].default
+    if any(str(run.get("params_counted", default)) != "non_embedding" for run in values):
+        return counting
+    return replace(counting, conventions=replace(chosen, params="non-embedding"))
 
 
-def _pooled(runs: pd.DataFrame, design: StudyDesign | None = None) -> dict[str, tuple[str, ...]]:
-    """The values of each setting of the grid that is no number: families, activations, which a law of sizes pools."""
-    return nominal(runs.drop_duplicates("cell")[grid_of(runs, design)])
+def is_export(frame: pd.DataFrame, counting: Counting) -> bool:
+    """Return whether a table is one that `export` wrote, whose rows are runs of studies, and no column is named."""
+    return not counting.roles and COLUMNS.keys() <= set(map(str, frame))
 
 
-def file_points(
-    path: Path,
-    columns: Mapping[str, str] | None = None,
-    conventions: Conventions | None = None,
-    where: str = "",
-) -> Points:
-    """Return the points of a file; one that `export` wrote holds runs of studies, unless `columns` are named."""
-    return table_points(read_frame(path), str(path), columns, conventions, where)
-
-
-def table_points(
-    frame: pd.DataFrame,
-    source: str,
-    columns: Mapping[str, str] | None = None,
-    conventions: Conventions | None = None,
-    where: str = "",
-) -> Points:
-    """Return the points of a table like `file_points` of the file `source`."""
-    if columns or not COLUMNS.keys() <= set(map(str, frame)):
-        return searched_points(frame, source, columns, conventions, where)
-    kept = rows_where(frame, where, source)
+def table_points(frame: pd.DataFrame, source: str, counting: Counting = PLAIN) -> Points:
+    """Return the points of a table of the file `source`; one that `export` wrote holds runs of studies."""
+    if not is_export(frame, counting):
+        return searched_points(frame, source, counting)
+    kept = rows_where(frame, counting.where, source)
     runs = validate(kept)
     names = [name for name in ("tokens_per_param", "params_counted") if name in runs]
-    points = study_points(runs, {}, settled_of(conventions, runs[names].dropna().to_dict("records")))
-    return replace(points, pooled=_pooled(kept)).left_out(f"not where {where}", len(frame) - len(kept))
+    points = study_points(runs, settled_of(counting, runs[names].dropna().to_dict("records")))
+    return points.left_out(f"not where {counting.where}", len(frame) - len(kept))
 
 
-def file_runs(
-    path: Path,
-    columns: Mapping[str, str] | None = None,
-    named: Mapping[str, str] | None = None,
-    where: str = "",
-    conventions: Conventions | None = None,
-) -> SearchedRuns:
-    """Return the runs of a file; one that `export` wrote holds runs of studies, unless `columns` are named.
+def file_points(path: Path, counting: Counting = PLAIN) -> Points:
+    """Return the points of a file."""
+    return table_points(read_frame(path), str(path), counting)
+
+
+def file_runs(path: Path, counting: Counting) -> SearchedRuns:
+    """Return the runs of a file, as `table_points` does its points.
 
     Raises:
         BadInput: the errors of `read_frame` and of `runs_of_frame`.
     """
     frame = read_frame(path)
-    if columns or not COLUMNS.keys() <= set(map(str, frame)):
-        return runs_of_frame(frame, str(path), columns, named, where)
-    return tuned_runs(validate(frame), str(path), None, conventions, columns, named)
+    if not is_export(frame, counting):
+        return runs_of_frame(frame, str(path), counting)
+    return tuned_runs(validate(frame), str(path), counting)
 
 
 @dataclass(frozen=True)
@@ -343,37 +320,30 @@ class Studies:
         grid = dict.fromkeys(name for design in designs for name in design.grid)
         return StudyDesign(tuple(grid), dict(ChainMap(*(dict(design.search) for design in designs))))
 
-    def points(
-        self, columns: Mapping[str, str] | None = None, conventions: Conventions | None = None
-    ) -> Points:
-        """Return the points of all studies, counted by the conventions."""
-        chosen = self.settled(conventions)
-        points = study_points(self.runs, columns, chosen, self.design)
-        return replace(points, pooled=_pooled(self.runs, self.design))
+    def points(self, counting: Counting = PLAIN) -> Points:
+        """Return the points of all studies, counted so."""
+        return study_points(self.runs, self.settled(counting), self.design)
 
     def only(self, where: str) -> Studies:
         """Return the studies with the runs in which an expression holds; all of them if it is empty."""
         return replace(self, runs=rows_where(self.runs, where, " and ".join(self.specs)))
 
-    def settled(self, conventions: Conventions | None = None) -> Conventions:
-        """Return the conventions, completed by what the studies choose: best or final, and the parameters they count.
+    def settled(self, counting: Counting = PLAIN) -> Counting:
+        """Return the counting, completed by what the studies choose: best or final, and the parameters they count.
 
         Where all of them set their tokens by `tokens_per_param`, params are those that it counts.
 
         Raises:
             BadInput: the studies choose differently, or were trained on different text or tokens.
         """
-        chosen = conventions or Conventions()
-        self._check_comparable(chosen)
-        values = [{**spec.grid, **spec.fixed} for spec in self.specs.values()]
-        chosen = settled_of(chosen, values)
-        if chosen.at:
-            return chosen
+        self._check_comparable(counting.conventions.loss, "--count loss=bits-per-byte can")
+        counting = settled_of(counting, [{**spec.grid, **spec.fixed} for spec in self.specs.values()])
+        chosen = counting.conventions
         at, *others = {spec.objective.at for spec in self.specs.values()}
-        if others:
+        if others and not chosen.at:
             allowed = "--count at=best or at=final"
             raise BadInput(Problem("the studies value a run by different evaluations", allowed))
-        return replace(chosen, at=at)
+        return replace(counting, conventions=replace(chosen, at=chosen.at or at))
 
     def curves(self, lab: Path, metric: str) -> pd.DataFrame:
         """Return the curves of a metric; for several studies with a column `study`. Records are read once."""
@@ -394,17 +364,15 @@ class Studies:
             BadInput: they were trained on different text, or on other tokens of it, or value trials by other metrics
                 or evaluations.
         """
-        self._check_comparable(Conventions(), "`diff` compares them in bits per byte")
+        self._check_comparable("", "`diff` compares them in bits per byte")
         objectives = {name: spec.objective for name, spec in self.specs.items()}
         if len({(objective.label, objective.at) for objective in objectives.values()}) > 1:
             ways = [f"{name} by {objective.label} ({objective.at})" for name, objective in objectives.items()]
             raise BadInput(f"the studies value their trials differently: {', '.join(ways)}")
 
-    def _check_comparable(
-        self, conventions: Conventions, otherwise: str = "--count loss=bits-per-byte can"
-    ) -> None:
+    def _check_comparable(self, unit: str, otherwise: str) -> None:
         """Refuse losses on different text; on one text, tokens may differ if the loss is per byte."""
-        digest = "text_digest" if conventions.loss == "bits-per-byte" else "token_digest"
+        digest = "text_digest" if unit == "bits-per-byte" else "token_digest"
         first, *others = self.data
         for name in others:
             here, there = self.data[name], self.data[first]
@@ -443,34 +411,6 @@ def read_studies(lab: Path | None, names: Sequence[str]) -> Studies:
     return replace(read, runs=with_expected(runs, ranked), ranked=ranked)
 
 
-@dataclass(frozen=True)
-class Counting:
-    """How a table is counted: its conventions, the columns named by the user, and the filter of rows.
-
-    `tuned` is how its points were tuned, one of TUNED, if the user says so.
-    """
-
-    conventions: Conventions = field(default_factory=Conventions)
-    columns: Mapping[str, str] = field(default_factory=dict)
-    where: str = ""
-    tuned: str = ""
-
-    def of_file(self, path: Path) -> Points:
-        """Return the points of a file, counted so."""
-        return file_points(path, self.columns, self.conventions, self.where).tuned_as(self.tuned)
-
-    def options(self) -> list[str]:
-        """Return the options of `laws` commands that count so."""
-        chosen = {name: choice for name, choice in asdict(self.conventions).items() if choice}
-        options = {
-            "--columns": ",".join(f"{role}={column}" for role, column in self.columns.items()),
-            "--count": ",".join(f"{name}={choice}" for name, choice in chosen.items()),
-            "--where": self.where,
-            "--tuned": self.tuned,
-        }
-        return [word for name, text in options.items() if text for word in (name, text)]
-
-
 _DRAWS = 32  # from a cell's search space, to see whether its size depends on what is searched
 
 
@@ -492,10 +432,7 @@ def sizes_of(runs: Sequence[Mapping[str, Any]], counting: Counting) -> list[dict
     if not runs:
         return []
     frame = pd.DataFrame(list(runs)).assign(best_val_loss=math.nan, final_val_loss=math.nan)
-    table, _ = counted(frame, replace(counting.conventions, loss=""))
-    named = {role: role for role in COUNTS if role in table}
-    named |= {role: name for role, name in counting.columns.items() if role in COUNTS}
+    table, _ = counted(frame, replace(counting, conventions=replace(counting.conventions, loss="")))
+    named = {role: counting.columns.get(role, role) for role in COUNTS}
     columns = {role: column.values for role, column in read_columns(table, named, "a run to come").items()}
-    if "flops" not in columns:
-        columns["flops"] = 6 * columns["params"] * columns["tokens"]
     return [{role: float(columns[role][at]) for role in COUNTS} for at in range(len(runs))]

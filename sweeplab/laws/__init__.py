@@ -59,27 +59,29 @@ class FittedLaw:
         import pandas as pd
 
         from sweeplab.laws.assessment import predict
-        from sweeplab.laws.columns import count_columns, read_columns
+        from sweeplab.laws.columns import COUNTS, read_columns, role_names
         from sweeplab.laws.points import path_of
 
-        named, law = count_columns(frame, self.columns), self.assessment.law
+        law, known = self.assessment.law, [str(name) for name in frame]
+        own, guessed = role_names(known)
+        named = {**guessed, **own, **self.columns}
         missing = [role for role in law.columns if role not in named]
         if missing:
-            known = ", ".join(map(str, frame))
-            raise BadInput(Problem(f"the rows to predict lack {' and '.join(missing)}", known))
+            what = f"the rows to predict lack {' and '.join(missing)}"
+            raise BadInput(Problem(what, ", ".join(known)))
         # A law along a path is also told the other size, where the rows have it: they may lie off the path.
-        sizes = ("params", "tokens") if path_of(self.assessment.points) else law.columns
-        wanted = {role: column for role, column in named.items() if role in sizes}
+        sizes = COUNTS[:2] if path_of(self.assessment.points) else law.columns
+        wanted = {role: named[role] for role in sizes if role in named}
         columns = {role: column.values for role, column in read_columns(frame, wanted, "the rows").items()}
-        rows: list[tuple[Any, ...]] = []
+        rows = []
         for at in range(len(frame)):
-            point = {role: float(column[at]) for role, column in columns.items()}
+            row: tuple[float | str | None, ...]
             try:
-                seen = predict(self.assessment, point)
+                seen = predict(self.assessment, {role: float(column[at]) for role, column in columns.items()})
+                row = seen.loss, seen.low, seen.high, seen.verdict.verdict, seen.verdict.reason
             except BadInput as refused:
-                rows.append((None, None, None, "not identified", str(refused)))
-            else:
-                rows.append((seen.loss, seen.low, seen.high, seen.verdict.verdict, seen.verdict.reason))
+                row = None, None, None, "not identified", str(refused)
+            rows.append(row)
         return pd.DataFrame(rows, columns=["loss", "low", "high", "verdict", "why"], index=frame.index)
 
     def plot(self) -> Figure:
@@ -117,7 +119,7 @@ def fit(
     `tuned` says how the points were tuned: "each" by itself, all by one "shared" setting, or "unknown".
     """
     from sweeplab.laws.assessment import assess, law_for
-    from sweeplab.laws.columns import ROLES, Conventions, parse_conventions
+    from sweeplab.laws.columns import ROLES, Conventions, Counting, parse_conventions
     from sweeplab.laws.hyperparameters.excess import searched_points as read
     from sweeplab.laws.points import STUDY_KEYS
     from sweeplab.laws.reading import read_frame
@@ -136,5 +138,5 @@ def fit(
         table, source = read_frame(Path(table)), str(table)
     if not named and set(map(str, table)) >= STUDY_KEYS:
         from sweeplab.analysis.studies import table_points as read
-    points = read(table, source, named, conventions, where).tuned_as(tuned).of_new_text()
+    points = read(table, source, Counting(conventions, named, where, tuned or "")).of_new_text()
     return FittedLaw(assess(points, law_for(points, law), flops), named)

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.formatting import listed
 from sweeplab.laws.check import BETTER, HoldOut, Misfit, hold_outs, misfit
 from sweeplab.laws.core import LEVEL, Array, interval
 from sweeplab.laws.doubts import Doubt, Tuning, along_family, doubts_of, tuning_of
@@ -277,9 +276,6 @@ class Assessment:
     def warnings(self) -> tuple[str, ...]:
         """Return what speaks against the numbers, one sentence each."""
         law, points, reasons = self.law, self.points, list[Reason]()
-        for name, values in points.pooled.items():
-            facts = {"values": listed(values[:4]), "name": name, "first": values[0], "count": len(values)}
-            reasons.append(Reason("pooled", facts))
         reasons += self.doubts
         path = path_of(points)
         if path and len(law.columns) == 1 and law.columns[0] in ("params", "tokens"):
@@ -339,7 +335,7 @@ class Assessment:
             "holdout": [each.as_dict() for each in self.tests],
             "design": design(self.points, law.columns),
             "dropped": self.raw.dropped,
-            "conventions": self.raw.conventions | {"tuning": self.tuning.says},
+            "conventions": {**self.raw.conventions, "tuning": self.tuning.says},
             "warnings": list(self.warnings),
         }
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from sweeplab.errors import BadInput
 from sweeplab.laws.comparing import FALSE_ALARM
-from sweeplab.laws.core import LEVEL, Array
+from sweeplab.laws.core import Array
 from sweeplab.laws.fitting import Fit, fit, groups_of
 from sweeplab.laws.forms import FEWEST_VALUES, LAWS, Law, has_optimum, log_n_opt
 from sweeplab.laws.points import Points, path_of
@@ -127,8 +127,7 @@ def _target(points: Points, fitted: Fit) -> dict[str, float]:
 class HoldOut:
     """A law's forecasts of the `rows` rows above a `cut` in `by`, by a fit to those up to it.
 
-    `error` is the mean absolute error in log loss, `coverage` the share of losses inside 90% intervals. Without a cut
-    there are none.
+    `error` is the mean absolute error in log loss. Without a cut there is none.
     """
 
     law: str
@@ -136,7 +135,6 @@ class HoldOut:
     rows: int = 0
     cut: float | None = None
     error: float | None = None
-    coverage: float | None = None
 
     @property
     def words(self) -> str:
@@ -163,16 +161,9 @@ def hold_out(points: Points, law: Law) -> HoldOut:
             fitted = fit(few, law)
         except BadInput:
             continue
-        random, losses = np.random.default_rng(0), np.log(larger.columns["loss"])
-        predicted, noise = np.log(fitted.loss(larger.columns)), []
-        for row, weight in enumerate(larger.weights):
-            at = {name: float(column[row]) for name, column in larger.columns.items()}
-            noise.append(fitted.errors(random, at, weight))
-        ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-        low, high = np.quantile(predicted + np.stack(noise, 1), ends, axis=0)
-        error = float(np.abs(np.median(predicted, axis=0) - losses).mean())
-        coverage = float(((low <= losses) & (losses <= high)).mean())
-        return HoldOut(law.name, by, larger.n, math.exp(value), error, coverage)
+        predicted = np.median(np.log(fitted.loss(larger.columns)), axis=0)
+        error = float(np.abs(predicted - np.log(larger.columns["loss"])).mean())
+        return HoldOut(law.name, by, larger.n, math.exp(value), error)
     return HoldOut(law.name, by)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,9 +33,7 @@ CHOICES: dict[str, dict[str, str]] = {
         "total": "all parameters, tied ones once",
         "active": "parameters active for a token: all but the experts it is not routed to",
         "non-embedding": "parameters without the embeddings and without a head tied to them",
-        "with-head": "parameters without the embeddings, with the head's matrix, tied or not",
     },
-    "flops": {"counted": "matrix products and attention, the head's too", "6nd": "6ND"},
     "loss": {"nats": "nats per token", "bits-per-byte": "bits per byte"},
     "at": {"best": "the lowest evaluation of a run", "final": "the last evaluation of a run"},
     "rows": {"best": "the best row of each point", "mean": "the mean of its rows", "all": "every row"},
@@ -47,7 +45,6 @@ class Conventions:
     """One choice of each of CHOICES; empty means the default."""
 
     params: str = ""
-    flops: str = ""
     loss: str = ""
     at: str = ""
     rows: str = ""
@@ -55,6 +52,27 @@ class Conventions:
     def chosen(self, name: str) -> str:
         """Return a choice, or its default."""
         return str(getattr(self, name)) or next(iter(CHOICES[name]))
+
+
+@dataclass(frozen=True)
+class Counting:
+    """How a table is counted: its conventions, the columns named by the user, and the filter of rows.
+
+    `tuned` is how its points were tuned, one of TUNED, if the user says so.
+    """
+
+    conventions: Conventions = field(default_factory=Conventions)
+    columns: Mapping[str, str] = field(default_factory=dict)
+    where: str = ""
+    tuned: str = ""
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """Return the columns that are named for roles, without those of hyperparameters."""
+        return {role: column for role, column in self.columns.items() if role in ROLES}
+
+
+PLAIN = Counting()
 
 
 ROLES = {
@@ -84,13 +102,18 @@ _MEASURED = re.compile(
     "unnamed"
 )
 LETTERS = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18, "Z": 1e21}
-_WORDS = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
-_PREFIXES = {"kilo": 1e3, "mega": 1e6, "giga": 1e9, "tera": 1e12, "peta": 1e15, "exa": 1e18, "zetta": 1e21}
-# The last word of a name, after a space, a sign or a bracket. P, E and Z are of FLOPs alone: N_E is no unit.
-_UNIT = re.compile(r"(?P<stem>.*[^\s_.(\[-])[\s_.(\[-]+(?P<unit>[A-Za-z]+|1e\d+)[)\]]?\s*")
-_UNITS = {"m": 1e6, "b": 1e9} | {letter: size for letter, size in LETTERS.items() if letter not in "PEZ"}
-_PF_DAYS = re.compile(r"(?P<stem>.*?)[\s_(\[-]*(pf|petaflops?)([\s_/-]*s)?[\s_-]*days?[)\]]?", re.IGNORECASE)
-_FLOPS = re.compile(r"(?:(?P<stem>.*?)[\s_.(\[-]+)?(?P<unit>[a-z]+?)flops?[)\]]?", re.IGNORECASE)
+# P, E and Z are of FLOPs alone: N_E is no unit.
+_SIZES = {"m": 1e6, "b": 1e9} | {letter: size for letter, size in LETTERS.items() if letter not in "PEZ"}
+_SIZES |= {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
+_FLOPS = {"kilo": 1e3, "mega": 1e6, "giga": 1e9, "tera": 1e12, "peta": 1e15, "exa": 1e18, "zetta": 1e21}
+_FLOPS |= {letter.lower(): size for letter, size in LETTERS.items()}
+_DAYS = dict.fromkeys(("pf", "petaflop"), 1e15 * 86_400)
+# The last word of a name, after a space, a sign or a bracket.
+_LAST = re.compile(r"(?P<stem>.*[^\s_.(\[-])[\s_.(\[-]+(?P<unit>[A-Za-z]+?|1e\d+)s?[)\]]?\s*")
+_OF_FLOPS = (
+    (re.compile(r"(?P<stem>.*?)[\s_(\[-]*(?P<unit>pf|petaflop)s?[\s_/-]*s?[\s_-]*days?[)\]]?", re.I), _DAYS),
+    (re.compile(r"(?:(?P<stem>.*?)[\s_.(\[-]+)?(?P<unit>[a-z]+?)flops?[)\]]?", re.I), _FLOPS),
+)
 _CELL = re.compile(
     rf"([-+]?(?:\d{{1,3}}(?:,\d{{3}})+|\d*)(?:\.\d*)?(?:[eE][-+]?\d+)?)(?:\s*([{''.join(LETTERS)}]))?"
 )
@@ -111,20 +134,21 @@ class Column:
     factor: float | None
 
 
-def pairs_of(text: str) -> list[tuple[str, str, str]]:
-    """Return each pair of "params=N,tokens=D", its name and its value: [("params=N", "params", "N"), …]."""
-    parts = [(pair.strip(), *pair.partition("=")) for pair in text.split(",")]
-    return [(pair, name.strip(), value.strip()) for pair, name, _, value in parts]
+def pairs_of(option: str, text: str, known: Collection[str], others: Collection[str] = ()) -> dict[str, str]:
+    """Return {"params": "N", …} of "params=N,tokens=D*1e9,…", the text of an option, whose names are `known` or others.
 
-
-def _named_pairs(option: str, text: str, known: Collection[str]) -> dict[str, str]:
+    Raises:
+        BadInput: a part that is not a pair, an unknown name, a name that is there twice.
+    """
     chosen: dict[str, str] = {}
     problems = []
-    for pair, name, value in pairs_of(text):
-        if name not in known:
-            problems.append(Problem(f"{option} has no {name!r}", ", ".join(known), nearest(name, known)))
+    for pair in text.split(","):
+        name, _, value = map(str.strip, pair.partition("="))
+        if name not in known and name not in others:
+            like = nearest(name, {*known, *others})
+            problems.append(Problem(f"{option} has no {name!r}", ", ".join(known), like))
         elif not value:
-            problems.append(Problem(f"{option} {pair!r} is not NAME=VALUE"))
+            problems.append(Problem(f"{option} {pair.strip()!r} is not NAME=VALUE"))
         elif name in chosen:
             problems.append(Problem(f"{option} names {name!r} twice"))
         chosen[name] = value
@@ -134,12 +158,12 @@ def _named_pairs(option: str, text: str, known: Collection[str]) -> dict[str, st
 
 
 def parse_conventions(text: str) -> Conventions:
-    """Return the conventions of "params=non-embedding,flops=6nd,…".
+    """Return the conventions of "params=non-embedding,rows=mean,…".
 
     Raises:
         BadInput: an unknown convention or choice, or a convention named twice.
     """
-    chosen = _named_pairs("--count", text, CHOICES)
+    chosen = pairs_of("--count", text, CHOICES)
     for name, choice in chosen.items():
         choices = CHOICES[name]
         if choice not in choices:
@@ -147,37 +171,28 @@ def parse_conventions(text: str) -> Conventions:
     return Conventions(**chosen)
 
 
-def parse_columns(text: str) -> dict[str, str]:
-    """Return {"params": "N", …} of "params=N,tokens=D*1e9,…"; a factor may follow the column's name.
+def role_names(known: Sequence[str], taken: Collection[str] = ()) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the columns named like a role, with or without a unit, and those with another name of one.
 
-    Raises:
-        BadInput: a part that is not a pair, an unknown role, a role named twice.
+    A column of the name of a role is before one with a unit; columns that are `taken` have no other name.
     """
-    return _named_pairs("--columns", text, ROLES)
-
-
-def own_columns(known: Sequence[str]) -> dict[str, str]:
-    """Return the columns named like a role, with or without a unit: {"params": "Params_M", …}."""
-    columns: dict[str, str] = {}
+    own: dict[str, str] = {}
     for name in known:
         for role in ROLES:
             alike = role in (name.lower(), _called(_unit(name, role)[0]))
-            if name == role or (alike and role not in columns):
-                columns[role] = name
-    return columns
-
-
-def guessed_columns(known: Sequence[str], taken: Collection[str] = ()) -> dict[str, str]:
-    """Return the columns with another name of a role, except those that are taken."""
-    free = [name for name in known if name not in taken]
-    columns: dict[str, str] = {}
+            if name == role or (alike and role not in own):
+                own[role] = name
+    guessed: dict[str, str] = {}
     for role, others in OTHER_NAMES.items():
-        called = {_called(_unit(name, role)[0]): name for name in reversed(free)}
-        for other in others.split():
-            if other in called:
-                columns[role] = called[other]
-                break
-    return columns
+        called = {
+            _called(_unit(name, role)[0]): name
+            for name in reversed(known)
+            if name not in taken and name not in own.values()
+        }
+        found = [called[other] for other in others.split() if other in called]
+        if found and role not in own:
+            guessed[role] = found[0]
+    return own, guessed
 
 
 def role_columns(
@@ -189,20 +204,13 @@ def role_columns(
         BadInput: no column is the loss.
     """
     free = [name for name in known if name not in taken]
-    columns = own_columns(free) | dict(asked)
-    used = {named_column(name, known)[0] for name in columns.values()}
-    guessed = {role: name for role, name in guessed_columns(free, used).items() if role not in columns}
+    own, guessed = role_names(free, {named_column(name, known)[0] for name in asked.values()})
+    columns = own | dict(asked)
+    guessed = {role: name for role, name in guessed.items() if role not in columns}
     if "loss" not in columns | guessed:
         what = f"{source}: which column is the loss? name it with --columns loss=COLUMN"
         raise BadInput(Problem(what, ", ".join(known), nearest("loss", known)))
     return columns | guessed, {*guessed}
-
-
-def count_columns(frame: pd.DataFrame, named: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the columns of a run's sizes that a table has, by role: those `named`, or by their names."""
-    known = [str(name) for name in frame]
-    columns = guessed_columns(known) | own_columns(known) | dict(named or {})
-    return {role: columns[role] for role in COUNTS if role in columns}
 
 
 def tells_passes(name: str) -> bool:
@@ -270,12 +278,8 @@ def named_column(asked: str, known: Sequence[str]) -> tuple[str, float | None, s
 
 def as_number(text: str) -> float:
     """Return the number that a text is; NaN if it is none."""
-    if "_" in text:  # 1_0e-4 is a number for Python alone
-        return np.nan
-    try:
-        return float(text)
-    except ValueError:
-        return np.nan
+    number = _number(text, 1.0)
+    return math.nan if number is None else number
 
 
 def _unit(name: str, role: str) -> tuple[str, float]:
@@ -283,24 +287,19 @@ def _unit(name: str, role: str) -> tuple[str, float]:
     # The patterns look at every pair of places in a name.
     if role not in COUNTS or len(name) > _LONGEST_SHOWN:
         return name, 1.0
+    patterns = [(_LAST, _SIZES)]
     if role == "flops":
-        days, flops = _PF_DAYS.fullmatch(name), _FLOPS.fullmatch(name)
-        if days:
-            return days["stem"] or role, 1e15 * 86_400
-        if flops:
-            unit = flops["unit"]
-            size = _PREFIXES.get(unit.lower()) or LETTERS.get(unit.upper())
-            return (flops["stem"] or role, size) if size else (name, 1.0)
-    match = _UNIT.fullmatch(name)
-    if not match:
-        return name, 1.0
-    unit = match["unit"]
-    size = _UNITS.get(unit) or _WORDS.get(unit.lower().removesuffix("s"))
-    if role == "flops":
-        size = size or LETTERS.get(unit)
-    if unit[0] == "1":
-        size = float(unit)
-    return (match["stem"], size) if size else (name, 1.0)
+        patterns = [*_OF_FLOPS, (_LAST, LETTERS)]
+    for pattern, sizes in patterns:
+        match = pattern.fullmatch(name)
+        if not match:
+            continue
+        unit = match["unit"]
+        size = sizes.get(unit) or sizes.get(unit.lower())
+        if unit[0] == "1":
+            size = float(unit)
+        return (match["stem"] or role, size) if size else (name, 1.0)
+    return name, 1.0
 
 
 def says_unit(asked: str) -> bool:
@@ -355,10 +354,9 @@ def _number(text: str, unit: float) -> float | None:
     if text.strip().lower() in ("", *_NOTHING.split()):
         return np.nan
     match = _CELL.fullmatch(text.strip())
-    number = as_number(match[1].replace(",", "")) if match else np.nan
-    if not match or np.isnan(number):
+    if not match or not any(map(str.isdigit, match[1])):
         return None
-    return number * LETTERS.get(match[2], unit)
+    return float(match[1].replace(",", "")) * LETTERS.get(match[2], unit)
 
 
 # The least and the largest number of each role that is not asked about. Of losses the smallest counts: a law may start
@@ -379,24 +377,16 @@ def check_plausible(columns: Mapping[str, Column], keep: NDArray[np.bool_], sour
                 f"{source}: {ratio:.2g} tokens for each parameter; are {role} in units of {unit:.0e} "
                 f"({role}=COLUMN*{unit:.0e}), or params and tokens swapped? If this is right, write params=COLUMN*1"
             )
-    questions = []
     for role, values in asked.items():
         least, most = PLAUSIBLE[role]
-        low = high = float(values.min())
-        if role != "loss":
-            high = float(values.max())
-        if columns[role].factor or least <= low <= high <= most:
-            continue
-        number, what = low, "no run has so little: is it in another unit?"
-        if high > most:
-            number, what = high, "no run has so much: is it in another unit, a perplexity, or in percent?"
-        name = columns[role].name
-        questions.append(
-            f"{source}: column {name!r} ({role}): {number:.4g}; {what} "
-            f"If this is right, write {role}={name}*1 in --columns"
-        )
-    if questions:
-        raise BadInput(*questions)
+        number, name = float(values.min()), columns[role].name
+        if number >= least and role != "loss":
+            number = float(values.max())
+        if columns[role].factor is None and not least <= number <= most:
+            raise BadInput(
+                f"{source}: column {name!r} ({role}): {number:.4g}; no run has that: is it in another unit, a "
+                f"perplexity, or in percent? If this is right, write {role}={name}*1 in --columns"
+            )
 
 
 def rows_where(frame: pd.DataFrame, where: str, source: str) -> pd.DataFrame:
@@ -407,8 +397,6 @@ def rows_where(frame: pd.DataFrame, where: str, source: str) -> pd.DataFrame:
     Raises:
         BadInput: an invalid expression, an unknown column, a row in which it has no value, or no row that matches.
     """
-    import pandas as pd
-
     if not where:
         return frame
     try:
@@ -422,11 +410,12 @@ def rows_where(frame: pd.DataFrame, where: str, source: str) -> pd.DataFrame:
     if unknown:
         what = f"--where: {source} has no column {unknown[0]!r}"
         raise BadInput(Problem(what, ", ".join(columns), nearest(unknown[0], columns)))
-    used = pd.DataFrame({name: columns[name] for name in sorted(expression.names)}, frame.index, dtype=object)
+    used = {name: columns[name].astype(object) for name in expression.names}
+    cells = {name: column.where(column.notna(), np.nan).tolist() for name, column in used.items()}
     holds = []
-    for at, cells in zip(frame.index, used.where(used.notna(), np.nan).to_dict("records"), strict=True):
+    for row, at in enumerate(frame.index):
         try:
-            holds.append(bool(expression.value({str(name): cell for name, cell in cells.items()})))
+            holds.append(bool(expression.value({name: column[row] for name, column in cells.items()})))
         except ValueError as error:
             raise BadInput(f"--where: {source}, {word} {at}: {error}") from error
     if not any(holds):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,8 +11,8 @@ import numpy as np
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import several
 from sweeplab.laws.core import Array, Draws, RowErrors, fit_law
-from sweeplab.laws.forms import Law, Values, turn
-from sweeplab.laws.points import Points
+from sweeplab.laws.forms import Law, Values
+from sweeplab.laws.points import Points, Sizes
 
 _FEWEST_GROUPS, _MOST_ALONE = 3, 0.75  # sizes, and sizes a row, of a table whose rows share errors by size
 
@@ -29,7 +28,7 @@ class Fit:
     law: Law
     draws: Draws
     values: Values
-    rows: Mapping[str, Array]
+    rows: Sizes
     weights: Array
     tilted_by: str
     grouped_by: str
@@ -39,11 +38,11 @@ class Fit:
         """Return the number of rows."""
         return len(self.weights)
 
-    def loss(self, sizes: Mapping[str, Array]) -> Array:
+    def loss(self, sizes: Sizes) -> Array:
         """Return draws of the law's loss at rows of these columns, [S, n]."""
         return self.law.loss(self.values, sizes)
 
-    def predict(self, sizes: Mapping[str, Array]) -> Array:
+    def predict(self, sizes: Sizes) -> Array:
         """Return the median loss at rows of these columns, [n]."""
         # Of many rows a median of some of the draws is close enough.
         step = 20 if len(sizes[self.law.columns[0]]) > 2_000 else 1
@@ -72,27 +71,17 @@ class Fit:
         at = int((self.weights * errors**2).sum(1).argmin())
         return {name: draws[[at]] for name, draws in self.values.items()}
 
-    def gradient(self, sizes: Mapping[str, Array]) -> tuple[Array, Array]:
-        """Return the derivatives of the log loss at the best draw: by parameters, [n, p], and departures, [n, k].
-
-        The columns are centered at the table's, which leaves the space that they span.
-        """
-        law, best = self.law, self.best
-        loss = law.loss(best, sizes)[0]
-        slopes = dict.fromkeys(law.parameters, np.zeros(len(loss)))
-        slopes["E"] = 1 / loss
-        departures, logs = [], []
-        for term in law.terms:
-            x = np.log(sizes[term.column]) - np.log(self.rows[term.column]).mean()
-            power = best[term.exponent]
-            fall = np.exp(-power * np.log(sizes[term.column])) / loss
-            slopes[term.scale] = slopes[term.scale] + fall
-            slopes[term.exponent] = slopes[term.exponent] - best[term.scale] * fall * x
-            departures.append(-best[term.scale] * fall * power * turn(x))
-            logs.append(x)
-        if len(logs) > 1:
-            departures.append(math.prod(logs))
-        return np.stack([*slopes.values()], 1), np.stack(departures, 1)
+    def gradient(self, sizes: Sizes) -> tuple[Array, Array]:
+        """Return the derivatives of the log loss at the best draw: by parameters, [n, p], and departures, [n, k]."""
+        law, slopes = self.law, []
+        at = {**self.best, **dict.fromkeys(law.departures_of, np.zeros(1))}
+        at |= {f"center of {name}": np.log(self.rows[name]).mean(keepdims=True) for name in law.columns}
+        for name in (*law.parameters, *law.departures_of):
+            step = 1e-6 * np.maximum(at[name], 1)
+            low, high = (np.log(law.loss({**at, name: at[name] + side * step}, sizes))[0] for side in (-1, 1))
+            slopes.append((high - low) / (2 * step))
+        n_parameters = len(law.parameters)
+        return np.stack(slopes[:n_parameters], 1), np.stack(slopes[n_parameters:], 1)
 
     def errors(self, random: np.random.Generator, at: Mapping[str, float], weight: float = 1.0) -> Array:
         """Return draws of the log of a new run's loss over the law's, [S], at a point that may name its tokens."""

@@ -25,10 +25,11 @@ from sweeplab.laws.columns import (
     COUNTS,
     FEWEST_PER_PARAM,
     MOST_PER_PARAM,
+    PLAIN,
     SHAPE,
     Array,
     Column,
-    Conventions,
+    Counting,
     check_plausible,
     coerced,
     is_measured,
@@ -38,14 +39,15 @@ from sweeplab.laws.columns import (
     says_unit,
     tells_passes,
 )
-from sweeplab.laws.reading import nominal, numbered
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Rows = NDArray[np.bool_]
+Index = NDArray[np.intp]
+Sizes = Mapping[str, Array]
 
 STUDY_KEYS = frozenset({"study", "cell", "trial", "seed"})  # in a table that `study export` wrote
-BEST, MEAN, ALL = "best", "mean", "all"
 # How the points of a table were tuned: each by a search of its own, all by one setting, or it is not known.
 EACH, SHARED, UNKNOWN = TUNED = "each", "shared", "unknown"
 SAID = "as --tuned says"
@@ -90,23 +92,21 @@ class Points:
     or the trial of each point. `shape` has n_layer and n_embd if the table has them, NaN where missing.
     `seed_spread` is the standard deviation of one seed's log loss, None if no point has a second seed: no law
     can leave residuals smaller than seed_spread / sqrt(weight). `passes` is how
-    often each run read its text, [n], by the column `passes_by`, if one of the table says it. `pooled` has the values
-    of each setting without numbers, such as a family, in which points differ. `is_lowest` says whether the loss of a
-    point is that of its best trial, the lowest of several, or what all of its trials make expected. `tuned` is one of
-    TUNED, for the reason `tuned_why`, and `undeclared` are the roles of which nobody says how they count; `record`
-    returns what the trials say about the tuning of points, None if they are too few.
+    often each run read its text, [n], by the column `passes_by`, if one of the table says it. `is_lowest` says whether
+    the loss of a point is that of its best trial, the lowest of several, or what all of its trials make expected.
+    `tuned` is one of TUNED, for the reason `tuned_why`, and `undeclared` are the roles of which nobody says how they
+    count; `record` returns what the trials say about the tuning of points, None if they are too few.
     """
 
-    columns: dict[str, Array]
+    columns: Sizes
     weights: Array
-    dropped: dict[str, int] = field(default_factory=dict)
-    conventions: dict[str, str] = field(default_factory=dict)
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    conventions: Mapping[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = ()
-    shape: dict[str, Array] = field(default_factory=dict)
+    shape: Sizes = field(default_factory=dict)
     seed_spread: float | None = None
     passes: Array | None = None
     passes_by: str = ""
-    pooled: dict[str, tuple[str, ...]] = field(default_factory=dict)
     is_lowest: bool = True
     tuned: str = UNKNOWN
     tuned_why: str = ""
@@ -132,13 +132,13 @@ class Points:
         return float(np.exp(np.log(k).mean()))
 
     @property
-    def sizes(self) -> dict[str, Array]:
+    def sizes(self) -> Sizes:
         """Return the columns that a law may use: those by role, and the shape if all rows have it."""
-        shape = {name: column for name, column in self.shape.items() if np.isfinite(column).all()}
-        return self.columns | shape
+        whole = {name: column for name, column in self.shape.items() if np.isfinite(column).all()}
+        return {**self.columns, **whole}
 
     @property
-    def is_repeated(self) -> NDArray[np.bool_]:
+    def is_repeated(self) -> Rows:
         """Return which runs read their text more than once, [n]; all False if it is not known."""
         if self.passes is None:
             return np.zeros(self.n, bool)
@@ -166,20 +166,20 @@ class Points:
 
     def with_column(self, role: str, values: Array) -> Points:
         """Return the points with other values of a role, [n]."""
-        return replace(self, columns=self.columns | {role: values})
+        return replace(self, columns={**self.columns, role: values})
 
     def left_out(self, why: str, count: int) -> Points:
         """Return the points with a count of rows that were left out before, and why."""
         if count:
-            return replace(self, dropped=self.dropped | {why: count})
+            return replace(self, dropped={**self.dropped, why: count})
         return self
 
-    def only(self, keep: NDArray[np.bool_] | NDArray[np.intp]) -> Points:
+    def only(self, keep: Rows | Index) -> Points:
         """Return the points of some rows, given as a mask or as indices."""
         at = np.arange(self.n)[keep]
 
         def picked(rows: Any) -> Any:
-            if isinstance(rows, dict):
+            if isinstance(rows, Mapping):
                 return {name: column[at] for name, column in rows.items()}
             if isinstance(rows, np.ndarray):
                 return rows[at]
@@ -188,24 +188,20 @@ class Points:
         return replace(self, **{name: picked(getattr(self, name)) for name in _BY_ROW})
 
 
-def points_of_frame(
-    frame: pd.DataFrame,
-    source: str,
-    columns: Mapping[str, str] | None = None,
-    conventions: Conventions | None = None,
-    where: str = "",
-) -> Points:
-    """Return the points of the table of a file `source`; a role that `columns` does not name is found by its name.
-
-    `where` is an expression over the columns that selects rows.
+def points_of_frame(frame: pd.DataFrame, source: str, counting: Counting = PLAIN) -> Points:
+    """Return the points of the table of a file `source`; a role that nobody names is found by its name.
 
     Raises:
         BadInput: a column that is missing or has a cell that is not a positive number; implausible numbers, such as N
             and D swapped or rows in two units; no usable row; rows at one point of which no column says why.
     """
-    known, chosen = [str(name) for name in frame], conventions or Conventions()
-    kept = rows_where(frame, where, source)
-    wanted, guessed = _wanted(known, columns or {}, chosen, source)
+    chosen, known = counting.conventions, [str(name) for name in frame]
+    if chosen.at:
+        raise BadInput(
+            f"{source}: --count at={chosen.at} needs a study's runs; --columns loss=COLUMN names a loss"
+        )
+    kept = rows_where(frame, counting.where, source)
+    wanted, guessed = role_columns(known, counting.roles, source)
     points, keep, read = _usable(kept, wanted, source)
     check_plausible(read, keep, source)
     used, meanings = kept[keep], dict(points.conventions)
@@ -214,41 +210,32 @@ def points_of_frame(
     for role in ("params", "loss"):
         if getattr(chosen, role):
             meanings[role] += f", {CHOICES[role][getattr(chosen, role)]} as --count says"
-    roles = {*(column.name for column in read.values()), *(wanted.get(role, role) for role in points.shape)}
+    taken = {column.name for column in read.values()} | {wanted.get(role, role) for role in points.shape}
     others = [
-        name for name in known if name not in roles and not is_measured(name) and not tells_passes(name)
+        name for name in known if name not in taken and not is_measured(name) and not tells_passes(name)
     ]
-    points = replace(points, conventions=meanings).left_out(f"not where {where}", len(frame) - len(kept))
+    points = replace(points, conventions=meanings)
+    points = points.left_out(f"not where {counting.where}", len(frame) - len(kept))
     passes = next(filter(tells_passes, known), None)
     if passes:
         points = replace(points, passes=coerced(used[passes]), passes_by=passes)
     run = next((name for name in others if _RUN.fullmatch(name)), None)
-    if run and chosen.rows != ALL:
+    if run and chosen.rows != "all":
         last = _last_of_runs(points, used[run])
         why = f"checkpoints of a run that went on (column {run}; --count rows=all counts each)"
         points, used = points.only(last).left_out(why, int((~last).sum())), used[last]
-    points, rows, searched = _combined(points, used, others, chosen.rows, source)
-    settings = [name for name in others if name not in searched and not _SEED.fullmatch(name)]
-    undeclared: tuple[str, ...] = ()
-    if not {*known} >= STUDY_KEYS:
-        undeclared = _undeclared(points, wanted, chosen)
-    return replace(points, pooled=nominal(used[settings].iloc[rows]), undeclared=undeclared)
-
-
-def _wanted(
-    known: Sequence[str], asked: Mapping[str, str], chosen: Conventions, source: str
-) -> tuple[dict[str, str], set[str]]:
-    """The column of each role of a file, as it is counted, and the roles that another name says."""
-    wanted, guessed = role_columns(known, asked, source)
-    if chosen.at:
-        raise BadInput(
-            f"{source}: --count at={chosen.at} needs a study's runs; --columns loss=COLUMN names a loss"
-        )
-    if chosen.flops == "counted" and "flops" not in wanted:
-        raise BadInput(f"{source}: --count flops=counted needs a column; --columns flops=COLUMN names it")
-    if chosen.flops == "6nd":
-        wanted.pop("flops", None)
-    return wanted, guessed
+    points = _combined(points, used, others, chosen.rows, source)
+    if {*known} >= STUDY_KEYS:
+        return points
+    # What nobody says: what params count, and whether tokens are in thousands.
+    undeclared = []
+    if "params" in wanted and not chosen.params:
+        undeclared.append("params")
+    if {*wanted} >= {"params", "tokens"} and "flops" not in wanted and not says_unit(wanted["tokens"]):
+        ratio = float(np.median(points.columns["tokens"] / points.columns["params"]))
+        if ratio * 1e3 <= MOST_PER_PARAM or ratio / 1e3 >= FEWEST_PER_PARAM:
+            undeclared.append("tokens")
+    return replace(points, undeclared=tuple(undeclared))
 
 
 def points_of(
@@ -265,7 +252,7 @@ def points_of(
 
 def _usable(
     frame: pd.DataFrame, columns: Mapping[str, str], source: str
-) -> tuple[Points, NDArray[np.bool_], dict[str, Column]]:
+) -> tuple[Points, Rows, dict[str, Column]]:
     """The points of all rows that can be used, which rows these are, [n], and all columns as read."""
     import pandas as pd
 
@@ -282,101 +269,59 @@ def _usable(
     if "flops" not in kept and {"params", "tokens"} <= kept.keys():
         kept["flops"] = 6 * kept["params"] * kept["tokens"]
         conventions["flops"] = "6ND"
-    conventions |= {role: f"column {columns[role]}" for role in SHAPE if columns.get(role, role) != role}
+    shape = {}
+    for role in SHAPE:
+        name = columns.get(role, role)
+        if name != role:
+            conventions[role] = f"column {name}"
+        if name in frame:
+            column = coerced(frame[name])
+            if role == "n_layer" and {"family", *_DEPTHS} <= {*frame}:  # as deep as encoder and decoder
+                both = coerced(frame[_DEPTHS[0]]) + coerced(frame[_DEPTHS[1]])
+                column = np.where(frame["family"].eq("encoder_decoder"), both, column)
+            shape[role] = np.where(column > 0, column, np.nan)[keep]
     names = tuple(f"{frame.index.name or 'row'} {at}" for at in frame.index[keep])
-    shape = {role: column[keep] for role, column in _shape(frame, columns).items()}
     return Points(kept, np.ones(len(names)), dropped, conventions, names, shape), keep, read
 
 
-def _undeclared(points: Points, columns: Mapping[str, str], chosen: Conventions) -> tuple[str, ...]:
-    """The roles of which a file leaves open what they count: params, and tokens that may be in thousands."""
-    roles = []
-    if "params" in columns and not chosen.params:
-        roles.append("params")
-    if columns.keys() >= {"params", "tokens"} and "flops" not in columns and not says_unit(columns["tokens"]):
-        ratio = float(np.median(points.columns["tokens"] / points.columns["params"]))
-        if ratio * 1e3 <= MOST_PER_PARAM or ratio / 1e3 >= FEWEST_PER_PARAM:
-            roles.append("tokens")
-    return tuple(roles)
+def _numbered(keys: Sequence[Any]) -> Index:
+    """The number of each row's distinct tuple of keys, [n]."""
+    import pandas as pd
+
+    groups = pd.DataFrame(dict(enumerate(keys))).groupby([*range(len(keys))], sort=False, dropna=False)
+    return np.asarray(groups.ngroup(), np.intp)
 
 
-def _last_of_runs(points: Points, run: pd.Series[Any]) -> NDArray[np.bool_]:
+def _last_of_runs(points: Points, run: pd.Series[Any]) -> Rows:
     """Whether a row is the last of its run and size, [n]: the others are no runs of their own."""
     tokens = points.columns.get("tokens", np.zeros(points.n))
-    place = numbered([run.to_numpy(object), np.log(points.columns.get("params", np.ones(points.n))).round(6)])
+    place = _numbered(
+        [run.to_numpy(object), np.log(points.columns.get("params", np.ones(points.n))).round(6)]
+    )
     longest = np.zeros(place.max() + 1)
     np.maximum.at(longest, place, tokens)
     return np.asarray(run.isna() | (tokens >= longest[place]), bool)
 
 
-def _combined(
-    points: Points, frame: pd.DataFrame, others: Sequence[str], how: str, source: str
-) -> tuple[Points, NDArray[np.intp], Sequence[str]]:
+def _combined(points: Points, frame: pd.DataFrame, others: Sequence[str], how: str, source: str) -> Points:
     """Take the best row of each N, D, C and shape, or the mean of its seeds.
 
     `frame` has the points' rows, `others` are its columns that may be settings. Rows that differ only in a seed are
-    averaged, and k of them have weight k. `how` is BEST, MEAN, ALL, or empty to decide by the table.
-    The points come with the place of a row of each in `frame`, and the columns that were searched or averaged over.
+    averaged, and k of them have weight k. `how` is best, mean, all, or empty to decide by the table.
 
     Raises:
         BadInput: most points have several rows, and no column says why.
     """
+    import pandas as pd
+
     counts = [role for role in COUNTS if role in points.columns]
     keys: list[Any] = [np.log(points.columns[role]).round(6) for role in counts]
     if points.passes is not None:
         keys.append(points.passes.round(6))
-    point = numbered([*keys, *points.shape.values()])
-    n_points, everything = int(point.max()) + 1, np.arange(points.n)
-    if how == ALL or len(counts) < 2 or points.n == n_points:
-        return points, everything, ()
-    varying, seeds, searched = _differing(frame, others, point)
-    where = f"{several(points.n, 'row')} at {several(n_points, 'point')} of {' and '.join(counts[:2])}"
-    if not how and not searched and not seeds:
-        if points.n < _MANY * n_points:
-            return points, everything, ()
-        raise BadInput(
-            f"{source}: {where}, and no column says why: --count rows=best takes the best of each (a search), "
-            "rows=mean their mean (seeds), rows=all every row"
-        )
-    is_best = how == BEST or (bool(searched) and how != MEAN)
-    words, away, differ, run = "the best at each point", "not the best of its point", searched, everything
-    if not is_best:
-        words, away = "the mean of the rows at each point", "averaged with another row of its point"
-        differ, run = varying, point
-    elif seeds:
-        run = numbered([point, *(frame[name].to_numpy() for name in searched)])
-    if differ:
-        words += f", which differ in {several_named(differ)}"
-    import pandas as pd
-
-    loss = points.columns["loss"]
-    rows = pd.DataFrame({"run": run, "point": point, "loss": loss, "row": everything})
-    by_run = rows.groupby("run", sort=False)
-    runs = by_run.agg(
-        point=("point", "first"), loss=("loss", "mean"), n=("row", "size"), row=("row", "first")
-    )
-    runs = runs.loc[runs.groupby("point")["loss"].idxmin()].sort_values("row")
-    first, weights = runs["row"].to_numpy(np.intp), runs["n"].to_numpy(float)
-    kept = (
-        points.only(first)
-        .with_column("loss", runs["loss"].to_numpy(float))
-        .left_out(away, points.n - len(first))
-    )
-    spread, means = None, rows["run"].map(runs["loss"]).to_numpy(float)
-    if weights.max() > 1:
-        away_from_mean = np.log(loss / means)[np.isfinite(means)]
-        spread = math.sqrt(float(away_from_mean @ away_from_mean) / float((weights - 1).sum()))
-    conventions = points.conventions | {"rows": f"{words} ({where}); --count rows=all takes every row"}
-    kept = replace(kept, seed_spread=spread, weights=weights, conventions=conventions)
-    if is_best:
-        kept = replace(kept, tuned=EACH, tuned_why="the best of several rows a point")
-    return kept, first, varying
-
-
-def _differing(
-    frame: pd.DataFrame, others: Sequence[str], point: NDArray[np.intp]
-) -> tuple[list[str], list[str], list[str]]:
-    """The columns that differ within points; of these the seeds, and those that were searched."""
+    point = _numbered([*keys, *points.shape.values()])
+    n_points = int(point.max()) + 1
+    if how == "all" or len(counts) < 2 or points.n == n_points:
+        return points
     together = np.bincount(point)[point] > 1
     n_values = frame.loc[together, list(others)].groupby(point[together]).nunique()
     varying = [name for name in others if (n_values[name] > 1).any()]
@@ -386,21 +331,45 @@ def _differing(
         is_setting = name in TABLE or name in ("lr", "wd", "bs") or 2 * frame[name].nunique() <= len(frame)
         if name not in seeds and is_setting:
             searched.append(name)
-    return varying, seeds, searched
-
-
-def _shape(frame: pd.DataFrame, columns: Mapping[str, str]) -> dict[str, Array]:
-    """The columns of a shape, positive numbers or NaN; the depth of an encoder-decoder is the sum of both."""
-    shape = {}
-    for role in SHAPE:
-        name = columns.get(role, role)
-        if name in frame:
-            column = coerced(frame[name])
-            if role == "n_layer" and {"family", *_DEPTHS} <= {*frame}:
-                both = coerced(frame[_DEPTHS[0]]) + coerced(frame[_DEPTHS[1]])
-                column = np.where(frame["family"].eq("encoder_decoder"), both, column)
-            shape[role] = np.where(column > 0, column, np.nan)
-    return shape
+    where = f"{several(points.n, 'row')} at {several(n_points, 'point')} of {' and '.join(counts[:2])}"
+    if not how and not searched and not seeds:
+        if points.n < _MANY * n_points:
+            return points
+        raise BadInput(
+            f"{source}: {where}, and no column says why: --count rows=best takes the best of each (a search), "
+            "rows=mean their mean (seeds), rows=all every row"
+        )
+    is_best = how == "best" or (bool(searched) and how != "mean")
+    words, away, differ = (
+        "the mean of the rows at each point",
+        "averaged with another row of its point",
+        varying,
+    )
+    run = point
+    if is_best:
+        words, away, differ = "the best at each point", "not the best of its point", searched
+        run = np.arange(points.n)
+        if seeds:
+            run = _numbered([point, *(frame[name].to_numpy() for name in searched)])
+    if differ:
+        words += f", which differ in {several_named(differ)}"
+    loss = points.columns["loss"]
+    rows = pd.DataFrame({"run": run, "point": point, "loss": loss, "row": np.arange(points.n), "n": 1})
+    by_run = rows.groupby("run", sort=False)
+    runs = by_run.agg({"point": "first", "loss": "mean", "n": "sum", "row": "first"})
+    runs = runs.loc[runs.groupby("point")["loss"].idxmin()].sort_values("row")
+    first, weights = runs["row"].to_numpy(np.intp), runs["n"].to_numpy(float)
+    kept = points.only(first).left_out(away, points.n - len(first))
+    kept = kept.with_column("loss", runs["loss"].to_numpy(float))
+    spread, means = None, rows["run"].map(runs["loss"]).to_numpy(float)
+    if weights.max() > 1:
+        away_from_mean = np.log(loss / means)[np.isfinite(means)]
+        spread = math.sqrt(float(away_from_mean @ away_from_mean) / float((weights - 1).sum()))
+    conventions = {**points.conventions, "rows": f"{words} ({where}); --count rows=all takes every row"}
+    kept = replace(kept, seed_spread=spread, weights=weights, conventions=conventions)
+    if is_best:
+        return replace(kept, tuned=EACH, tuned_why="the best of several rows a point")
+    return kept
 
 
 def design(points: Points, columns: Sequence[str]) -> dict[str, float]:
@@ -474,7 +443,7 @@ def path_of(points: Points) -> TokenPath | None:
     return TokenPath(float(slope), math.exp(x.mean()), math.exp(y.mean()), spread, float(x.var() * len(x)))
 
 
-def _across(columns: Mapping[str, Array], *names: str) -> tuple[float, float]:
+def _across(columns: Sizes, *names: str) -> tuple[float, float]:
     """The spread of rows across the best line of two columns' logs, and the least without one row.
 
     It is sqrt(2) times the sd across the line: on a ray of tokens per parameter, the sd of log(D/N).

@@ -10,21 +10,16 @@ import gzip
 import io
 import json
 import lzma
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sweeplab.errors import BadInput, Problem
-from sweeplab.formatting import several
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOST_COLUMNS = 2_000  # pandas takes seconds for more, and no table of runs has them
-_SEPARATORS = (",", ";", "\t", "|")  # or blanks, if none of these occurs
 _COMPRESSED: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _MOST_BYTES = 2**32  # of a text: a compressed file must not fill the memory
 _PART_BYTES = 2**24  # read at once
@@ -36,16 +31,16 @@ def read_frame(path: Path) -> pd.DataFrame:
     Raises:
         BadInput: another suffix, no file, a file that holds no table, or two columns of one name.
     """
-    name = path.name.lower()
-    for suffix in _COMPRESSED:
-        name = name.removesuffix(suffix)
-    read = next((reader for suffix, reader in _READERS.items() if name.endswith(suffix)), None)
-    if read is None:
+    import pandas as pd
+
+    if not is_table(path):
         raise BadInput(Problem(f"{path}: no table has the suffix {path.suffix!r}", ", ".join(_READERS)))
     if path.exists() and not path.is_file():  # a pipe would be waited for
         raise BadInput(Problem("is no file", file=path))
+    suffixes = path.name.lower().split(".")[-2:]
+    read = next(reader for suffix, reader in _READERS.items() if suffix[1:] in suffixes)
     try:
-        frame: pd.DataFrame = read(path)
+        frame = pd.read_parquet(path) if read is None else read(_text_of(path))
     except EOFError as error:
         raise BadInput(f"{path}: is not a table: it ends in the middle") from error
     except OSError as error:
@@ -79,22 +74,19 @@ def _text_of(path: Path) -> str:
     return content.decode("utf-8-sig")
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
-    """The table of a text file; lines that begin with # are comments."""
+def _read_csv(text: str) -> pd.DataFrame:
+    """The table of a text; lines that begin with # are comments."""
     import pandas as pd
 
-    lines = _text_of(path).replace("\r\n", "\n").split("\n")
-    lines = ["" if line.lstrip().startswith("#") else line for line in lines]
+    lines = ["" if line.lstrip().startswith("#") else line for line in text.replace("\r\n", "\n").split("\n")]
     header = next((line.strip() for line in lines if line.strip()), "")
-    separator = max(_SEPARATORS, key=header.count)
+    separator = max(",;\t|", key=header.count)
     if header.count(separator) > MOST_COLUMNS:
-        columns = several(header.count(separator) + 1, "column")
-        raise ValueError(f"it has {columns}, and at most {MOST_COLUMNS:,} are read")
+        raise ValueError(f"it has more than {MOST_COLUMNS:,} columns")
     if separator not in header and len(header.split()) > 1:
         separator = r"\s+"
     names = pd.read_csv(io.StringIO(header), sep=separator, header=None, dtype=str, keep_default_na=False)
-    text = io.StringIO("\n".join(lines))
-    frame = pd.read_csv(text, sep=separator, skipinitialspace=True, low_memory=False)
+    frame = pd.read_csv(io.StringIO("\n".join(lines)), sep=separator, skipinitialspace=True, low_memory=False)
     if not frame.index.equals(pd.RangeIndex(len(frame))):
         raise ValueError("its rows have more cells than its first line has names")
     frame.columns = names.iloc[0].str.strip()  # pandas would rename a name that occurs twice
@@ -104,19 +96,19 @@ def _read_csv(path: Path) -> pd.DataFrame:
     return frame
 
 
-def _read_json(path: Path) -> pd.DataFrame:
-    """The table of a JSON file: a list of runs, or runs by name."""
-    read = json.loads(_text_of(path))
+def _read_json(text: str) -> pd.DataFrame:
+    """The table of a list of runs, or of runs by name."""
+    read = json.loads(text)
     if isinstance(read, dict):
         read = list(read.values())
     return _of_records(read)
 
 
-def _read_json_lines(path: Path) -> pd.DataFrame:
+def _read_json_lines(text: str) -> pd.DataFrame:
     import pandas as pd
 
     records = {}
-    for number, line in enumerate(_text_of(path).splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:
@@ -138,41 +130,15 @@ def _of_records(records: Any) -> pd.DataFrame:
     return pd.json_normalize(records, sep="/")
 
 
-def _read_parquet(path: Path) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.read_parquet(path)
-
-
-_READERS: dict[str, Callable[[Path], Any]] = {
+# What reads the text of a file; pandas reads Parquet itself.
+_READERS: dict[str, Callable[[str], pd.DataFrame] | None] = {
     ".csv": _read_csv,
     ".tsv": _read_csv,
     ".json": _read_json,
     ".jsonl": _read_json_lines,
-    ".parquet": _read_parquet,
+    ".parquet": None,
 }
 SUFFIXES = (
     *_READERS,
-    *(f"{suffix}{end}" for suffix in _READERS if suffix != ".parquet" for end in _COMPRESSED),
+    *(f"{suffix}{end}" for suffix, read in _READERS.items() if read for end in _COMPRESSED),
 )
-
-
-def nominal(frame: pd.DataFrame) -> dict[str, tuple[str, ...]]:
-    """Return the values of each column without numbers that has several, each in two rows on average or more."""
-    from pandas.api.types import is_bool_dtype, is_numeric_dtype
-
-    values = {}
-    for name, column in frame.items():
-        texts = tuple(sorted(column.dropna().astype(str).unique()))
-        is_number = is_numeric_dtype(column) and not is_bool_dtype(column)
-        if not is_number and 2 <= len(texts) <= len(frame) / 2:
-            values[str(name)] = texts
-    return values
-
-
-def numbered(keys: Sequence[Any]) -> NDArray[np.intp]:
-    """Return the number of each row's distinct tuple of keys, [n]."""
-    import pandas as pd
-
-    groups = pd.DataFrame(dict(enumerate(keys))).groupby([*range(len(keys))], sort=False, dropna=False)
-    return np.asarray(groups.ngroup(), np.intp)

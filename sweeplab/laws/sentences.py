@@ -71,11 +71,7 @@ TEMPLATES = {
     "optima outside": "the best {name} of {count} of {cells} lies at an end of the values tried",
     "best at end": "{what}",
     "bent": "the optima may not follow one power of {sizes}: a law that bends is as likely (chance {chance:.0%})",
-    "best at smallest": "{cells} best at the smallest value tried: {names}; the optimum may lie below",
-    "best at largest": "{cells} best at the largest value tried: {names}; the optimum may lie above",
     # Warnings.
-    "pooled": "{values} ({name}) are pooled into one law: what they differ by counts as noise, or as size; --where "
-    "\"{name} == '{first}'\" takes one of {count}",
     "path": "{law} holds along one path, {path}: what is due to tokens and what to params cannot be told",
 }
 

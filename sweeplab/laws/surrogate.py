@@ -82,11 +82,6 @@ class Posterior:
     mean: Floats
     covariance: Floats
 
-    @property
-    def sd(self) -> Floats:
-        """Return the standard deviation of each point."""
-        return np.sqrt(np.maximum(np.diag(self.covariance), _JITTER))
-
 
 @dataclass(frozen=True)
 class Scales:
@@ -130,23 +125,19 @@ class Surrogate:
 
     def predict(self, x: Floats) -> Posterior:
         """Return the expected log losses at points [m, d] and their covariance."""
-        mean, explained = self._explained(x)
-        return Posterior(mean, _covariance(self.columns, self.scales, x, x) - explained.T @ explained)
+        across = _covariance(self.columns, self.scales, x, self.x)
+        explained = _solved(self._lower, across.T)
+        covariance = _covariance(self.columns, self.scales, x, x) - explained.T @ explained
+        return Posterior(across @ self._weights + self.center, covariance)
 
     def marginal(self, x: Floats) -> tuple[Floats, Floats]:
         """Return the expected log losses at points [m, d] and the standard deviation of each [m]."""
-        mean, explained = self._explained(x)
-        variance = _variance(self.columns, self.scales, x) - (explained**2).sum(axis=0)
-        return mean, np.sqrt(np.maximum(variance, _JITTER))
-
-    def _explained(self, x: Floats) -> tuple[Floats, Floats]:
-        across = _covariance(self.columns, self.scales, x, self.x)
-        return across @ self._weights + self.center, _solved(self._lower, across.T)
+        found = self.predict(x)
+        return found.mean, np.sqrt(np.maximum(np.diag(found.covariance), _JITTER))
 
     def expecting(self, x: Floats) -> Surrogate:
         """Return the surrogate if runs at these points ended with their expected losses (the kriging believer)."""
-        expected, _ = self.marginal(x)
-        y, extra = np.concatenate([self.y, expected]), np.concatenate([self.extra, np.zeros(len(x))])
+        y, extra = np.append(self.y, self.predict(x).mean), np.append(self.extra, np.zeros(len(x)))
         return _conditioned(self.columns, self.scales, np.vstack([self.x, x]), y, extra, self.center)
 
 
@@ -193,11 +184,6 @@ def _covariance(columns: Columns, scales: Scales, one: Floats, other: Floats) ->
     departure = math.exp(2 * scales.departure) * ((1 + root + root**2 / 3) * np.exp(-root))
     response = math.exp(2 * scales.response) * columns.response(one) @ columns.response(other).T
     return np.asarray(columns.trend(one) @ columns.trend(other).T + response + departure)
-
-
-def _variance(columns: Columns, scales: Scales, x: Floats) -> Floats:
-    response = math.exp(2 * scales.response) * (columns.response(x) ** 2).sum(axis=1)
-    return np.asarray((columns.trend(x) ** 2).sum(axis=1) + response + math.exp(2 * scales.departure))
 
 
 def _fitted_scales(

@@ -283,7 +283,7 @@ class ReportData:
     def params_column(self) -> str:
         """Return the column of the parameters that the study's laws count."""
         if self.studied:
-            return PARAMS[self.studied.settled().chosen("params")]
+            return PARAMS[self.studied.settled().conventions.chosen("params")]
         return PARAMS["total"]
 
     def law(self, name: str) -> Law:

@@ -11,7 +11,7 @@ import pandas as pd
 from analysis.planted_study import planted_run
 
 from sweeplab.analysis.predicting import Prediction, predict_size
-from sweeplab.analysis.studies import Counting, Studies
+from sweeplab.analysis.studies import Studies
 from sweeplab.analysis.table import validate
 from sweeplab.analysis.trials import rankings, with_expected
 from sweeplab.lab.studies import write_study
@@ -115,8 +115,8 @@ def predicted(world: World, seed: int, lab: Path, off: float = 0.0) -> Planted:
     studies = Studies(validate(frame), {NAME: spec}, {NAME: folder.read(folder.data_file)})
     ranked = rankings(studies.runs, studies.designs)
     studies = replace(studies, runs=with_expected(studies.runs, ranked), ranked=ranked)
-    counting = Counting(studies.settled())
-    points = studies.points(conventions=counting.conventions)
+    counting = studies.settled()
+    points = studies.points(counting)
     sizes = [f"--at {name}={value}" for name, value in LARGE.items()]
     if off:
         sizes.append(f"--at learning_rate={np.exp(world.best(*LARGE.values())) * off:.6g}")

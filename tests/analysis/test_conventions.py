@@ -12,7 +12,7 @@ from analysis.planted_study import plant
 from sweeplab.analysis.studies import file_points, study_points
 from sweeplab.analysis.table import export
 from sweeplab.errors import BadInput
-from sweeplab.laws.columns import CHOICES, Conventions, parse_conventions
+from sweeplab.laws.columns import CHOICES, Conventions, Counting, parse_conventions
 from sweeplab.model.accounting import parameters
 from sweeplab.model.shape import ModelShape
 
@@ -23,29 +23,16 @@ ONE = {"seeds": 1, "rates": (1e-3,)}
 @pytest.mark.parametrize("tied", [True, False])
 def test_parameters_by_convention(tied: bool) -> None:
     runs = plant(**ONE, tie_weights=tied, n_expert=4, n_expert_active=1)
-    found = {how: study_points(runs, None, Conventions(params=how)) for how in CHOICES["params"]}
+    found = {how: study_points(runs, Counting(Conventions(params=how))) for how in CHOICES["params"]}
     for at, row in enumerate(runs.to_dict("records")):
         parts = parameters(ModelShape.named(row))
         idle = 3 * row["n_layer"] * 2 * row["n_embd"] * row["d_ff"]
         inner = sum(parts.values()) - parts["token_embedding"] - parts["position_embedding"]
-        head = 97 * row["n_embd"] if tied else 0  # an untied one is among the inner ones
         counted = {how: points.columns["params"][at] for how, points in found.items()}
         total = sum(parts.values())
-        assert counted == {
-            "total": total, "active": total - idle, "non-embedding": inner, "with-head": inner + head,
-        }  # fmt: skip
-    assert found["with-head"].conventions["params"] == CHOICES["params"]["with-head"]
-
-
-@pytest.mark.slow
-def test_flops_by_convention() -> None:
-    runs = plant(**ONE)
-    counted = study_points(runs)
-    np.testing.assert_array_equal(counted.columns["flops"], runs["train_flops"])
-    other = study_points(runs, None, Conventions(params="non-embedding", flops="6nd"))
-    expected = 6 * runs["n_params_non_embedding"].to_numpy(float) * runs["train_tokens"].to_numpy(float)
-    np.testing.assert_array_equal(other.columns["flops"], expected)
-    assert other.conventions["flops"] == "6ND" != counted.conventions["flops"]
+        assert counted == {"total": total, "active": total - idle, "non-embedding": inner}
+    assert found["active"].conventions["params"] == CHOICES["params"]["active"]
+    np.testing.assert_array_equal(found["total"].columns["flops"], runs["train_flops"])
 
 
 @pytest.mark.slow
@@ -58,11 +45,11 @@ def test_losses_by_convention() -> None:
         (bits, 1 / np.log(2) / 1.25),
         (Conventions(loss="bits-per-byte", at="final"), 1.001 / np.log(2) / 1.25),
     ):
-        np.testing.assert_allclose(study_points(evaluated, None, how).columns["loss"], factor * best)
+        np.testing.assert_allclose(study_points(evaluated, Counting(how)).columns["loss"], factor * best)
     with pytest.raises(
         BadInput, match="bits per byte need the bytes per token, which the runs do not record"
     ):
-        study_points(runs, None, bits)
+        study_points(runs, Counting(bits))
 
 
 @pytest.mark.slow
@@ -76,7 +63,7 @@ def test_laws_are_of_the_whole_validation_split_where_all_cells_have_it() -> Non
     )
     sampled = study_points(runs).columns["loss"]
     for table, at, factor in ((whole, "best", 1.015), (mixed, "best", 1.0), (whole, "final", 1.001)):
-        found = study_points(table, None, Conventions(at=at))
+        found = study_points(table, Counting(Conventions(at=at)))
         np.testing.assert_allclose(found.columns["loss"], factor * sampled)
         assert ("on the whole validation split" in found.conventions["loss"]) == (factor == 1.015)
     # Where some runs of each cell have it, the others' is theirs plus the difference of these.
@@ -89,11 +76,10 @@ def test_laws_are_of_the_whole_validation_split_where_all_cells_have_it() -> Non
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("params=all", "--count params=all; allowed: total, active, non-embedding, with-head"),
-        ("flops=6n", "--count flops=6n; allowed: counted, 6nd; did you mean '6nd'?"),
+        ("params=all", "--count params=all; allowed: total, active, non-embedding"),
         (
             "prams=total",
-            "--count has no 'prams'; allowed: params, flops, loss, at, rows; did you mean 'params'?",
+            "--count has no 'prams'; allowed: params, loss, at, rows; did you mean 'params'?",
         ),
         ("at=best,at=final", "--count names 'at' twice"),
         ("loss", "--count 'loss' is not NAME=VALUE"),
@@ -109,23 +95,18 @@ def test_a_file_is_counted_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     path.write_text("params,tokens,flops,loss\n1e6,2e7,2e14,3\n2e6,4e7,8e14,2.8\n")
     assert file_points(path).columns["flops"][0] == 2e14
-    sixfold = file_points(path, None, Conventions(flops="6nd", loss="bits-per-byte"))
-    assert (sixfold.columns["flops"][0], sixfold.columns["loss"][0]) == (1.2e14, 3)
     with pytest.raises(BadInput, match="--count at=final needs a study's runs; --columns loss=COLUMN names"):
-        file_points(path, None, Conventions(params="total", at="final"))
-    path.write_text("params,tokens,loss\n1e6,2e7,3\n")
-    with pytest.raises(BadInput, match="--count flops=counted needs a column"):
-        file_points(path, None, Conventions(flops="counted"))
+        file_points(path, Counting(Conventions(params="total", at="final")))
 
 
 @pytest.mark.slow
 def test_a_file_of_an_exported_study_is_the_study(tmp_path: Path) -> None:
     runs, path = plant(seeds=2), tmp_path / "runs.csv"
     export(runs, path)
-    for conventions in (Conventions(), Conventions(params="with-head", at="final")):
-        ours, theirs = study_points(runs, None, conventions), file_points(path, None, conventions)
+    for counting in (Counting(), Counting(Conventions(params="active", at="final"))):
+        ours, theirs = study_points(runs, counting), file_points(path, counting)
         for role, column in ours.columns.items():
             np.testing.assert_allclose(theirs.columns[role], column)
         assert (ours.conventions, ours.dropped) == (theirs.conventions, theirs.dropped)
     columns = {"params": "n_params", "tokens": "train_tokens", "loss": "best_val_loss"}
-    assert file_points(path, columns, Conventions(rows="all")).n == len(runs)
+    assert file_points(path, Counting(Conventions(rows="all"), columns)).n == len(runs)

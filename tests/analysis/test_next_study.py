@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from sweeplab.analysis.next_study import candidate_study, cell_candidates
-from sweeplab.analysis.studies import Counting
 from sweeplab.errors import BadInput
 from sweeplab.lab.studies import write_study
-from sweeplab.laws.columns import Conventions
+from sweeplab.laws.columns import Conventions, Counting
 from sweeplab.laws.next_runs import Candidates
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.reading import read_study

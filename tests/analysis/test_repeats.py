@@ -10,7 +10,7 @@ import pytest
 
 from sweeplab.analysis.studies import file_points
 from sweeplab.errors import BadInput
-from sweeplab.laws.columns import Conventions
+from sweeplab.laws.columns import Conventions, Counting
 from sweeplab.laws.fitting import fit
 from sweeplab.laws.forms import LAWS
 from sweeplab.laws.points import Points
@@ -36,9 +36,9 @@ def searched(seeds: int = 1) -> pd.DataFrame:
     return frame.assign(wall_seconds=random.uniform(1, 2, len(frame)))
 
 
-def read(frame: pd.DataFrame, folder: Path, rows: str = "", **columns: str) -> Points:
+def read(frame: pd.DataFrame, folder: Path, rows: str = "") -> Points:
     frame.to_csv(folder / "runs.csv", index=False)
-    return file_points(folder / "runs.csv", columns or None, Conventions(rows=rows))
+    return file_points(folder / "runs.csv", Counting(Conventions(rows=rows)))
 
 
 def test_a_search_gives_the_best_of_each_point_and_says_so(tmp_path: Path) -> None:

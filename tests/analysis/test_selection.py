@@ -7,7 +7,7 @@ import pytest
 from analysis.planted_study import FIRST_LAW, ITERATIONS, SIZES, like_the_first, plant
 
 from sweeplab.analysis.studies import study_points
-from sweeplab.laws.columns import Conventions
+from sweeplab.laws.columns import Conventions, Counting
 
 CELLS = len(SIZES) * len(ITERATIONS)
 
@@ -28,7 +28,7 @@ def test_a_points_loss_is_the_mean_of_its_trials_and_keeps_their_noise() -> None
     errors, weights = [], []
     for seed in range(12):
         runs = like_the_first(0.005, seed)
-        points = study_points(runs, None, Conventions(params="non-embedding"))
+        points = study_points(runs, Counting(Conventions(params="non-embedding")))
         rates = {f"{run.cell}/{run.trial}": run.learning_rate for run in runs.itertuples()}
         worse = 0.04 * np.log(np.array([rates[name] for name in points.names]) / 0.035) ** 2
         params, is_of_law = points.columns["params"], points.shape["n_layer"] == 2

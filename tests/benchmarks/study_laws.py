@@ -22,7 +22,7 @@ from benchmarks.setting import print_table, setting
 
 from sweeplab.analysis.studies import study_points
 from sweeplab.laws.assessment import assess, law_for, predict
-from sweeplab.laws.columns import Conventions
+from sweeplab.laws.columns import Conventions, Counting
 
 NOISES = (0.002, 0.005, 0.01)
 VALLEYS = {
@@ -37,7 +37,7 @@ def one_study(noise: float, valley: tuple[float, float], seed: int) -> tuple[flo
 
     Then for the forecast of a run whether it holds, its half width and its error.
     """
-    points = study_points(like_the_first(noise, seed, *valley), None, Conventions(params="non-embedding"))
+    points = study_points(like_the_first(noise, seed, *valley), Counting(Conventions(params="non-embedding")))
     assessed = assess(points, law_for(points))
     (alpha,) = (each for each in assessed.estimates if each.quantity.name == "alpha")
     held = alpha.low <= FIRST_LAW["alpha"] <= alpha.high

@@ -137,7 +137,7 @@ REFUSED = [
     (f"laws fit runs.csv {COLUMNS} --flops -1", "--flops -1"),
     (f"laws fit runs.csv {COLUMNS} --where 'n > 1e6'", "has no column 'n'; allowed: line, N, D, val; did you mean 'N'"),
     (f"laws fit runs.csv {COLUMNS} --count at=final", "--count at=final needs a study's runs"),
-    ("laws fit tiny --count params=all", "--count params=all; allowed: total, active, non-embedding, with-head"),
+    ("laws fit tiny --count params=all", "--count params=all; allowed: total, active, non-embedding"),
     ("laws fit tiny,runs.csv", "'runs.csv' is a file; allowed: studies, with commas between them"),
     (f"laws fit runs.csv {COLUMNS} --law chinchila", "there is no law 'chinchila'; allowed: chinchilla, tied"),
     ("laws fit tiny --law power-n", "2 rows for the 3 parameters of power-n"),

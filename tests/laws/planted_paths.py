@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from sweeplab.laws.columns import Conventions
+from sweeplab.laws.columns import Conventions, Counting
 from sweeplab.laws.points import EACH, Points, points_of_frame
 
 RATIO, N_SEEDS, NOISE = 20.0, 4, 0.004
@@ -29,4 +29,4 @@ def plant_path(n_sizes: int, jitter: float, truth: tuple[float, float, float], r
         for seed in range(N_SEEDS)
     ]
     frame = pd.DataFrame(rows, columns=["params", "tokens", "seed", "loss"])
-    return points_of_frame(frame, "path.csv", {}, Conventions(params="total"), "").tuned_as(EACH)
+    return points_of_frame(frame, "path.csv", Counting(Conventions(params="total"))).tuned_as(EACH)

@@ -48,7 +48,7 @@ def test_the_hold_out_forecasts_the_larger_rows() -> None:
     points = plant("steep", GRID, 0.003, np.random.default_rng(0))
     found = hold_out(points, CHINCHILLA)
     assert found.rows == (points.columns["flops"] > found.cut * 1.0001).sum() >= 6
-    assert found.error < 0.01 and found.coverage >= 0.5
+    assert found.error < 0.01
 
 
 @pytest.mark.parametrize("kind", ["broken power of N", "late saturation"])

@@ -95,27 +95,6 @@ def test_the_optimum_is_where_the_loss_is_lowest() -> None:
         assert numbers["loss at budget"] == pytest.approx(math.log(best.fun), abs=1e-9)
 
 
-def test_the_gradient_is_that_of_the_log_loss() -> None:
-    """Also by the departures, of which the straight form has none."""
-    points = plant("steep", GOOD["12 points, 4 x 3"], 0.01, np.random.default_rng(4))
-    found, centers = fit(points, CHINCHILLA), fit(points, CHINCHILLA, is_bent=True).values
-    at = found.best | {name: np.zeros(1) for name in CHINCHILLA.departures_of}
-    at |= {name: center[:1] for name, center in centers.items() if name.startswith("center")}
-    own, departures = found.gradient(found.rows)
-    slopes = []
-    for name in (*CHINCHILLA.parameters, *CHINCHILLA.departures_of):
-        ends = []
-        for side in (-1, 1):
-            moved = at | {name: at[name] + side * 1e-6 * np.maximum(at[name], 1)}
-            for term in CHINCHILLA.terms:
-                if term.exponent == name:  # it turns the term about the middle of the table
-                    step = moved[name] - at[name]
-                    moved[term.scale] = at[term.scale] * np.exp(step * at[f"center of {term.column}"])
-            ends.append(np.log(CHINCHILLA.loss(moved, found.rows))[0])
-        slopes.append((ends[1] - ends[0]) / (2e-6 * max(at[name][0], 1)))
-    np.testing.assert_allclose(np.hstack([own, departures]).T, slopes, rtol=1e-4, atol=1e-9)
-
-
 def test_numbers_of_a_truth_are_the_truth() -> None:
     for law in LAWS.values():
         truth = of_law(law, "steep")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sweeplab.analysis.studies import study_points
 from sweeplab.errors import BadInput
-from sweeplab.laws.columns import Conventions
+from sweeplab.laws.columns import Counting
 from sweeplab.laws.points import Points, points_of_frame
 from sweeplab.laws.reading import SUFFIXES, read_frame
 
@@ -23,8 +23,8 @@ CSV = pd.DataFrame(GIVEN).to_csv(index=False)
 RECORDS = pd.DataFrame(GIVEN).to_dict("records")
 
 
-def read(path: Path, **how) -> Points:
-    return points_of_frame(read_frame(path), str(path), **how)
+def read(path: Path, where: str = "") -> Points:
+    return points_of_frame(read_frame(path), str(path), Counting(where=where))
 
 
 def frame(**changes) -> pd.DataFrame:
@@ -32,7 +32,7 @@ def frame(**changes) -> pd.DataFrame:
 
 
 def of(table: pd.DataFrame, **columns: str) -> Points:
-    return points_of_frame(table, "runs.csv", columns)
+    return points_of_frame(table, "runs.csv", Counting(columns=columns))
 
 
 def refused(table: pd.DataFrame, **columns: str) -> list[str]:
@@ -92,7 +92,6 @@ def test_names_of_exported_runs_are_those_of_roles_and_flops_give_the_tokens(tmp
     points = read(path)
     assert points.columns["tokens"] == pytest.approx([1e14 / 6e6, 4e14 / 12e6, 9e14 / 18e6])
     assert points.conventions["tokens"] == "C/6N"
-    assert "tokens" not in read(path, conventions=Conventions(flops="6nd")).columns
 
 
 def test_units_factors_and_flops_of_ones_own() -> None:
@@ -189,14 +188,15 @@ def test_a_study_gives_the_best_trial_of_each_cell_and_the_mean_of_its_seeds() -
     }  # fmt: skip
     assert points.names == ("n=1/0", "n=2/0")
     assert points.conventions["flops"] == "matrix products and attention, the head's too"
-    np.testing.assert_allclose(study_points(study(), {"loss": "final_val_loss"}).columns["loss"], [4.1, 3.5])
+    final = study_points(study(), Counting(columns={"loss": "final_val_loss"}))
+    np.testing.assert_allclose(final.columns["loss"], [4.1, 3.5])
 
 
 def test_a_study_without_an_end_and_without_the_column() -> None:
     with pytest.raises(BadInput, match="no run of the study has ended"):
         study_points(study().iloc[-3:])
     with pytest.raises(BadInput, match="no column 'best_loss'; did you mean 'best_val_loss'"):
-        study_points(study(), {"loss": "best_loss"})
+        study_points(study(), Counting(columns={"loss": "best_loss"}))
 
 
 def test_an_encoder_with_a_decoder_is_as_deep_as_both() -> None:

@@ -46,9 +46,9 @@ def test_a_file_gives_what_the_command_line_prints(
     from sweeplab.cli import main
 
     frame.to_csv(tmp_path / "runs.tsv", sep="\t", index=False)
-    ours = laws.fit(tmp_path / "runs.tsv", where="source == 0", count={"flops": "6nd"}, tuned="each")  # fmt: skip
+    ours = laws.fit(tmp_path / "runs.tsv", where="source == 0", count={"rows": "all"}, tuned="each")  # fmt: skip
     monkeypatch.setattr(sys, "argv", ["sweeplab", "laws", "fit", str(tmp_path / "runs.tsv"), "--json",
-        "--where", "source == 0", "--count", "flops=6nd", "--tuned", "each"])  # fmt: skip
+        "--where", "source == 0", "--count", "rows=all", "--tuned", "each"])  # fmt: skip
     with pytest.raises(SystemExit):
         main()
     theirs = json.loads(capfd.readouterr().out)

@@ -83,15 +83,6 @@ def test_expected_results_narrow_the_loss_and_leave_it_where_it_is():
     assert after_sd[0] < sd[0]
 
 
-def test_marginal_and_joint_predictions_agree():
-    surrogate = fitted(*world(3))
-    points = along(SIZES[2], np.linspace(-1, 1, 7))
-    mean, sd = surrogate.marginal(points)
-    both = surrogate.predict(points)
-    assert both.mean == pytest.approx(mean)
-    assert np.sqrt(np.diag(both.covariance)) == pytest.approx(sd, rel=1e-5)
-
-
 def test_choices_are_indicators_without_order():
     columns = Columns(np.array([True, True, True]), np.array([True, False, False]))
     draws = np.random.default_rng(0)

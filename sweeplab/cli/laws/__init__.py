@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,8 @@ from sweeplab.cli.printing import cell_text, print_rows, say
 from sweeplab.errors import BadInput, Problem
 
 if TYPE_CHECKING:
-    from sweeplab.analysis.studies import Counting, Studies
+    from sweeplab.analysis.studies import Studies
+    from sweeplab.laws.columns import Counting
     from sweeplab.laws.hyperparameters.runs import SearchedRuns
     from sweeplab.laws.points import Points
 
@@ -53,8 +54,8 @@ Count = Annotated[
     str | None,
     option(
         "WHAT=HOW,…",
-        "How to count: params=total, active, non-embedding or with-head; flops=counted or 6nd; "
-        "loss=nats or bits-per-byte; at=best or final; for a file, rows=best, mean or all per N and D.",
+        "How to count: params=total, active or non-embedding; loss=nats or bits-per-byte; at=best or final; "
+        "for a file, rows=best, mean or all per N and D.",
     ),
 ]
 Tuned = Annotated[
@@ -77,13 +78,17 @@ Law = Annotated[
 
 @dataclass(frozen=True)
 class Read:
-    """The points of a source, how they are counted, their studies (None for a file), and the searched columns."""
+    """The points of a source, how they are counted, and their studies (None for a file)."""
 
     source: str
     points: Points
     counting: Counting
     studies: Studies | None
-    searched: Mapping[str, str]
+
+    @property
+    def names_searched(self) -> bool:
+        """Return whether a column of a hyperparameter was named."""
+        return self.counting.roles != self.counting.columns
 
     def searched_runs(self) -> SearchedRuns:
         """Return the runs with the values that were searched.
@@ -93,10 +98,9 @@ class Read:
         """
         from sweeplab.analysis.studies import file_runs, tuned_runs
 
-        how, read = self.counting, self.studies
-        if read is None:
-            return file_runs(Path(self.source), how.columns, self.searched, how.where, how.conventions)
-        return tuned_runs(read.runs, self.source, read.design, how.conventions, how.columns, self.searched)
+        if self.studies is None:
+            return file_runs(Path(self.source), self.counting)
+        return tuned_runs(self.studies.runs, self.source, self.counting, self.studies.design)
 
 
 def read_source(
@@ -104,29 +108,32 @@ def read_source(
     columns: str | None,
     count: str | None,
     lab: Path | None,
-    where: str | None = None,
-    tuned: str | None = None,
+    where: str | None,
+    tuned: str | None,
 ) -> Read:
     """Read a file, or the studies that the source names, with commas between them."""
-    from sweeplab.analysis.studies import Counting, read_studies
-    from sweeplab.laws.columns import Conventions, parse_conventions
-    from sweeplab.laws.hyperparameters.runs import parse_searched
+    from sweeplab.analysis.studies import file_points, read_studies
+    from sweeplab.hyperparameters import TABLE
+    from sweeplab.laws.columns import ROLES, Conventions, Counting, pairs_of, parse_conventions
+    from sweeplab.laws.hyperparameters.runs import OTHER_NAMES
 
-    conventions = parse_conventions(count) if count else Conventions()
-    roles, searched = parse_searched(columns) if columns else ({}, {})
-    counting = Counting(conventions, roles, where or "", tuned or "")
+    conventions, named = Conventions(), dict[str, str]()
+    if count:
+        conventions = parse_conventions(count)
+    if columns:
+        named = pairs_of("--columns", columns, (*ROLES, *OTHER_NAMES), TABLE)
+    counting = Counting(conventions, named, where or "", tuned or "")
     if is_file(source):
-        points = counting.of_file(Path(source)).of_new_text()
-        return Read(source, points, counting, None, searched)
+        return Read(source, file_points(Path(source), counting).of_new_text(), counting, None)
     names = names_in(source)
     for name in filter(is_file, names):
         raise BadInput(Problem(f"{name!r} is a file", "studies, with commas between them"))
     every = read_studies(lab, names)
     studies = every.only(counting.where)
-    counting = replace(counting, conventions=studies.settled(counting.conventions))
-    points = studies.points(counting.columns, counting.conventions).tuned_as(counting.tuned)
+    counting = studies.settled(counting)
+    points = studies.points(counting)
     points = points.left_out(f"not where {where}", len(every.runs) - len(studies.runs))
-    return Read(source, points, counting, studies, searched)
+    return Read(source, points, counting, studies)
 
 
 def names_in(text: str) -> list[str]:

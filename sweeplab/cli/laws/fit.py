@@ -80,7 +80,7 @@ def _searched(read: Read) -> dict[str, Any] | None:
     try:
         return assess_hyperparameters(read.searched_runs()).as_dict()
     except BadInput:
-        if read.searched:
+        if read.names_searched:
             raise
         return None
 
@@ -101,7 +101,6 @@ def _print_assessment(answer: dict[str, Any]) -> None:
         for name, law in answer["hyperparameters"]["searched"].items():
             say(f"\nthe best {name}")
             print_numbers(law["numbers"])
-            say_some(law["flags"], "yellow", most=1)
     say(f"\nparams: {answer['conventions'].get('params')}; --json has what else was counted and left out")
     if "report" in answer:
         say(answer["report"])

@@ -53,7 +53,7 @@ def predict(
     """
     from sweeplab.analysis import sealing
     from sweeplab.laws.assessment import assess, law_for
-    from sweeplab.laws.columns import COUNTS, pairs_of
+    from sweeplab.laws.columns import COUNTS
     from sweeplab.laws.hyperparameters.runs import parse_at
 
     if at and targets:
@@ -62,7 +62,7 @@ def predict(
         raise BadInput("which size? give --at NAME=VALUE,… or --targets FILE")
     read = read_source(source, columns, count, lab, where, tuned)
     answer: dict[str, Any] = {"source": source, "left_out": {}, "warnings": []}
-    if at and read.studies and not {name for _, name, _ in pairs_of(at)} & set(COUNTS):
+    if at and read.studies and not {part.partition("=")[0].strip() for part in at.split(",")} & set(COUNTS):
         predicted, size = _of_size(read, at, lab, seal or write is not None)
         answer["sizes"], assessed, forecasts = [size], predicted.law, []
         if predicted.loss:
@@ -144,7 +144,7 @@ def _best_values(read: Read, asked: Mapping[str, float]) -> dict[str, Any]:
     try:
         predicted = predict_values(assess_hyperparameters(read.searched_runs()), size)
     except BadInput:
-        if read.searched or asked.keys() - set(COUNTS):
+        if read.names_searched or asked.keys() - set(COUNTS):
             raise
         return {}
     return {"values": predicted["best"], "regret": predicted["regret"], "asked": predicted["asked"]}

@@ -11,24 +11,22 @@ Legend: C cells, J searched values, S draws, g values of a cell's grid, n points
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput
+from sweeplab.laws.columns import PLAIN, Counting
 from sweeplab.laws.core import Array
 from sweeplab.laws.hyperparameters.runs import SearchedRuns, runs_of_frame
-from sweeplab.laws.points import EACH, Points, TuningRecord, points_of_frame
+from sweeplab.laws.points import EACH, Index, Points, TuningRecord, points_of_frame
 from sweeplab.laws.surrogate import DEPARTURE, MOST_ROWS, Columns, condition, fit_scales
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from sweeplab.laws.columns import Conventions
 
 N_DRAWS = 300
 # Wider than the sampler's, whose proposals are to look around: in a narrow range departures from a quadratic are below
@@ -45,70 +43,56 @@ _MOST_CELLS = 60  # the joint draw over all grids takes the cube of their values
 
 @dataclass(frozen=True)
 class Excess:
-    """Draws of the excess of log loss of each cell, [S, C].
+    """Draws of the excess of log loss of each cell of `runs`, [S, C].
 
     `level` [C] is the expected log loss of the best value tried, and `n_trials` [C] the number of values that compete
     for it.
     """
 
+    runs: SearchedRuns
     draws: Array
     level: Array
     n_trials: Array
 
+    def record(self, points: Points) -> TuningRecord:
+        """Return what the runs say about the tuning of points: those of the nearest cell to each."""
+        columns = {**points.columns, **points.shape}
+        # A column at a time: a table may have thousands of points.
+        far = np.zeros((points.n, self.runs.n_cells))
+        for name in self.runs.sizes:
+            if name in columns:
+                far += (np.log(columns[name])[:, None] - self.runs.log_of(name)) ** 2
+        cells = far.argmin(1)
+        luck = np.zeros((N_DRAWS, points.n))
+        if points.is_lowest:
+            levels = np.where(far.min(1) < 1e-2, self.level[cells], np.nan)
+            luck = _luck(np.log(points.columns["loss"]), levels, self.n_trials[cells])
+        return TuningRecord(self.draws[:, cells], luck)
 
-def searched_points(
-    frame: pd.DataFrame,
-    source: str,
-    columns: Mapping[str, str] | None = None,
-    conventions: Conventions | None = None,
-    where: str = "",
-) -> Points:
+
+def searched_points(frame: pd.DataFrame, source: str, counting: Counting = PLAIN) -> Points:
     """Return the points of a table like `points_of_frame`, with the record of its trials if it has several a point."""
-    points = points_of_frame(frame, source, columns, conventions, where)
-    if points.tuned != EACH:
-        return points
-    return replace(points, record=record_of(lambda: runs_of_frame(frame, source, columns, where=where)))
+    points = points_of_frame(frame, source, counting)
+    if points.tuned == EACH:
+        points = replace(points, record=record_of(lambda: runs_of_frame(frame, source, counting)))
+    return points.tuned_as(counting.tuned)
 
 
 def record_of(read: Callable[[], SearchedRuns]) -> Callable[[Points], TuningRecord | None]:
     """Return what the runs that `read` returns say about the tuning of points, when it is asked for."""
 
     @cache
-    def known() -> tuple[SearchedRuns, Excess] | None:
+    def known() -> Excess | None:
         try:
-            runs = read().of_cells(_MOST_CELLS)
+            return excess_of(read().of_cells(_MOST_CELLS))
         except (BadInput, KeyError):  # nothing was searched, or no number
             return None
-        excess = excess_of(runs)
-        if excess is None:
-            return None
-        return runs, excess
 
     def record(points: Points) -> TuningRecord | None:
-        both = known()
-        if both is None:
-            return None
-        runs, excess = both
-        cells, is_own = cells_of(points, runs)
-        luck = np.zeros((N_DRAWS, points.n))
-        if points.is_lowest:
-            levels = np.where(is_own, excess.level[cells], np.nan)
-            luck = _luck(np.log(points.columns["loss"]), levels, excess.n_trials[cells])
-        return TuningRecord(excess.draws[:, cells], luck)
+        excess = known()
+        return excess.record(points) if excess else None
 
     return record
-
-
-def cells_of(points: Points, runs: SearchedRuns) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Return the nearest cell of runs to each point, by its sizes, [n], and whether its size is the point's."""
-    columns = points.columns | points.shape
-    # A column at a time: a table may have thousands of points.
-    far = np.zeros((points.n, runs.n_cells))
-    for name in runs.sizes:
-        if name in columns:
-            far += (np.log(columns[name])[:, None] - runs.log_of(name)) ** 2
-    nearest = np.asarray(far.argmin(1), np.intp)
-    return nearest, far.min(1) < 1e-2
 
 
 def _luck(losses: Array, levels: Array, n_trials: Array) -> Array:
@@ -137,30 +121,27 @@ def excess_of(runs: SearchedRuns) -> Excess | None:
     cell, x, y = trials.cell, trials.x, trials.y
     if len(y) < _FEWEST * runs.n_cells:
         return None
-    low, high = x.min(0), x.max(0)
-    sizes = _sizes(runs)
+    low, high, sizes = x.min(0), x.max(0), _sizes(runs)
     order = np.lexsort((y, cell))
-    first = np.searchsorted(cell[order], np.arange(runs.n_cells))
-    by_cell = [order[begin:end] for begin, end in zip(first, [*first[1:], len(y)], strict=True)]
+    by_cell = np.split(order, np.searchsorted(cell[order], np.arange(1, runs.n_cells)))
+    is_near = y < trials.lowest[cell] + _NEAR
+    n_near = np.bincount(cell[is_near], minlength=runs.n_cells).astype(float)
+    for of_cell in by_cell:
+        is_near[of_cell[:_LEAST_TRIALS]] = True
+    kept = np.flatnonzero(is_near)[-MOST_ROWS:]
 
-    def inputs(values: Array, of_cell: NDArray[np.intp]) -> Array:
+    def inputs(values: Array, of_cell: Index) -> Array:
         return np.hstack([(values - (low + high) / 2) / ((high - low) / 2), sizes[of_cell]])
 
-    near = y < trials.lowest[cell] + _NEAR
-    for of_cell in by_cell:
-        near[of_cell[:_LEAST_TRIALS]] = True
-    kept = np.flatnonzero(near)[-MOST_ROWS:]
-    n_searched, n_sizes = x.shape[1], sizes.shape[1]
-    is_searched = np.repeat([True, False], [n_searched, n_sizes])
-    columns = Columns(is_searched, np.ones(n_searched + n_sizes, np.bool_))
     rows, nothing = inputs(x[kept], cell[kept]), np.zeros(len(kept))
+    columns = Columns(np.arange(rows.shape[1]) < x.shape[1], np.ones(rows.shape[1], np.bool_))
     scales = fit_scales(columns, rows, y[kept], nothing, _DEPARTURE)
     surrogate = condition(columns, scales, rows, y[kept], nothing)
     # The best of the values tried that a draw has, not the one that was chosen: which of two like ones won is luck.
     most = min(_SHOWN, max(map(len, by_cell)))
-    tried = [x[of_cell[np.minimum(np.arange(most), len(of_cell) - 1)]] for of_cell in by_cell]
     grid = _grid(low, high)
-    values = np.concatenate([np.vstack([each, grid]) for each in tried])
+    tried = (x[of_cell[np.minimum(np.arange(most), len(of_cell) - 1)]] for of_cell in by_cell)
+    values = np.concatenate([part for each in tried for part in (each, grid)])
     per_cell = most + len(grid)
     predicted = surrogate.predict(inputs(values, np.repeat(np.arange(runs.n_cells), per_cell)))
     spread, directions = np.linalg.eigh(predicted.covariance + 1e-9 * np.eye(len(values)))
@@ -168,11 +149,7 @@ def excess_of(runs: SearchedRuns) -> Excess | None:
     drawn = predicted.mean + np.random.default_rng(0).standard_normal((N_DRAWS, len(values))) @ root.T
     losses = drawn.reshape(N_DRAWS, runs.n_cells, per_cell)
     lowest_tried = losses[:, :, :most].min(2)
-    return Excess(
-        draws=lowest_tried - losses.min(2),
-        level=lowest_tried.mean(0),
-        n_trials=np.bincount(cell[y < trials.lowest[cell] + _NEAR], minlength=runs.n_cells).astype(float),
-    )
+    return Excess(runs, lowest_tried - losses.min(2), lowest_tried.mean(0), n_near)
 
 
 def _sizes(runs: SearchedRuns) -> Array:
@@ -180,11 +157,8 @@ def _sizes(runs: SearchedRuns) -> Array:
     names = [name for name in runs.sizes if np.ptp(runs.log_of(name)) > 1e-9]
     if len(names) > 2 and "params" in names:
         names.remove("params")
-    sizes = np.zeros((runs.n_cells, len(names)))
-    for k, name in enumerate(names):
-        logs = runs.log_of(name)
-        sizes[:, k] = (logs - logs.mean()) / logs.std()
-    return sizes
+    logs = np.array([runs.log_of(name) for name in names]).reshape(len(names), runs.n_cells).T
+    return np.asarray((logs - logs.mean(0)) / logs.std(0))
 
 
 def _grid(low: Array, high: Array) -> Array:

@@ -12,27 +12,27 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import listed, rounded, several
 from sweeplab.hyperparameters import TABLE
 from sweeplab.laws.columns import (
+    PLAIN,
     ROLES,
     SHAPE,
+    Counting,
+    as_number,
     coerced,
     pairs_of,
-    parse_columns,
     read_columns,
     role_columns,
     rows_where,
 )
 from sweeplab.laws.core import Array
+from sweeplab.laws.points import Index
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Index = NDArray[np.intp]
 
 # Other names of searched values, in small letters; `batch` is that of published tables. Of two values that follow each
 # other the first in this order is fitted.
@@ -41,6 +41,7 @@ OTHER_NAMES = {
     "batch_size": "bs batch global_batch_size gbs batch_tokens batch_size_tokens",
     "weight_decay": "wd lambda decay",
 }
+_SHORT = {"N": "params", "D": "tokens"}
 SIZES = ("params", "tokens", "n_embd", "n_layer")
 # Of log sizes in one cell: a batch size need not divide the tokens.
 _SAME_SIZE = {"params": 0.01, "tokens": 0.05}
@@ -149,29 +150,6 @@ class SearchedRuns:
         return steps
 
 
-def parse_searched(text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Split "params=N,loss=L,learning_rate=lr" into the columns of roles, and those of searched values.
-
-    Raises:
-        BadInput: a name that is neither a role nor a hyperparameter, or is named twice.
-    """
-    roles, searched = [], dict[str, str]()
-    for pair, name, column in pairs_of(text):
-        if name in ROLES or not column:
-            roles.append(pair)
-        elif name not in TABLE:
-            allowed = (*ROLES, *OTHER_NAMES)
-            like = nearest(name, {*allowed, *TABLE})
-            raise BadInput(Problem(f"--columns has no {name!r}", ", ".join(allowed), like))
-        elif name in searched:
-            raise BadInput(f"--columns names {name!r} twice")
-        else:
-            searched[name] = column
-    if not roles:
-        return {}, searched
-    return parse_columns(",".join(roles)), searched
-
-
 def parse_at(text: str) -> dict[str, float]:
     """Return {"params": 1e9, "tokens": 2e10} of "N=1e9,D=2e10"; sizes, and searched values whose loss is asked for.
 
@@ -179,49 +157,47 @@ def parse_at(text: str) -> dict[str, float]:
         BadInput: what is no pair of a name and a positive number.
     """
     target = {}
-    for pair, written, number in pairs_of(text):
-        name = {"N": "params", "D": "tokens"}.get(written, written)
-        if name not in SIZES and name != "flops" and name not in TABLE:
-            allowed = ", ".join((*SIZES, "flops", "N", "D", "a searched hyperparameter"))
-            raise BadInput(Problem(f"--at has no {name!r}", allowed, nearest(name, (*SIZES, *TABLE))))
-        try:
-            target[name] = float(number)
-        except ValueError:
-            target[name] = math.nan
-        if not 0 < target[name] < math.inf:
-            raise BadInput(Problem(f"--at {pair!r}", "N=, D=, n_embd=, n_layer= and a positive number"))
+    for name, number in pairs_of("--at", text, (*SIZES, "flops", *_SHORT), TABLE).items():
+        role = _SHORT.get(name, name)
+        target[role] = as_number(number)
+        if not 0 < target[role] < math.inf:
+            raise BadInput(
+                Problem(f"--at '{name}={number}'", "N=, D=, n_embd=, n_layer= and a positive number")
+            )
     return target
 
 
 def runs_of_frame(
-    frame: pd.DataFrame,
-    source: str,
-    columns: Mapping[str, str] | None = None,
-    named: Mapping[str, str] | None = None,
-    where: str = "",
-    only: Sequence[str] | None = None,
+    frame: pd.DataFrame, source: str, counting: Counting = PLAIN, only: Sequence[str] | None = None
 ) -> SearchedRuns:
-    """Return the runs of a table; columns that `columns` (roles) and `named` do not name are found by their names.
+    """Return the runs of a table; columns that `counting` does not name are found by their names.
 
     `only` names the hyperparameters that were searched, where a study says so.
 
     Raises:
         BadInput: no such column, no loss, no size, nothing searched, or a cell that is not a number.
     """
-    frame = rows_where(frame, where, source)
+    frame = rows_where(frame, counting.where, source)
     known = [str(name) for name in frame]
-    chosen = dict(named or {})
-    for column in chosen.values():
+    named = {name: column for name, column in counting.columns.items() if name not in ROLES}
+    for column in named.values():
         if column not in known:
             like = nearest(column, known)
             raise BadInput(Problem(f"{source}: no column {column!r}", ", ".join(known), like))
-    roles, _ = role_columns(known, columns or {}, source, taken=chosen.values())
+    roles, _ = role_columns(known, counting.roles, source, taken=named.values())
     read = read_columns(frame, roles, source)
     values = {role: column.values for role, column in read.items()}
     words = {role: column.words for role, column in read.items()}
-    for name, column in _hyperparameters(known, [column.name for column in read.values()], chosen).items():
-        values[name] = _numbers(frame, column, name, source)
-        words[name] = f"column {column}"
+    # The columns of hyperparameters: named ones, those of that name, or of another.
+    taken = {*(column.name for column in read.values()), *named.values()}
+    found = {name: name for name in known if name in TABLE and name not in taken} | named
+    for name, others in OTHER_NAMES.items():
+        for column in known:
+            if column.lower() in others.split() and column not in taken:
+                found.setdefault(name, column)
+    for name in sorted(found, key=lambda name: [*OTHER_NAMES, name].index(name)):
+        values[name] = _numbers(frame, found[name], name, source)
+        words[name] = f"column {found[name]}"
     sizes = [name for name in SIZES if name in values]
     if not sizes:
         what = f"{source}: no column is a size; name params, tokens, n_embd or n_layer with --columns"
@@ -237,11 +213,11 @@ def runs_of_frame(
         what += "; name its column with --columns learning_rate=COLUMN"
         raise BadInput(Problem(what, ", ".join(known), nearest("learning_rate", known)))
     is_positive = np.stack([values[name] > 0 for name in searched]).all(0)
+    keep = is_run & is_positive
     dropped = {
         "without a loss or a size": int((~is_run).sum()),
         "with a searched value that is not positive": int((is_run & ~is_positive).sum()),
     }
-    keep = is_run & is_positive
     logs, cell = _cells([np.log(values[name][keep]) for name in sizes], sizes)
     return SearchedRuns(
         names=tuple(searched),
@@ -254,18 +230,6 @@ def runs_of_frame(
         dropped={why: count for why, count in dropped.items() if count},
         notes=notes,
     )
-
-
-def _hyperparameters(known: Sequence[str], taken: Sequence[str], named: Mapping[str, str]) -> dict[str, str]:
-    """The columns of hyperparameters, those of OTHER_NAMES first: named ones, those of that name, or of another."""
-    columns = {name: name for name in known if name in TABLE and name not in taken} | dict(named)
-    for name, others in OTHER_NAMES.items():
-        for column in known:
-            is_free = column not in taken and column not in columns.values()
-            if is_free and column.lower() in others.split():
-                columns.setdefault(name, column)
-    first = [name for name in OTHER_NAMES if name in columns]
-    return {name: columns[name] for name in dict.fromkeys([*first, *columns])}
 
 
 def _numbers(frame: pd.DataFrame, column: str, name: str, source: str) -> Array:

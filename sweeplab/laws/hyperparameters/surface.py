@@ -21,18 +21,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import several
 from sweeplab.laws.columns import SHAPE
 from sweeplab.laws.core import Array
 from sweeplab.laws.hyperparameters.runs import SearchedRuns
-from sweeplab.laws.points import ON_PATH
-
-Rows = NDArray[np.bool_]
+from sweeplab.laws.points import ON_PATH, Rows
 
 # Of log loss; the published law of dense tables is best met by 1 to 1.5%.
 WINDOWS = (0.0125, 0.025, 0.05, 0.1)
@@ -52,10 +50,10 @@ _MOST_CELLS = 300  # the fit takes the cube of their number
 
 @dataclass(frozen=True, eq=False)
 class Surface:
-    """The draws of what the cells share, and of each cell's own optimum and level.
+    """The draws of what the cells share, and of each cell's own optimum.
 
     `sizes` are the columns of the law. `bend` [S, J, J], `law` [S, L, J], `scatter` [S] and `bent` [S] (q) are draws;
-    `optima` [S, C, J] are those of the cells, and `levels` [S, C] of their log losses there, NaN without a row near it.
+    `optima` [S, C, J] are those of the cells.
     """
 
     runs: SearchedRuns
@@ -66,7 +64,6 @@ class Surface:
     scatter: Array
     bent: Array
     optima: Array
-    levels: Array
     window: float
     noise: float
     used: Rows
@@ -171,14 +168,18 @@ class _Regression:
         self.center = logs.mean(0)
         self.terms = _law_terms(logs - self.center)
         self.n_values = int(runs.x.shape[1])
-        self.seeds = np.ones(len(runs.y))
-        if runs.seeds is not None:
-            self.seeds = runs.seeds
+        self.seeds = np.ones(len(runs.y)) if runs.seeds is None else runs.seeds
         self.first, self.second = np.triu_indices(self.n_values)
         self.noise, self.is_sure = window / 4, False
-        self.used = runs.y - runs.lowest[runs.cell] <= 1.5 * window
+        above = runs.y - runs.lowest[runs.cell]
+        self.used = above <= 1.5 * window
         self.bend = 2 * window * np.eye(self.n_values)
-        self.law = self._start()
+        # A first guess of the law, through the places of the lowest losses of each cell.
+        weight = np.exp(-np.clip(above / (window / 2), 0, 50))
+        total = np.bincount(runs.cell, weight)
+        lows = np.stack([np.bincount(runs.cell, weight * column) / total for column in runs.x.T], 1)
+        ridge = np.repeat([0.0, 0.1, 1e6], [1, len(names), len(names)])
+        self.law = np.linalg.solve(self.terms.T @ self.terms + np.diag(ridge), self.terms.T @ lows)
 
     @property
     def n_free(self) -> int:
@@ -191,56 +192,67 @@ class _Regression:
         """Return z, [n, J]."""
         return np.asarray(self.runs.x - (self.terms @ self.law)[self.runs.cell])
 
-    def columns(self) -> Array:
-        """Return the columns of each row, [n, p]."""
-        z, n_cells = self.distances(), self.runs.n_cells
-        is_in = np.eye(n_cells)[self.runs.cell]
+    def products(self) -> tuple[Array, Array, Array]:
+        """Return the columns of the rows that count, [n, p], and by their seeds X'WX and X'Wy."""
+        z, cell = self.distances(), self.runs.cell
+        is_in = np.eye(self.runs.n_cells)[cell]
         slopes = -z @ self.bend
-        alone = (is_in[:, :, None] * slopes[:, None, :]).reshape(len(z), -1)
         squares = z[:, self.first] * z[:, self.second]
         squares[:, self.first == self.second] /= 2
-        moves = (self.terms[self.runs.cell][:, :, None] * slopes[:, None, :]).reshape(len(z), -1)
-        return np.hstack([is_in, alone, squares, z**3 / 6, moves])
+        alone, moves = (
+            (of_row[:, :, None] * slopes[:, None, :]).reshape(len(z), -1)
+            for of_row in (is_in, self.terms[cell])
+        )
+        rows = np.hstack([is_in, alone, squares, z**3 / 6, moves])[self.used]
+        weighted = rows * self.seeds[self.used, None]
+        return rows, weighted.T @ rows, weighted.T @ self.runs.y[self.used]
 
-    def parts(self, coefficients: Array) -> tuple[Array, Array, Array, Array]:
-        """Return levels [..., C], v [..., C, J], B [..., J, J] and the moves of the law [..., L, J]."""
-        before, count = coefficients.shape[:-1], self.n_values
-        ends = np.cumsum([self.runs.n_cells, self.runs.n_cells * count, len(self.first), count])
-        levels, alone, squares, _, moves = np.split(coefficients, ends, axis=-1)
+    def parts(self, coefficients: Array) -> tuple[Array, Array, Array]:
+        """Return v [..., C, J], B [..., J, J] and the moves of the law [..., L, J]."""
+        before, count, n_cells = coefficients.shape[:-1], self.n_values, self.runs.n_cells
+        ends = np.cumsum([n_cells, n_cells * count, len(self.first), count])
+        _, alone, squares, _, moves = np.split(coefficients, ends, axis=-1)
         bend = np.empty((*before, count, count))
         bend[..., self.first, self.second] = bend[..., self.second, self.first] = squares
-        return levels, alone.reshape(*before, -1, count), bend, moves.reshape(*before, -1, count)
+        return alone.reshape(*before, -1, count), bend, moves.reshape(*before, -1, count)
 
-    def prior(self, scatter: float, bent: float) -> tuple[Array, Array]:
-        """Return the precisions [p] of the coefficients in units of the noise's, and their means [p].
-
-        The mean of a move of d_2 leaves none of the law's bend.
-        """
+    def posterior(self, products: tuple[Array, Array, Array], scatter: float, bent: float) -> _Posterior:
+        """Return the posterior given t and q; the prior mean of a move of d_2 leaves none of the law's bend."""
+        rows, gram, right = products
         n_cells, bends = self.runs.n_cells, self.law[1 + len(self.names) :].ravel()
-        alone, skew = [scatter] * (n_cells * self.n_values), _SKEW * np.diag(self.bend)
-        free = [np.inf] * ((1 + len(self.names)) * self.n_values)
-        sds = np.array(
-            [*[np.inf] * n_cells, *alone, *[np.inf] * len(self.first), *skew, *free, *[bent] * len(bends)]
-        )
-        means = np.zeros(len(sds))
-        means[len(sds) - len(bends) :] = -bends
-        return (self.noise / sds) ** 2 + _RIDGE, means
+        sds = np.full(len(right), np.inf)
+        sds[n_cells : n_cells * (1 + self.n_values)] = scatter
+        at_skew = n_cells * (1 + self.n_values) + len(self.first)
+        sds[at_skew : at_skew + self.n_values] = _SKEW * np.diag(self.bend)
+        sds[-len(bends) :] = bent
+        mean = np.zeros(len(sds))
+        mean[-len(bends) :] = -bends
+        precision = (self.noise / sds) ** 2 + _RIDGE
+        inverse = np.linalg.inv(np.linalg.cholesky(gram + np.diag(precision)))
+        best = inverse.T @ (inverse @ (right + precision * mean))
+        squares = float(self.seeds[self.used] @ (self.runs.y[self.used] - rows @ best) ** 2)
+        n_free = max(self.n_free, 1)
+        rss = squares + float(precision @ (best - mean) ** 2)
+        log_density = -n_free / 2 * math.log(rss + 1e-300)
+        log_density += float(np.log(np.diag(inverse)).sum() + np.log(precision).sum() / 2)
+        variance = (inverse**2).sum(0)
+        n_effective = len(mean) - float(precision @ variance)
+        return _Posterior(best, inverse, variance, squares, n_effective, rss, n_free, log_density)
 
     def converge(self) -> bool:
         """Move the law, and choose the rows, until these are near the fitted optima; False if they fail."""
         for _ in range(_ROUNDS):
             if self.n_free < 3:
                 return False
-            posterior = _Posterior(self, _Products(self), *_USUAL)
-            _, _, bend, moves = self.parts(posterior.best)
+            found = self.posterior(self.products(), *_USUAL)
+            _, bend, moves = self.parts(found.best)
             if np.linalg.eigvalsh(bend)[0] <= _LEAST_BEND:
                 return False
-            squares = float((self.seeds * posterior.residual**2)[self.used].sum())
-            freedom = max(float(self.used.sum()) - posterior.n_effective, 1.0)
-            self.noise = max(math.sqrt(squares / freedom), 1e-7)
-            curvature_error = np.diag(self.parts(self.noise * np.sqrt(posterior.variance))[2])
-            self.is_sure = bool((curvature_error < _CURVATURE * np.diag(bend)).all())
-            self.is_sure = self.is_sure and self.n_free >= _FEWEST_FREE
+            freedom = max(float(self.used.sum()) - found.n_effective, 1.0)
+            self.noise = max(math.sqrt(found.squares / freedom), 1e-7)
+            curvature_error = np.diag(self.parts(self.noise * np.sqrt(found.variance))[1])
+            is_known = bool((curvature_error < _CURVATURE * np.diag(bend)).all())
+            self.is_sure = is_known and self.n_free >= _FEWEST_FREE
             self.bend = bend
             self.law = self.law + np.clip(moves, -_FARTHEST, _FARTHEST)
             z = self.distances()
@@ -249,20 +261,17 @@ class _Regression:
 
     def surface(self) -> Surface:
         """Return draws of all, given the rows and weights."""
-        products, random = _Products(self), np.random.default_rng(0)
+        products, random = self.products(), np.random.default_rng(0)
         grid = [(scatter, bent) for scatter in _SCATTER for bent in _BENT]
-        posteriors = [_Posterior(self, products, *each) for each in grid]
+        posteriors = [self.posterior(products, *each) for each in grid]
         density = np.array([each.log_density for each in posteriors])
         density += np.repeat(np.log(np.gradient(_SCATTER)), len(_BENT))
         shares = np.exp(density - density.max())
         counts = random.multinomial(N_DRAWS, shares / shares.sum())
         drawn = [each.draws(int(n), random) for each, n in zip(posteriors, counts, strict=True)]
-        levels, alone, bend, moves = self.parts(np.concatenate(drawn))
+        alone, bend, moves = self.parts(np.concatenate(drawn))
         kept = random.permutation(np.flatnonzero(np.linalg.eigvalsh(bend)[:, 0] > _LEAST_BEND))
         alone, bend, moves = alone[kept], bend[kept], moves[kept]
-        away = np.einsum("cl,slj->scj", self.terms, moves) + alone
-        lowest = levels[kept] - np.einsum("scj,sjk,sck->sc", away, bend, away) / 2
-        has_row = np.bincount(self.runs.cell[self.used], minlength=self.runs.n_cells) > 0
         scatter, bent = np.repeat(np.array(grid), counts, axis=0)[kept].T
         return Surface(
             runs=self.runs,
@@ -272,50 +281,25 @@ class _Regression:
             law=self.law + moves,
             scatter=scatter,
             bent=bent,
-            optima=self.terms @ self.law + away,
-            levels=np.where(has_row, lowest, np.nan),
+            optima=self.terms @ self.law + (np.einsum("cl,slj->scj", self.terms, moves) + alone),
             window=self.window,
             noise=self.noise,
             used=self.used,
             sure=len(kept) / N_DRAWS,
         )
 
-    def _start(self) -> Array:
-        """Return a first guess of the law, through the places of the lowest losses of each cell."""
-        runs = self.runs
-        weight = np.exp(-np.clip((runs.y - runs.lowest[runs.cell]) / (self.window / 2), 0, 50))
-        total = np.bincount(runs.cell, weight)
-        lows = np.stack([np.bincount(runs.cell, weight * column) / total for column in runs.x.T], 1)
-        ridge = np.full(self.terms.shape[1], 1e6)
-        ridge[: 1 + len(self.names)] = 0.1
-        ridge[0] = 0.0
-        return np.asarray(np.linalg.solve(self.terms.T @ self.terms + np.diag(ridge), self.terms.T @ lows))
 
+class _Posterior(NamedTuple):
+    """The posterior of p coefficients given t and q: `best` and `variance` [p] in units of the noise's."""
 
-class _Products:
-    """The columns [n, p], and the products of those of the rows that count, by seeds: X'WX and X'Wy."""
-
-    def __init__(self, of: _Regression) -> None:
-        self.columns = of.columns()
-        weighted = self.columns[of.used] * of.seeds[of.used, None]
-        self.gram = weighted.T @ self.columns[of.used]
-        self.right = weighted.T @ of.runs.y[of.used]
-
-
-class _Posterior:
-    """The posterior given t and q: `best` and `variance` [p] in units of the noise's, residuals [n] and density."""
-
-    def __init__(self, of: _Regression, products: _Products, scatter: float, bent: float) -> None:
-        prior, mean = of.prior(scatter, bent)
-        self.n_free = max(of.n_free, 1)
-        self.inverse = np.linalg.inv(np.linalg.cholesky(products.gram + np.diag(prior)))
-        self.best = self.inverse.T @ (self.inverse @ (products.right + prior * mean))
-        self.variance = (self.inverse**2).sum(0)
-        self.residual = of.runs.y - products.columns @ self.best
-        self.n_effective = len(prior) - float(prior @ self.variance)  # columns, less what their priors say
-        self.rss = float((of.seeds * self.residual**2)[of.used].sum() + prior @ (self.best - mean) ** 2)
-        self.log_density = -self.n_free / 2 * math.log(self.rss + 1e-300)
-        self.log_density += float(np.log(np.diag(self.inverse)).sum() + np.log(prior).sum() / 2)
+    best: Array
+    inverse: Array
+    variance: Array
+    squares: float  # of the residuals
+    n_effective: float  # columns, less what their priors say
+    rss: float  # with those of the prior
+    n_free: int
+    log_density: float
 
     def draws(self, n: int, random: np.random.Generator) -> Array:
         """Return n draws of the coefficients, [n, p]."""

@@ -11,6 +11,7 @@ from pandas import DataFrame, concat
 from sweeplab.analysis.studies import tuned_runs
 from sweeplab.errors import BadInput
 from sweeplab.formatting import rounded
+from sweeplab.laws.columns import PLAIN
 from sweeplab.laws.core import LEVEL, interval
 from sweeplab.laws.hyperparameters.assessment import HyperparameterLaws, assess_hyperparameters
 from sweeplab.report.data import ROLES, ReportData, title_of
@@ -49,7 +50,6 @@ class BestValuesPanel(Panel, name="best_values", heading="Best value against siz
             title=f"Best {' and '.join(names)} against size".replace("_", " "),
             data=concat([_table(laws, name, size) for name in names], ignore_index=True),
             notes=tuple(notes),
-            warnings=tuple(f"{name}: {flag}" for name in names for flag in laws.searched[name].flags),
             method=_METHOD,
             result=laws.as_dict(),
             size=size,
@@ -81,14 +81,14 @@ def _laws(report: ReportData) -> HyperparameterLaws:
     studied = report.studied
 
     def work() -> HyperparameterLaws:
-        conventions = studied.settled() if studied else None
-        return assess_hyperparameters(tuned_runs(report.runs, report.study, report.design, conventions))
+        counting = studied.settled() if studied else PLAIN
+        return assess_hyperparameters(tuned_runs(report.runs, report.study, counting, report.design))
 
     return report.once("hyperparameters", work)
 
 
 def _table(laws: HyperparameterLaws, name: str, size: str) -> DataFrame:
-    runs, surface, searched = laws.runs, laws.surface, laws.searched[name]
+    runs, surface, searched = laws.surface.runs, laws.surface, laws.searched[name]
     logs = runs.log_of(size)
     rows: list[dict[str, Any]] = []
     for c in range(runs.n_cells):
