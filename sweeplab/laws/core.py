@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,7 @@ from sweeplab.formatting import several
 
 Array = NDArray[np.float64]
 Design = Callable[[Array], Array]  # shape parameters [S, q] to columns [S, n, p]
+Prior = Callable[[Array], Array]  # shares, in 0 to 1, to the values below which a prior has them
 
 LEVEL = 0.9  # of every interval
 N_DRAWS = 4000  # a 5% quantile of so many has an error of 0.02 standard deviations
@@ -49,34 +51,22 @@ _DIGITS = 1e-5  # relative: losses are not known better, and a residual of 0 has
 _RIDGE = 1e-12  # relative: keeps columns that are alike from a singular matrix
 
 
-@dataclass(frozen=True)
-class Shape:
-    """A parameter that enters nonlinearly, uniform between `low` and `high`."""
-
-    name: str
-    low: float
-    high: float
-
-    def at(self, share: Array) -> Array:
-        """Return the values below which the prior has these shares, in 0 to 1."""
-        return self.low + (self.high - self.low) * share
+def uniform(low: float, high: float) -> Prior:
+    """Return the prior of a parameter that lies between two ends."""
+    return lambda share: low + (high - low) * share
 
 
-@dataclass(frozen=True)
-class Departure:
-    """A parameter that is about 0, logistic with the standard deviation `sd`: its tails are heavier than a normal's."""
+def logistic(sd: float) -> Prior:
+    """Return the prior of a parameter that is about 0: its tails are heavier than a normal's."""
 
-    name: str
-    sd: float
-
-    def at(self, share: Array) -> Array:
-        """Return the values below which the prior has these shares, in 0 to 1."""
+    def at(share: Array) -> Array:
         inside = np.clip(share, 1e-12, 1 - 1e-12)
-        return np.asarray(self.sd * math.sqrt(3) / math.pi * np.log(inside / (1 - inside)))
+        return np.asarray(sd * math.sqrt(3) / math.pi * np.log(inside / (1 - inside)))
+
+    return at
 
 
-@dataclass(frozen=True, eq=False)
-class RowErrors:
+class RowErrors(NamedTuple):
     """What the errors of rows may do: `tilt` is z, [n], of mean 0; `groups` share an error, [n]; `weights`, [n].
 
     None for no tilt, no sharing, and equal weights.
@@ -85,12 +75,6 @@ class RowErrors:
     tilt: Array | None = None
     groups: NDArray[np.int64] | None = None
     weights: Array | None = None
-
-    def weights_or_ones(self, n: int) -> Array:
-        """Return the weight of each of n rows, [n]."""
-        if self.weights is None:
-            return np.ones(n)
-        return self.weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,10 +91,6 @@ class Draws:
     shared: Array
     effective: float
 
-    def predicted(self, design: Design) -> Array:
-        """Return f of other rows, [S, m], whose columns `design` gives."""
-        return np.asarray((design(self.shapes) @ self.scales[:, :, None])[:, :, 0])
-
     def error(self, random: np.random.Generator, tilt: float = 0.0, weight: float = 1.0) -> Array:
         """Return draws of the error of one new row of a new group, [S]; `tilt` is its z."""
         scale = self.sigma * np.exp(self.tilt * tilt) / np.sqrt(weight)
@@ -126,7 +106,7 @@ def interval(draws: Array, level: float = LEVEL) -> tuple[float, float, float]:
 def fit_law(
     loss: Array,
     design: Design,
-    shapes: Sequence[Shape | Departure],
+    priors: Sequence[Prior],
     noise: RowErrors | None = None,
     seed: int = 0,
     n_draws: int = N_DRAWS,
@@ -136,22 +116,19 @@ def fit_law(
     Raises:
         ValueError: there are no more rows than scales.
     """
-    return _Problem(loss, design, tuple(shapes), noise or RowErrors(), True).sample(seed, n_draws)
+    return _Problem(loss, design, priors, noise or RowErrors(), True).sample(seed, n_draws)
 
 
-def fit_line(
-    y: Array, columns: Array, noise: RowErrors | None = None, seed: int = 0, n_draws: int = N_DRAWS
-) -> Draws:
+def fit_line(y: Array, columns: Array, weights: Array | None = None, n_draws: int = N_DRAWS) -> Draws:
     """Return the posterior of y = columns b, of `columns` [n, p].
 
     Raises:
         ValueError: there are no more rows than columns.
     """
-    return _Problem(y, lambda _: columns[None], (), noise or RowErrors(), False).sample(seed, n_draws)
+    return _Problem(y, lambda _: columns[None], (), RowErrors(weights=weights), False).sample(0, n_draws)
 
 
-@dataclass(frozen=True, eq=False)
-class _Marginal:
+class _Marginal(NamedTuple):
     """What follows from the other unknowns: log density, RSS, the best scales [S, p], and M = L L'."""
 
     log_density: Array
@@ -161,42 +138,38 @@ class _Marginal:
 
 
 class _Problem:
-    """One table and its model. A place u [S, k] holds a logit a bounded unknown, and c over its deviation."""
+    """One table and its model. A place u [S, k] holds a logit a bounded unknown, r the last, and c / TILT_SD."""
 
     def __init__(
-        self,
-        y: Array,
-        design: Design,
-        shapes: tuple[Shape | Departure, ...],
-        noise: RowErrors,
-        is_law: bool,
+        self, y: Array, design: Design, priors: Sequence[Prior], noise: RowErrors, is_law: bool
     ) -> None:
-        self.y, self.design, self.shapes, self.is_law = y, design, shapes, is_law
-        self.n, self.base, self.z = len(y), np.sqrt(noise.weights_or_ones(len(y))), noise.tilt
+        self.y, self.design, self.priors, self.is_law = y, design, priors, is_law
+        self.n, self.z = len(y), noise.tilt
+        self.base = np.ones(self.n) if noise.weights is None else np.sqrt(noise.weights)
         self.order: NDArray[np.intp] | None = None  # of the rows by group, where some share one
-        bounded = [shape.name for shape in shapes]
+        self.n_bounded = len(priors)
         if noise.groups is not None and len(np.unique(noise.groups)) < self.n:
             self.order = np.argsort(noise.groups, kind="stable")
             self.sizes = np.unique(noise.groups, return_counts=True)[1]
             self.begins = np.cumsum(self.sizes) - self.sizes
-            bounded.append("r")
-        self.bounded = bounded
-        self.k = len(bounded) + (self.z is not None)
+            self.n_bounded += 1
+        self.k = self.n_bounded + (self.z is not None)
 
     def unknowns(self, u: Array) -> tuple[Array, Array, Array]:
         """Return the shape parameters [S, q], c and r, [S], at places u."""
-        share = 1 / (1 + np.exp(-u[:, : len(self.bounded)]))
-        count, zero = len(self.shapes), np.zeros(len(u))
-        shapes = np.empty((len(u), count))
-        for index, shape in enumerate(self.shapes):
-            shapes[:, index] = shape.at(share[:, index])
-        r = MOST_SHARED * share[:, self.bounded.index("r")] if self.order is not None else zero
-        c = TILT_SD * u[:, -1] if self.z is not None else zero
+        share = 1 / (1 + np.exp(-u[:, : self.n_bounded]))
+        shapes, c, r = np.empty((len(u), len(self.priors))), np.zeros(len(u)), np.zeros(len(u))
+        for index, prior in enumerate(self.priors):
+            shapes[:, index] = prior(share[:, index])
+        if self.order is not None:
+            r = MOST_SHARED * share[:, -1]
+        if self.z is not None:
+            c = TILT_SD * u[:, -1]
         return shapes, c, r
 
     def log_prior(self, u: Array) -> Array:
         """Return the log density of places under the priors, up to a constant."""
-        logits = np.abs(u[:, : len(self.bounded)])
+        logits = np.abs(u[:, : self.n_bounded])
         density = -(logits + 2 * np.log1p(np.exp(-logits))).sum(1)
         if self.z is not None:
             density = density - u[:, -1] ** 2 / 2
@@ -213,16 +186,12 @@ class _Problem:
         """Return the density of places without the priors, and what the scales' draws need."""
         step = int(np.clip(_AT_ONCE / self.n, 1, _STAGE))
         parts = [self._given(u[at : at + step]) for at in range(0, len(u), step)]
-        return _Marginal(
-            *(
-                np.concatenate([getattr(part, name) for part in parts])
-                for name in ("log_density", "rss", "scales", "root")
-            )
-        )
+        return _Marginal(*map(np.concatenate, zip(*parts, strict=True)))
 
     def _given(self, u: Array) -> _Marginal:
         shapes, c, r = self.unknowns(u)
-        columns = np.array(np.broadcast_to(self.design(shapes), (len(u), self.n, self._p(shapes))))
+        columns = self.design(shapes)
+        columns = np.array(np.broadcast_to(columns, (len(u), self.n, columns.shape[2])))
         target = self.y
         if self.is_law:
             columns /= self.y[:, None]
@@ -249,13 +218,10 @@ class _Problem:
             density += _half_log_det(_cholesky(plain))
         return _Marginal(density, np.asarray(rss), np.asarray(scales), inner)
 
-    def _p(self, shapes: Array) -> int:
-        return int(self.design(shapes[:1]).shape[2])
-
     def sample(self, seed: int, n_draws: int) -> Draws:
         """Return draws of the posterior."""
         random = np.random.default_rng(seed)
-        p = self._p(np.array([[shape.at(np.array(0.5)) for shape in self.shapes]]).reshape(1, -1))
+        p = self.design(self.unknowns(np.zeros((1, self.k)))[0]).shape[2]
         if self.n <= p:
             raise ValueError(f"{several(self.n, 'row')} for {several(p, 'scale')}")
         if self.k == 0:

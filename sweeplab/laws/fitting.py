@@ -112,7 +112,7 @@ def fit(points: Points, law: Law, is_bent: bool = False) -> Fit:
     if groups:
         places = np.unique(np.array(groups), return_inverse=True)[1]
     errors = RowErrors(tilt, places, points.weights)
-    draws = fit_law(rows["loss"], law.design(centered, is_bent), law.shapes(is_bent), errors)
+    draws = fit_law(rows["loss"], law.design(centered, is_bent), law.priors(is_bent), errors)
     values = {"E": draws.scales[:, 0]}
     for place, term in enumerate(law.terms, start=1):
         exponent = draws.shapes[:, law.exponents.index(term.exponent)]

@@ -20,7 +20,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from sweeplab.laws.core import Array, Departure, Design, Shape
+from sweeplab.laws.core import Array, Design, Prior, logistic, uniform
 
 Values = Mapping[str, Array]  # draws of each parameter as in the formula, [S]
 
@@ -77,12 +77,12 @@ class Law:
             departures[" times ".join(f"log {column}" for column in self.columns)] = TOGETHER
         return departures
 
-    def shapes(self, is_bent: bool) -> tuple[Shape | Departure, ...]:
-        """Return what enters nonlinearly, with its priors."""
-        shapes = tuple(Shape(name, *EXPONENTS) for name in self.exponents)
-        if not is_bent:
-            return shapes
-        return (*shapes, *(Departure(name, sd) for name, sd in self.departures_of.items()))
+    def priors(self, is_bent: bool) -> list[Prior]:
+        """Return the priors of what enters nonlinearly: exponents, and departures."""
+        priors = [uniform(*EXPONENTS) for _ in self.exponents]
+        if is_bent:
+            priors += map(logistic, self.departures_of.values())
+        return priors
 
     def design(self, logs: Mapping[str, Array], is_bent: bool = False) -> Design:
         """Return the columns of the sum, 1 and X_k^-a_k, of rows with these centered logs, each [n] or [S, n]."""

@@ -74,8 +74,8 @@ def one_table(case) -> list[list[float]]:
     center = {name: log.mean() for name, log in logs.items()}
     logs = {name: log - center[name] for name, log in logs.items()}
     weights = np.exp(0.5 * logs["tokens"]) if kind == FALLS else None
-    shapes, design_of = CHINCHILLA.shapes(False), CHINCHILLA.design(logs)
-    told = fit_law(points.columns["loss"], design_of, shapes, RowErrors(weights=weights))
+    priors, design_of = CHINCHILLA.priors(False), CHINCHILLA.design(logs)
+    told = fit_law(points.columns["loss"], design_of, priors, RowErrors(weights=weights))
     told_values = {"E": told.scales[:, 0]}
     for place, term in enumerate(CHINCHILLA.terms):
         power = told.shapes[:, place]
@@ -295,8 +295,8 @@ def prior_table(design: str, is_bent: bool, random) -> tuple[dict[str, np.ndarra
     """
     n, d = GOOD[design]
     logs = {"params": np.log(n) - np.log(n).mean(), "tokens": np.log(d) - np.log(d).mean()}
-    shapes = CHINCHILLA.shapes(is_bent)
-    places = np.stack([shape.at(random.uniform(size=20_000)) for shape in shapes], 1)
+    priors = CHINCHILLA.priors(is_bent)
+    places = np.stack([prior(random.uniform(size=20_000)) for prior in priors], 1)
     columns = CHINCHILLA.design(logs, is_bent)(places)
     scales = random.uniform(0, 8, (len(places), columns.shape[2])) / columns.max(1)
     losses_of = (columns @ scales[:, :, None])[:, :, 0]
@@ -318,7 +318,7 @@ def one_rank(case) -> np.ndarray:
     logs, loss, truth = prior_table(design, is_bent, np.random.default_rng([seed, 6]))
     group = np.unique(logs["params"].round(6), return_inverse=True)[1]
     noise = RowErrors(logs["tokens"], group)
-    draws = fit_law(loss, CHINCHILLA.design(logs, is_bent), CHINCHILLA.shapes(is_bent), noise)
+    draws = fit_law(loss, CHINCHILLA.design(logs, is_bent), CHINCHILLA.priors(is_bent), noise)
     drawn = np.column_stack([draws.shapes, np.log(draws.scales[:, 0]), draws.tilt, draws.shared])
     return (drawn < truth).mean(0)
 
@@ -330,7 +330,8 @@ def ranks(pool, n_tables: int, seed: int, designs) -> None:
         for is_bent in (False, True):
             cases = [(design, is_bent, seed + at) for at in range(n_tables)]
             shares = np.array(pool.map(one_rank, cases, chunksize=5))
-            names = [shape.name for shape in CHINCHILLA.shapes(is_bent)] + ["E", "tilt", "shared"]
+            departures = CHINCHILLA.departures_of if is_bent else ()
+            names = [*CHINCHILLA.exponents, *departures, "E", "tilt", "shared"]
             for name, share in zip(names, shares.T, strict=True):
                 counts = np.histogram(share, 20, (0, 1))[0]
                 chance = chisquare(counts).pvalue

@@ -14,7 +14,7 @@ from scipy.optimize import minimize_scalar
 from sweeplab.errors import BadInput
 from sweeplab.laws.core import interval
 from sweeplab.laws.fitting import fit, groups_of
-from sweeplab.laws.forms import LAWS, Law, loss_at, optimum_of, parameters_of
+from sweeplab.laws.forms import LAWS, Law, optimum_of
 from sweeplab.laws.points import points_of_frame
 from sweeplab.laws.reading import read_frame
 
@@ -93,19 +93,6 @@ def test_the_optimum_is_where_the_loss_is_lowest() -> None:
         best = minimize_scalar(loss, bounds=(0, 60), method="bounded", options={"xatol": 1e-9})
         assert numbers["tokens per parameter"] == pytest.approx(log_nd - 2 * best.x, abs=1e-3)
         assert numbers["loss at budget"] == pytest.approx(math.log(best.fun), abs=1e-9)
-
-
-def test_numbers_of_a_truth_are_the_truth() -> None:
-    for law in LAWS.values():
-        truth = of_law(law, "steep")
-        for quantity in parameters_of(law):
-            assert quantity.shown(float(quantity.measure(values_of(truth))[0])) == pytest.approx(
-                truth[quantity.name]
-            )
-        at = {"params": 1e8, "tokens": 1e9, "flops": 6e17}
-        there = loss_at(law, at)
-        (loss,) = law.loss(values_of(truth), {name: np.array([size]) for name, size in at.items()})[0]
-        assert there.shown(float(there.measure(values_of(truth))[0])) == pytest.approx(loss)
 
 
 def test_rows_of_a_size_share_an_error() -> None:
