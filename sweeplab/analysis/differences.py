@@ -26,9 +26,18 @@ from sweeplab.analysis.sweep import Sweep, has_ended
 from sweeplab.analysis.trials import COUNTED, TRIAL, VALUED, tasks_of, valued_losses
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
-from sweeplab.laws.comparing import FALSE_ALARM, Array, CellComparison, CellTrials, compare
+from sweeplab.laws.comparing import (
+    DIFFERENT,
+    FALSE_ALARM,
+    NOT_SEEN,
+    UNKNOWN,
+    Array,
+    CellComparison,
+    CellTrials,
+    Evidence,
+    compare,
+)
 from sweeplab.laws.core import LEVEL
-from sweeplab.laws.evidence import DIFFERENT, NOT_SEEN, UNKNOWN, Evidence
 from sweeplab.records.confirmed import Confirmed
 from sweeplab.study.space import BASE
 

@@ -10,6 +10,7 @@ prediction is made once.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -295,31 +296,26 @@ class Transferred:
     why_not: str
     losses: Mapping[float, float | None]
 
-    @property
-    def best(self) -> float | None:
-        """Return the learning rate of the ladder with the lowest loss; None if all runs diverged."""
-        known = {loss: rate for rate, loss in self.losses.items() if loss is not None}
-        return known[min(known)] if known else None
-
-    def cost(self, rate: float) -> float | None:
-        """Return by what share of the loss a learning rate is worse than the best of the ladder; None: diverged."""
-        loss, lowest = self.losses.get(rate), self.losses.get(self.best or 0.0)
-        if loss is None or lowest is None:
-            return None
-        return loss / lowest - 1
-
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values; `held` says whether the loss's interval holds the loss seen, if both are known."""
-        ladder = [{RATE: rate, "loss": loss, "cost": self.cost(rate)} for rate, loss in self.losses.items()]
-        loss, interval, held = self.losses.get(self.predicted), self.prediction["loss"], None
-        if loss is not None and interval["low"] is not None:
-            held = interval["low"] <= loss <= interval["high"]
+        """Return it as plain values.
+
+        `cost` is by what share of the loss a learning rate is worse than the best of the ladder, None where it
+        diverged; `held` says whether the loss's interval holds the loss seen, if both are known.
+        """
+        known = {loss: rate for rate, loss in self.losses.items() if loss is not None}
+        costs: dict[float, float | None] = dict.fromkeys((*self.losses, self.copied))
+        for loss, rate in known.items():
+            costs[rate] = loss / min(known) - 1
+        best = known[min(known)] if known else None
+        seen, interval, held = self.losses.get(self.predicted), self.prediction["loss"], None
+        if seen is not None and interval["low"] is not None:
+            held = interval["low"] <= seen <= interval["high"]
         return asdict(self) | {
-            "losses": ladder,
-            "best": self.best,
-            "best_is_at_end": self.best in (min(self.losses), max(self.losses)),
-            "cost": self.cost(self.predicted),
-            "cost_of_copying": self.cost(self.copied),
+            "losses": [{RATE: rate, "loss": loss, "cost": costs[rate]} for rate, loss in self.losses.items()],
+            "best": best,
+            "best_is_at_end": best in (min(self.losses), max(self.losses)),
+            "cost": costs[self.predicted],
+            "cost_of_copying": costs[self.copied],
             "held": held,
         }
 
@@ -338,10 +334,8 @@ def transfer(spec: StudySpec, lab: Path, run: Run, ladder: float, axis: str = ""
     axis = _held_out(spec, axis)
     small = _small(spec, axis)
     _complete(small, run)
-    sizes: list[dict[str, Any]] = [{}]
-    for name, values in spec.grid.items():
-        kept = [max(values)] if name == axis else values
-        sizes = [{**size, name: value} for size in sizes for value in kept]
+    kept = [[max(values)] if name == axis else values for name, values in spec.grid.items()]
+    sizes = [dict(zip(spec.grid, each, strict=True)) for each in itertools.product(*kept)]
     return [_at_size(small.name, lab, size, ladder, run) for size in sizes]
 
 

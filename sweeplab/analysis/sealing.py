@@ -11,10 +11,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from sweeplab.analysis.studies import file_points, read_studies, run_to_come, si
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.lab.listing import StudyState, read_spec, study_state
 from sweeplab.laws.assessment import IDENTIFIED, NO_REGRET, Assessment, Forecast, Regret, predict
-from sweeplab.laws.columns import CHOICES, COUNTS, Conventions, Counting
+from sweeplab.laws.columns import CHOICES, COUNTS, PLAIN, Conventions, Counting
 from sweeplab.laws.points import Points
 from sweeplab.records.folders import StudyFolder
 
@@ -66,47 +66,36 @@ def study_digest(spec: StudySpec, text_digest: str) -> str:
     return hashlib.sha256(canonical(identity)).hexdigest()
 
 
-@dataclass(frozen=True)
-class StartedRun:
-    """A run that has started: its key, its full planned size and its start in UTC."""
+class StartedRun(NamedTuple):
+    """A run that has started: its full planned size, its start in UTC, and both in words."""
 
-    key: str
     at: Mapping[str, float]
     started: datetime
-
-    @property
-    def words(self) -> str:
-        """Return when it started."""
-        return f"its run {self.key} started at {self.started:%Y-%m-%d %H:%M:%S} UTC"
+    words: str
 
 
-def started_runs(folder: StudyFolder, counting: Counting) -> list[StartedRun]:
-    """Return the runs of a study in the order of their starts; empty if it has not been run."""
-    starts = sorted((run.read_start() for run in folder.runs()), key=lambda start: start.started)
+def started_runs(lab: Path, names: Iterable[str], counting: Counting) -> list[StartedRun]:
+    """Return the runs of studies that have started."""
+    starts = [run.read_start() for name in names for run in StudyFolder(lab, name).runs()]
     sizes = sizes_of([{**start.values.as_dict(), **start.facts} for start in starts], counting)
-    return [
-        StartedRun(start.key, at, datetime.fromtimestamp(start.started, UTC))
-        for start, at in zip(starts, sizes, strict=True)
-    ]
-
-
-@dataclass(frozen=True)
-class Place:
-    """The studies that a run may belong to, with the digest of each, and how their runs are counted."""
-
-    studies: Mapping[str, str]
-    counting: Counting
+    runs = []
+    for start, at in zip(starts, sizes, strict=True):
+        when = datetime.fromtimestamp(start.started, UTC)
+        runs.append(StartedRun(at, when, f"its run {start.key} started at {when:%Y-%m-%d %H:%M:%S} UTC"))
+    return runs
 
 
 @dataclass(frozen=True)
 class Target:
-    """A point to forecast, by role; the study of its run, if there is one, and the cells at the point.
+    """A point to forecast, by role; the studies that its run may belong to, with their digests, and the cells there.
 
-    `seeds` is the number of runs whose mean loss is forecast, and `regret` what their values are expected to cost.
+    `counting` is how their runs are counted, `seeds` the number of runs whose mean loss is forecast, and `regret` what
+    their values are expected to cost.
     """
 
     at: Mapping[str, float]
-    place: Place | None = None
+    studies: Mapping[str, str] = field(default_factory=dict)
+    counting: Counting = PLAIN
     cells: tuple[str, ...] = ()
     seeds: int = 1
     regret: Regret = NO_REGRET
@@ -121,21 +110,20 @@ class Target:
         return numbers
 
 
-def point_target(points: Points, asked: Mapping[str, float], place: Place | None) -> Target:
+def point_target(
+    points: Points, asked: Mapping[str, float], studies: Mapping[str, str], counting: Counting
+) -> Target:
     """Return the target with the given numbers; C is computed as in the table's rows unless it is given.
 
     Raises:
-        BadInput: a number that is not positive; a study's run without both N and D.
+        BadInput: a study's run without both N and D.
     """
-    wrong = [f"{role} {number:g}" for role, number in asked.items() if not 0 < number < math.inf]
-    if wrong:
-        raise BadInput(*(f"{each} is not the size of a run; it must be positive" for each in wrong))
-    if not asked or (place and not {"params", "tokens"} <= asked.keys()):
+    if not asked or (studies and not {"params", "tokens"} <= asked.keys()):
         raise BadInput("which run? give params and tokens together")
     at = dict(asked)
     if "flops" not in at and {"params", "tokens"} <= at.keys() & points.columns.keys():
         at["flops"] = points.flops_per_param_token * at["params"] * at["tokens"]
-    return Target(at, place, seeds=round(float(np.median(points.weights))))
+    return Target(at, studies, counting, seeds=round(float(np.median(points.weights))))
 
 
 def cell_targets(
@@ -165,7 +153,7 @@ def size_targets(
     from sweeplab.study.space import Space
 
     plan, cells, dataset = planned
-    place = Place({spec.name: study_digest(spec, plan.data.text_digest)}, counting)
+    studies = {spec.name: study_digest(spec, plan.data.text_digest)}
     targets: list[Target] = []
     left_out = {}
     for cell in cells:
@@ -175,13 +163,14 @@ def size_targets(
             left_out[cell.key] = "its size is known only once a trial is sampled"
             continue
         (size,) = sizes_of([run], counting)
-        same = [at for at, other in enumerate(targets) if same_point(other.at, size)]
-        if same:
-            other = targets[same[0]]
-            seeds = min(other.seeds, len(space.seeds))
-            targets[same[0]] = replace(other, cells=(*other.cells, cell.key), seeds=seeds)
-        else:
-            targets.append(Target(size, place, (cell.key,), len(space.seeds)))
+        target = Target(size, studies, counting, (cell.key,), len(space.seeds))
+        same = [place for place, other in enumerate(targets) if same_point(other.at, target.at)]
+        if not same:
+            targets.append(target)
+            continue
+        other = targets[same[0]]
+        seeds = min(other.seeds, target.seeds)
+        targets[same[0]] = replace(other, cells=(*other.cells, cell.key), seeds=seeds)
     return targets, left_out
 
 
@@ -219,23 +208,28 @@ def seal(
     Raises:
         BadInput: the ledger is broken or cannot be written.
     """
-    runs: list[StartedRun] = []
-    if place := forecasts[0][0].place:
-        runs = [run for name in place.studies for run in started_runs(StudyFolder(lab, name), place.counting)]
-    law, points = assessment.law, assessment.raw
+    law, points, first = assessment.law, assessment.raw, forecasts[0][0]
+    runs = started_runs(lab, first.studies, first.counting)
     contents, warnings = [], []
     for target, predicted in forecasts:
-        late = _late(target, points, names, runs)
+        known = rows_at(points, target.at)
+        late = next((run.words for run in runs if same_point(run.at, target.at)), "")
+        if not late and known.size and (not target.studies or target.studies.keys() & {*names}):
+            late = f"{names[0]} has its loss already, {points.columns['loss'][known[0]]:.4g}"
         if late:
             warnings.append(f"{target.words}: {late}; this forecast is kept, and never counts")
         elif predicted.verdict.verdict != IDENTIFIED:
             warnings.append(f"{target.words}: {predicted.verdict.verdict}: {predicted.verdict.reason}")
-        run = asdict(target.place) if target.place else {"studies": {}, "counting": None}
         contents.append(
             {
                 "version": VERSION,
                 "source": {"names": list(names), "counting": asdict(counting)},
-                "run": run | {"cells": list(target.cells), "seeds": target.seeds},
+                "run": {
+                    "studies": dict(target.studies),
+                    "counting": asdict(target.counting),
+                    "cells": list(target.cells),
+                    "seeds": target.seeds,
+                },
                 "at": dict(target.at),
                 "predicted": asdict(predicted),
                 "fit": {
@@ -253,17 +247,6 @@ def seal(
     return append(ledger, contents), warnings
 
 
-def _late(target: Target, points: Points, names: Sequence[str], runs: Sequence[StartedRun]) -> str:
-    """Return why a forecast comes too late; empty if it comes in time."""
-    for run in runs:
-        if same_point(run.at, target.at):
-            return run.words
-    known = rows_at(points, target.at)
-    if known.size and (target.place is None or set(target.place.studies) & set(names)):
-        return f"{names[0]} has its loss already, {points.columns['loss'][known[0]]:.4g}"
-    return ""
-
-
 @dataclass(frozen=True)
 class Outcome:
     """A sealed forecast and what came of it: the measured loss of a scored one, or why there is none."""
@@ -275,6 +258,12 @@ class Outcome:
     source: str = ""  # of a loss that the ledger does not have yet
 
     @property
+    def names(self) -> list[str]:
+        """Return the studies that the run may belong to, and where the forecast is from."""
+        forecast = self.entry.forecast
+        return [*forecast["run"]["studies"], *forecast["source"]["names"]]
+
+    @property
     def is_held(self) -> bool | None:
         """Return whether the interval holds the loss; None where there is none."""
         predicted = self.entry.forecast["predicted"]
@@ -284,9 +273,9 @@ class Outcome:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values: the entry as it was sealed, then its outcome, and log(loss / predicted)."""
-        entry, predicted, error = self.entry, self.entry.forecast["predicted"]["loss"], None
-        if self.loss is not None and predicted is not None:
-            error = math.log(self.loss / predicted)
+        entry, error = self.entry, None
+        if self.loss is not None:
+            error = math.log(self.loss / entry.forecast["predicted"]["loss"])
         return {
             "number": entry.number,
             "sealed": entry.sealed.isoformat(),
@@ -304,7 +293,7 @@ def verify(path: Path, lab: Path, study: str = "", against: Path | None = None) 
     """Check a ledger, record the outcomes that are newly known, and return that of each forecast.
 
     Forecasts about a file's rows are scored `against` its later state, read as for the forecast. With a `study`, only
-    what is about it is returned.
+    what is about it, or made from it, is returned.
 
     Raises:
         BadInput: the ledger is broken or of another version, it has nothing of the study, or the file cannot be read.
@@ -317,7 +306,14 @@ def verify(path: Path, lab: Path, study: str = "", against: Path | None = None) 
     ]
     if new:
         append(path, new, SCORED)
-    return of_study(results, study)
+    if not study:
+        return results
+    about = tuple(each for each in results if study in each.names)
+    if not about:
+        known = sorted({name for each in results for name in each.names})
+        what = f"the ledger has no forecast of {study!r}"
+        raise BadInput(Problem(what, ", ".join(known), nearest(study, known)))
+    return about
 
 
 def outcomes(entries: Iterable[LedgerEntry], lab: Path, against: Path | None = None) -> tuple[Outcome, ...]:
@@ -341,80 +337,58 @@ def outcomes(entries: Iterable[LedgerEntry], lab: Path, against: Path | None = N
         elif entry.number in recorded:
             score = recorded[entry.number]
             results.append(Outcome(entry, SCORED, f"by {score['source']}", score["score"]["outcome"]))
-        elif _names(entry):
+        elif entry.forecast["run"]["studies"]:
             results.append(_of_study_run(entry, lab, tables))
+        elif against is None:
+            (name,) = entry.forecast["source"]["names"]
+            why = f"laws verify --against FILE scores it when {name} has its row"
+            results.append(Outcome(entry, OPEN, why))
         else:
-            results.append(_of_row(entry, against, tables))
+            counting = _counting(entry.forecast["source"]["counting"])
+            if repr(counting) not in tables:
+                tables[repr(counting)] = file_points(against, counting)
+            name = against.name
+            results.append(_scored(entry, tables[repr(counting)], name, OPEN, f"{name} has no row of it"))
     return tuple(results)
-
-
-def of_study(results: Sequence[Outcome], study: str) -> tuple[Outcome, ...]:
-    """Return the outcomes of forecasts about a study's runs, or made from it; of all without a name."""
-    if not study:
-        return tuple(results)
-    names = [{*_names(each.entry), *_sources(each.entry)} for each in results]
-    about = tuple(each for each, named in zip(results, names, strict=True) if study in named)
-    if not about:
-        known = sorted(set[str]().union(*names))
-        what = f"the ledger has no forecast of {study!r}"
-        raise BadInput(Problem(what, ", ".join(known), nearest(study, known)))
-    return about
-
-
-def _names(entry: LedgerEntry) -> list[str]:
-    return list(entry.forecast["run"]["studies"])
-
-
-def _sources(entry: LedgerEntry) -> list[str]:
-    return list(entry.forecast["source"]["names"])
 
 
 def _same_run(one: LedgerEntry, other: LedgerEntry) -> bool:
     """Whether two forecasts are of one run: of the same studies, or of no study and from the same table."""
-    if _names(one) != _names(other) or not same_point(one.forecast["at"], other.forecast["at"]):
+    first, second = one.forecast, other.forecast
+    studies, others = [*first["run"]["studies"]], [*second["run"]["studies"]]
+    if studies != others or not same_point(first["at"], second["at"]):
         return False
-    return bool(_names(one)) or _sources(one) == _sources(other)
+    return bool(studies) or first["source"]["names"] == second["source"]["names"]
 
 
 def _of_study_run(entry: LedgerEntry, lab: Path, tables: dict[str, Points]) -> Outcome:
     """What came of a forecast of a study's run; `tables` keeps what was read."""
-    run, counting, runs = entry.forecast["run"], _counting(entry.forecast["run"]["counting"]), []
-    folders = [StudyFolder(lab, name) for name in run["studies"]]
-    folders = [folder for folder in folders if folder.data_file.exists()]
-    for folder in folders:
-        if study_digest(read_spec(folder), folder.data.text_digest) != run["studies"][folder.name]:
-            return Outcome(entry, VOID, f"another study named {folder.name} now stands in {lab}")
-        runs += [each for each in started_runs(folder, counting) if same_point(each.at, entry.forecast["at"])]
+    run = entry.forecast["run"]
+    counting, names = _counting(run["counting"]), []
+    for name, digest in run["studies"].items():
+        folder = StudyFolder(lab, name)
+        if not folder.data_file.exists():
+            continue
+        if study_digest(read_spec(folder), folder.data.text_digest) != digest:
+            return Outcome(entry, VOID, f"another study named {name} now stands in {lab}")
+        names.append(name)
+    runs = [each for each in started_runs(lab, names, counting) if same_point(each.at, entry.forecast["at"])]
     if not runs:
         return Outcome(entry, OPEN, "its run has not started")
     first = min(runs, key=lambda each: each.started)
     if first.started <= entry.sealed:
         return Outcome(entry, LATE, first.words)
     try:
-        for folder in folders:
-            state = study_state(folder)
+        for name in names:
+            state = study_state(StudyFolder(lab, name))
             if state not in (StudyState.COMPLETE, StudyState.FAILED):
-                return Outcome(entry, OPEN, f"study {folder.name} is {state}")
-        names = [folder.name for folder in folders]
+                return Outcome(entry, OPEN, f"study {name} is {state}")
         key = repr((names, counting))
         if key not in tables:
-            studies = read_studies(lab, names).only(counting.where)
-            tables[key] = studies.points(counting)
+            tables[key] = read_studies(lab, names).only(counting.where).points(counting)
     except BadInput as error:
         return Outcome(entry, OPEN, "; ".join(map(str, error.problems)))
     return _scored(entry, tables[key], "its study", VOID, "its runs ended without a loss")
-
-
-def _of_row(entry: LedgerEntry, against: Path | None, tables: dict[str, Points]) -> Outcome:
-    """What came of a forecast of a table's row."""
-    if against is None:
-        why = f"laws verify --against FILE scores it when {_sources(entry)[0]} has its row"
-        return Outcome(entry, OPEN, why)
-    counting = _counting(entry.forecast["source"]["counting"])
-    key = repr(counting)
-    if key not in tables:
-        tables[key] = file_points(against, counting)
-    return _scored(entry, tables[key], against.name, OPEN, f"{against.name} has no row of it")
 
 
 def _scored(entry: LedgerEntry, points: Points, source: str, otherwise: str, why: str) -> Outcome:

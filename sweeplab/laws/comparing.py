@@ -20,12 +20,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.laws.evidence import DIFFERENT, NOT_SEEN, ONE_SEED, ONE_TRIAL, UNKNOWN, Evidence, best_of
+from sweeplab.formatting import several
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -35,6 +35,44 @@ Pairs = Sequence[tuple[int, int]]
 FALSE_ALARM = 0.05  # of all that is tested together
 PRIOR = 4.0  # degrees of freedom
 _MOST_LOWEST = 10  # trials of a cell that are used
+DIFFERENT: Final = "different"
+NOT_SEEN: Final = "no difference seen"
+UNKNOWN: Final = "undecided"
+# Why a difference cannot be told from chance, and how to find out.
+ONE_SEED = "no cell has two seeds; to find out, use `seeds: [0, 1, 2]` or `confirm`"
+ONE_TRIAL = "each cell has one trial of its search; to find out, use `trials_per_cell` or `confirm`"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The evidence for a statement about a difference or a winner.
+
+    `n_seeds` is the smallest number of seeds of the compared configurations (0 if unknown). `selection` says how these
+    were chosen. `tested_on` names the seeds and the split of the losses that decide; if no losses decide, it is empty
+    and `why` gives the reason.
+    """
+
+    n_seeds: int
+    selection: str
+    tested_on: str
+    verdict: str
+    why: str = ""
+
+    @property
+    def basis(self) -> str:
+        """Return the evidence in words, without the verdict."""
+        parts = [self.selection]
+        if self.n_seeds:
+            parts.append(several(self.n_seeds, "seed"))
+        if self.tested_on:
+            parts.append(f"tested on {self.tested_on}")
+        return ", ".join(parts)
+
+    def in_words(self) -> str:
+        """Return a clause with the evidence and the verdict, and with the reason if nothing was tested."""
+        if self.tested_on:
+            return f"{self.basis}: {self.verdict}"
+        return f"{self.verdict}: {self.basis}; {self.why}"
 
 
 def _mean_of(trial: Mapping[int, float]) -> float:
@@ -105,21 +143,19 @@ class _Model:
     def __init__(self, cells: Sequence[CellTrials], pairs: Pairs, is_searched: bool) -> None:
         self.n = len(cells)
         self.first, self.second = np.array(pairs, np.intp).reshape(-1, 2).T
-        self.is_searched = is_searched or any(cell.n_trials > 1 for cell in cells)
         self.n_trials = [cell.n_trials for cell in cells]
+        self.is_searched = is_searched or max(self.n_trials) > 1
         self.n_lowest = [min(len(cell.losses), cell.n_trials // 2 + 1, _MOST_LOWEST) for cell in cells]
         moments = np.zeros((self.n, 5))
         if self.is_searched:
             moments = np.array([*map(_moments, self.n_trials, self.n_lowest)])
         self.mean_lowest, self.variance_lowest, self.gap, self.gap_square, self.freedom = moments.T
-        self.kept = [
-            sorted(cell.losses, key=_mean_of)[:count]
-            for cell, count in zip(cells, self.n_lowest, strict=True)
-        ]
-        rows = []  # the cell, the seed and the mean of each
-        for at, kept in enumerate(self.kept):
-            for seed in sorted({seed for trial in kept for seed in trial}):
-                rows.append((at, seed, float(np.mean([trial[seed] for trial in kept if seed in trial]))))
+        self.kept, rows = [], list[tuple[int, int, float]]()  # of rows the cell, the seed and the mean
+        for at, (cell, count) in enumerate(zip(cells, self.n_lowest, strict=True)):
+            lowest = sorted(cell.losses, key=_mean_of)[:count]
+            self.kept.append(lowest)
+            for seed in sorted({seed for trial in lowest for seed in trial}):
+                rows.append((at, seed, float(np.mean([trial[seed] for trial in lowest if seed in trial]))))
         self.row_seeds = [seed for _, seed, _ in rows]
         self.seeds = sorted({*self.row_seeds})
         self.means = np.array([loss for *_, loss in rows])
@@ -135,21 +171,20 @@ class _Model:
         # In a balanced table with n seeds these are (n - 1) (C - 1) / C each.
         self.seed_freedom = np.clip(np.diag(self.residual), 0.0, None) @ self.member
         self.seed_freedom[self.seed_freedom < 1e-9] = 0.0
-        contrasts = self.solve[self.second] - self.solve[self.first]
-        self.variance_weights = contrasts**2 @ self.member  # [P, C]
+        self.variance_weights = (
+            self.solve[self.second] - self.solve[self.first]
+        ) ** 2 @ self.member  # [P, C]
 
     def estimates(self) -> _Estimates:
         """Return the table's estimates; the effect of a seed on all cells is removed from the best trials' means."""
         effects = dict.fromkeys(self.seeds, 0.0)
         effects |= dict(zip(self.seeds[1:], (self.solve @ self.means)[self.n :], strict=False))
         center = float(np.mean([effects[seed] for seed in self.row_seeds]))
-        effects = {seed: effect - center for seed, effect in effects.items()}
-        best, gaps = [], []
-        for kept in self.kept:
-            means = [float(np.mean([loss - effects[seed] for seed, loss in each.items()])) for each in kept]
-            best.append(means[0])
-            gaps.append(sum(means) - len(means) * means[0])
-        return self._estimated(np.array(best), np.array(gaps), self.means)
+        best, gaps = np.zeros(self.n), np.zeros(self.n)
+        for at, kept in enumerate(self.kept):
+            means = [np.mean([loss - effects[seed] + center for seed, loss in each.items()]) for each in kept]
+            best[at], gaps[at] = means[0], sum(means) - len(means) * means[0]
+        return self._estimated(best, gaps, self.means)
 
     def simulate(self, random: np.random.Generator, trial: Array, residual: Array) -> _Estimates:
         """Return the estimates of simulated tables whose cells do not differ, from both variances, [B, C]."""
@@ -226,7 +261,11 @@ def compare(
     estimates = model.estimates()
     selection, tested_on = "each cell's one trial, without a search", "the same seeds' validation losses"
     if model.is_searched:
-        selection = best_of(max(model.n_trials), fewest=min(model.n_trials))
+        fewest, most = min(model.n_trials), max(model.n_trials)
+        many = f"{fewest} to {most}" if fewest < most else str(most)
+        selection = f"the best of {many} trials of each cell"
+        if most == 1:
+            selection = "the only trial of each cell"
         tested_on += ", which also selected it: the null distribution repeats the selection"
     evidence = Evidence(min(len(cell.best) for cell in cells), selection, tested_on, NOT_SEEN)
     why = ""

@@ -38,7 +38,7 @@ _MOST_STEPS = 40
 _FARTHEST = 6.0  # standard deviations of a hyperparameter's prior: beyond, exponentials may overflow
 # Priors: the center of a log, and its standard deviation.
 _SEARCHED_SCALE, _SIZE_SCALE = (0.0, 0.5), (math.log(2.0), 0.7)
-DEPARTURE, _RESPONSE = (math.log(0.05), 0.7), (math.log(0.1), 0.7)
+_DEPARTURE, _RESPONSE = (math.log(0.05), 0.7), (math.log(0.1), 0.7)
 _NOISE, _NOISE_SLOPE = (math.log(0.008), 0.7), (0.7, 0.5)
 
 
@@ -141,16 +141,14 @@ class Surrogate:
         return _conditioned(self.columns, self.scales, np.vstack([self.x, x]), y, extra, self.center)
 
 
-def fit_scales(
-    columns: Columns, x: Floats, y: Floats, extra: Floats, departure: tuple[float, float] = DEPARTURE
-) -> Scales:
+def fit_scales(columns: Columns, x: Floats, y: Floats, extra: Floats) -> Scales:
     """Fit the hyperparameters of the process to rows: inputs [n, d], log losses [n], known variance of each row [n].
 
-    Beyond MOST_FITTED rows the last ones are used. `departure` is the prior of the departure's log amplitude.
+    Beyond MOST_FITTED rows the last ones are used.
     """
     x, y, extra = x[-MOST_FITTED:], y[-MOST_FITTED:], extra[-MOST_FITTED:]
     # A row that is far under the priors must not shorten the length scales, which would then explain it.
-    center, sd = _priors(columns, departure)
+    center, sd = _priors(columns)
     expected = Scales.of(center, len(columns.is_searched))
     robust = condition(columns, expected, x, y, extra).extra
     return _fitted_scales(columns, x, y - y.mean(), robust, center, sd)
@@ -234,13 +232,13 @@ def _fitted_scales(
     return Scales.of(best.x, n_columns)
 
 
-def _priors(columns: Columns, departure: tuple[float, float]) -> tuple[Floats, Floats]:
+def _priors(columns: Columns) -> tuple[Floats, Floats]:
     """The centers and standard deviations of the hyperparameters' priors, in the order of `Scales`."""
     # Length scales grow with the number of searched values (Hvarfner, Hellsten and Nardi 2024).
     wider = math.log(max(int(columns.is_searched.sum()), 1)) / 2
     searched = (_SEARCHED_SCALE[0] + wider, _SEARCHED_SCALE[1])
     priors = [searched if is_searched else _SIZE_SCALE for is_searched in columns.is_searched]
-    priors += [departure, _RESPONSE, _NOISE, *[_NOISE_SLOPE] * len(columns.numbers)]
+    priors += [_DEPARTURE, _RESPONSE, _NOISE, *[_NOISE_SLOPE] * len(columns.numbers)]
     center, sd = np.array(priors).T
     return center, sd
 

@@ -10,7 +10,7 @@ import pytest
 
 from sweeplab.analysis.differences import rankings
 from sweeplab.analysis.sweep import Sweep
-from sweeplab.laws.evidence import DIFFERENT
+from sweeplab.laws.comparing import DIFFERENT
 
 
 def planted(means, seeds=4, noise=0.01, by_seed=0.0, key=0, spreads=None, tasks=None, absent=()):

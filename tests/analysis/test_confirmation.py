@@ -10,7 +10,7 @@ from analysis.planted_confirmation import plant_confirmation
 from laws.planted_cells import NOISES, SEED_SD
 
 from sweeplab.analysis.differences import confirmed_cells
-from sweeplab.laws.evidence import DIFFERENT
+from sweeplab.laws.comparing import DIFFERENT
 from sweeplab.records.confirmed import Confirmed
 
 

@@ -9,7 +9,7 @@ from analysis.planted_sweep import CELLS, DESIGN, plant_sweep
 
 from sweeplab.analysis.differences import ALL_CELLS, differences, seed_spread
 from sweeplab.analysis.sweep import Sweep, sweep_of
-from sweeplab.laws.evidence import DIFFERENT, NOT_SEEN
+from sweeplab.laws.comparing import DIFFERENT, NOT_SEEN
 
 
 def planted(name: str, key: int, **how) -> Sweep:

@@ -19,7 +19,7 @@ from benchmarks.setting import print_table, setting
 from laws.planted_cells import NOISES
 
 from sweeplab.analysis.differences import confirmed_cells
-from sweeplab.laws.evidence import DIFFERENT
+from sweeplab.laws.comparing import DIFFERENT
 
 
 def row(noise: str, studies: int) -> list[str]:

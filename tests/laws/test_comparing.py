@@ -9,8 +9,16 @@ import numpy as np
 import pytest
 from laws.planted_cells import plant_cells
 
-from sweeplab.laws.comparing import CellComparison, CellTrials, compare
-from sweeplab.laws.evidence import DIFFERENT, NOT_SEEN, ONE_SEED, ONE_TRIAL, UNKNOWN
+from sweeplab.laws.comparing import (
+    DIFFERENT,
+    NOT_SEEN,
+    ONE_SEED,
+    ONE_TRIAL,
+    UNKNOWN,
+    CellComparison,
+    CellTrials,
+    compare,
+)
 
 SIX = list(combinations(range(6), 2))
 

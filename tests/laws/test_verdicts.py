@@ -131,7 +131,8 @@ def test_where_large_sizes_are_mistuned_no_exponent_is_identified(kind: str) -> 
         frame = mistuned_table(kind, GRID, truth, np.random.default_rng(seed))
         assessed = laws.fit(frame, "chinchilla", count={"params": "total"}).assessment
         assert IDENTIFIED not in verdicts(assessed).values()
-        assert "drift" in {doubt.code for doubt in assessed.doubts}
+        # Of trials that show no minimum it is not known how they were tuned.
+        assert {"drift", "mistuned"} & {doubt.code for doubt in assessed.doubts}
 
 
 @pytest.mark.slow

@@ -158,7 +158,7 @@ def _targets(
     from sweeplab.laws.columns import COUNTS
     from sweeplab.study.file.reading import read_study
 
-    counting, place = read.counting, None
+    counting, digests = read.counting, dict[str, str]()
     if file:
         if not read.studies:  # columns of the file, which a study does not have
             counting = replace(counting, columns={}, where="")
@@ -166,9 +166,8 @@ def _targets(
     if read.studies:
         text = {name: data["text_digest"] for name, data in read.studies.data.items()}
         digests = {name: sealing.study_digest(spec, text[name]) for name, spec in read.studies.specs.items()}
-        place = sealing.Place(digests, counting)
     counts = {role: asked[role] for role in COUNTS if role in asked}
-    return [sealing.point_target(read.points, counts, place)], {}
+    return [sealing.point_target(read.points, counts, digests, counting)], {}
 
 
 def _file(ledger: Path | None, lab: Path | None) -> Path:

@@ -50,10 +50,10 @@ _MOST_CELLS = 300  # the fit takes the cube of their number
 
 @dataclass(frozen=True, eq=False)
 class Surface:
-    """The draws of what the cells share, and of each cell's own optimum.
+    """The draws of what the cells share, and of each cell's own optimum and level.
 
     `sizes` are the columns of the law. `bend` [S, J, J], `law` [S, L, J], `scatter` [S] and `bent` [S] (q) are draws;
-    `optima` [S, C, J] are those of the cells.
+    `optima` [S, C, J] are those of the cells, and `levels` [S, C] of their log losses there, NaN without a row near it.
     """
 
     runs: SearchedRuns
@@ -64,6 +64,7 @@ class Surface:
     scatter: Array
     bent: Array
     optima: Array
+    levels: Array
     window: float
     noise: float
     used: Rows
@@ -207,14 +208,14 @@ class _Regression:
         weighted = rows * self.seeds[self.used, None]
         return rows, weighted.T @ rows, weighted.T @ self.runs.y[self.used]
 
-    def parts(self, coefficients: Array) -> tuple[Array, Array, Array]:
-        """Return v [..., C, J], B [..., J, J] and the moves of the law [..., L, J]."""
+    def parts(self, coefficients: Array) -> tuple[Array, Array, Array, Array]:
+        """Return levels [..., C], v [..., C, J], B [..., J, J] and the moves of the law [..., L, J]."""
         before, count, n_cells = coefficients.shape[:-1], self.n_values, self.runs.n_cells
         ends = np.cumsum([n_cells, n_cells * count, len(self.first), count])
-        _, alone, squares, _, moves = np.split(coefficients, ends, axis=-1)
+        levels, alone, squares, _, moves = np.split(coefficients, ends, axis=-1)
         bend = np.empty((*before, count, count))
         bend[..., self.first, self.second] = bend[..., self.second, self.first] = squares
-        return alone.reshape(*before, -1, count), bend, moves.reshape(*before, -1, count)
+        return levels, alone.reshape(*before, -1, count), bend, moves.reshape(*before, -1, count)
 
     def posterior(self, products: tuple[Array, Array, Array], scatter: float, bent: float) -> _Posterior:
         """Return the posterior given t and q; the prior mean of a move of d_2 leaves none of the law's bend."""
@@ -245,12 +246,12 @@ class _Regression:
             if self.n_free < 3:
                 return False
             found = self.posterior(self.products(), *_USUAL)
-            _, bend, moves = self.parts(found.best)
+            _, _, bend, moves = self.parts(found.best)
             if np.linalg.eigvalsh(bend)[0] <= _LEAST_BEND:
                 return False
             freedom = max(float(self.used.sum()) - found.n_effective, 1.0)
             self.noise = max(math.sqrt(found.squares / freedom), 1e-7)
-            curvature_error = np.diag(self.parts(self.noise * np.sqrt(found.variance))[1])
+            curvature_error = np.diag(self.parts(self.noise * np.sqrt(found.variance))[2])
             is_known = bool((curvature_error < _CURVATURE * np.diag(bend)).all())
             self.is_sure = is_known and self.n_free >= _FEWEST_FREE
             self.bend = bend
@@ -269,9 +270,12 @@ class _Regression:
         shares = np.exp(density - density.max())
         counts = random.multinomial(N_DRAWS, shares / shares.sum())
         drawn = [each.draws(int(n), random) for each, n in zip(posteriors, counts, strict=True)]
-        alone, bend, moves = self.parts(np.concatenate(drawn))
+        levels, alone, bend, moves = self.parts(np.concatenate(drawn))
         kept = random.permutation(np.flatnonzero(np.linalg.eigvalsh(bend)[:, 0] > _LEAST_BEND))
         alone, bend, moves = alone[kept], bend[kept], moves[kept]
+        away = np.einsum("cl,slj->scj", self.terms, moves) + alone
+        levels = levels[kept] - np.einsum("scj,sjk,sck->sc", away, bend, away) / 2
+        levels[:, np.bincount(self.runs.cell[self.used], minlength=self.runs.n_cells) == 0] = np.nan
         scatter, bent = np.repeat(np.array(grid), counts, axis=0)[kept].T
         return Surface(
             runs=self.runs,
@@ -281,7 +285,8 @@ class _Regression:
             law=self.law + moves,
             scatter=scatter,
             bent=bent,
-            optima=self.terms @ self.law + (np.einsum("cl,slj->scj", self.terms, moves) + alone),
+            optima=self.terms @ self.law + away,
+            levels=levels,
             window=self.window,
             noise=self.noise,
             used=self.used,

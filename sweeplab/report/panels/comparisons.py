@@ -14,9 +14,8 @@ from sweeplab.analysis.sweep import Sweep
 from sweeplab.analysis.trials import are_best
 from sweeplab.errors import BadInput
 from sweeplab.formatting import sentence, several, several_named, short
-from sweeplab.laws.comparing import FALSE_ALARM
+from sweeplab.laws.comparing import DIFFERENT, FALSE_ALARM, UNKNOWN
 from sweeplab.laws.core import LEVEL
-from sweeplab.laws.evidence import DIFFERENT, UNKNOWN
 from sweeplab.records.runs import MEASURED_ON
 from sweeplab.report.data import ReportData, states_in_words
 from sweeplab.report.panels.base import Panel, TablePanel
