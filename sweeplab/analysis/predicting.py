@@ -23,7 +23,6 @@ from sweeplab.analysis.sealing import (
     Target,
     cell_targets,
     forecasts_of,
-    rows_at,
     seal,
     size_targets,
 )
@@ -88,21 +87,18 @@ class Value:
 class Prediction:
     """The study that trains a size, the values it takes, and the loss to expect, or why there is none.
 
-    `beyond` has the factors by which sizes lie outside of the study's; `regret` is what the values are expected to cost
-    against the best ones, as a share of the loss, and `loss` contains it. It is None where a value has no law.
-    `is_row` tells that the size is one of the law's rows.
+    `regret` is what the values are expected to cost against the best ones, as a share of the loss, and `loss` contains
+    it. It is None where a value has no law.
     """
 
     spec: StudySpec
     plan: Plan
     target: Target
     values: Mapping[str, Value]
-    beyond: Mapping[str, float]
     regret: float | None
     law: Assessment | None
     loss: Forecast | None
     why_none: str
-    is_row: bool
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -114,9 +110,7 @@ class Prediction:
             "name": self.spec.name,
             "cell": self.target.words,
             "at": dict(self.target.at),
-            "beyond": dict(self.beyond),
             "values": {name: vars(value) for name, value in self.values.items()},
-            "is_row": self.is_row,
             "regret": self.regret,
             "loss": loss,
         }
@@ -168,9 +162,7 @@ def predict_size(
     spec = _one_cell(folder, [*(f"{name}={yaml_text(each.value)}" for name, each in values.items()), *sizes])
     target, plan = _planned(spec, folder.lab, counting)
     target = replace(target, regret=regret or NO_REGRET)
-    beyond = {name: factor for name, factor in laws.get("beyond", {}).items() if factor > 1.001}
-    cost, is_row = regret.mean if regret else None, bool(rows_at(points, target.at).size)
-    return Prediction(spec, plan, target, values, beyond, cost, law, loss, why_none, is_row)
+    return Prediction(spec, plan, target, values, regret.mean if regret else None, law, loss, why_none)
 
 
 def _planned(spec: StudySpec, lab: Path, counting: Counting) -> tuple[Target, Plan]:

@@ -12,7 +12,7 @@ from sweeplab.cli.laws import Columns, Count, Law, Read, Source, Tuned, Where, r
 from sweeplab.cli.options import Force, Lab, argument, flag, option, studies
 from sweeplab.cli.printing import Answer, cell_text, interval, print_rows, say
 from sweeplab.errors import BadInput, conflict
-from sweeplab.formatting import bytes_in_words, duration, several
+from sweeplab.formatting import several
 from sweeplab.records.folders import lab_folder
 
 if TYPE_CHECKING:
@@ -63,14 +63,18 @@ def predict(
     read = read_source(source, columns, count, lab, where, tuned)
     answer: dict[str, Any] = {"source": source, "left_out": {}, "warnings": []}
     if at and read.studies and not {part.partition("=")[0].strip() for part in at.split(",")} & set(COUNTS):
-        predicted, size = _of_size(read, at, lab, seal or write is not None)
-        answer["sizes"], assessed, forecasts = [size], predicted.law, []
+        predicted = _of_size(read, at, lab, seal or write is not None)
+        answer["sizes"], assessed, forecasts = [predicted.as_dict()], predicted.law, []
         if predicted.loss:
             forecasts = [(predicted.target, predicted.loss)]
         elif seal:
             raise BadInput(f"there is no loss to seal: {predicted.why_none}")
         if write:
-            _write_study(predicted, write, f"What `laws predict {source} --at {at}` says.", force)
+            from sweeplab.cli.study.manage import new_file
+            from sweeplab.study.file.template import study_file
+
+            comment = f"What `laws predict {source} --at {at}` says."
+            new_file(write, study_file(predicted.spec.as_written(), [comment]), force)
             answer["study_file"] = str(write)
     elif write:
         raise BadInput("--write takes a size of a study's grid, with --at")
@@ -100,15 +104,12 @@ def predict(
     return answer, _print_prediction
 
 
-def _of_size(read: Read, at: str, lab: Path | None, is_kept: bool) -> tuple[Prediction, dict[str, Any]]:
+def _of_size(read: Read, at: str, lab: Path | None, is_kept: bool) -> Prediction:
     """Predict a size of a study's grid; one that is sealed or written is refused where it cannot be trained."""
-    from secrets import token_hex
-
     from sweeplab.analysis.predicting import predict_size
     from sweeplab.lab.listing import find_study
     from sweeplab.lab.studies import check_same_study
     from sweeplab.records.folders import StudyFolder
-    from sweeplab.sweep.planning import look_ahead
 
     assert read.studies  # only of a study
     if len(read.studies.specs) > 1:
@@ -118,21 +119,9 @@ def _of_size(read: Read, at: str, lab: Path | None, is_kept: bool) -> tuple[Pred
     folder = find_study(lab, read.source)
     changes = [f"--at {part}" for part in at.split(",")]
     predicted = predict_size(folder, read.studies, read.points, changes, read.counting)
-    spec, plan = predicted.spec, predicted.plan
     if is_kept:
-        check_same_study(spec, StudyFolder(folder.lab, spec.name), plan.data)
-    # A study of this name may have trained it already, or something else: what a new one takes is asked for.
-    unused = spec.model_copy(update={"name": f"{spec.name}-{token_hex(4)}"})
-    cell, seconds = plan.cells[0], look_ahead(unused, plan, folder.lab).seconds
-    cost = {"flops": cell.train_flops, "memory_bytes": cell.memory_bytes, "seconds": seconds}
-    return predicted, predicted.as_dict() | {"cost": cost}
-
-
-def _write_study(predicted: Prediction, file: Path, comment: str, force: bool) -> None:
-    from sweeplab.cli.study.manage import new_file
-    from sweeplab.study.file.template import study_file
-
-    new_file(file, study_file(predicted.spec.as_written(), [comment]), force)
+        check_same_study(predicted.spec, StudyFolder(folder.lab, predicted.spec.name), predicted.plan.data)
+    return predicted
 
 
 def _best_values(read: Read, asked: Mapping[str, float]) -> dict[str, Any]:
@@ -187,15 +176,6 @@ def _print_prediction(answer: Mapping[str, Any]) -> None:
     for name, entry in size.get("values", {}).items():
         ends = "" if entry["low"] is None else f" ({interval(entry)})"
         say(f"{name} {cell_text(entry['value'])}{ends}, {entry['verdict']}: {entry['why']}")
-    if "cost" in size:
-        cost = size["cost"]
-        takes = "" if cost["seconds"] is None else f", about {duration(cost['seconds'])} here"
-        say(f"{cost['flops']:.3g} FLOPs, {bytes_in_words(cost['memory_bytes'])}{takes}")
-    if size.get("is_row"):
-        say(f"one of the sizes of {answer['source']}")
-    if size.get("beyond"):
-        away = ", ".join(f"{name} by a factor of {factor:.3g}" for name, factor in size["beyond"].items())
-        say(f"beyond the sizes of {answer['source']}: {away}")
     say_some([f"left out: {what}: {why}" for what, why in answer["left_out"].items()])
     say_some([f"warning: {words}" for words in answer["warnings"]], "yellow")
     if "sealed" in answer:

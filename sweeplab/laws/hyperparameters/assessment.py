@@ -146,28 +146,19 @@ def _searched(surface: Surface, j: int) -> Searched:
 def predict_values(laws: HyperparameterLaws, target: Mapping[str, float]) -> dict[str, Any]:
     """Return what the laws predict at a size: the best values and the regret.
 
-    `target` has sizes, and searched values whose cost is asked for. `beyond` is the factor by which each size lies
-    outside of the cells' sizes, 1 inside.
+    `target` has sizes, and searched values whose cost is asked for.
 
     Raises:
         BadInput: the target lacks a size that the law needs, or lies off the path that all cells lie on.
     """
-    surface, runs = laws.surface, laws.surface.runs
-    logs = _logs_of(surface, target)
-    beyond = {}
-    for name in runs.sizes:
-        if name in logs:
-            known = runs.log_of(name)
-            away = max(logs[name] - float(known.max()), float(known.min()) - logs[name], 0.0)
-            beyond[name] = math.exp(away)
-    best = surface.optimum(logs)
+    surface = laws.surface
+    best = surface.optimum(_logs_of(surface, target))
     entries = {
         name: found.entry("hyperparameter", best[:, found.j], f"the best {name}")
         for name, found in laws.searched.items()
     }
     return {
         "at": dict(target),
-        "beyond": beyond,
         "best": entries,
         "regret": float(surface.cost(np.median(best, axis=0), best).mean()),
         "asked": _asked(laws, target, best, entries),
