@@ -6,6 +6,7 @@ the best trial of each model and length of training.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -71,14 +72,11 @@ def grid_of(runs: DataFrame, design: StudyDesign | None = None) -> list[str]:
     """Return the hyperparameters of the study's grid.
 
     For a table without a record of its study these are the columns that are constant in each cell and differ between
-    cells, in ascending order of changes between neighboring cells.
+    cells.
     """
     if design:
         return [name for name in design.grid if name in TABLE and name in runs]
-    names = [name for name in _settled_in_cells(runs, _known(runs)) if not _only_follows(runs, name)]
-    cells = runs.drop_duplicates("cell")[names].astype(object).map(str)
-    changes = (cells != cells.shift()).sum()
-    return sorted(names, key=lambda name: float(changes[name]))
+    return [name for name in _settled_in_cells(runs, _known(runs)) if not _only_follows(runs, name)]
 
 
 def searched_of(runs: DataFrame, design: StudyDesign | None = None) -> list[str]:
@@ -178,9 +176,10 @@ def rankings(
             searched = [name for name in searched if not isinstance(design.search[name], Derived)]
         grid = [name for name in grid_of(of_study, design) if name not in searched]
         for task, of_task in of_study.groupby(tasks_of(of_study), sort=False):
-            tried = [_tried(seeds, grid, searched) for _, seeds in of_task.groupby(TRIAL, sort=False)]
-            if known := [trial for trial in tried if trial]:
-                ranked[str(study), str(task)] = rank(known)
+            by_trial = of_task.groupby(TRIAL, sort=False)
+            tried = [trial for _, seeds in by_trial if (trial := _tried(seeds, grid, searched))]
+            if tried:
+                ranked[str(study), str(task)] = rank(tried)
     return ranked
 
 
@@ -294,35 +293,31 @@ def select(runs: DataFrame, loss: str) -> Selection:
         BadInput: no trial has ended, or trials are of different tasks.
     """
     runs = with_expected(with_models(runs))
-    own_trial, same = ["study", *TRIAL], ["study", "cell", "first_trial"]
     states = runs["state"].astype(str)
-    reasons = states.replace(WHY_DROPPED)
     ended = states.isin(VALUED)
-    reasons[ended] = ""
+    reasons = states.replace(WHY_DROPPED).mask(ended, "")
     reasons[ended & finite(runs, loss).isna()] = "not finite"
     usable = reasons.eq("")
-    whole = usable.groupby([runs[name] for name in own_trial]).transform("all").astype(bool)
+    whole = usable.groupby([runs[name] for name in ("study", *TRIAL)]).transform("all").astype(bool)
     reasons[usable & ~whole] = "another seed of its trial has no end"
     dropped, used = Counter(reasons[reasons.ne("")]), runs[whole]
     if used.empty:
         raise BadInput("no run of the study has ended with a loss")
     check_one_task(used)
     # A trial's value is the minimum of its seeds' mean curve, as reported to Optuna: the mean of minima is lower.
-    by = loss
-    if finite(used, "value").notna().all():
-        by = "value"
+    by = "value" if finite(used, "value").notna().all() else loss
     means = used.groupby([*POINT, *TRIAL, "first_trial"], sort=False)[["expected", by]].mean().reset_index()
     if means.empty:
         raise BadInput("no run that has ended says what its model and length are")
     best = means.fillna({"expected": means[by]}).sort_values(["expected", by], kind="stable")
     best = best.drop_duplicates(POINT).sort_index()
-    parts = own_trial
+    parts = ["study", *TRIAL]
     if best["study"].nunique() == 1:  # one study's points need no study in their names
         parts = TRIAL
     best["point"] = best[parts].astype(str).agg("/".join, axis=1)
     # All trials of each point; those of the best, and those that repeat it, are its own.
-    of_best = best[[*same, "point"]].assign(is_own=True)
-    of_points = used.merge(best[[*POINT, "point"]], on=POINT).merge(of_best, on=[*same, "point"], how="left")
+    own = best[["study", "cell", "first_trial", "point"]].assign(is_own=True)
+    of_points = used.merge(best[[*POINT, "point"]], on=POINT).merge(own, on=[*own][:4], how="left")
     of_points["is_own"] = of_points["is_own"].eq(True)
     kept = of_points[of_points["is_own"]]
     dropped["not the best of its model and length"] += len(used) - len(kept)
@@ -332,7 +327,13 @@ def select(runs: DataFrame, loss: str) -> Selection:
     grouped = kept.groupby("point", sort=False)
     averaged = [name for name in ("params", "tokens", "flops", loss) if name in kept]
     table = grouped.first().assign(**grouped[averaged].mean()).reset_index()
-    spread, freedom = _pooled(kept, loss, np.asarray(grouped.size(), np.float64))
+    # The spread of three seeds is wrong by a factor of two in every fourth point, and weights of its inverse square
+    # would let the points whose seeds happen to agree dominate the fit: so it is pooled over all points.
+    freedom, spread = len(kept) - len(table), math.nan
+    if freedom:
+        logs = kept[loss].astype(float).map(np.log)
+        around = logs - logs.groupby(kept["point"]).transform("mean")
+        spread = float(np.sqrt((around**2).sum() / freedom))
     weights = np.array([levels[name][1] for name in table["point"]])
     is_lowest = not any(level for level, _ in levels.values())
     return Selection(table, kept, weights, +dropped, spread, freedom, is_lowest)
@@ -410,17 +411,3 @@ def _planned_tokens(run: Mapping[Any, Any]) -> float:
         return float(train_tokens(values_of(run), run["max_iters"]))
     except (KeyError, TypeError, ValueError):  # a table from elsewhere may lack the columns needed
         return float(run["train_tokens"])
-
-
-def _pooled(kept: DataFrame, loss: str, counts: Array) -> tuple[float, int]:
-    """The spread of one seed, pooled over all points with several, and its degrees of freedom.
-
-    It is pooled because the spread of three seeds is wrong by a factor of two in every fourth point, and weights of
-    its inverse square would let the points whose seeds happen to agree dominate the fit.
-    """
-    freedom = int((counts - 1).sum())
-    if freedom == 0:
-        return float("nan"), 0
-    logs = kept[loss].astype(float).map(np.log)
-    around = logs - logs.groupby(kept["point"]).transform("mean")
-    return float(np.sqrt((around**2).sum() / freedom)), freedom
