@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -183,22 +184,22 @@ def _values(
     values = {}
     for name, entry in sized.search.items():
         known = [row for row in best if row.get(name) is not None and row[name] == row[name]]
-        predicted = laws.get("best", {}).get(name)
-        if isinstance(entry, Derived) or not (known or predicted):
+        predicted = laws.get("best", {}).get(name, {"value": None, "why": why})
+        if isinstance(entry, Derived):
             continue
-        if predicted and predicted["value"] is not None:
+        if predicted["value"] is not None:
             value = float(f"{predicted['value']:.4g}")
             if TABLE[name].kind == "int":
                 value = round(predicted["value"])
             values[name] = Value(value, *(predicted[each] for each in ("low", "high", "verdict", "why")))
-        elif isinstance(entry, Choices) and not all(map(is_number, entry.values)):
+        elif known and isinstance(entry, Choices) and not all(map(is_number, entry.values)):
             values[name] = _voted(name, known, sized.fixed)
-        else:
+        elif known:
             value = known[0][name]
             if isinstance(entry, Divisors):
                 value = math.gcd(int(value), int(sized.fixed[entry.of]))
-            reasons = [f"of the nearest cell, {best[0]['cell']}", predicted["why"] if predicted else why]
-            values[name] = Value(value, why=": ".join(filter(None, reasons)))
+            reason = f": {predicted['why']}" if predicted["why"] else ""
+            values[name] = Value(value, why=f"of the nearest cell, {best[0]['cell']}{reason}")
     return values
 
 
@@ -222,14 +223,13 @@ def _regret(laws: Mapping[str, Any], searched: Set[str], named: Mapping[str, flo
 
 def _voted(name: str, known: Sequence[Mapping[Any, Any]], wanted: Mapping[str, Any]) -> Value:
     """Return the choice of most of the cells' best trials; a cell counts e times less a factor e away in size."""
-    votes, held = dict[str, float](), dict[str, Any]()
+    votes = defaultdict[str, float](float)
     for row in known:
-        text = yaml_text(row[name])
-        held[text], votes[text] = row[name], votes.get(text, 0.0) + math.exp(-_distance(row, wanted))
+        votes[yaml_text(row[name])] += math.exp(-_distance(row, wanted))
     common = max(votes, key=lambda text: votes[text])
-    count = sum(yaml_text(row[name]) == common for row in known)
-    most = f"best in {count} of {several(len(known), 'cell')}, near ones counting most"
-    return Value(held[common], why=most)
+    of_common = [row for row in known if yaml_text(row[name]) == common]
+    most = f"best in {len(of_common)} of {several(len(known), 'cell')}, near ones counting most"
+    return Value(of_common[0][name], why=most)
 
 
 def _one_cell(folder: StudyFolder, changes: Sequence[str]) -> StudySpec:
@@ -249,19 +249,15 @@ def _one_cell(folder: StudyFolder, changes: Sequence[str]) -> StudySpec:
 
 def _check_names(spec: StudySpec, changes: Sequence[str]) -> None:
     """Refuse what no law is about: the runs of a study have one value of it, and another may cost anything."""
-    searched = {name for name, entry in spec.search.items() if not isinstance(entry, Derived)}
+    searched = sorted(name for name, entry in spec.search.items() if not isinstance(entry, Derived))
     allowed = {*spec.grid, *searched, *_OF_SIZE, *NOT_SETTINGS}
     for change in changes:
         name, _, text = change.removeprefix(_AT).partition("=")
-        if name in allowed:
+        default = TABLE[name].default if name in TABLE else None
+        if name in allowed or text.strip() == yaml_text(spec.fixed.get(name, default)):
             continue
-        what = f"{change}: {name!r} is unknown"
-        if name in TABLE:
-            if text.strip() == yaml_text(spec.fixed.get(name, TABLE[name].default)):
-                continue
-            what = f"{change}: no law of {spec.name} says what that costs"
-        known = [*spec.grid, *sorted(searched)]
-        raise BadInput(Problem(what, ", ".join(known), nearest(name, sorted(allowed))))
+        what = f"{change}: no law of {spec.name} says what that costs"
+        raise BadInput(Problem(what, ", ".join([*spec.grid, *searched]), nearest(name, sorted(allowed))))
 
 
 def _distance(row: Mapping[Any, Any], wanted: Mapping[str, Any]) -> float:

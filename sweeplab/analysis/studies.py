@@ -178,7 +178,9 @@ def counted(runs: pd.DataFrame, counting: Counting) -> tuple[pd.DataFrame, dict[
         loss = loss * numbers(runs, "best_bits_per_byte") / numbers(runs, _LOSSES["best"])
         unit = CHOICES["loss"]["bits-per-byte"]
     if column != _LOSSES[at]:
-        measured = f", its weights {MEASURED_ON['whole_val_loss']} (or {MOST_WHOLE:,} targets of a larger one)"
+        measured = (
+            f", its weights {MEASURED_ON['whole_val_loss']} (or {MOST_WHOLE:,} targets of a larger one)"
+        )
     made = {
         "params": numbers(runs, PARAMS[params]),
         "tokens": numbers(runs, "train_tokens"),

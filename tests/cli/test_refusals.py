@@ -42,7 +42,7 @@ REFUSED = [
     ("run nowhere.yaml", f"nowhere.yaml: {NO_FILE}"),
     ("plan tiny.yaml -o beta1=0.9", "; did you mean 'betas'?\n"),
     ("laws predict tiny --at n_layer=2", "--at lacks n_embd, which the grid of tiny has; allowed: n_embd=16"),
-    ("laws predict tiny --at n_ebd=2", "--at n_ebd=2: 'n_ebd' is unknown"),
+    ("laws predict tiny --at n_ebd=2", "--at n_ebd=2: no law of tiny says what that costs"),
     ("laws predict tiny --at n_embd=33", "no cell meets 'n_embd % n_head == 0' where n_embd is 33"),
     ("laws predict tiny --at n_embd=32 --seal", "there is no loss to seal"),
     ("run tiny.yml", f"tiny.yml: {NO_FILE} or directory; did you mean 'tiny.yaml'?"),
