@@ -13,7 +13,6 @@ from sweeplab.lab.listing import find_study, read_spec, tracking_uri_of
 from sweeplab.records.folders import lab_folder
 from sweeplab.tracking import pages
 from sweeplab.tracking.connection import SERVERS, database_file, tracking_uri
-from sweeplab.tracking.experiment import count_studies
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,6 @@ def browse(lab: Path | None, name: str, port: int | None = None) -> Iterator[Sho
     if uri.startswith(SERVERS):
         address = without_password(uri).rstrip("/")
         try:
-            count_studies(place, uri)
             links = pages.publish(folder.lab, uri, folder.name, searched, f"{address}/")
         except TrackingUnavailable as error:
             cure = "start it, or name another with MLFLOW_TRACKING_URI or track: {uri: …}"

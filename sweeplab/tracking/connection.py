@@ -241,33 +241,21 @@ def create_database(database: Path, location: str) -> None:
     folder = database.with_name(f".{database.name}.new")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    new, kept = folder / database.name, kept_tables()
+    new, kept = folder / database.name, cache_folder() / f"mlflow-{version('mlflow')}.db"
     with suppress(OSError):  # no tables are kept yet, or there is no cache
         shutil.copyfile(kept, new)
     is_first = not new.exists()
     store = SqlAlchemyStore(database_url(new), location)  # type: ignore[no-untyped-call]
     store.engine.dispose()
-    if is_first:
-        _keep(new, kept)
-    new.replace(database)
-    folder.rmdir()
-
-
-def kept_tables() -> Path:
-    """Return the cached database with the empty tables of this MLflow version, which the first database creates."""
-    return cache_folder() / f"mlflow-{version('mlflow')}.db"
-
-
-def _keep(database: Path, kept: Path) -> None:
-    """Keep the tables of a fresh database in the cache, without the default experiment, which has the lab's path."""
-    from filelock import FileLock
-
-    copy = database.with_name("kept")
-    shutil.copyfile(database, copy)
-    with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
-        connection.execute("DELETE FROM experiments")
-    with suppress(OSError):
-        make_folder(kept.parent)
-        with FileLock(f"{kept}.lock"):
+    if (
+        is_first
+    ):  # its tables are kept for the next one, without the default experiment, which has the lab's path
+        copy = folder / "kept"
+        shutil.copyfile(new, copy)
+        with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
+            connection.execute("DELETE FROM experiments")
+        with suppress(OSError):
+            make_folder(kept.parent)
             write_whole(kept, copy.read_bytes())
-    copy.unlink()
+    new.replace(database)
+    shutil.rmtree(folder)

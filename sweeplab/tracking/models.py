@@ -17,10 +17,8 @@ from sweeplab.data.batches import DataKind
 from sweeplab.data.objectives import objective_of
 from sweeplab.errors import BadInput
 from sweeplab.files import read_bytes
-from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE, Hyperparameters
-from sweeplab.records.folders import StudyFolder, command_in
-from sweeplab.records.runs import MEASURED_ON, RunFolder
+from sweeplab.records.runs import RunFolder
 from sweeplab.tracking.connection import SERVERS, check_location, reaching
 from sweeplab.tracking.experiment import Experiment
 from sweeplab.tracking.tracker import rounded
@@ -80,36 +78,18 @@ def publish_model(lab: Path, study: str, uri: str | None, run: RunFolder, name: 
         is_new = newest is None or newest.tags.get(WEIGHTS) != digest
         if is_new:
             model = _logged(experiment, run, checkpoint, tags)
-            described = _described(lab, study, run)
-            if client.search_registered_models(f"name = '{name}'"):
-                client.update_registered_model(name, described)
-            else:
-                client.create_registered_model(name, description=described)
+            if not client.search_registered_models(f"name = '{name}'"):
+                client.create_registered_model(name)
             # A database's registry looks up a model's id in MLflow's global tracking, a server's in its own.
             source, model_id = model.artifact_location, None
             if experiment.uri.startswith(SERVERS):
                 source, model_id = f"models:/{model.model_id}", model.model_id
-            newest = client.create_model_version(
-                name, source, model.source_run_id, tags, description=described, model_id=model_id
-            )
+            newest = client.create_model_version(name, source, model.source_run_id, tags, model_id=model_id)
             client.set_registered_model_alias(name, ALIAS, newest.version)
     assert newest
     example = _EXAMPLES.get(objective_of(start.values).learns, '["The "]')
     uri = f"models:/{name}@{ALIAS}"
     return Published(name, str(newest.version), uri, experiment.place, str(newest.run_id), is_new, example)
-
-
-def _described(lab: Path, study: str, run: RunFolder) -> str:
-    """Describe a model by its loss, size and data, and the command that generates with it, in Markdown."""
-    folder, start, end = StudyFolder(lab, study), run.read_start(), run.read_end()
-    loss = f"{end.best_val_loss:.4f}" if end and end.best_val_loss is not None else "unknown"
-    data = folder.read_if_written(folder.data_file)
-    command = command_in(lab, "generate", f"{study}/{start.cell}/{start.trial}-{start.seed}")
-    size, tokens = int(start.facts.get("n_params", 0)), int(data.get("train_tokens", 0))
-    return (
-        f"**best_val_loss {loss}** {MEASURED_ON['val_loss']}, {several(size, 'parameter')}; data "
-        f"{data.get('corpus', 'unknown')}, {several(tokens, 'training token')}. Use it: `{command}`."
-    )
 
 
 def _logged(experiment: Experiment, run: RunFolder, checkpoint: Path, tags: dict[str, str]) -> LoggedModel:

@@ -1,7 +1,5 @@
 """A study's best model in the registry of an MLflow server that serves the artifacts too, as a team has it."""
 
-import re
-
 import mlflow
 import pytest
 from mlflow import MlflowClient
@@ -49,9 +47,6 @@ def test_a_model_is_published_on_a_server_and_a_better_one_after_it(server, tmp_
     client = MlflowClient(server)
     version = client.get_model_version_by_alias("tiny", "best")
     assert (version.status, version.run_id) == ("READY", result.best.run_id)
-    for described in (version.description, client.get_registered_model("tiny").description):
-        assert re.match(r"\*\*best_val_loss \d\.\d{4}\*\* on the evaluation targets, ", described)
-        assert "python-docs" in described and "`sweeplab generate tiny/" in described
     assert version.source.startswith("models:/m-")
     logged = client.get_logged_model(version.source.removeprefix("models:/"))
     assert (logged.source_run_id, str(logged.status)) == (version.run_id, "READY")
