@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, DamagedFile, TrackingUnavailable
+from sweeplab.files import read_bytes
 from sweeplab.formatting import yaml_text
 from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd, TrialEnded
 from sweeplab.lab.listing import tracking_uri_of
@@ -78,19 +79,14 @@ class Results:
         from sweeplab.analysis.table import pairs_of, runs_table
 
         frame = pairs_of(runs_table(self.folder.lab, self.folder.name))
-        first = [*_FIRST, *self._varied(frame)]
-        return frame[[*first, *(name for name in frame if name not in first)]]
-
-    def varied(self) -> pd.DataFrame:
-        """Return a row per run with the columns cell, trial, seed, state, value and the varied hyperparameters."""
-        frame = self.trials()
-        return frame[[*_FIRST, *self._varied(frame)]]
-
-    def _varied(self, frame: pd.DataFrame) -> list[str]:
         study = self.folder.read(self.folder.canonical_file)
         changed = (name for cell in study.get("cells", ()) for name in cell)
-        names = dict.fromkeys([*study["grid"], *changed, *study["search"]])
-        return [name for name in names if name in frame and len({*map(str, frame[name])}) > 1]
+        varied = [
+            name
+            for name in (*study["grid"], *changed, *study["search"])
+            if name in frame and len({*map(str, frame[name])}) > 1
+        ]
+        return frame[[*dict.fromkeys([*_FIRST, *varied, *frame])]]
 
     def trials_dataframe(self) -> pd.DataFrame:
         """Return `trials`, by the name that it has in Optuna."""
@@ -110,14 +106,11 @@ class Results:
         best = read_best(self.folder)
         if best is None:
             return None
-        interval = None
-        if best.half_width is not None:
-            interval = best.value - best.half_width, best.value + best.half_width
-        path = Path(best.folder)
-        tracked = RunFolder(path).tracked_id
-        return BestTrial(
-            best.trial, best.cell, dict(best.values), best.metric, best.value, interval, path, tracked
-        )
+        value, half, path, interval = best.value, best.half_width, Path(best.folder), None
+        if half is not None:
+            interval = value - half, value + half
+        run_id = RunFolder(path).tracked_id
+        return BestTrial(best.trial, best.cell, dict(best.values), best.metric, value, interval, path, run_id)
 
     @property
     def best_params(self) -> dict[str, Any]:
@@ -500,12 +493,11 @@ def write_report(
     if one and one.tracked_file.exists():
         with suppress(BadInput, TrackingUnavailable):  # the page is written; tracking gets the next one
             tracker = open_tracker(lab, one.name, tracking_uri_of(one))
-            beside = [file for end in ("html", "csv", "json") for file in folder.glob(f"{page}*.{end}")]
-            for page_file in beside:
-                tracker.attach(page_file, "report")
-            if shared:
-                with TemporaryDirectory() as place:  # MLflow shows one file alone, so embed plotly.js
-                    whole = Path(place) / written.name
-                    whole.write_text(with_plotly(written.read_text("utf-8")), "utf-8")
-                    tracker.attach(whole, "report")
+            with TemporaryDirectory() as place:
+                for file in folder.glob(f"{page}*.*"):
+                    content = read_bytes(file, is_large=True)
+                    if file == written and shared:  # MLflow shows one file alone, so embed plotly.js
+                        content = with_plotly(content.decode()).encode()
+                    (Path(place) / file.name).write_bytes(content)
+                tracker.attach(Path(place), "report")
     return written

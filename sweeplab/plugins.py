@@ -165,11 +165,14 @@ def pairs(
 
         made: Any = function
         file = _file_of(made)
-        corpus = corpus_of_files(name, meaning, keys, suffixes, made, **settings)
-        find, read = corpus.find, corpus.pairs
+        plain = corpus_of_files(name, meaning, keys, suffixes, made, **settings)
         # Its own file is one of the files of the corpus, so that the texts are read again when it changes.
-        corpus = replace(corpus, find=lambda path: [file, *find(path)])
-        add("corpus", name, replace(corpus, pairs=lambda files, how: read(files[1:], how)))
+        corpus = replace(
+            plain,
+            find=lambda path: [file, *plain.find(path)],
+            pairs=lambda files, how: plain.pairs(files[1:], how),
+        )
+        add("corpus", name, corpus)
         return function
 
     return register
@@ -195,12 +198,15 @@ def tokenizer(kind: _TokenizerClass) -> _TokenizerClass:
 
 def activation(name: str) -> Callable[[_Part], _Part]:
     """Register an element-wise function of a tensor as an activation of the feed-forward layers."""
-    return partial(_registered, "activation", name, lambda function: function)
+    return _adding("activation", name)
 
 
-def _registered(kind: str, name: str, make: Callable[[Any], Any], part: _Part) -> _Part:
-    add(kind, name, make(part))
-    return part
+def _adding(kind: str, name: str, make: Callable[[Any], Any] = lambda part: part) -> Callable[[_Part], _Part]:
+    def register(part: _Part) -> _Part:
+        add(kind, name, make(part))
+        return part
+
+    return register
 
 
 def model(name: str, settings: type | None = None) -> Callable[[_Part], _Part]:
@@ -216,19 +222,20 @@ def model(name: str, settings: type | None = None) -> Callable[[_Part], _Part]:
         ValueError: a field has another type, no default, or the name of one of sweeplab's own rows.
     """
 
+    rows = []
+    if settings is not None:
+        hints = get_type_hints(settings)
+        rows = [_row(name, field, hints[field.name]) for field in fields(settings)]
+
     def register(make: _Part) -> _Part:
         from sweeplab.model.shape import PluginModel
 
-        rows = [_row(name, field, hints[field.name]) for field in described]
         for row in rows:
             add("hyperparameter", row.name, row)
         factory: Any = make
         add("model", name, PluginModel(factory, tuple(row.name for row in rows), _file_of(make)))
         return make
 
-    described, hints = [], {}
-    if settings is not None:
-        described, hints = [*fields(settings)], get_type_hints(settings)
     return register
 
 
@@ -281,7 +288,7 @@ def schedule(name: str) -> Callable[[Callable[[float], float]], Callable[[float]
 
     from sweeplab.train.run import own_schedule
 
-    return partial(_registered, "schedule", name, own_schedule)
+    return _adding("schedule", name, own_schedule)
 
 
 def metric(name: str, at: Literal["evaluation", "end"] | None = None) -> Callable[[_Part], _Part]:
@@ -298,10 +305,10 @@ def metric(name: str, at: Literal["evaluation", "end"] | None = None) -> Callabl
     from sweeplab.train.run import ModelMetric
 
     if at is None:
-        return partial(_registered, "metric", name, lambda function: function)
+        return _adding("metric", name)
     if at not in ("evaluation", "end"):
         raise ValueError(f"metric {name} is measured at {at!r}; allowed: evaluation or end")
-    return partial(_registered, "metric", name, partial(ModelMetric, at_end=at == "end"))
+    return _adding("metric", name, partial(ModelMetric, at_end=at == "end"))
 
 
 def table_of(kind: str) -> dict[str, Any]:
@@ -320,24 +327,29 @@ def add(kind: str, name: str, part: Any) -> None:
     table = table_of(kind)
     if name in table and not any((kind, name) == each[:2] for each in added):
         raise ValueError(f"{kind} {name!r} is sweeplab's own: give another name")
-    match kind:
-        case "hyperparameter":
-            row = part
-            if isinstance(part, NotImported):
-                row = Hyperparameter(name, "training", "float", 0.0, "A plugin's, which was not imported")
-            add_row(row)
-        case "objective" if isinstance(part, NotImported):
-            pass  # as an objective that nobody knows: runs are shown by its name
-        case "activation":
-            from sweeplab.model.shape import Activation
+    is_missing = isinstance(part, NotImported)
+    if kind == "hyperparameter":
+        row = part
+        if is_missing:
+            row = Hyperparameter(name, "training", "float", 0.0, "A plugin's, which was not imported")
+        add_row(row)
+    elif kind == "activation":
+        from sweeplab.model.shape import Activation
 
-            table[name] = Activation(part)
-        case _:
-            table[name] = part
+        table[name] = Activation(part)
+    elif not (
+        kind == "objective" and is_missing
+    ):  # else it is one that nobody knows: runs are shown by its name
+        table[name] = part
     if kind in _CHOSEN:
-        row = TABLE[_CHOSEN[kind]]
-        TABLE[row.name] = replace(row, choices=tuple(dict.fromkeys([*row.choices, name])))
+        choices = TABLE[_CHOSEN[kind]].choices
+        _set_choices(kind, [*choices, name])
     added.append((kind, name, part))
+
+
+def _set_choices(kind: str, names: Iterable[str]) -> None:
+    row = TABLE[_CHOSEN[kind]]
+    TABLE[row.name] = replace(row, choices=tuple(dict.fromkeys(names)))
 
 
 def row_of(name: str) -> dict[str, Any]:
@@ -371,8 +383,7 @@ def forget(n_kept: int = 0) -> None:
             remove_row(name)
         table_of(kind).pop(name, None)
         if kind in _CHOSEN:
-            row = TABLE[_CHOSEN[kind]]
-            TABLE[row.name] = replace(row, choices=tuple(each for each in row.choices if each != name))
+            _set_choices(kind, (each for each in TABLE[_CHOSEN[kind]].choices if each != name))
     del added[n_kept:]
 
 

@@ -67,13 +67,15 @@ class Experiment:
         Raises:
             BadInput: it was deleted in MLflow, or the lab's own database keeps its files outside of the lab.
         """
-        entity = None if self._id else self.client.get_experiment_by_name(self.study)
-        if entity:
+        if not self._id and (entity := self.client.get_experiment_by_name(self.study)):
             if entity.lifecycle_stage != "active":
                 restore = f"mlflow experiments restore -x {entity.experiment_id}"
                 what = f"experiment {self.study!r} was deleted in MLflow: {restore}, or give another --name"
                 raise BadInput(what)
-            if switched_off() and self._is_elsewhere(entity):
+            here = artifact_location(self.lab, self.uri)
+            is_own = here is not None and is_of_lab(self.lab, self.uri)
+            folders = [folder_at(place).resolve() for place in (entity.artifact_location, str(here))]
+            if switched_off() and is_own and folders[0] != folders[1]:  # as of a moved lab
                 # An experiment keeps its place: it makes room for another, to which the records are sent again.
                 kept_as = f"{self.study}-{entity.experiment_id}"
                 self.client.rename_experiment(entity.experiment_id, kept_as)
@@ -82,13 +84,6 @@ class Experiment:
             check_location(self.lab, self.uri, entity.artifact_location)
             self._id = str(entity.experiment_id)
         return self._id
-
-    def _is_elsewhere(self, entity: Entity) -> bool:
-        """Return whether a lab's own database has the files of an experiment in another folder, as of a moved lab."""
-        here = artifact_location(self.lab, self.uri)
-        if here is None or not is_of_lab(self.lab, self.uri):
-            return False
-        return folder_at(entity.artifact_location).resolve() != folder_at(here).resolve()
 
     def find_or_create(self) -> str:
         """Return the experiment's id; create the experiment if it is missing."""

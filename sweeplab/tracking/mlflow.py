@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,6 @@ from sweeplab.tracking.tracker import (
 )
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
     from mlflow.entities import Run, RunInfo
 
 
@@ -80,16 +79,12 @@ class MLflowTracker(Mirror):
         is_own = is_of_lab(self._experiment.lab, self._experiment.uri)
         self._mark_place = "mlflow.db" if is_own else self._place  # by name, as the lab may be moved
         self._parent: Run | None = None
-        self._description: Description = {}
+        self._note = ""
         self._tags: dict[str, str] = {}
         self._shipping: dict[Path, _Shipping] = {}
         self._unended: dict[str, str] = {}  # the ids of runs by key that have not ended in MLflow
         self._ids: dict[str, str] = {}  # of the runs sent by this process, by key
         self._quiet_until = 0.0
-
-    @property
-    def _client(self) -> MlflowClient:
-        return self._experiment.client
 
     # ---------------------------------------------------------------- the study
 
@@ -102,47 +97,41 @@ class MLflowTracker(Mirror):
         lab = self._experiment.lab
         make_folder(lab)
         with self._reaching(), FileLock(lab / "tracking.lock"):
-            experiment = self._experiment.find_or_create()
-            tags = {KEY: self._study, STUDY: self._study}
-            parent = self._experiment.run(self._study)
-            parent = parent or self._client.create_run(experiment, tags=tags, run_name=self._study)
+            experiment, parent = self._experiment.find_or_create(), self._experiment.run(self._study)
+            if parent is None:
+                tags = {KEY: self._study, STUDY: self._study}
+                parent = self._experiment.client.create_run(experiment, tags=tags, run_name=self._study)
             self._describe(parent, description)
             self._set_running_to_waiting(parent)
-            waiting = self._nested(parent, WAITING)
             # Without the name of the study, which may have been another one when they were made.
-            keys = {run.info.run_id: run.data.tags.get(KEY, "").partition("/")[2] for run in waiting}
-            self._unended = {key: run_id for run_id, key in keys.items()}
-        self._parent = parent
-        self._folder.write_tracked(TrackedStudy(self._mark_place, experiment, parent.info.run_id))
-        return str(parent.info.run_id)
+            self._unended = {
+                run.data.tags.get(KEY, "").partition("/")[2]: run.info.run_id
+                for run in self._nested(parent, WAITING)
+            }
+        self._parent, run_id = parent, str(parent.info.run_id)
+        self._folder.write_tracked(TrackedStudy(self._mark_place, experiment, run_id))
+        return run_id
 
     def _describe(self, parent: Run, description: Description) -> None:
-        run_id, known = parent.info.run_id, parent.data.params
-        environment = description.get("environment", {})
-        self._tags, self._description = _environment_tags(environment), description
+        run_id, environment = parent.info.run_id, description.get("environment", {})
+        self._tags, self._note = _environment_tags(environment), description.get("note", "")
         note = self._page({**description.get("summary", {}), "state": "running"})
         # Params cannot change in MLflow; the study file that is kept with the run has those of today.
-        params = _texts(description.get("params", {}))
-        missing = {name: text for name, text in params.items() if name not in known}
-        self._experiment.log(run_id, [], missing, self._tags | {"sweeplab.state": "running", NOTE: note})
-        files = {
-            "study.yaml": description.get("study"),
-            "plan.json": description.get("plan"),
-            "environment.json": environment,
-        }
-        for name, content in files.items():
-            if content:
-                text = content if isinstance(content, str) else json.dumps(content, indent=1, default=str)
+        missing = _texts(description.get("params", {}), without=parent.data.params)
+        tags = self._tags | {"sweeplab.state": "running", NOTE: note}
+        self._experiment.log(run_id, [], missing, tags, "RUNNING")
+        texts = {"study.yaml": description.get("study", "")}
+        for name, content in (("plan.json", description.get("plan")), ("environment.json", environment)):
+            texts[name] = json.dumps(content, indent=1, default=str) if content else ""
+        for name, text in texts.items():
+            if text:
                 self._experiment.log_text(run_id, text, name, parent.info.artifact_uri)
-        if parent.info.status != "RUNNING":
-            self._client.update_run(run_id, status="RUNNING")
 
     def close(self, summary: StudySummary) -> None:
         """Write state and best values to the parent run; a study that can be continued is SCHEDULED in MLflow."""
         parent = self._parent
         assert parent
-        run_id = parent.info.run_id
-        state, counts = summary["state"], summary.get("counts", {})
+        run_id, state, counts = parent.info.run_id, summary["state"], summary.get("counts", {})
         best, best_key = summary.get("best_value"), summary.get("best_run")
         tags = {f"sweeplab.runs.{name}": str(count) for name, count in counts.items()}
         tags |= {"sweeplab.state": state, "sweeplab.metric": summary.get("metric", "val_loss")}
@@ -158,13 +147,13 @@ class MLflowTracker(Mirror):
             tags[NOTE] = self._page(summary)
             self._experiment.log(run_id, points, {}, tags)
             if state not in STATUS_OF_STUDY:
-                self._client.update_run(run_id, status=WAITING)
+                self._experiment.client.update_run(run_id, status=WAITING)
                 return
             # The duration shown is the time that it was run, not the time since its start.
             ended, seconds = None, summary.get("elapsed_seconds")
             if seconds is not None:
                 ended = parent.info.start_time + round(1000 * seconds)
-            self._client.set_terminated(run_id, STATUS_OF_STUDY[state], ended)
+            self._experiment.client.set_terminated(run_id, STATUS_OF_STUDY[state], ended)
 
     def _page(self, summary: StudySummary) -> str:
         """Describe a study in the UI by Markdown, the best trial first: MLflow shows only its first lines."""
@@ -179,7 +168,7 @@ class MLflowTracker(Mirror):
                 f"**Best {summary.get('metric', 'val_loss')} {best:.4f}**: [{key}]({link}) {searched}"
             )
         counts = ", ".join(f"{count} {state}" for state, count in summary.get("counts", {}).items())
-        parts += [f"**{summary['state']}** {counts}", self._description.get("note", "")]
+        parts += [f"**{summary['state']}** {counts}", self._note]
         return "\n\n".join(part.strip() for part in parts if part)
 
     def _run_id(self, key: str) -> str:
@@ -208,15 +197,13 @@ class MLflowTracker(Mirror):
                     self._experiment.log(run.tracked_id, tags=shown)
 
     def _parent_id(self) -> str:
-        if self._parent:
-            return str(self._parent.info.run_id)
-        tracked = self._folder.read_tracked()
-        if tracked and tracked.place == self._mark_place:
+        parent, tracked = self._parent, self._folder.read_tracked()
+        if parent is None and tracked and tracked.place == self._mark_place:
             point_files_here(self._experiment.lab, self._experiment.uri)
             return tracked.run_id
-        is_there = self._experiment.may_exist and self._experiment.find()
-        parent = is_there and self._experiment.run(self._study)
-        if not parent:
+        if parent is None and self._experiment.may_exist and self._experiment.find():
+            parent = self._experiment.run(self._study)
+        if parent is None:
             raise BadInput(f"no study {self._study!r} in {self._place}")
         return str(parent.info.run_id)
 
@@ -303,34 +290,27 @@ class MLflowTracker(Mirror):
             return None
         assert self._parent, "a study is opened before anything is shipped"
         start, parent = folder.read_start(), self._parent.info.run_id
-        measures, params = RunMeasures(folder, start), _texts(start.values.applicable())
-        params |= {name: text for name, text in rounded(start).items() if name in params}
-        run, mark = None, f"{self._mark_place} {parent}"
+        measures, mark, run = RunMeasures(folder, start), f"{self._mark_place} {parent}", None
         run_id = self._unended.get(start.key)
         if folder.tracked.rpartition(" ")[0] == mark:
             run_id = folder.tracked_id
         if run_id:
-            run = self._client.get_run(run_id)
+            run = self._experiment.client.get_run(run_id)
         if run is None or run.info.lifecycle_stage != "active":  # deleted there by hand
-            tags = self._tags | {
-                "mlflow.parentRunId": parent,
-                KEY: f"{self._study}/{start.key}",
-                STUDY: self._study,
-                "sweeplab.cell": start.cell,
-                "sweeplab.trial": str(start.trial),
-                "sweeplab.seed": str(start.seed),
-                "sweeplab.state": "running",
-                "sweeplab.searched": json.dumps(start.sampled)[:TAG_CHARACTERS],  # to the last digit
-            }
-            run = self._client.create_run(self._experiment.find(), measures.started_ms, tags, run_name(start))
-        # MLflow refuses to change params, and an older version may have written them otherwise.
-        params = {name: text for name, text in params.items() if name not in run.data.params}
+            place = {"cell": start.cell, "trial": start.trial, "seed": start.seed, "state": "running"}
+            tags = self._tags | {f"sweeplab.{name}": str(part) for name, part in place.items()}
+            tags |= {"mlflow.parentRunId": parent, KEY: f"{self._study}/{start.key}", STUDY: self._study}
+            tags["sweeplab.searched"] = json.dumps(start.sampled)[:TAG_CHARACTERS]  # to the last digit
+            run = self._experiment.client.create_run(
+                self._experiment.find(), measures.started_ms, tags, run_name(start)
+            )
+        # Those that MLflow lacks: it refuses to change one.
+        params = _texts(start.values.applicable() | rounded(start), without=run.data.params)
         write_whole(folder.tracked_file, f"{mark} {run.info.run_id}".encode())
         self._ids[start.key] = run.info.run_id
         was_waiting = run.info.status != "RUNNING"
-        shipping = _Shipping(run.info, measures, was_waiting, params, measures.facts())
-        self._shipping[path] = shipping
-        return shipping
+        self._shipping[path] = _Shipping(run.info, measures, was_waiting, params, measures.facts())
+        return self._shipping[path]
 
     def delete(self, run: RunFolder) -> None:
         """Move a run that will be trained again to MLflow's deleted ones."""
@@ -339,7 +319,7 @@ class MLflowTracker(Mirror):
         same = " and ".join(f"tags.`sweeplab.{name}` = {quoted(text)}" for name, text in tags.items())
         with self._reaching():
             for old in [*self._experiment.runs(same)]:
-                self._client.delete_run(old.info.run_id)
+                self._experiment.client.delete_run(old.info.run_id)
         for mark in (run.tracked_file, run.shipped_file):
             mark.unlink(missing_ok=True)
 
@@ -388,9 +368,13 @@ class MLflowTracker(Mirror):
 PARAM_CHARACTERS = 6000  # MLflow silently truncates a longer one
 
 
-def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    written = {name: json.dumps(each, default=str) for name, each in values.items() if isinstance(each, dict)}
-    return {name: str(written.get(name, value))[:PARAM_CHARACTERS] for name, value in values.items()}
+def _texts(values: Mapping[str, Any], without: Container[str]) -> dict[str, str]:
+    texts = {}
+    for name, value in values.items():
+        if name not in without:
+            text = json.dumps(value, default=str) if isinstance(value, dict) else str(value)
+            texts[name] = text[:PARAM_CHARACTERS]
+    return texts
 
 
 def _environment_tags(environment: Mapping[str, Any]) -> dict[str, str]:
