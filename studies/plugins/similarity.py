@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from sweeplab.data.batches import NO_TARGET, Batch, Ids, Pairs, RandomStream
 from sweeplab.data.corpora import Pair, Targets
 from sweeplab.data.objectives import Classification
-from sweeplab.data.prompts import BOS, EOS, PAD
+from sweeplab.data.objectives.base import BOS, EOS, PAD
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.plugins import objective, pairs
 

@@ -24,7 +24,7 @@ from sweeplab.data.batches import NO_TARGET, Batch, Ids, Pairs, RandomStream
 from sweeplab.data.corpora import Pair, Targets
 from sweeplab.data.formats import document
 from sweeplab.data.objectives import Classification
-from sweeplab.data.prompts import label
+from sweeplab.data.objectives.base import label
 from sweeplab.errors import BadInput
 from sweeplab.plugins import objective, pairs
 from sweeplab.train.evaluating import label_measures

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from sweeplab.data.batches import NO_TARGET, Ids, Pairs
 from sweeplab.data.dataset import Dataset
 from sweeplab.data.objectives import evaluated_on, make_objective
+from sweeplab.data.objectives.base import label
 from sweeplab.data.objectives.pairs import Classification
 from sweeplab.data.objectives.tokens import NextToken
-from sweeplab.data.prompts import label
 from sweeplab.files import cache_folder, make_folder, read_bytes, write_whole
 from sweeplab.hyperparameters import Hyperparameters
 

@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from sweeplab.data.objectives import OBJECTIVES, settled_objective, special_tokens
+from sweeplab.data.objectives.base import BOS, EOS, MASK, PAD, label, sentinel
 from sweeplab.data.objectives.pairs import Classification, PairsObjective
 from sweeplab.data.objectives.tokens import Span
-from sweeplab.data.prompts import BOS, EOS, MASK, PAD, label, sentinel
 from sweeplab.data.tokenizers import IdsTokenizer, Tokenizer
 from sweeplab.data.tokenizers.library import Definition, contents_of, read_tokenizer, write_tokenizer
 from sweeplab.errors import BadInput, Problem, nearest

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sweeplab.data.batches import Batch
-from sweeplab.data.prompts import Prompt
+from sweeplab.data.objectives.base import Prompt
 from sweeplab.model.blocks import KVCache, Weights
 from sweeplab.model.transformer import Transformer
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from sweeplab.data.objectives import make_objective, objective_of
-from sweeplab.data.prompts import EOS, HOLE, Ids, Prompt
+from sweeplab.data.objectives.base import EOS, HOLE, Prompt, Tokens
 from sweeplab.errors import BadInput, Problem, conflict
 from sweeplab.files import make_folder, write_whole
 from sweeplab.formatting import several
@@ -58,7 +58,7 @@ class Writer:
     max_new_tokens: int
     seed: int = 0
     amateur: LoadedRun | None = None
-    encoded: Sequence[Ids] | None = None
+    encoded: Sequence[Tokens] | None = None
 
     def __post_init__(self) -> None:
         amateur = self.amateur
@@ -218,7 +218,7 @@ def named(run: LoadedRun, token: int) -> str:
     return run.tokenizer.decode([token])
 
 
-def laid_out(run: LoadedRun, text: str, encoded: Sequence[Ids] | None = None) -> Prompt:
+def laid_out(run: LoadedRun, text: str, encoded: Sequence[Tokens] | None = None) -> Prompt:
     """Return a prompt as a run reads it; `encoded` are the tokens of its pieces between holes, if known.
 
     Raises:
@@ -234,7 +234,7 @@ def laid_out(run: LoadedRun, text: str, encoded: Sequence[Ids] | None = None) ->
     return replace(prompt, end=end, markers=[end])
 
 
-def _encoded(tokenizer: Tokenizer, text: str) -> list[Ids]:
+def _encoded(tokenizer: Tokenizer, text: str) -> list[Tokens]:
     try:
         return [tokenizer.encode(piece).tolist() for piece in text.split(HOLE)]
     except ValueError as error:

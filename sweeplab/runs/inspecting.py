@@ -12,7 +12,7 @@ import numpy as np
 
 from sweeplab.data.batches import Batch, generator_key
 from sweeplab.data.objectives import check_fits, make_objective, objective_of, wholly
-from sweeplab.data.prompts import check_room
+from sweeplab.data.objectives.base import check_room
 from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import find_study, read_spec, study_names
 from sweeplab.runs import open_run

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sweeplab.data.batches import Batch
 from sweeplab.data.objectives import OBJECTIVES, special_tokens
-from sweeplab.data.prompts import SpecialTokens
+from sweeplab.data.objectives.base import SpecialTokens
 from sweeplab.data.tokenizers import OTHERS, TOKENIZERS, Tokenizer, load_tokenizer
 from sweeplab.errors import BadInput
 from sweeplab.formatting import without_password

@@ -13,9 +13,9 @@ from sweeplab.data.objectives import (
     settled_objective,
     special_tokens,
 )
+from sweeplab.data.objectives.base import BOS, EOS, MASK, PAD, sentinel
 from sweeplab.data.objectives.pairs import PairsObjective
 from sweeplab.data.objectives.tokens import corruption
-from sweeplab.data.prompts import BOS, EOS, MASK, PAD, sentinel
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import Hyperparameters
 

@@ -9,7 +9,7 @@ import torch
 from model.cases import LENGTH, SOURCE, VOCABULARY, legal_shapes, rows_of, shape_of
 
 from sweeplab.data.batches import Batch
-from sweeplab.data.prompts import Prompt
+from sweeplab.data.objectives.base import Prompt
 from sweeplab.model.attention import ATTENTION, POSITIONS
 from sweeplab.model.blocks import KVCache
 from sweeplab.model.generation import (

@@ -11,7 +11,7 @@ import pytest
 CHECKED = """
 import typing
 import beartype, jaxtyping, numpy, safetensors.torch, torch
-import sweeplab.data.objectives, sweeplab.data.prompts
+import sweeplab.data.objectives
 torch.set_num_threads(1)
 typing.TYPE_CHECKING = True
 import sweeplab.model.shape
@@ -24,7 +24,7 @@ MODELS = """
 from itertools import islice
 from model.cases import batch_of, legal_shapes, losses_and_gradients, rows_of, run_of
 from sweeplab.data.batches import changed
-from sweeplab.data.prompts import Prompt
+from sweeplab.data.objectives.base import Prompt
 from sweeplab.model.generation import Contrast, Reader, TokenSampler, Sampling, beam_search, fill, sample
 from sweeplab.model.shape import FAMILIES
 from sweeplab.model.tracing import random_weights, trace_token

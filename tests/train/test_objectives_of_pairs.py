@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from sweeplab.data.batches import NO_TARGET, Batch, Pairs, changed, limited
 from sweeplab.data.dataset import prepare
 from sweeplab.data.objectives import OBJECTIVES, make_objective, n_special
+from sweeplab.data.objectives.base import BOS, EOS, PAD, label
 from sweeplab.data.objectives.pairs import source_lengths
-from sweeplab.data.prompts import BOS, EOS, PAD, label
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.train.run import TrainingRun

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sweeplab.data.batches import DataKind, Split, kind_of
-from sweeplab.data.objectives.base import Objective, OwnIds
+from sweeplab.data.objectives.base import Objective, OwnIds, SpecialTokens
 from sweeplab.data.objectives.pairs import Classification, PairsObjective
 from sweeplab.data.objectives.tokens import Masked, NextToken, Span
-from sweeplab.data.prompts import SpecialTokens
 from sweeplab.hyperparameters import AUTO, Hyperparameters
 
 OBJECTIVES: dict[str, type[Objective]] = {

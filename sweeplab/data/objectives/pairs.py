@@ -22,8 +22,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.data.batches import NO_TARGET, Batch, DataKind, Ids, Pairs, RandomStream
-from sweeplab.data.objectives.base import Objective, Pieces, spread_items
-from sweeplab.data.prompts import BOS, EOS, HOLE, MASK, PAD, Prompt, SpecialTokens, check_room, label
+from sweeplab.data.objectives.base import (
+    BOS,
+    EOS,
+    HOLE,
+    MASK,
+    PAD,
+    Objective,
+    Pieces,
+    Prompt,
+    SpecialTokens,
+    check_room,
+    label,
+    spread_items,
+)
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import Hyperparameters

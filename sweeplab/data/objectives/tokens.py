@@ -10,18 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.data.batches import NO_TARGET, Batch, Ids, RandomStream, generator_key
-from sweeplab.data.objectives.base import OwnIds, Pieces, TextObjective, rows_together, spread_items
-from sweeplab.data.prompts import (
+from sweeplab.data.objectives.base import (
     BOS,
     EOS,
     HOLE,
     MASK,
+    OwnIds,
+    Pieces,
     Prompt,
     SpecialTokens,
+    TextObjective,
     check_room,
     cut,
     filled,
+    rows_together,
     sentinel,
+    spread_items,
 )
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import several

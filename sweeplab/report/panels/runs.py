@@ -21,7 +21,7 @@ from sweeplab.analysis.trials import (
     searched_of,
     trials_table,
 )
-from sweeplab.data.prompts import HOLE
+from sweeplab.data.objectives.base import HOLE
 from sweeplab.errors import BadInput
 from sweeplab.formatting import rounded, several, written
 from sweeplab.hyperparameters import AUTO, TABLE
