@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, Literal, Self, TypeGuard, cast
 
 Kind = Literal["int", "float", "bool", "str", "floats"]
@@ -167,75 +168,87 @@ def _default(sample: Any, automatic: bool | None, off: bool | None) -> Any:
     return sample
 
 
+# A row of each category.
+_data = partial(row, "data")
+_model = partial(row, "model")
+_training = partial(row, "training")
+_optimizer = partial(row, "optimizer")
+_scheduler = partial(row, "scheduler")
+_precision = partial(row, "precision")
+_validation = partial(row, "validation")
+_logging = partial(row, "logging")
+_generation = partial(row, "generation")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelHyperparameters:
     """The hyperparameters that determine a model's sizes and parts; all are `shape` rows and part of a run's values."""
 
     # fmt: off
     # data
-    block_size: int = row("data", 192, "Context length", unit="tokens", low=1, high=2**20, suggested=(64, 128, 192, 256))
-    vocab_size: int = row("data", AUTO, "Vocabulary size; auto: the tokenizer's tokens and the objective's special tokens; may be set larger",
+    block_size: int = _data(192, "Context length", unit="tokens", low=1, high=2**20, suggested=(64, 128, 192, 256))
+    vocab_size: int = _data(AUTO, "Vocabulary size; auto: the tokenizer's tokens and the objective's special tokens; may be set larger",
         unit="tokens", low=2, high=2**20, automatic=True)
 
     # model
-    family: str = row("model", "decoder", "Transformer family: decoder predicts the next token, encoder masked tokens, encoder_decoder one text from another",
+    family: str = _model("decoder", "Transformer family: decoder predicts the next token, encoder masked tokens, encoder_decoder one text from another",
         choices=("decoder", "encoder", "encoder_decoder"))
-    model: str = row("model", "transformer", "The model: sweeplab's transformer, or a module that a plugin registers", choices=("transformer",))
-    n_embd: int = row("model", 192, "Width of the residual stream", low=1, high=2**16, suggested=(64, 96, 128, 192, 256))
-    n_head: int = row("model", 6, "Attention heads per layer; must divide n_embd unless head_dim is given",
+    model: str = _model("transformer", "The model: sweeplab's transformer, or a module that a plugin registers", choices=("transformer",))
+    n_embd: int = _model(192, "Width of the residual stream", low=1, high=2**16, suggested=(64, 96, 128, 192, 256))
+    n_head: int = _model(6, "Attention heads per layer; must divide n_embd unless head_dim is given",
         low=1, high=2**10, suggested={"min": 1, "max": 16, "divides": "n_embd"})
-    n_layer: int = row("model", 3, "Number of transformer blocks", low=1, high=2**10, suggested={"min": 1, "max": 8})
-    n_encoder_layer: int = row("model", 3, "Blocks in the encoder of an encoder_decoder; auto: n_layer",
+    n_layer: int = _model(3, "Number of transformer blocks", low=1, high=2**10, suggested={"min": 1, "max": 8})
+    n_encoder_layer: int = _model(3, "Blocks in the encoder of an encoder_decoder; auto: n_layer",
         low=1, high=2**10, automatic=True)
-    n_decoder_layer: int = row("model", 3, "Blocks in the decoder of an encoder_decoder; auto: n_layer",
+    n_decoder_layer: int = _model(3, "Blocks in the decoder of an encoder_decoder; auto: n_layer",
         low=1, high=2**10, automatic=True)
-    head_dim: int = row("model", 32, "Width of one attention head; auto: n_embd // n_head", low=1, high=2**12, automatic=True)
-    n_kv_head: int = row("model", 6, "Key and value heads, each shared by n_head / n_kv_head query heads (grouped-query attention); auto: n_head",
+    head_dim: int = _model(32, "Width of one attention head; auto: n_embd // n_head", low=1, high=2**12, automatic=True)
+    n_kv_head: int = _model(6, "Key and value heads, each shared by n_head / n_kv_head query heads (grouped-query attention); auto: n_head",
         low=1, high=2**10, automatic=True)
-    d_ff: int = row("model", 768, "Width of the feed-forward layers; auto: 4 n_embd, or 8/3 n_embd for a gated activation",
+    d_ff: int = _model(768, "Width of the feed-forward layers; auto: 4 n_embd, or 8/3 n_embd for a gated activation",
         low=1, high=2**18, automatic=True)
-    tie_weights: bool = row("model", True, "The output head uses the token embedding's weights", suggested=(True, False))
-    tie_scale: bool = row("model", False, "Multiply the logits of a tied output head by n_embd^-0.5")
-    share_embeddings: bool = row("model", True, "Source and target of an encoder_decoder share their token embeddings")
-    scale_embedding: bool = row("model", False, "Multiply token embeddings by the square root of n_embd")
-    n_token_types: int = row("model", 0, "Number of token types, each with its own embedding; BERT has two", low=0, high=2**10)
-    embedding_norm: bool = row("model", False, "Normalize the embeddings")
-    activation: str = row("model", "gelu", "Activation of the feed-forward layers",
+    tie_weights: bool = _model(True, "The output head uses the token embedding's weights", suggested=(True, False))
+    tie_scale: bool = _model(False, "Multiply the logits of a tied output head by n_embd^-0.5")
+    share_embeddings: bool = _model(True, "Source and target of an encoder_decoder share their token embeddings")
+    scale_embedding: bool = _model(False, "Multiply token embeddings by the square root of n_embd")
+    n_token_types: int = _model(0, "Number of token types, each with its own embedding; BERT has two", low=0, high=2**10)
+    embedding_norm: bool = _model(False, "Normalize the embeddings")
+    activation: str = _model("gelu", "Activation of the feed-forward layers",
         choices=("gelu", "relu", "relu2", "swiglu", "geglu", "gelu_tanh", "geglu_tanh"), suggested=("gelu", "relu"))
-    norm: str = row("model", "layernorm", "Normalization of each sub-layer", choices=("layernorm", "rmsnorm"))
-    norm_eps: float = row("model", 1e-5, "Epsilon that a norm adds to the mean square before taking the square root", above=0.0)
-    norm_position: str = row("model", "pre", "Norm before each sub-layer (pre), or after its residual is added (post)", choices=("pre", "post"))
-    final_norm: bool = row("model", True, "A norm after the last block; auto: true where norm_position is pre", automatic=True)
-    parallel_block: bool = row("model", False, "Attention and feed-forward read the same residual stream, and their results are added")
-    shared_norm: bool = row("model", True, "The sub-layers of a parallel_block read one norm; false: each reads its own")
-    positions: str = row("model", "learned", "Positional encoding",
+    norm: str = _model("layernorm", "Normalization of each sub-layer", choices=("layernorm", "rmsnorm"))
+    norm_eps: float = _model(1e-5, "Epsilon that a norm adds to the mean square before taking the square root", above=0.0)
+    norm_position: str = _model("pre", "Norm before each sub-layer (pre), or after its residual is added (post)", choices=("pre", "post"))
+    final_norm: bool = _model(True, "A norm after the last block; auto: true where norm_position is pre", automatic=True)
+    parallel_block: bool = _model(False, "Attention and feed-forward read the same residual stream, and their results are added")
+    shared_norm: bool = _model(True, "The sub-layers of a parallel_block read one norm; false: each reads its own")
+    positions: str = _model("learned", "Positional encoding",
         choices=("learned", "sinusoidal", "relative", "rotary", "alibi", "none"))
-    rotary_base: float = row("model", 10_000.0, "Base of rotary positions: their longest wavelength divided by 2 pi", above=1.0)
-    rotary_share: float = row("model", 1.0, "Share of each head's columns, from the first on, that rotary positions rotate", above=0.0, high=1.0)
-    relative_buckets: int = row("model", 32, "Number of distance buckets of relative positions; even", low=4, high=2**12)
-    relative_max_distance: int = row("model", 128, "Distance from which on all relative positions share one bucket",
+    rotary_base: float = _model(10_000.0, "Base of rotary positions: their longest wavelength divided by 2 pi", above=1.0)
+    rotary_share: float = _model(1.0, "Share of each head's columns, from the first on, that rotary positions rotate", above=0.0, high=1.0)
+    relative_buckets: int = _model(32, "Number of distance buckets of relative positions; even", low=4, high=2**12)
+    relative_max_distance: int = _model(128, "Distance from which on all relative positions share one bucket",
         unit="tokens", low=2, high=2**20)
-    attention: str = row("model", "full", "Kind of attention", choices=("full", "local"), removed=("strided", "linear"))
-    full_attention_interval: int | None = row("model", 6, "Every so many blocks one has full attention, and the others have the kind `attention`; null: none has",
+    attention: str = _model("full", "Kind of attention", choices=("full", "local"), removed=("strided", "linear"))
+    full_attention_interval: int | None = _model(6, "Every so many blocks one has full attention, and the others have the kind `attention`; null: none has",
         unit="blocks", low=1, high=2**10, off=True, suggested=(2, 4, 6))
-    attention_window: int = row("model", 64, "Local attention sees positions that are less than this far away", unit="tokens", low=1, high=2**20)
-    attention_scale: str = row("model", "head_dim", "Attention scores are divided by the square root of this width", choices=("head_dim", "n_embd"))
-    qk_norm: bool = row("model", False, "Apply an RMS norm to each head's queries and keys")
-    n_expert: int = row("model", 1, "Experts per block: feed-forward layers from which a router chooses", low=1, high=2**10)
-    n_expert_active: int = row("model", 1, "Experts chosen for each token", low=1, high=2**10)
-    bias: bool = row("model", True, "Biases in the linear layers and the norms", suggested=(True, False))
-    qkv_bias: bool = row("model", True, "Biases in the query, key and value projections; has an effect only where bias is true")
-    out_bias: bool = row("model", True, "A bias in attention's output projection; has an effect only where bias is true")
-    ff_bias: bool = row("model", True, "Biases in the feed-forward layers; has an effect only where bias is true")
-    head_bias: bool = row("model", False, "A bias in the output head; an encoder's head follows bias")
-    init: str = row("model", "normal", "Initial weights: normal (GPT-2's), bert, t5, xavier (Glorot's, the original transformer's), or torch (its Linear's and Embedding's)",
+    attention_window: int = _model(64, "Local attention sees positions that are less than this far away", unit="tokens", low=1, high=2**20)
+    attention_scale: str = _model("head_dim", "Attention scores are divided by the square root of this width", choices=("head_dim", "n_embd"))
+    qk_norm: bool = _model(False, "Apply an RMS norm to each head's queries and keys")
+    n_expert: int = _model(1, "Experts per block: feed-forward layers from which a router chooses", low=1, high=2**10)
+    n_expert_active: int = _model(1, "Experts chosen for each token", low=1, high=2**10)
+    bias: bool = _model(True, "Biases in the linear layers and the norms", suggested=(True, False))
+    qkv_bias: bool = _model(True, "Biases in the query, key and value projections; has an effect only where bias is true")
+    out_bias: bool = _model(True, "A bias in attention's output projection; has an effect only where bias is true")
+    ff_bias: bool = _model(True, "Biases in the feed-forward layers; has an effect only where bias is true")
+    head_bias: bool = _model(False, "A bias in the output head; an encoder's head follows bias")
+    init: str = _model("normal", "Initial weights: normal (GPT-2's), bert, t5, xavier (Glorot's, the original transformer's), or torch (its Linear's and Embedding's)",
         choices=("normal", "bert", "t5", "xavier", "torch"))
 
     # optimizer
-    parametrization: str = row("optimizer", "standard", "How initial weights and learning rates scale with the width; mup requires adamw or lion",
+    parametrization: str = _optimizer("standard", "How initial weights and learning rates scale with the width; mup requires adamw or lion",
         choices=("standard", "mup"), suggested=("standard", "mup"))
-    mup_base_width: int = row("optimizer", 64, "The n_embd at which mup's factors are 1", low=1, high=2**16)
-    mup_base_head_dim: int = row("optimizer", 16, "The head_dim at which mup scales attention as standard; auto: a given head_dim, else mup_base_width // n_head",
+    mup_base_width: int = _optimizer(64, "The n_embd at which mup's factors are 1", low=1, high=2**16)
+    mup_base_head_dim: int = _optimizer(16, "The head_dim at which mup scales attention as standard; auto: a given head_dim, else mup_base_width // n_head",
         low=1, high=2**12, automatic=True)
     # fmt: on
 
@@ -249,98 +262,98 @@ class Hyperparameters(ModelHyperparameters):
 
     # fmt: off
     # data
-    data_limit: int | None = row("data", 100_000, "Tokens of the training split that runs learn from, spread evenly over it; null: all of it",
+    data_limit: int | None = _data(100_000, "Tokens of the training split that runs learn from, spread evenly over it; null: all of it",
         unit="tokens", low=2, off=True, shape=True)
-    objective: str = row("data", "next_token", "Training objective; auto: the one that fits corpus and family",
+    objective: str = _data("next_token", "Training objective; auto: the one that fits corpus and family",
         choices=("next_token", "masked", "span", "pairs", "classification"), shape=True, automatic=True)
-    n_labels: int | None = row("data", 2, "Labels of `classification`; null: as many as the data have", low=2, high=1000, off=True, shape=True)
-    mask_share: float = row("data", 0.15, "Share of tokens that `masked` and `span` hide",
+    n_labels: int | None = _data(2, "Labels of `classification`; null: as many as the data have", low=2, high=1000, off=True, shape=True)
+    mask_share: float = _data(0.15, "Share of tokens that `masked` and `span` hide",
         above=0.0, below=1.0, shape=True, suggested={"min": 0.1, "max": 0.4, "step": 0.05})
-    span_length: float = row("data", 3.0, "Mean length of a span that `span` hides",
+    span_length: float = _data(3.0, "Mean length of a span that `span` hides",
         unit="tokens", low=1.0, shape=True, suggested={"min": 2.0, "max": 5.0, "step": 1.0})
 
     # model
-    dropout: float = row("model", 0.2, "Share of embeddings, attention weights and residuals dropped in training",
+    dropout: float = _model(0.2, "Share of embeddings, attention weights and residuals dropped in training",
         low=0.0, below=1.0, suggested={"min": 0.0, "max": 0.4, "step": 0.05})
-    embedding_dropout: float = row("model", 0.2, "Share of the embeddings dropped in training; auto: dropout",
+    embedding_dropout: float = _model(0.2, "Share of the embeddings dropped in training; auto: dropout",
         low=0.0, below=1.0, automatic=True)
-    attention_dropout: float = row("model", 0.2, "Share of attention weights dropped in training; auto: dropout",
+    attention_dropout: float = _model(0.2, "Share of attention weights dropped in training; auto: dropout",
         low=0.0, below=1.0, automatic=True)
-    residual_dropout: float = row("model", 0.2, "Share of each sub-layer's output dropped in training; auto: dropout",
+    residual_dropout: float = _model(0.2, "Share of each sub-layer's output dropped in training; auto: dropout",
         low=0.0, below=1.0, automatic=True)
-    label_smoothing: float = row("model", 0.0, "Label smoothing: share of a target's probability spread over all tokens, in training only", low=0.0, below=1.0)
-    router_balance: float = row("model", 0.01, "Weight of the load-balancing loss of the routers", low=0.0)
-    router_z: float = row("model", 0.001, "Weight of the z-loss, which keeps the routers' logits small", low=0.0)
+    label_smoothing: float = _model(0.0, "Label smoothing: share of a target's probability spread over all tokens, in training only", low=0.0, below=1.0)
+    router_balance: float = _model(0.01, "Weight of the load-balancing loss of the routers", low=0.0)
+    router_z: float = _model(0.001, "Weight of the z-loss, which keeps the routers' logits small", low=0.0)
 
     # training
-    batch_size: int = row("training", 48, "Sequences per training step", unit="sequences", low=1, high=2**16, shape=True, suggested=(16, 32, 48, 64))
-    grad_accum: int = row("training", 1, "Gradient accumulation: number of equal parts of a batch; must divide batch_size. Experts are balanced within each part",
+    batch_size: int = _training(48, "Sequences per training step", unit="sequences", low=1, high=2**16, shape=True, suggested=(16, 32, 48, 64))
+    grad_accum: int = _training(1, "Gradient accumulation: number of equal parts of a batch; must divide batch_size. Experts are balanced within each part",
         low=1, high=2**16, shape=True)
-    max_iters: int = row("training", 300, "Training steps of a run", unit="iterations", low=1, high=10**9)
-    epochs: float | None = row("training", 3.0, "Passes over the training split's tokens or pairs; sets max_iters; null: max_iters is used as given",
+    max_iters: int = _training(300, "Training steps of a run", unit="iterations", low=1, high=10**9)
+    epochs: float | None = _training(3.0, "Passes over the training split's tokens or pairs; sets max_iters; null: max_iters is used as given",
         unit="passes", above=0.0, high=10**6, off=True)
-    tokens_per_param: float | None = row("training", 20.0, "Tokens of training for each parameter; sets max_iters; null: max_iters is used as given",
+    tokens_per_param: float | None = _training(20.0, "Tokens of training for each parameter; sets max_iters; null: max_iters is used as given",
         unit="tokens", above=0.0, high=10**6, off=True)
-    params_counted: str = row("training", "non_embedding", "Parameters that tokens_per_param counts: all but the embedding tables, or total",
+    params_counted: str = _training("non_embedding", "Parameters that tokens_per_param counts: all but the embedding tables, or total",
         choices=("non_embedding", "total"))
-    grad_clip: float | None = row("training", 1.0, "Gradient clipping: largest norm of the gradient; a larger gradient is scaled down to it",
+    grad_clip: float | None = _training(1.0, "Gradient clipping: largest norm of the gradient; a larger gradient is scaled down to it",
         above=0.0, suggested={"min": 0.3, "max": 3.0, "log": True})
-    seed: int = row("training", 0, "Seed of a run; a study sets it by `seeds`", low=0, high=2**31 - 1)
+    seed: int = _training(0, "Seed of a run; a study sets it by `seeds`", low=0, high=2**31 - 1)
 
     # optimizer
-    optimizer: str = row("optimizer", "adamw", "Optimizer",
+    optimizer: str = _optimizer("adamw", "Optimizer",
         choices=("adamw", "adam", "sgd", "lion", "muon", "adafactor"), shape=True, suggested=("adamw", "lion", "muon"))
-    learning_rate: float = row("optimizer", 3e-4, "The optimizer's peak learning rate", above=0.0, suggested={"min": 1e-4, "max": 1e-2, "log": True})
-    weight_decay: float = row("optimizer", 0.1, "Weight decay of matrices and embeddings: decoupled; in adam and sgd an L2 term added to the gradient",
+    learning_rate: float = _optimizer(3e-4, "The optimizer's peak learning rate", above=0.0, suggested={"min": 1e-4, "max": 1e-2, "log": True})
+    weight_decay: float = _optimizer(0.1, "Weight decay of matrices and embeddings: decoupled; in adam and sgd an L2 term added to the gradient",
         low=0.0, suggested={"min": 1e-3, "max": 0.3, "log": True})
-    betas: tuple[float, float] = row("optimizer", (0.9, 0.95), "Decay rates of Adam's two moments (adamw, adam, and muon's AdamW), or of Lion's two means",
+    betas: tuple[float, float] = _optimizer((0.9, 0.95), "Decay rates of Adam's two moments (adamw, adam, and muon's AdamW), or of Lion's two means",
         low=0.0, below=1.0, suggested=((0.9, 0.95), (0.9, 0.99), (0.9, 0.999)))
-    eps: float = row("optimizer", 1e-8, "Adam's epsilon, added to its denominator (adamw, adam, and muon's AdamW)",
+    eps: float = _optimizer(1e-8, "Adam's epsilon, added to its denominator (adamw, adam, and muon's AdamW)",
         above=0.0, suggested={"min": 1e-10, "max": 1e-6, "log": True})
-    momentum: float = row("optimizer", 0.9, "Momentum of sgd and muon", low=0.0, below=1.0, suggested=(0.9, 0.95, 0.98))
+    momentum: float = _optimizer(0.9, "Momentum of sgd and muon", low=0.0, below=1.0, suggested=(0.9, 0.95, 0.98))
 
     # scheduler
-    lr_decay: bool = row("scheduler", True, "Lower the learning rate after the warm-up", suggested=(True, False))
-    warmup_iters: int = row("scheduler", 100, "Steps over which the learning rate rises linearly to its peak",
+    lr_decay: bool = _scheduler(True, "Lower the learning rate after the warm-up", suggested=(True, False))
+    warmup_iters: int = _scheduler(100, "Steps over which the learning rate rises linearly to its peak",
         unit="iterations", low=0, suggested={"min": 0, "max": 200, "step": 10})
-    min_lr: float = row("scheduler", 1e-5, "Lowest learning rate of any schedule",
+    min_lr: float = _scheduler(1e-5, "Lowest learning rate of any schedule",
         low=0.0, suggested={"min": 1e-6, "max": 1e-4, "log": True, "when": "lr_decay"})
-    scheduler_type: str = row("scheduler", "cosine", "Shape of the decay after the warm-up",
+    scheduler_type: str = _scheduler("cosine", "Shape of the decay after the warm-up",
         choices=("cosine", "linear", "constant", "plateau", "wsd", "inverse_sqrt"), suggested=("cosine", "linear", "constant"))
-    patience_lr: int = row("scheduler", 5, "Evaluations without improvement after which `plateau` lowers the learning rate", unit="evaluations", low=1)
-    plateau_factor: float = row("scheduler", 0.5, "Factor by which `plateau` multiplies the learning rate", above=0.0, below=1.0)
-    plateau_threshold: float | None = row("scheduler", 1e-4, "Relative fall of the loss that `plateau` counts as an improvement, as torch's ReduceLROnPlateau does; null: min_delta",
+    patience_lr: int = _scheduler(5, "Evaluations without improvement after which `plateau` lowers the learning rate", unit="evaluations", low=1)
+    plateau_factor: float = _scheduler(0.5, "Factor by which `plateau` multiplies the learning rate", above=0.0, below=1.0)
+    plateau_threshold: float | None = _scheduler(1e-4, "Relative fall of the loss that `plateau` counts as an improvement, as torch's ReduceLROnPlateau does; null: min_delta",
         low=0.0, below=1.0, off=True)
-    decay_share: float = row("scheduler", 0.2, "Final share of a run, over which `wsd` decays the learning rate",
+    decay_share: float = _scheduler(0.2, "Final share of a run, over which `wsd` decays the learning rate",
         above=0.0, high=1.0, suggested={"min": 0.1, "max": 0.5, "step": 0.1})
 
     # precision
-    device: str = row("precision", "cuda", "Device that runs train on", choices=("cpu", "cuda"), automatic=True, shape=True)
-    dtype: str = row("precision", "bfloat16", "Precision of matrix products (on a CPU: of large ones only); weights stay float32",
+    device: str = _precision("cuda", "Device that runs train on", choices=("cpu", "cuda"), automatic=True, shape=True)
+    dtype: str = _precision("bfloat16", "Precision of matrix products (on a CPU: of large ones only); weights stay float32",
         choices=("float32", "bfloat16"), removed=("float16",), automatic=True, shape=True)
-    compile: bool = row("precision", True, "Compile the training step with torch.compile", automatic=True, shape=True)
+    compile: bool = _precision(True, "Compile the training step with torch.compile", automatic=True, shape=True)
 
     # validation
-    eval_interval: int = row("validation", 100, "Steps between evaluations", unit="iterations", low=1)
-    eval_tokens: int = row("validation", 20 * TOKENS_PER_EVAL_ITER, "Targets per evaluation, the same for all runs of a study; auto: 1,024 times eval_iters",
+    eval_interval: int = _validation(100, "Steps between evaluations", unit="iterations", low=1)
+    eval_tokens: int = _validation(20 * TOKENS_PER_EVAL_ITER, "Targets per evaluation, the same for all runs of a study; auto: 1,024 times eval_iters",
         unit="tokens", low=1, automatic=True, shape=True)
-    eval_iters: int = row("validation", 20, "Size of an evaluation in batches of 1,024 targets (16 sequences of 64), whatever batch_size is",
+    eval_iters: int = _validation(20, "Size of an evaluation in batches of 1,024 targets (16 sequences of 64), whatever batch_size is",
         unit="batches", low=1, shape=True)
-    eval_full: bool = row("validation", False, "Evaluate on the whole validation split instead", shape=True)
-    eval_train: bool = row("validation", False, "Also evaluate on as many targets of the training split, without dropout: eval_train_loss", shape=True)
-    patience: int | None = row("validation", 6, "Evaluations without improvement after which a run stops", unit="evaluations", low=1)
-    min_delta: float = row("validation", 1e-3, "Smallest fall of val_loss that counts as an improvement", unit="nats", low=0.0)
+    eval_full: bool = _validation(False, "Evaluate on the whole validation split instead", shape=True)
+    eval_train: bool = _validation(False, "Also evaluate on as many targets of the training split, without dropout: eval_train_loss", shape=True)
+    patience: int | None = _validation(6, "Evaluations without improvement after which a run stops", unit="evaluations", low=1)
+    min_delta: float = _validation(1e-3, "Smallest fall of val_loss that counts as an improvement", unit="nats", low=0.0)
 
     # logging
-    save_interval: int = row("logging", 100, "Steps between checkpoints to resume from", unit="iterations", low=1)
-    log_interval: int = row("logging", 50, "Steps between points of the training curve", unit="iterations", low=1)
-    wandb_project: str | None = row("logging", "gpt-debug", "Weights & Biases project to which runs are logged as well; requires wandb", off=True)
+    save_interval: int = _logging(100, "Steps between checkpoints to resume from", unit="iterations", low=1)
+    log_interval: int = _logging(50, "Steps between points of the training curve", unit="iterations", low=1)
+    wandb_project: str | None = _logging("gpt-debug", "Weights & Biases project to which runs are logged as well; requires wandb", off=True)
 
     # generation
-    temperature: float = row("generation", 0.8, "Sampling temperature: above 1 flattens, below 1 sharpens the next token's distribution; 0 takes the most likely", low=0.0)
-    top_k: int | None = row("generation", 50, "Sample among the k most likely tokens", unit="tokens", low=1)
-    top_p: float | None = row("generation", 0.95, "Sample among the most likely tokens of this total probability", above=0.0, high=1.0)
-    max_new_tokens: int = row("generation", 200, "Tokens to generate", unit="tokens", low=1, high=2**20)
+    temperature: float = _generation(0.8, "Sampling temperature: above 1 flattens, below 1 sharpens the next token's distribution; 0 takes the most likely", low=0.0)
+    top_k: int | None = _generation(50, "Sample among the k most likely tokens", unit="tokens", low=1)
+    top_p: float | None = _generation(0.95, "Sample among the most likely tokens of this total probability", above=0.0, high=1.0)
+    max_new_tokens: int = _generation(200, "Tokens to generate", unit="tokens", low=1, high=2**20)
     # fmt: on
 
     @property

@@ -7,11 +7,7 @@ from hypothesis import strategies as st
 from sqlalchemy import URL, make_url
 
 from sweeplab.formatting import (
-    counts,
-    listed,
     rounded,
-    sentence,
-    several,
     span,
     without_password,
     without_passwords,
@@ -33,14 +29,6 @@ def test_a_measured_number_has_three_digits_and_an_interval_two_ends():
     assert [rounded(each) for each in (0.34567, 2183.0, 2.9412e8)] == ["0.346", "2,180", "294M"]
     assert span(0.1, 2e6) == "0.1 to 2M" and span(None, None) == "no limits"
     assert span(None, 3.0) == "up to 3" and span(3.0, None) == "from 3, no upper limit"
-
-
-def test_counts_and_lists():
-    assert (several(1, "run"), several(1200, "run")) == ("1 run", "1,200 runs")
-    assert counts({"complete": 24, "pruned": 3}) == "24 complete, 3 pruned"
-    assert (listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])) == ("a", "a and b", "a, b and c")
-    assert sentence("no minimum at 1e15 FLOPs.") == "No minimum at 1e15 FLOPs."
-    assert sentence("n_layer is 1 in every run") == "n_layer is 1 in every run."
 
 
 # What no other part of the addresses below has: so a piece of it that is left is found.

@@ -113,10 +113,6 @@ class Dataset:
             return self.train
         return limited(self.train, values.data_limit)
 
-    def scored(self, split: Scored) -> Split:
-        """Return the split of this name."""
-        return self.val if split == "val" else self.test
-
     def bits_per_byte(self, loss: float, values: Hyperparameters, split: Scored = "val") -> float | None:
         """Convert a loss (nats per evaluated target) to bits per byte of these targets; None if they are not text.
 
@@ -129,7 +125,7 @@ class Dataset:
         if asked not in self._bytes_per_target:
             lengths = self.tokenizer.byte_lengths()
             n_bytes = n_targets = 0
-            for batch in make_objective(self.scored(split), values).evaluation(values.evaluated_tokens):
+            for batch in make_objective(getattr(self, split), values).evaluation(values.evaluated_tokens):
                 targets = batch.targets[batch.targets != NO_TARGET]
                 n_bytes += int(lengths[targets[targets < len(lengths)]].sum())  # special tokens are no text
                 n_targets += len(targets)

@@ -477,7 +477,7 @@ def named_rows(
 
     Raises:
         NoText: there is no row, or none of the fields of a text; says which fields there are.
-        BadInput: the file is damaged, or has none of the fields of pairs.
+        BadInput: the file is damaged, or has none of the wanted fields of pairs.
     """
     import pyarrow
 
@@ -519,13 +519,8 @@ def _spelled(head: Iterable[str], wanted: Wanted) -> tuple[str, ...]:
 
 
 def _refuse_fields(file: Path, line: int, values: dict[str, Any], wanted: Wanted) -> tuple[str, ...]:
-    there, missing = several_named([*values]) or "nothing else", wanted[0]
-    if len(missing) > 1:
-        known = {name.lower() for name in values}
-        absent = [name for name in missing if name.lower() not in known]
-        what = f"line {line} has no {listed(absent)}, but {there}"
-        raise BadInput(Problem(what, "data.field: [NAME, NAME]", file=file, line=line))
-    texts = [name for name, value in values.items() if isinstance(value, str)]
-    allowed = f"data.field: {texts[0] if texts else 'NAME'}, or another"
-    what = f"{file} has no field {missing[0]}, but {there}"
-    raise NoText("without a field of text", what, allowed, nearest(missing[0], [*values]))
+    known = {name.lower() for name in values}
+    absent = [name for name in wanted[0] if name.lower() not in known]
+    what = f"{file}:{line}: there is no {listed(absent)}, but {several_named([*values]) or 'nothing else'}"
+    allowed = "data.field: NAME of a text, or [NAME, NAME] of pairs"
+    raise NoText("without a field of text", what, allowed, nearest(absent[0], [*values]))

@@ -163,12 +163,12 @@ def scored(
 
     from sweeplab.train.evaluating import Evaluator, LossInputs, values_at_start
 
-    check_fits({split: dataset.scored(split)}, run.values)
+    check_fits({split: getattr(dataset, split)}, run.values)
     model, values = run.model, wholly(run.values) if whole else run.values
     evaluation = Evaluator(
         model.transformer,
         model.transformer.losses,
-        make_objective(dataset.scored(split), values, run.own_special),
+        make_objective(getattr(dataset, split), values, run.own_special),
         values.evaluated_tokens,
     )
     objective, at_start = evaluation.objective, None

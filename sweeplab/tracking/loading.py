@@ -53,12 +53,6 @@ class Model:
         batch = Batch(tokens[None], tokens[None])
         return self.transformer.logits(self.stacked, batch)[0].view(*tokens.shape, -1)
 
-    @torch.no_grad()
-    def loss(self, tokens: Tensor) -> float:
-        """Return the mean cross-entropy in nats per token of tokens [B, T + 1]."""
-        batch = Batch(tokens[None, :, :-1], tokens[None, :, 1:])
-        return float(self.transformer.losses(self.stacked, batch)[0])
-
 
 @dataclass(frozen=True)
 class LoadedRun:

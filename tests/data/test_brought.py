@@ -106,7 +106,7 @@ def test_fields_may_be_named_and_an_instruction_has_its_input(folder):
     assert (found["add 3\n\nto 1"], found["add 4"]) == ("4", "5")
     assert sources(read(path="a.json", field=["output", "instruction"]))["4"] == "add 3"
     assert "add 3" in text_of(read(path="a.json", field="instruction"))
-    with pytest.raises(BadInput, match=r"no field inptu, but instruction, input.*did you mean 'input'"):
+    with pytest.raises(BadInput, match=r"no inptu, but instruction, input.*did you mean 'input'"):
         read(path="a.json", field="inptu")
     (folder / "l.csv").write_text("Review,Sentiment\n" + "".join(f"film {n},{n % 2}\n" for n in range(40)))
     assert read(path="l.csv", corpus="labels", tokenizer="char").labels == ("0", "1")
@@ -126,7 +126,7 @@ def test_fields_may_be_named_and_an_instruction_has_its_input(folder):
         ("a.parquet", b"PAR1" + bytes(99) + b"PAR1", {}, "no whole parquet file"),
         ("a.jsonl", b"", {}, "a.jsonl is empty"),
         ("a.json", b"[1", {}, "a.json is not JSON"),
-        ("a.jsonl", b'{"a": 1, "b": "x", "c": "y"}', {}, r"no field text, but a, b, c; allowed: data.field: b, or"),
+        ("a.jsonl", b'{"a": 1, "b": "x", "c": "y"}', {}, r":1: there is no text, but a, b, c; allowed: data.field"),
         ("a.jsonl", b'{"text": "a"}\n{"text": 3}\n', {}, r"a.jsonl:2: line 2 has a text that is int"),
         ("a.txt", b"words", {"tokens": "."}, "data has path and tokens; allowed: one of"),
         ("a.txt", b"words", {"tokenizer": "ids"}, "tokenizer ids without tokens"),

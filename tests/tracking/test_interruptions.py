@@ -2,12 +2,10 @@
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from threading import Event
 
@@ -159,21 +157,3 @@ def test_processes_that_open_a_fresh_lab_together(tmp_path, shipper):
     assert len(client.search_runs([client.get_experiment_by_name("fresh").experiment_id])) == 1
     assert client.get_experiment("0").artifact_location.startswith((lab / "artifacts").as_uri())
     assert {path.name for path in lab.iterdir()} == FRESH
-
-
-@pytest.mark.faults
-def test_killed_at_random_moments(lab, tmp_path, writer, shipper):
-    draw = random.Random(0)
-    study = "random moments"
-    folders = [go_on(begin(tmp_path / f"{each}", f"all/{each}/0", writer), writer) for each in range(12)]
-    codes = []
-    for _ in range(8):
-        pid = shipper.start(lab=lab, study=study, folders=folders)
-        Event().wait(draw.uniform(0.02, 0.4))
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        codes.append(shipper.wait(pid))
-    assert KILLED in codes
-    assert shipper.run(lab=lab, study=study, folders=folders) == 0
-    assert_shipped_once(lab, study, len(folders))
-    assert all((folder / "shipped").exists() for folder in folders)
