@@ -22,7 +22,7 @@ from sweeplab.analysis.differences import confirmed_cells
 from sweeplab.laws.comparing import DIFFERENT
 
 
-def row(noise: str, studies: int) -> list[str]:
+def row(noise, studies):
     """Return the rates for one kind of noise."""
     random = np.random.default_rng(1)
     alarms = 0
@@ -51,7 +51,7 @@ def row(noise: str, studies: int) -> list[str]:
     ]
 
 
-def main(studies: int = 1000) -> None:
+def main(studies=1000):
     """Print a row per kind of noise."""
     print(setting())
     headings = ["noise", "false alarms (se)", "test loss in its interval", "difference in its interval"]

@@ -47,21 +47,21 @@ NUMBERS = ("E", "alpha", "beta", "tokens per parameter", "loss at target")
 TIMES = (3, 10)
 
 
-def best_run(true, budget: float) -> dict[str, float]:
+def best_run(true, budget):
     """Return N_opt and D_opt of a truth at a budget."""
     log_nd = math.log(budget / 6)
     n = math.exp(float(log_n_opt(CHINCHILLA, true, log_nd)[0]))
     return {"params": n, "tokens": math.exp(log_nd) / n}
 
 
-def numbers_of(true, budget: float) -> dict:
+def numbers_of(true, budget):
     """Return the quantities of NUMBERS, the last two at ten times a budget."""
     found = parameters_of(CHINCHILLA) + optimum_of(CHINCHILLA, 10 * budget, 6.0)
     found.append(loss_at(CHINCHILLA, best_run(true, 10 * budget)))
     return {each.name: each for each in found if each.name in NUMBERS}
 
 
-def one_table(case) -> list[list[float]]:
+def one_table(case):
     """Return for each number the side of its interval on which the truth lies, and how much wider it is than needed.
 
     Needed is the width of a core that is told how the noise grows, and that nothing is shared.
@@ -90,7 +90,7 @@ def one_table(case) -> list[list[float]]:
     return sides
 
 
-def coverage(pool, n_tables: int, seed: int, designs) -> None:
+def coverage(pool, n_tables, seed, designs):
     """Print held, the truth below and above in %, and the median width over what is needed."""
     truths, rows = (*TRUTHS, *[*HELD_OUT][1:]), []
     for design in [name for name in GOOD if name.startswith(tuple(designs))]:
@@ -113,7 +113,7 @@ def coverage(pool, n_tables: int, seed: int, designs) -> None:
     print_table(["design", "noise", *NUMBERS, "lowest cell"], rows)
 
 
-def one_verdict(case) -> list[tuple[bool, bool, bool, bool]]:
+def one_verdict(case):
     """Return for each number whether it is identified, refused, and if identified outside its interval or tolerance."""
     design, seed = case
     truth = [*TRUTHS][seed % 2]
@@ -132,7 +132,7 @@ def one_verdict(case) -> list[tuple[bool, bool, bool, bool]]:
     return told
 
 
-def verdicts(pool, n_tables: int, seed: int, designs) -> None:
+def verdicts(pool, n_tables, seed, designs):
     """Print how often numbers are identified and refused, and identified ones outside interval and tolerance."""
     rows, names = [], [each.name for each in parameters_of(CHINCHILLA) + optimum_of(CHINCHILLA, 1e18, 6.0)]
     for design in [name for name in GOOD | BAD if name.startswith((*designs, "one ray"))]:
@@ -147,7 +147,7 @@ def verdicts(pool, n_tables: int, seed: int, designs) -> None:
     print_table(["design", "number", "identified", "refused", "outside interval", "outside tolerance"], rows)
 
 
-def one_undeclared(case) -> list[list[float]]:
+def one_undeclared(case):
     """Return for each number whether its interval holds, is identified, and its width over that of the straight fit."""
     world, design, seed = case
     truth = [*TRUTHS][seed % 2]
@@ -163,7 +163,7 @@ def one_undeclared(case) -> list[list[float]]:
     return told
 
 
-def undeclared(pool, n_tables: int, seed: int, designs) -> None:
+def undeclared(pool, n_tables, seed, designs):
     """Print what weak intervals hold, their widths over those of the fit alone, and what is identified."""
     rows = []
     for design in [name for name in GOOD if name.startswith(tuple(designs))]:
@@ -178,7 +178,7 @@ def undeclared(pool, n_tables: int, seed: int, designs) -> None:
     print_table(["design", "world", *(f"{name}: held, width" for name in NUMBERS), "identified"], rows)
 
 
-def one_form(case) -> list[float]:
+def one_form(case):
     """Return whether a form is flagged, and of forecasts of runs at TIMES the compute: held, half width."""
     kind, design, noise, shared, seed = case
     random, truth = np.random.default_rng([seed, zlib.crc32(kind.encode())]), [*TRUTHS][seed % 2]
@@ -199,7 +199,7 @@ def one_form(case) -> list[float]:
     return told
 
 
-def forms(pool, n_tables: int, seed: int, designs) -> None:
+def forms(pool, n_tables, seed, designs):
     """Print how often right forms and wrong ones are flagged, and what forecasts hold."""
     rows = []
     for design in [name for name in GOOD if name.startswith(tuple(designs))]:
@@ -215,7 +215,7 @@ def forms(pool, n_tables: int, seed: int, designs) -> None:
     )
 
 
-def one_path(case) -> list[float]:
+def one_path(case):
     """Return whether alpha is held and identified, and whether forecasts at 3 and 10 times the compute hold."""
     n_sizes, jitter, seed = case
     random, truth = np.random.default_rng([seed, n_sizes]), (1.2, 60.0, 0.45)
@@ -229,7 +229,7 @@ def one_path(case) -> list[float]:
     return told
 
 
-def path(pool, n_tables: int, seed: int, designs) -> None:
+def path(pool, n_tables, seed, designs):
     """Print the shares for tables along a path, tokens 20 a parameter."""
     rows = []
     for n_sizes in (5, 6, 8):
@@ -240,7 +240,7 @@ def path(pool, n_tables: int, seed: int, designs) -> None:
     print_table(["sizes", "off the path", "alpha held", "identified", "3x held", "10x held"], rows)
 
 
-def one_isoflop(case) -> bool | None:
+def one_isoflop(case):
     """Return whether the interval of N_opt's exponent holds; None without a number."""
     design, seed = case
     truth = [*TRUTHS][seed % 2]
@@ -249,7 +249,7 @@ def one_isoflop(case) -> bool | None:
     return None if ends["low"] is None else ends["low"] <= exponent(truth) <= ends["high"]
 
 
-def isoflops(pool, n_tables: int, seed: int, designs) -> None:
+def isoflops(pool, n_tables, seed, designs):
     """Print how often the interval of N_opt's exponent from curves at equal FLOPs holds."""
     rows = []
     for design in DESIGNS:
@@ -260,7 +260,7 @@ def isoflops(pool, n_tables: int, seed: int, designs) -> None:
     print_table(["design", "held", "with a number"], rows)
 
 
-def one_promise(seed: int) -> float:
+def one_promise(seed):
     """Return the half width of a number after the chosen runs are made, over the promised one."""
     truth = [*TRUTHS][seed % 2]
     design = ("12 points, 4 x 3", "30 points, 6 x 5")[seed // 2 % 2]
@@ -278,7 +278,7 @@ def one_promise(seed: int) -> float:
     return (high - low) / 2 / chosen.then
 
 
-def promises(pool, n_tables: int, seed: int, designs) -> None:
+def promises(pool, n_tables, seed, designs):
     """Print how often the promise of the next runs is kept within a factor 1.25."""
     ratios = np.array(pool.map(one_promise, range(seed, seed + n_tables), chunksize=2))
     print_table(
@@ -287,7 +287,7 @@ def promises(pool, n_tables: int, seed: int, designs) -> None:
     )
 
 
-def prior_table(design: str, is_bent: bool, random) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+def prior_table(design, is_bent, random):
     """Return the centered logs of a design, losses of a law drawn from the priors, and its shape parameters and E.
 
     Scales and the noise have improper priors. Here the noise is log-uniform on 0.1 to 1%, and the scales are those of
@@ -312,7 +312,7 @@ def prior_table(design: str, is_bent: bool, random) -> tuple[dict[str, np.ndarra
     return logs, losses_of[at] / (1 - error), truth
 
 
-def one_rank(case) -> np.ndarray:
+def one_rank(case):
     """Return the shares of draws that lie below the truth, of every unknown."""
     design, is_bent, seed = case
     logs, loss, truth = prior_table(design, is_bent, np.random.default_rng([seed, 6]))
@@ -323,7 +323,7 @@ def one_rank(case) -> np.ndarray:
     return (drawn < truth).mean(0)
 
 
-def ranks(pool, n_tables: int, seed: int, designs) -> None:
+def ranks(pool, n_tables, seed, designs):
     """Print the chance of ranks as far from uniform, of truths drawn from the priors (Talts et al. 2018)."""
     rows = []
     for design in [name for name in GOOD if name.startswith(tuple(designs))]:
@@ -342,7 +342,7 @@ def ranks(pool, n_tables: int, seed: int, designs) -> None:
     print_table(["design", "form", "number", "chance", "held by 90%"], rows)
 
 
-def main() -> None:
+def main():
     parts = {
         "coverage": coverage,
         "verdicts": verdicts,

@@ -26,14 +26,14 @@ MEMORY = Path("/dev/shm")
 
 
 @cache
-def stores(folder: str, promotes: bool) -> Stores:
+def stores(folder, promotes):
     """Return this process's stores."""
     place = Path(folder, f"{os.getpid()}-{promotes}")
     place.mkdir()
     return Stores(place, trials_per_cell=TRIALS_PER_CELL, promotes=promotes)
 
 
-def simulate(folder: str, seed: int) -> tuple[int, int, float, str]:
+def simulate(folder, seed):
     """Return how many workers died in a study, its trials, its CPU seconds, and what went wrong."""
     made, started, error = stores(folder, seed % 2 == 1), time.process_time(), ""
     world = World(seed, made, MEAN_LIVES[seed % len(MEAN_LIVES)])
@@ -44,7 +44,7 @@ def simulate(folder: str, seed: int) -> tuple[int, int, float, str]:
     return world.n_deaths, sum(world.disk.told.values()), time.process_time() - started, error
 
 
-def main(n_deaths: int, first_seed: int, n_processes: int) -> int:
+def main(n_deaths, first_seed, n_processes):
     print(setting(), flush=True)
     died, told, n_studies, seconds, wrong = 0, 0, 0, 0.0, list[str]()
     began = time.monotonic()

@@ -15,7 +15,6 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Sequence
 from itertools import combinations
 from multiprocessing import Pool
 from pathlib import Path
@@ -34,7 +33,7 @@ from sweeplab.laws.comparing import compare
 TRIALS, SEEDS = (1, 2, 4, 8), (1, 3)
 
 
-def row(job: tuple[int, int, int, int, float, float, int]) -> list[str]:
+def row(job):
     """Return the rates for a number of cells, trials and seeds: a false alarm by the noise, and the power."""
     n_cells, n_trials, n_seeds, n_studies, spread, shift, seed = job
     pairs = list(combinations(range(n_cells), 2))
@@ -55,14 +54,14 @@ def row(job: tuple[int, int, int, int, float, float, int]) -> list[str]:
 
 
 def main(
-    studies: int,
-    cells: Sequence[int],
-    trials: Sequence[int],
-    spread: float,
-    shift: float,
-    seed: int,
-    processes: int,
-) -> None:
+    studies,
+    cells,
+    trials,
+    spread,
+    shift,
+    seed,
+    processes,
+):
     """Print the table."""
     jobs = [(n, m, seeds, studies, spread, shift, seed) for n in cells for m in trials for seeds in SEEDS]
     with Pool(processes) as pool:

@@ -15,7 +15,6 @@ import sys
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 sys.path[0] = str(Path(__file__).parents[1])  # not this folder, which has a laws.py
 
@@ -25,7 +24,7 @@ STUDY = Path(__file__).parents[2] / "studies" / "small.yaml"
 LARGER = "n_layer=2,n_embd=96"
 
 
-def sweeplab(*arguments: str | Path, lab: Path) -> str:
+def sweeplab(*arguments, lab):
     """Return what a command prints."""
     command = [sys.executable, "-P", "-m", "sweeplab", *map(str, arguments), "--lab", str(lab)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -34,7 +33,7 @@ def sweeplab(*arguments: str | Path, lab: Path) -> str:
     return done.stdout
 
 
-def train(seed: int, lab: Path, cost: Path) -> dict[str, float]:
+def train(seed, lab, cost):
     """Run the first study with its seeds moved by ten times `seed`; return its seconds and CPU seconds."""
     if not cost.exists():
         from sweeplab.study.file.reading import read_study
@@ -53,7 +52,7 @@ def train(seed: int, lab: Path, cost: Path) -> dict[str, float]:
     return dict(json.loads(cost.read_text()))
 
 
-def repeat(seed: int, folder: Path) -> dict[str, Any]:
+def repeat(seed, folder):
     """Return what one repeat comes to."""
     lab, larger = folder / f"lab{seed}", folder / f"larger{seed}.yaml"
     cost = train(seed, lab, folder / f"cost{seed}.json")
@@ -71,7 +70,7 @@ def repeat(seed: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def main(repeats: int, folder: Path) -> None:
+def main(repeats, folder):
     """Print a row for each repeat, and how many forecasts held."""
     print(setting())
     folder.mkdir(parents=True, exist_ok=True)

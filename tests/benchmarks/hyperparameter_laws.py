@@ -52,16 +52,16 @@ NAMES = ("learning_rate", "batch_size")
 Found = dict[str, list[float]]
 
 
-def held(draws, truth: float) -> bool:
+def held(draws, truth):
     _, low, high = interval(draws)
     return low <= truth <= high
 
 
-def place(size) -> dict[str, float]:
+def place(size):
     return dict(zip(("params", "tokens"), map(float, np.log(size)), strict=True))
 
 
-def shared(found: Found, laws, table, exponents) -> None:
+def shared(found, laws, table, exponents):
     """Note the optima of cells and the exponents that intervals hold; `exponents` are of N and D by value."""
     surface = laws.surface
     for name, searched in laws.searched.items():
@@ -78,7 +78,7 @@ def shared(found: Found, laws, table, exponents) -> None:
         found["identified"] += [verdict == "identified" for verdict in verdicts]
 
 
-def one_table(case: tuple[str, int]) -> Found:
+def one_table(case):
     """Return what was held, and the regrets, of one table."""
     world, found = WORLDS[case[0]], defaultdict(list)
     table = planted(world, zlib.crc32(repr(case).encode()))
@@ -106,7 +106,7 @@ def one_table(case: tuple[str, int]) -> Found:
     return dict(found)
 
 
-def one_quartic(case: tuple[str, int]) -> Found:
+def one_quartic(case):
     """Return what was held, and the regrets in the cells that were fitted and in those that were held out."""
     table, found = dense(case[1], case[0]), defaultdict(list)
     largest = np.argsort(table.sizes.prod(axis=1))[-HELD_OUT:]
@@ -125,7 +125,7 @@ def one_quartic(case: tuple[str, int]) -> Found:
     return dict(found)
 
 
-def one_split(case: tuple[str, int]) -> Found:
+def one_split(case):
     """Return what a law of the small cells of a published-like table holds and costs in the large ones."""
     table, small = published_like(zlib.crc32(repr(case).encode()), float(case[0]))
     index = table.frame.set_index(["N", "D"]).index
@@ -134,7 +134,7 @@ def one_split(case: tuple[str, int]) -> Found:
     largest = np.flatnonzero(small)[np.argmax(table.sizes[small].prod(axis=1))]
     runs = table.frame[index.isin([tuple(table.sizes[largest])])]
     copied = np.log(runs.loc[runs["loss"].idxmin(), ["lr", "bs"]].to_numpy(float))
-    found: Found = {"predicted": [], "regret": [], "copying": []}
+    found = {"predicted": [], "regret": [], "copying": []}
     for c in np.flatnonzero(~small):
         best = surface.optimum(place(table.sizes[c]))
         found["predicted"] += [held(best[:, j], table.optima[c, j]) for j in range(2)]
@@ -147,7 +147,7 @@ COLUMNS = ("refused", "cells", "exponents", "predicted", "identified")
 REGRETS = ("regret", "regret held out", "copying")
 
 
-def row(name: str, results: list[Found]) -> list[str]:
+def row(name, results):
     """Return a row of the table."""
     found = {key: np.concatenate([each.get(key, []) for each in results]) for each in results for key in each}
     shares = [f"{found[key].mean():.0%}" if len(found.get(key, ())) else "–" for key in COLUMNS]
@@ -156,7 +156,7 @@ def row(name: str, results: list[Found]) -> list[str]:
     return [name, *shares, width, *regrets]
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=int, default=40)
     parser.add_argument("--first", type=int, default=0)

@@ -14,7 +14,6 @@ from pathlib import Path
 from cosmic_ray.commands import init
 from cosmic_ray.mutating import mutate_and_test
 from cosmic_ray.work_db import use_db
-from cosmic_ray.work_item import MutationSpec
 from setting import HERE, print_table, setting
 
 SECONDS, DRAWN = 60, 16  # of one mutant's tests; mutants an area
@@ -39,7 +38,7 @@ AREAS = {
 }
 
 
-def draw(files: str, seed: str) -> list[MutationSpec]:
+def draw(files, seed):
     """Draw mutants of some files."""
     with tempfile.TemporaryDirectory() as folder, use_db(f"{folder}/mutants.sqlite") as database:
         init([Path("../sweeplab", name) for name in files.split()], database, {})
@@ -49,7 +48,7 @@ def draw(files: str, seed: str) -> list[MutationSpec]:
     return random.Random(seed).sample(mutants, min(DRAWN, len(mutants)))
 
 
-def outcome(mutant: MutationSpec, command: str) -> str:
+def outcome(mutant, command):
     """Return what became of a mutant, and print it where no test failed."""
     result = mutate_and_test([mutant], command, SECONDS)
     kind = "timeout" if result.output == "timeout" else str(result.test_outcome.value)
@@ -59,7 +58,7 @@ def outcome(mutant: MutationSpec, command: str) -> str:
     return kind
 
 
-def main(names: list[str]) -> None:
+def main(names):
     """Mutate the areas of some names, all without one, and print a row an area."""
     print(setting())
     commit = subprocess.check_output(["git", "-C", HERE, "rev-parse", "HEAD"], text=True).strip()

@@ -31,7 +31,7 @@ print(json.dumps([time.perf_counter() - started, losses]))
 """
 
 
-def product(folder: Path) -> tuple[float, list[float], dict]:
+def product(folder):
     """Run the study and return its run's seconds of training and evaluation, its losses and values."""
     command = [sys.executable, "-c", "from sweeplab.cli import main; main()", "study", "run", str(STUDY)]
     subprocess.run([*command, "--lab", str(folder)], check=True, stderr=subprocess.DEVNULL)
@@ -41,7 +41,7 @@ def product(folder: Path) -> tuple[float, list[float], dict]:
     return points[-1]["wall_seconds"], losses, json.loads((run / "run.json").read_text())["values"]
 
 
-def plain(values: dict) -> tuple[float, list[float]]:
+def plain(values):
     """Train the same with torch's own modules and fused AdamW; return seconds and losses."""
     command = [sys.executable, "-c", PLAIN, str(Path(__file__).parents[1]), json.dumps(values)]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -49,7 +49,7 @@ def plain(values: dict) -> tuple[float, list[float]]:
     return seconds, losses
 
 
-def main() -> None:
+def main():
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     print(setting())
     ours, theirs, values = [], [], {}

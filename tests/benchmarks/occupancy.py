@@ -26,7 +26,7 @@ track: {{checkpoints: none}}
 """
 
 
-def occupied(sampler: str, n_trials: int, folder: Path) -> tuple[float, str, str]:
+def occupied(sampler, n_trials, folder):
     """Run a study; return its stacks' mean occupancy, what its runs came to, and how it was trained."""
     from sweeplab.analysis.table import runs_table
     from sweeplab.study.file.reading import read_study
@@ -45,7 +45,7 @@ def occupied(sampler: str, n_trials: int, folder: Path) -> tuple[float, str, str
     return found, came, f"{len(plan.workers)} workers, stacks of {plan.cells[0].stack}"
 
 
-def main() -> None:
+def main():
     """Print the share for each sampler."""
     n_trials = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     rows = []

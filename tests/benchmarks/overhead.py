@@ -23,7 +23,7 @@ from sweeplab.hyperparameters import Hyperparameters
 STUDY = Path(__file__).parents[2] / "studies" / "small.yaml"
 
 
-def product(lab: Path) -> tuple[float, float]:
+def product(lab):
     """Run the study; return the seconds from the first claim to the end, and the largest memory of a worker in GB."""
     import psutil
 
@@ -33,7 +33,7 @@ def product(lab: Path) -> tuple[float, float]:
 
     started, memory = [], [0.0]
 
-    def listen(event, progress) -> None:
+    def listen(event, progress):
         if isinstance(event, TrialClaimed) and not started:
             started.append(time.perf_counter())
         if isinstance(event, Tick):
@@ -48,7 +48,7 @@ def product(lab: Path) -> tuple[float, float]:
     return time.perf_counter() - started[0], memory[0]
 
 
-def stacks_of(lab: Path) -> list[list[tuple[Hyperparameters, int]]]:
+def stacks_of(lab):
     """Return the study's runs as the stacks they trained in: values and last iteration of each run."""
     from sweeplab.study.file.reading import read_study
     from sweeplab.study.plan import stack_capacity
@@ -68,7 +68,7 @@ def stacks_of(lab: Path) -> list[list[tuple[Hyperparameters, int]]]:
     return stacks
 
 
-def worker(stacks, ready, go, losses) -> None:
+def worker(stacks, ready, go, losses):
     """Train stacks from a queue until there is none."""
     import torch
 
@@ -91,9 +91,7 @@ def worker(stacks, ready, go, losses) -> None:
                     stack.release(record.key)
 
 
-def trainer_alone(
-    stacks: list[list[tuple[Hyperparameters, int]]], n_workers: int
-) -> tuple[float, list[float]]:
+def trainer_alone(stacks, n_workers):
     """Train the stacks and return the seconds and every run's last loss."""
     context = multiprocessing.get_context("spawn")
     work, ready, losses, go = context.Queue(), context.Queue(), context.Queue(), context.Event()
@@ -112,7 +110,7 @@ def trainer_alone(
     return time.perf_counter() - started, found
 
 
-def main() -> None:
+def main():
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     os.environ["OMP_NUM_THREADS"] = "1"
     print(setting())

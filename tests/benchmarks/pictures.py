@@ -10,15 +10,13 @@ import subprocess
 import sys
 import tempfile
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from chromium import Page, chromium_page
+from chromium import chromium_page
 from terminal import PROGRAM
 
 FOLDER = HERE.parents[1] / "dashboards"
@@ -27,7 +25,7 @@ DRAWN = "[...document.querySelectorAll('.js-plotly-plot')].filter((plot) => plot
 
 
 @contextmanager
-def pages_of(command: str, lab: str, name: str) -> Iterator[Any]:
+def pages_of(command, lab, name):
     """Serve the study's pages as a command does, and yield what it says of them."""
     words = [*PROGRAM, command, name, "--lab", lab, "--json", "--no-open"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
@@ -41,13 +39,13 @@ def pages_of(command: str, lab: str, name: str) -> Iterator[Any]:
             process.send_signal(signal.SIGINT)
 
 
-def clip_of(page: Page, last: str, width: int = WIDTH) -> dict[str, float]:
+def clip_of(page, last, width=WIDTH):
     """Return the part of a page from its head to the end of an element, with some room below."""
     bottom = page.read(f"{last}.getBoundingClientRect().bottom + scrollY")
     return {"x": 0, "y": 0, "width": width, "height": bottom + 12, "scale": 1}
 
 
-def cut_off(page: Page, last: str, clip: Mapping[str, float]) -> list[str]:
+def cut_off(page, last, clip):
     """Return the titles and ticks of an element's axes that are not whole inside a part of the page."""
     words = page.read(
         f"[...{last}.querySelectorAll('.xtitle, .ytitle, .xtick text, .ytick text, .legendtext')].map((each) => {{"
@@ -59,7 +57,7 @@ def cut_off(page: Page, last: str, clip: Mapping[str, float]) -> list[str]:
     return [text for text, *box in words if min(box) < 0 or box[2] > right or box[3] > bottom]
 
 
-def take(address: str, n_plots: int, target: Path, last: str, width: int = WIDTH) -> None:
+def take(address, n_plots, target, last, width=WIDTH):
     """Write what a window shows of an address, to the end of an element, once so many plots are drawn."""
     with tempfile.TemporaryDirectory() as profile, chromium_page(Path(profile), WIDTH, HEIGHT) as page:
         page.open(address)

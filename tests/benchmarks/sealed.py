@@ -13,10 +13,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -53,12 +51,12 @@ BUDGETS, WIDTHS = [150, 500, 1250, 3500], [8, 12, 16, 24, 32, 48, 64]
 FITTED, WHOLE = (BUDGETS[:-1], WIDTHS[:-2]), (BUDGETS, WIDTHS)
 
 
-def sweeplab(*arguments: str | Path) -> str:
+def sweeplab(*arguments):
     command = [sys.executable, "-c", "from sweeplab.cli import main; main()", *map(str, arguments)]
     return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
 
 
-def scored(name: str, folder: Path, law: str) -> list[dict[str, Any]]:
+def scored(name, folder, law):
     """Run the smaller cells, seal forecasts of the larger, run these and return what `laws verify` says of each."""
     fixed, seed = STUDIES[name]
     fitted, whole = folder / f"{name}-fitted.yaml", folder / f"{name}.yaml"
@@ -76,7 +74,7 @@ def scored(name: str, folder: Path, law: str) -> list[dict[str, Any]]:
     return found
 
 
-def row(name: str, found: Sequence[dict[str, Any]]) -> list[str]:
+def row(name, found):
     predicted = [each["forecast"]["predicted"] for each in found]
     widths = [math.log(each["high"] / each["low"]) / 2 for each in predicted]
     errors = [abs(each["error"]) for each in found]
@@ -88,7 +86,7 @@ def row(name: str, found: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-def main(folder: Path, law: str) -> None:
+def main(folder, law):
     print(setting())
     print(f"\nforecasts by {law}, sealed before their cells ran\n")
     told = {name: scored(name, folder, law) for name in STUDIES}

@@ -18,11 +18,9 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a process a core
@@ -51,9 +49,9 @@ Losses = dict[tuple[int, int], dict[float, list[float]]]
 Spaces = dict[tuple[int, int], Space]
 
 
-def losses_of(file: str) -> Losses:
+def losses_of(file):
     """Return the losses of the seeds by n_layer and n_embd, and by learning rate."""
-    found: Losses = defaultdict(lambda: defaultdict(list))
+    found = defaultdict(lambda: defaultdict(list))
     with (Path(__file__).parent / "data" / file).open() as lines:
         for row in csv.DictReader(lines):
             size = int(row["n_layer"]), int(row["n_embd"])
@@ -69,17 +67,17 @@ class Replay:
     draws: np.random.Generator
     left: dict[tuple[tuple[int, int], float], list[float]] = field(default_factory=dict)
 
-    def loss(self, size: tuple[int, int], rate: float) -> float:
+    def loss(self, size, rate):
         """Return the loss of one more seed."""
         if not self.left.get((size, rate)):
             self.left[size, rate] = list(self.draws.permutation(self.losses[size][rate]))
         return self.left[size, rate].pop()
 
-    def nearest(self, rate: float) -> float:
+    def nearest(self, rate):
         """Return the tabulated learning rate that is nearest in logs."""
         return min(next(iter(self.losses.values())), key=lambda known: abs(np.log(known / rate)))
 
-    def excess(self, chosen: dict[tuple[int, int], float]) -> Any:
+    def excess(self, chosen):
         """Return the relative excess of the chosen learning rate of each cell, in percent."""
         mean = {
             size: {rate: np.mean(all_seeds) for rate, all_seeds in rates.items()}
@@ -90,9 +88,9 @@ class Replay:
         )
 
 
-def alone(replay: Replay, sampler: Callable[..., optuna.samplers.BaseSampler], seed: int) -> dict[int, Any]:
+def alone(replay, sampler, seed):
     """Search each cell alone; return the excess after each number of trials."""
-    chosen: dict[int, dict[tuple[int, int], float]] = {n: {} for n in TRIALS}
+    chosen = {n: {} for n in TRIALS}
     for size, rates in replay.losses.items():
         study = optuna.create_study(sampler=sampler(seed=seed + hash(size) % 2**16))
         known = sorted(rates)
@@ -114,19 +112,19 @@ class Trials:
     trials: list[FrozenTrial] = field(default_factory=list)
     pending: list[FrozenTrial] = field(default_factory=list)
 
-    def ended(self) -> Sequence[FrozenTrial]:
+    def ended(self):
         """Return the ended trials."""
         return self.trials
 
-    def running(self) -> Sequence[FrozenTrial]:
+    def running(self):
         """Return the trials of the cell that were asked together and have no value yet."""
         return self.pending
 
-    def twin(self, parameters: Any, number: int) -> None:
+    def twin(self, parameters, number):
         """Return None: every point is new."""
 
 
-def joint(replay: Replay, seed: int, seconds: list[float], spaces: Spaces, most: int) -> dict[int, Any]:
+def joint(replay, seed, seconds, spaces, most):
     """Search all cells together, a trial of each cell after the other; return the excess after each number."""
     trials = [Trials() for _ in spaces]
     model = JointModel([*spaces.values()], lambda cell: trials[cell], seed)
@@ -136,7 +134,7 @@ def joint(replay: Replay, seed: int, seconds: list[float], spaces: Spaces, most:
             size = [*spaces][cell]
             began = time.process_time()
             if number == 0:
-                point: Any = model.first(int(cell), number)
+                point = model.first(int(cell), number)
             else:
                 point = model.propose(int(cell), number, {})
             seconds.append(time.process_time() - began)
@@ -153,7 +151,7 @@ def joint(replay: Replay, seed: int, seconds: list[float], spaces: Spaces, most:
     return found
 
 
-def chosen_of(replay: Replay, seed: int, n_trials: int, repeats: int, batch: int = 1) -> dict[str, Any]:
+def chosen_of(replay, seed, n_trials, repeats, batch=1):
     """Search all cells together; return the excess of the lowest value seen and of the expected one.
 
     Of each cell `batch` trials are asked at once, but its last one and its repetitions after all others.
@@ -161,9 +159,9 @@ def chosen_of(replay: Replay, seed: int, n_trials: int, repeats: int, batch: int
     spaces = spaces_by_size(replay.losses)
     trials = [Trials() for _ in spaces]
     model = JointModel([*spaces.values()], lambda cell: trials[cell], seed)
-    tried: dict[tuple[int, int], list[Tried]] = defaultdict(list)
+    tried = defaultdict(list)
 
-    def best(by_value: bool = False) -> dict[tuple[int, int], float]:
+    def best(by_value=False):
         ranked = rank([trial for of_cell in tried.values() for trial in of_cell])
         order = sorted(ranked.order, key=lambda trial: trial.value) if by_value else ranked.order
         first = {trial.cell: trial.searched["learning_rate"] for trial in reversed(order)}
@@ -177,7 +175,7 @@ def chosen_of(replay: Replay, seed: int, n_trials: int, repeats: int, batch: int
         for cell in map(int, replay.draws.permutation(len(spaces))):
             size, has_results = [*spaces][cell], sum(len(of.trials) for of in trials) > 1
             for number in numbers:
-                point: Any = {"learning_rate": again.get(size)}
+                point = {"learning_rate": again.get(size)}
                 if not again and number and has_results:
                     point = model.propose(cell, number, {}, number == n_free)
                 elif not again:
@@ -200,7 +198,7 @@ def chosen_of(replay: Replay, seed: int, n_trials: int, repeats: int, batch: int
     return {"lowest": replay.excess(best(by_value=True)), "expected": replay.excess(best())}
 
 
-def spaces_by_size(losses: Losses) -> Spaces:
+def spaces_by_size(losses):
     """Return the search space of each cell: the tabulated learning rates."""
     (rates,) = {tuple(sorted(each)) for each in losses.values()}
     written = {
@@ -219,7 +217,7 @@ def spaces_by_size(losses: Losses) -> Spaces:
     return {(each.cell.values["n_layer"], each.cell.values["n_embd"]): each for each in found}
 
 
-def of_sampler(table: str, name: str, seed: int) -> Any:
+def of_sampler(table, name, seed):
     """Return the excess after each number of trials, by cell, and the seconds of CPU of each proposal of `joint`."""
     losses, seconds = losses_of(TABLES[table]), list[float]()
     replay = Replay(losses, np.random.default_rng(seed))
@@ -228,13 +226,13 @@ def of_sampler(table: str, name: str, seed: int) -> Any:
     return joint(replay, seed, seconds, spaces_by_size(losses), MOST_JOINT), seconds
 
 
-def of_choice(table: str, n_trials: int, repeats: int, batch: int, seed: int) -> dict[str, Any]:
+def of_choice(table, n_trials, repeats, batch, seed):
     """Return what `chosen_of` does for a repeat."""
     replay = Replay(losses_of(TABLES[table]), np.random.default_rng(seed))
     return chosen_of(replay, seed, n_trials, repeats, batch)
 
 
-def main(repeats: int) -> None:
+def main(repeats):
     """Print the excess of each sampler by the number of trials."""
     print(setting(), end="\n\n")
     ways = [(0, 1), (1, 1), (0, max(CHOSEN))]  # repetitions, and trials of a cell that are asked at once
@@ -270,12 +268,12 @@ def main(repeats: int) -> None:
     print(f"\njoint: {1000 * np.mean(seconds):.1f} ms of CPU a trial, {1000 * max(seconds):.0f} ms at most")
 
 
-def quiet() -> None:
+def quiet():
     """Keep Optuna from reporting every trial."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-def _in_words(found: Sequence[Any] | None) -> str:
+def _in_words(found):
     if not found:
         return ""
     means = np.array([of_cells.mean() for of_cells in found])

@@ -9,7 +9,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 
-def setting() -> str:
+def setting():
     """Return hardware, versions and commit on one line."""
     model = next(
         (
@@ -27,7 +27,7 @@ def setting() -> str:
     return f"{model}, {cores} cores; Python {platform.python_version()}, {packages}; commit {commit}"
 
 
-def print_table(headings: list[str], rows: list[list[str]]) -> None:
+def print_table(headings, rows):
     """Print a Markdown table."""
     for row in (headings, ["---"] * len(headings), *rows):
         print(f"| {' | '.join(row)} |", flush=True)

@@ -46,11 +46,11 @@ N_TRIALS = {"P": 16, "B": 16, "A": 8}
 FLOORS = {"P": 4.0, "B": 1.6, "A": 0.95}
 
 
-def rates_of(name: str) -> list[float]:
+def rates_of(name):
     return [float(rate) for rate in np.geomspace(3e-4, 3e-3, N_TRIALS[name])]
 
 
-def gate(values, data) -> float:
+def gate(values, data):
     """Return the largest difference between the validation losses of a stack and of the plain loop."""
     ours = []
     stack = Stack(values, data.train, data.val)
@@ -64,7 +64,7 @@ def gate(values, data) -> float:
     return max(abs(one - other) for one, other in zip(ours, theirs, strict=True))
 
 
-def study_file(name: str, folder: Path, fastest: bool) -> Path:
+def study_file(name, folder, fastest):
     """Write the study of a shape and return its file."""
     fixed = COMMON | SHAPES[name] | ({"dtype": "auto", "compile": name in COMPILED} if fastest else {})
     lines = [f"name: {name}", "data: {corpus: python-docs, tokenizer: char}", "fixed:"]
@@ -76,12 +76,12 @@ def study_file(name: str, folder: Path, fastest: bool) -> Path:
     return file
 
 
-def product(file: Path) -> float:
+def product(file):
     """Run a study in a lab of its own and return the seconds from the first claim to the last number shipped."""
     os.environ.pop("MLFLOW_TRACKING_URI", None)  # the serial loop's MLflow leaves its own there
     started = []
 
-    def listen(event, progress) -> None:
+    def listen(event, progress):
         if isinstance(event, TrialClaimed) and not started:
             started.append(time.perf_counter())
 
@@ -90,7 +90,7 @@ def product(file: Path) -> float:
     return time.perf_counter() - started[0]
 
 
-def main() -> None:
+def main():
     words = [word for word in sys.argv[1:] if word != "--fastest"]
     fastest = len(words) < len(sys.argv) - 1
     rounds = int(words[0]) if words else 3

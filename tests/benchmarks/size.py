@@ -5,15 +5,13 @@ Python's tokenizer, so that comments, docstrings' lengths, blank lines and longe
 is no smaller program; a test does not count what a person reads.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import subprocess
 import sys
 import tokenize
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
@@ -44,21 +42,21 @@ CEILINGS = {
 Texts = Mapping[PurePosixPath, str]
 
 
-def tokens(text: str) -> int:
+def tokens(text):
     """Return the number of code tokens of a file."""
     return sum(token.type in KINDS for token in tokenize.generate_tokens(io.StringIO(text).readline))
 
 
-def read_folder(folder: Path) -> Texts:
+def read_folder(folder):
     """Return the text of each Python file below a folder, by its path from there."""
     files = sorted(folder.rglob("*.py"))
     return {PurePosixPath(file.relative_to(folder)): file.read_text("utf-8") for file in files}
 
 
-def read_commit(commit: str, folder: str) -> Texts:
+def read_commit(commit, folder):
     """Return the text that each Python file below a folder had at a commit."""
 
-    def git(*words: str) -> str:
+    def git(*words):
         command = ["git", "-C", str(ROOT), *words]
         return subprocess.run(command, capture_output=True, check=True).stdout.decode()
 
@@ -67,9 +65,9 @@ def read_commit(commit: str, folder: str) -> Texts:
     return {PurePosixPath(name).relative_to(folder): git("show", f"{commit}:{name}") for name in python}
 
 
-def rooms(package: Texts, tests: Texts) -> Counter[str]:
+def rooms(package, tests):
     """Return the tokens of each room, of the whole and of the tests, and the number of files."""
-    counts: Counter[str] = Counter()
+    counts = Counter()
     for file, text in package.items():
         room = file.parts[0] if len(file.parts) > 1 else "top files"
         counts[room] += tokens(text)
@@ -79,10 +77,10 @@ def rooms(package: Texts, tests: Texts) -> Counter[str]:
     return counts
 
 
-def readability(texts: Iterable[str]) -> dict[str, str]:
+def readability(texts):
     """Return how much a reader finds in a line, and in a function."""
     lines = n_tokens = 0
-    lengths: list[int] = []
+    lengths = []
     for text in texts:
         lines += len(text.splitlines())
         n_tokens += tokens(text)
@@ -97,7 +95,7 @@ def readability(texts: Iterable[str]) -> dict[str, str]:
     }
 
 
-def main() -> None:
+def main():
     """Print both tables."""
     package, tests = read_folder(ROOT / "sweeplab"), read_folder(ROOT / "tests")
     now, before = rooms(package, tests), Counter[str]()

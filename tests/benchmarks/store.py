@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -30,7 +29,7 @@ from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.search import Range
 from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, DataSpec, StudySpec
-from sweeplab.sweep.trials.sharing import Claim, Report
+from sweeplab.sweep.trials.sharing import Report
 from sweeplab.sweep.trials.store import Store
 
 VOCAB_SIZE, STACK, N_REPORTS = 103, 8, 10
@@ -45,7 +44,7 @@ FIXED |= {"eval_interval": 10, "device": "cpu"}
 TRAINING_SECONDS = 0.04
 
 
-def study(sampler: str, pruner: str) -> StudySpec:
+def study(sampler, pruner):
     return StudySpec(
         name="store",
         data=DataSpec(corpus="python-docs", tokenizer="char"),
@@ -58,11 +57,11 @@ def study(sampler: str, pruner: str) -> StudySpec:
     )
 
 
-def opened(url: str, spec: StudySpec) -> Store:
+def opened(url, spec):
     return Store.create(spec, cells(spec, VOCAB_SIZE)[0], VOCAB_SIZE, url)
 
 
-def fill(store: Store, n_trials: int) -> None:
+def fill(store, n_trials):
     """Give every cell so many finished trials of ten reports."""
     with store.storage.transaction():
         for cell in store.cells:
@@ -77,7 +76,7 @@ def fill(store: Store, n_trials: int) -> None:
                 store.storage.create_new_trial(study_id, create_trial(**done, **given))
 
 
-def train_stack(store: Store, n_members: int = STACK, training_seconds: float = 0.0) -> int:
+def train_stack(store, n_members=STACK, training_seconds=0.0):
     """Do with the store what a worker does with a stack; return the number of trials."""
     claims = store.claim_many(n_members)
     n_trials = len(claims)
@@ -94,26 +93,26 @@ def train_stack(store: Store, n_members: int = STACK, training_seconds: float = 
     return n_trials
 
 
-def finish(store: Store, claim: Claim, outcome: str) -> None:
+def finish(store, claim, outcome):
     store.finish(claim, outcome, 3.0, {"train_flops": 1e9, "wall_seconds": 1.0})
 
 
 class Counts:
     """Counts the transactions and statements of an engine."""
 
-    def __init__(self, engine: sql.Engine) -> None:
+    def __init__(self, engine):
         self.transactions = self.statements = 0
         sql.event.listen(engine, "begin", self._begin)
         sql.event.listen(engine, "before_cursor_execute", self._execute)
 
-    def _begin(self, _connection: object) -> None:
+    def _begin(self, _connection):
         self.transactions += 1
 
-    def _execute(self, *said: object) -> None:
+    def _execute(self, *said):
         self.statements += not str(said[2]).startswith("BEGIN")
 
 
-def count_calls(url: str) -> list[str]:
+def count_calls(url):
     """Count what a trial takes that enters a stack of eight alone, as slots come free: nothing is shared."""
     store = opened(url, study("tpe", "asha"))
     fill(store, 40)
@@ -139,7 +138,7 @@ def count_calls(url: str) -> list[str]:
     return [str(n_trials), f"{counts.transactions / n_trials:.1f}", f"{counts.statements / n_trials:.1f}"]
 
 
-def cpu_rows(url: str, sizes: Sequence[int]) -> Iterator[list[str]]:
+def cpu_rows(url, sizes):
     for sampler, pruner in (("random", "none"), ("tpe", "none"), ("tpe", "asha")):
         with fresh(url) as own:
             store = opened(own, study(sampler, pruner))
@@ -153,7 +152,7 @@ def cpu_rows(url: str, sizes: Sequence[int]) -> Iterator[list[str]]:
                 yield [sampler, pruner, f"{size:,}", f"{1e3 * median(took):.1f} ms"]
 
 
-def throughput(url: str, n_workers: int, seconds: float) -> float:
+def throughput(url, n_workers, seconds):
     """Return trials a second of so many processes."""
     with fresh(url) as own:
         store = opened(own, study("random", "median"))
@@ -173,7 +172,7 @@ def throughput(url: str, n_workers: int, seconds: float) -> float:
     return n_trials / seconds
 
 
-def work(url: str, seconds: float) -> None:
+def work(url, seconds):
     spec = study("random", "median")
     store = Store(spec, cells(spec, VOCAB_SIZE)[0], VOCAB_SIZE, url)
     store.counts()
@@ -184,7 +183,7 @@ def work(url: str, seconds: float) -> None:
     ends, mine = time.monotonic() + seconds, 0
     finished = store.finish
 
-    def counted(*given: object) -> None:
+    def counted(*given):
         nonlocal mine
         finished(*given)  # type: ignore[arg-type]
         mine += 1
@@ -196,7 +195,7 @@ def work(url: str, seconds: float) -> None:
 
 
 @contextmanager
-def fresh(url: str) -> Iterator[str]:
+def fresh(url):
     """Yield the URL of an empty storage."""
     if url == "sqlite":
         with tempfile.TemporaryDirectory() as folder:
@@ -216,7 +215,7 @@ def fresh(url: str) -> Iterator[str]:
         engine.dispose()
 
 
-def main(postgres: str | None, sizes: Sequence[int], seconds: float) -> None:
+def main(postgres, sizes, seconds):
     print(setting())
     places = {"SQLite": "sqlite"} | ({"PostgreSQL": postgres} if postgres else {})
     print("\na trial of ten reports, its stack of eight refilled one by one, TPE and ASHA\n")

@@ -32,7 +32,7 @@ VALLEYS = {
 }
 
 
-def one_study(noise: float, valley: tuple[float, float], seed: int) -> tuple[float, ...]:
+def one_study(noise, valley, seed):
     """Return for the exponent whether it is held, its half width, whether it is identified and the form flagged.
 
     Then for the forecast of a run whether it holds, its half width and its error.
@@ -58,7 +58,7 @@ def one_study(noise: float, valley: tuple[float, float], seed: int) -> tuple[flo
     )
 
 
-def main(n_studies: int) -> None:
+def main(n_studies):
     """Print a row for each valley and noise."""
     print(f"{setting()}; {n_studies} studies a row\n", flush=True)
     rows = []

@@ -11,7 +11,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -96,11 +96,11 @@ class Lab:
     events: dict[str, list[str]]
 
     @property
-    def studies(self) -> Path:
+    def studies(self):
         return self.place / "lab" / "studies"
 
 
-def command(line: str) -> Said:
+def command(line):
     """Run one command in this process."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
@@ -115,7 +115,7 @@ def command(line: str) -> Said:
 class _Steering:
     """Gives beta its orders as its trials come, and keeps what is said."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.said: dict[str, Said] = {}
         self.events: dict[str, list[str]] = {}
         self._evaluated: set[int] = set()
@@ -125,10 +125,10 @@ class _Steering:
         self._deadline = time.monotonic() + 280
 
     @property
-    def is_done(self) -> bool:
+    def is_done(self):
         return self._step is None
 
-    def hear(self, event: dict[str, Any], progress: Any) -> None:
+    def hear(self, event, progress):
         assert time.monotonic() < self._deadline, f"beta never came so far: {self._evaluated}, {self._ended}"
         self.events.setdefault(f"event {type(event).__name__}", sorted(each.name for each in fields(event)))
         if isinstance(event, RunEvaluated):
@@ -138,25 +138,25 @@ class _Steering:
         if self._step and self._step(progress):
             self._step = next(self._steps, None)
 
-    def know(self, what: Any) -> None:
+    def know(self, what):
         self.events.setdefault(type(what).__name__, [each.name for each in fields(what)])
 
-    def _say(self, when: str, lines: tuple[str, ...]) -> bool:
+    def _say(self, when, lines):
         self.said |= {f"{line} ({when})": command(line) for line in lines}
         return True
 
-    def _is_under_way(self, _: Any) -> bool:
+    def _is_under_way(self, _):
         live = self._evaluated - self._ended.keys()
         return "failed" in self._ended.values() and len(live) == 2 and self._say("running", WHILE_IT_RUNS)
 
-    def _has_stopped_one(self, _: Any) -> bool:
+    def _has_stopped_one(self, _):
         return "stopped" in self._ended.values() and self._say("running", ("study pause beta --json",))
 
-    def _rests(self, _: Any) -> bool:
+    def _rests(self, _):
         return "event WorkerExited" in self.events and self._say("paused", WHILE_IT_RESTS)
 
 
-def _make(place: Path) -> None:
+def _make(place):
     drawn = random.Random(5)
     (place / "corpus.txt").write_text(" ".join(drawn.choice(WORDS.split()) for _ in range(4000)))
     for name, text in (("alpha.yaml", ALPHA), ("beta.yaml", BETA), ("parts.py", PARTS)):
@@ -181,7 +181,7 @@ def _make(place: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def lab(shared_folder: Path) -> Lab:
+def lab(shared_folder):
     """Return the finished lab, which all processes of the tests share. Not to be added to."""
     place = shared_folder / "characterised"
     with FileLock(f"{place}.lock"), pytest.MonkeyPatch.context() as patch:
@@ -196,7 +196,7 @@ def lab(shared_folder: Path) -> Lab:
 
 
 @pytest.fixture
-def place(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def place(lab, monkeypatch):
     """Work beside the lab, which commands find by themselves.
 
     One test at a time: who looks whether a study is run holds its lock for an instant, and another would see that.
@@ -209,12 +209,12 @@ def place(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def shapes(lab: Lab, tmp_path: Path) -> Shapes:
+def shapes(lab, tmp_path):
     """Return what describes values without the test's own folders."""
     return Shapes(lab.place, tmp_path)
 
 
 @pytest.fixture(scope="module")
-def golden(request: pytest.FixtureRequest) -> Golden:
+def golden(request):
     """Return the descriptions of this module."""
     return Golden(request.path.stem.removeprefix("test_"))

@@ -49,13 +49,11 @@ _HIDDEN = (
 class Shapes:
     """Describes values; texts lose the folders they name."""
 
-    def __init__(
-        self, *folders: Path, floats: bool = False, unlike: tuple[str, ...] = (), brief: bool = True
-    ) -> None:
+    def __init__(self, *folders, floats=False, unlike=(), brief=True):
         self._folders = sorted(map(str, folders), key=len, reverse=True)
         self._floats, self._unlike, self._brief = floats, unlike, brief
 
-    def of(self, value: Any, key: str = "") -> Any:
+    def of(self, value, key=""):
         """Return what the value looks like."""
         if isinstance(value, dict):
             if self._brief and value.keys() >= HYPERPARAMETERS:
@@ -73,7 +71,7 @@ class Shapes:
             return self._of_float(value, key)
         return self.text(value) if isinstance(value, str) else value
 
-    def text(self, text: str) -> str:
+    def text(self, text):
         """Return the text without what is different next time."""
         for folder in self._folders:
             text = text.replace(folder, "<place>")
@@ -81,7 +79,7 @@ class Shapes:
             text = pattern.sub(instead, text)
         return text
 
-    def _of_float(self, value: float, key: str) -> Any:
+    def _of_float(self, value, key):
         if not math.isfinite(value):
             return str(value)
         if self._floats:
@@ -89,7 +87,7 @@ class Shapes:
         is_plain = float(f"{value:.3g}") == value or value.is_integer()
         return float(f"{value:.6g}") if is_plain or key in DRAWN else "<float>"
 
-    def _of_list(self, rows: list[Any], key: str) -> Any:
+    def _of_list(self, rows, key):
         shapes = [self.of(row, key) for row in rows]
         if not rows or not all(isinstance(row, dict) for row in rows):
             is_short = len(rows) <= MOST_ROWS and all(isinstance(each, str | int) for each in rows)
@@ -104,7 +102,7 @@ class Shapes:
         return {f"{name}s": " ".join(str(shape.pop(name)) for shape in shapes), "each": _merged(shapes)}
 
 
-def _briefly(values: dict[str, Any]) -> dict[str, Any]:
+def _briefly(values):
     """Return a dict with its hyperparameters, which run.json has one by one, as their number and a digest."""
     names = list(values)
     first, last = names.index("block_size"), names.index("max_new_tokens")
@@ -117,7 +115,7 @@ def _briefly(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _merged(shapes: list[Any]) -> Any:
+def _merged(shapes):
     if all(isinstance(each, dict) for each in shapes):
         keys = dict.fromkeys(key for each in shapes for key in each)
         return {
@@ -137,13 +135,13 @@ def _merged(shapes: list[Any]) -> Any:
     return " | ".join(sorted(texts))
 
 
-def _type_of(shape: Any) -> str:
+def _type_of(shape):
     if isinstance(shape, str) and shape.startswith("<") and shape.endswith(">"):
         return shape
     return "null" if shape is None else f"<{type(shape).__name__}>"
 
 
-def differences(golden: Any, now: Any, path: str = "") -> list[str]:
+def differences(golden, now, path=""):
     """Say in which places two descriptions differ."""
     if isinstance(golden, dict) and isinstance(now, dict):
         gone = [f"{path}/{key}: is gone" for key in golden if key not in now]
@@ -164,11 +162,11 @@ def differences(golden: Any, now: Any, path: str = "") -> list[str]:
 class Golden:
     """One file of descriptions, by what they are of."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name):
         self._file = GOLDEN / f"{name}.json"
         self._kept: dict[str, Any] = json.loads(self._file.read_text("utf-8")) if self._file.exists() else {}
 
-    def check(self, key: str, now: Any) -> None:
+    def check(self, key, now):
         """Compare with what is written, and say which places differ; or write it."""
         now = json.loads(json.dumps(now))
         if IS_UPDATED:
@@ -181,7 +179,7 @@ class Golden:
         assert not found, f"{key}\n" + "\n".join(found)
 
 
-def _written(value: Any, indent: int = 0) -> str:
+def _written(value, indent=0):
     """Write JSON with what fits into a line on one."""
     line, inner = json.dumps(value, ensure_ascii=False), " " * (indent + 1)
     if not value or not isinstance(value, dict | list) or len(line) + indent <= WIDE:

@@ -1,16 +1,13 @@
 """What every command says to programs, of studies that have ended and of one that ran."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-from characterization.conftest import Lab, Said, command
-from characterization.shape import Golden, Shapes
+from characterization.conftest import command
+from characterization.shape import Shapes
 from ruamel.yaml import YAML
 
 READ = (
@@ -60,7 +57,7 @@ WRITE = (
 FOLLOWED = ("iteration", "train_tokens", "train_flops")  # of a study that was stopped at some moment
 
 
-def content(said: Said) -> Any:
+def content(said):
     """Return what a command printed: JSON, JSON a line, YAML, or lines with their columns a space apart."""
     if said.out.startswith("# "):
         comments = [line for line in said.out.splitlines() if line.startswith("#")]
@@ -73,7 +70,7 @@ def content(said: Said) -> Any:
         return [json.loads(line) for line in said.out.splitlines()]
 
 
-def described(said: Said, shapes: Shapes) -> dict[str, Any]:
+def described(said, shapes):
     out = content(said)
     lines = [line for line in said.err.splitlines() if not re.match(r"\d+ running, ", line)]  # once a minute
     errors = [shapes.text(" ".join(line.split())) for line in lines]
@@ -85,17 +82,17 @@ def described(said: Said, shapes: Shapes) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", READ)
-def test_what_is_read(line: str, place: Path, shapes: Shapes, golden: Golden) -> None:
+def test_what_is_read(line, place, shapes, golden):
     golden.check(line, described(command(line), shapes))
 
 
-def test_the_doctors_checks(place: Path, golden: Golden) -> None:
+def test_the_doctors_checks(place, golden):
     shapes = Shapes(place, unlike=("verdict",))  # a machine may be busy
     for line in ("doctor --json", "doctor alpha --json"):
         golden.check(line, shapes.of(content(command(line))))
 
 
-def test_what_was_said_while_studies_ran(lab: Lab, golden: Golden) -> None:
+def test_what_was_said_while_studies_ran(lab, golden):
     shapes = Shapes(lab.place, unlike=FOLLOWED)
     for line, said in lab.said.items():
         golden.check(line, described(said, shapes))
@@ -103,9 +100,7 @@ def test_what_was_said_while_studies_ran(lab: Lab, golden: Golden) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_written(
-    place: Path, tmp_path: Path, shapes: Shapes, golden: Golden, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_written(place, tmp_path, shapes, golden, monkeypatch):
     # In turn, for a lock in the storage would be copied too.
     shutil.copytree(place, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)

@@ -1,42 +1,38 @@
 """What a study leaves behind: its folder, its runs' folders, its tables, and what MLflow has of it."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
-from characterization.conftest import Lab, command
-from characterization.shape import Golden, Shapes
+from characterization.conftest import command
+from characterization.shape import Shapes
 
 # What a file's name has of a digest or a number of its own.
 _OWN = re.compile(r"[0-9a-f]{12,}|(?<=/)\d+-\d+(?=/)|(?<=worker-)\d+")
 
 
-def names(folder: Path) -> dict[str, int]:
+def names(folder):
     """Return the files of a folder, alike ones as one with their number."""
-    found: dict[str, int] = {}
+    found = {}
     for file in sorted(path for path in folder.rglob("*") if path.is_file() and not is_passing(path)):
         name = _OWN.sub("*", str(file.relative_to(folder)))
         found[name] = found.get(name, 0) + 1
     return found
 
 
-def is_passing(path: Path) -> bool:
+def is_passing(path):
     """Say whether SQLite has the file while a database is open."""
     return path.name.endswith(("-wal", "-shm", "-journal"))
 
 
-def loaded(file: Path) -> Any:
+def loaded(file):
     text = file.read_text()
     return [json.loads(line) for line in text.splitlines()] if file.suffix == ".jsonl" else json.loads(text)
 
 
 @pytest.mark.slow
-def test_the_labs_files(lab: Lab, golden: Golden) -> None:
+def test_the_labs_files(lab, golden):
     for name in ("alpha", "gamma"):
         golden.check(f"files of {name}", names(lab.studies / name))
     golden.check(
@@ -45,7 +41,7 @@ def test_the_labs_files(lab: Lab, golden: Golden) -> None:
     )
 
 
-def test_the_studys_json(lab: Lab, shapes: Shapes, golden: Golden) -> None:
+def test_the_studys_json(lab, shapes, golden):
     for study in ("alpha", "beta"):
         for file in sorted((lab.studies / study).glob("*.json")):
             golden.check(f"{study}/{file.name}", shapes.of(loaded(file)))
@@ -57,12 +53,12 @@ def test_the_studys_json(lab: Lab, shapes: Shapes, golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("run", ["runs/n_layer=1/1-0", "runs/n_layer=2/2-1"])
-def test_a_runs_files(run: str, lab: Lab, golden: Golden) -> None:
+def test_a_runs_files(run, lab, golden):
     folder = lab.studies / "alpha" / run
     shapes = Shapes(lab.place, brief=run != "runs/n_layer=1/1-0")
     for name in ("run.json", "end.json"):
         golden.check(f"{run}/{name}", shapes.of(loaded(folder / name)))
-    kinds: dict[str, Any] = {}
+    kinds = {}
     for point in loaded(folder / "points.jsonl"):
         kinds.setdefault("points with " + " ".join(point), []).append(point["iteration"])
     golden.check(f"{run}/points.jsonl", kinds)
@@ -70,13 +66,13 @@ def test_a_runs_files(run: str, lab: Lab, golden: Golden) -> None:
         golden.check(f"{run}/best/{file.name}", shapes.of(loaded(file)))
 
 
-def test_how_the_runs_of_a_steered_study_ended(lab: Lab, golden: Golden) -> None:
+def test_how_the_runs_of_a_steered_study_ended(lab, golden):
     shapes = Shapes(lab.place, unlike=("iteration", "train_tokens", "train_flops", "stop_reason", "error"))
     for file in sorted((lab.studies / "beta").glob("runs/*/*/end.json")):
         golden.check(f"beta/{file.parent.name}/end.json", shapes.of(loaded(file)))
 
 
-def test_tables(lab: Lab, place: Path, tmp_path: Path, golden: Golden) -> None:
+def test_tables(lab, place, tmp_path, golden):
     command(f"export alpha --output {tmp_path}/runs.csv")
     reports = [lab.studies / "alpha" / "report", lab.place / "lab" / "reports" / "alpha+gamma"]
     for file in [tmp_path / "runs.csv", *sorted(each for folder in reports for each in folder.glob("*.csv"))]:
@@ -93,7 +89,7 @@ def test_tables(lab: Lab, place: Path, tmp_path: Path, golden: Golden) -> None:
     golden.check("runs: " + " ".join((*told, "learning_rate", "value")), runs)
 
 
-def test_reports_for_programs(lab: Lab, shapes: Shapes, golden: Golden) -> None:
+def test_reports_for_programs(lab, shapes, golden):
     files = [
         *(lab.studies / "alpha" / "report").glob("*.json"),
         *(lab.place / "lab").glob("reports/*/*.json"),
@@ -104,7 +100,7 @@ def test_reports_for_programs(lab: Lab, shapes: Shapes, golden: Golden) -> None:
         golden.check(f"report {file.name}", {**shapes.of(report), "panels": panels})
 
 
-def _panel(panel: dict[str, Any]) -> Any:
+def _panel(panel):
     data = panel.get("data")
     if isinstance(data, list) and data and isinstance(data[0], dict):
         return f"{len(data)} rows: {' '.join(data[0])}"
@@ -113,7 +109,7 @@ def _panel(panel: dict[str, Any]) -> Any:
 
 # MLflow's own, where nothing in this process has asked its database before.
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:sqlalchemy.exc.SADeprecationWarning")
-def test_mlflow(lab: Lab, shapes: Shapes, golden: Golden) -> None:
+def test_mlflow(lab, shapes, golden):
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(f"sqlite:///{lab.place}/lab/mlflow.db")
@@ -136,7 +132,7 @@ def test_mlflow(lab: Lab, shapes: Shapes, golden: Golden) -> None:
             golden.check("MLflow: points of a run", dict(sorted(steps.items())))
 
 
-def _described(client: Any, run: Any, shapes: Shapes) -> dict[str, Any]:
+def _described(client, run, shapes):
     artifacts = [_OWN.sub("*", path) for path in _paths(client, run.info.run_id)]
     params = {name: shapes.text(value) for name, value in sorted(run.data.params.items())}
     return {
@@ -149,7 +145,7 @@ def _described(client: Any, run: Any, shapes: Shapes) -> dict[str, Any]:
     }
 
 
-def _tag(name: str, value: str, shapes: Shapes) -> Any:
+def _tag(name, value, shapes):
     if name == "mlflow.note.content":
         return [
             shapes.text(line.split("|")[1] if line.startswith("|") else line) for line in value.splitlines()
@@ -159,7 +155,7 @@ def _tag(name: str, value: str, shapes: Shapes) -> Any:
     return shapes.of(value, name) if is_ours else "<str>"
 
 
-def _paths(client: Any, run_id: str, path: str | None = None) -> list[str]:
+def _paths(client, run_id, path=None):
     found = []
     for each in client.list_artifacts(run_id, path):
         found += _paths(client, run_id, each.path) if each.is_dir else [each.path]

@@ -1,14 +1,11 @@
 """What `sweeplab laws` says of a table: its numbers too, which are the same everywhere but for rounding."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 from characterization.conftest import command
-from characterization.shape import Golden, Shapes
+from characterization.shape import Shapes
 from characterization.test_commands import described
 
 COLUMNS = "--columns params=N,tokens=D,loss=val"
@@ -25,7 +22,7 @@ LINES = (
 
 
 @pytest.fixture
-def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tables(tmp_path, monkeypatch):
     """Work in an empty folder with a good table, and one that tells nothing."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SWEEPLAB_LAB", raising=False)
@@ -39,12 +36,12 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _write(name: str, header: str, *columns: np.ndarray) -> None:
+def _write(name, header, *columns):
     np.savetxt(name, np.c_[columns], delimiter=",", header=header, comments="")
 
 
 @pytest.mark.slow
-def test_what_laws_say(tables: Path, golden: Golden) -> None:
+def test_what_laws_say(tables, golden):
     # Which pattern is the strongest of several equal ones follows from rounding, which follows from threads.
     shapes = Shapes(tables, floats=True, unlike=("strongest",))
     for line in LINES:
@@ -53,5 +50,5 @@ def test_what_laws_say(tables: Path, golden: Golden) -> None:
     golden.check("ledger.jsonl", ledger)
 
 
-def _lines(path: Path) -> list[object]:
+def _lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]

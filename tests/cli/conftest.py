@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,9 +58,7 @@ for line in sys.stdin:
 """
 
 
-def carried_out(
-    commands: Sequence[str], folder: Path, before: Sequence[str] = (), **environment: str
-) -> dict[str, tuple[int, str]]:
+def carried_out(commands, folder, before=(), **environment):
     """Run commands in a process in a folder, started by the words `before`; return how each ended and what it said."""
     given = "".join(f"{json.dumps(shlex.split(each))}\n" for each in commands)
     foreign = ("RAY_", "MLFLOW_TRACKING_")
@@ -75,7 +72,7 @@ def carried_out(
     return {each: (code, text) for each, (code, text) in zip(commands, said, strict=True)}
 
 
-def contents(folder: Path) -> dict[Path, int]:
+def contents(folder):
     """Return every file with the time when it was written, but for locks and what SQLite has beside a database."""
     passing = (".lock", ".db-shm", ".db-wal")
     files = (file for file in folder.rglob("*") if file.suffix not in passing and file.is_file())
@@ -92,7 +89,7 @@ class Said:
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """Work in an empty folder, where nothing says where the lab is."""
     monkeypatch.chdir(tmp_path)
     for name in ("SWEEPLAB_LAB", "MLFLOW_TRACKING_URI", "FORCE_COLOR"):
@@ -101,10 +98,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+def cli(monkeypatch, capfd):
     """Return a function that runs one command in this process and returns what it said."""
 
-    def run(*arguments: str | Path) -> Said:
+    def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["sweeplab", *map(str, arguments)])
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
@@ -124,7 +121,7 @@ class Finished:
 
 
 @pytest.fixture(scope="session")
-def finished(shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def finished(shared_folder, tmp_path_factory):
     """Return a study that has been run to its end: once for all processes of the suite, each of which has a copy.
 
     Commands that look whether a study runs hold its lock for an instant, so processes cannot share one folder.
@@ -142,6 +139,6 @@ def finished(shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> F
 
 
 @pytest.fixture
-def lab(finished: Finished, folder: Path) -> Path:
+def lab(finished, folder):
     """Return a copy of the finished study's lab, where commands find it by themselves."""
     return shutil.copytree(finished.lab, folder / "lab")

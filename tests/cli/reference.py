@@ -1,9 +1,7 @@
 """The table of commands in sweeplab/cli/README.md, from their own help: `python tests/cli/reference.py` writes it."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from typer.main import get_command
 
@@ -13,7 +11,7 @@ README = Path(sweeplab.cli.__file__).parent / "README.md"
 BEGIN, END = "<!-- commands: written by tests/cli/reference.py -->\n", "<!-- end of commands -->\n"
 
 
-def leaves(command: Any, names: tuple[str, ...] = ("sweeplab",)) -> Iterator[tuple[tuple[str, ...], Any]]:
+def leaves(command, names=("sweeplab",)):
     """Yield every command that does something, with the words that call it."""
     if hasattr(command, "commands"):
         for name in command.list_commands(None):
@@ -23,7 +21,7 @@ def leaves(command: Any, names: tuple[str, ...] = ("sweeplab",)) -> Iterator[tup
         yield names, command
 
 
-def reference() -> str:
+def reference():
     """Return the table: a command with its arguments, its sentence, its options."""
     rows = ["| command | what it does | options |", "|---|---|---|"]
     for names, command in leaves(get_command(sweeplab.cli.app)):
@@ -34,20 +32,20 @@ def reference() -> str:
     return "\n".join(rows) + "\n"
 
 
-def _argument(argument: Any) -> str:
+def _argument(argument):
     return _plain(argument.metavar or argument.name.upper())
 
 
-def _option(option: Any) -> str:
+def _option(option):
     name = max(option.opts, key=len)
     return name if option.is_flag else f"{name} {_plain(option.metavar or option.name.upper())}"
 
 
-def _plain(text: str) -> str:
+def _plain(text):
     return text.replace("|", "\\|")  # in a table a bar ends the cell, even in code
 
 
-def parts(text: str) -> tuple[str, str, str]:
+def parts(text):
     """Return what stands in the README before the table, the table, and what stands after it."""
     found = re.fullmatch(f"(.*{re.escape(BEGIN)})(.*)({re.escape(END)}.*)", text, re.DOTALL)
     assert found, "the README has no place for the table of commands"

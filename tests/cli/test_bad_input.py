@@ -37,7 +37,7 @@ CHANGES = [
 
 
 @pytest.fixture
-def refused(cli, folder: Path):
+def refused(cli, folder):
     """Return a function that runs a study which is refused, and returns what is said, line by line."""
     (folder / "empty.txt").touch()
     (folder / "binary.dat").write_bytes(bytes(range(256)))
@@ -45,7 +45,7 @@ def refused(cli, folder: Path):
     (folder / "pipe").mkdir()
     os.mkfifo(folder / "pipe" / "model.json")
 
-    def run(content: str, *arguments: str) -> list[str]:
+    def run(content, *arguments):
         (folder / "tiny.yaml").write_text(content)
         said = cli("run", "tiny.yaml", *arguments)
         assert (said.code, said.out) == (2, "")
@@ -59,12 +59,12 @@ def refused(cli, folder: Path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("old", "new", "place", "said"), CHANGES)
-def test_one_thing_wrong_is_one_line_at_its_place(old: str, new: str, place: str, said: str, refused) -> None:
+def test_one_thing_wrong_is_one_line_at_its_place(old, new, place, said, refused):
     (line,) = refused(STUDY.replace(old, new, 1))
     assert line.startswith(f"tiny.yaml:{place}: ") and said in line
 
 
-def test_all_that_is_wrong_is_said_at_once(refused) -> None:
+def test_all_that_is_wrong_is_said_at_once(refused):
     wrong = STUDY.replace("n_layer", "n_layr").replace("log:", "lg:").replace("budget", "budgt")
     places = [line.split()[0] for line in refused(wrong)]
     assert places == ["tiny.yaml:3:55:", "tiny.yaml:5:41:", "tiny.yaml:7:1:"]
@@ -74,7 +74,7 @@ def test_all_that_is_wrong_is_said_at_once(refused) -> None:
 
 
 @pytest.mark.parametrize("lab", ["a file", "a file/lab", "/proc/lab", "/dev/null"])
-def test_a_lab_that_cannot_be_written(lab: str, refused, folder: Path, monkeypatch) -> None:
+def test_a_lab_that_cannot_be_written(lab, refused, folder, monkeypatch):
     (folder / "a file").touch()
     monkeypatch.setenv("SWEEPLAB_LAB", lab)
     for arguments in (("--lab", lab), ()):
@@ -82,7 +82,7 @@ def test_a_lab_that_cannot_be_written(lab: str, refused, folder: Path, monkeypat
         assert line.startswith(f"{Path(lab).absolute()} cannot be written (")
 
 
-def test_no_room_for_the_checkpoints(refused) -> None:
+def test_no_room_for_the_checkpoints(refused):
     # 10**12 models of 21 kB are more than any disk holds.
     (line,) = refused(STUDY, "-o", "budget.trials_per_cell=1000000000000")
     assert "of free space, checkpoints need" in line and "track: {checkpoints: none}" in line
@@ -90,7 +90,7 @@ def test_no_room_for_the_checkpoints(refused) -> None:
 
 @pytest.mark.timeout(300)  # of which reading any of these takes much more
 @pytest.mark.parametrize("words", ["laws fit HOLE.csv", "import-hf HOLE", "plan HOLE.yaml", "plan tiny.yaml"])
-def test_a_file_of_holes_is_not_read(words: str, cli, folder: Path) -> None:
+def test_a_file_of_holes_is_not_read(words, cli, folder):
     (folder / "HOLE").mkdir()
     for name in ("HOLE.csv", "HOLE/config.json", "HOLE.yaml", "HOLE.txt"):
         (folder / name).touch()

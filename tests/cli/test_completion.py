@@ -11,14 +11,14 @@ import pytest
 
 
 @pytest.fixture
-def lab(folder: Path) -> Path:
+def lab(folder):
     for name in ("small", "small-again", "wide"):
         (folder / "lab" / "studies" / name).mkdir(parents=True)
         (folder / "lab" / "studies" / name / "study.json").write_text("{}")
     return folder / "lab"
 
 
-def asking(shell: str, line: str) -> dict[str, str]:
+def asking(shell, line):
     """Return the environment by which a shell asks for what may follow a line."""
     asked = {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     if shell == "bash":
@@ -26,14 +26,14 @@ def asking(shell: str, line: str) -> dict[str, str]:
     return {"_SWEEPLAB_COMPLETE": f"complete_{shell}", **asked}
 
 
-def words(printed: str) -> set[str]:
+def words(printed):
     return {*re.sub('["()]', " ", printed).split()}
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("lab")
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_study_s_name_is_completed(shell: str) -> None:
+def test_a_study_s_name_is_completed(shell):
     environment = {**os.environ, **asking(shell, "sweeplab show sm")}
     program = [sys.executable, "-c", "from sweeplab.cli import main; main()"]
     ended = subprocess.run(program, capture_output=True, text=True, env=environment, check=False)
@@ -45,7 +45,7 @@ HOSTILE = "$(touch${IFS}ran)"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_only_names_that_a_study_may_have_are_listed(shell: str, cli, lab: Path) -> None:
+def test_only_names_that_a_study_may_have_are_listed(shell, cli, lab):
     (lab / "studies" / "small").rename(lab / "studies" / f"sm{HOSTILE}")
     for folder in (Path("studies"), Path()):
         folder.mkdir(exist_ok=True)

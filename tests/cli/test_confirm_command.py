@@ -1,7 +1,6 @@
 """`sweeplab confirm`, and a study file that asks for it, as a user runs them."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ confirm: {top: 2, seeds: 2}
 
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
-def test_a_study_file_asks_for_it_and_the_command_adds_nothing(cli, folder: Path) -> None:
+def test_a_study_file_asks_for_it_and_the_command_adds_nothing(cli, folder):
     (folder / "short.yaml").write_text(STUDY)
     assert cli("run", "short.yaml").code == 0
     names = {path.name for path in (folder / "lab" / "studies").iterdir()}

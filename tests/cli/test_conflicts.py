@@ -1,11 +1,8 @@
 """Two options that set the same thing differently: every pair is refused in the same words, whichever comes first."""
 
-from collections.abc import Callable
 from itertools import permutations
-from pathlib import Path
 
 import pytest
-from cli.conftest import Said
 
 # The ways to set one thing on the command line of `plan`, each to another value; overrides stand without their -o.
 SETTINGS = {
@@ -50,7 +47,7 @@ ALTERNATIVES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_no_setting_replaces_another(setting: str, cli: Callable[..., Said], folder: Path) -> None:
+def test_no_setting_replaces_another(setting, cli, folder):
     (folder / "mine.yaml").write_text("name: mine\ndata: {corpus: python-docs, tokenizer: char}\n")
     command = "run" if setting == "engine" else "plan"
     for pair in permutations(SETTINGS[setting], 2):
@@ -59,7 +56,7 @@ def test_no_setting_replaces_another(setting: str, cli: Callable[..., Said], fol
 
 
 @pytest.mark.parametrize("alternatives", ALTERNATIVES, ids=lambda each: " ".join(each[:2]))
-def test_no_option_replaces_another(alternatives, cli: Callable[..., Said], folder: Path) -> None:
+def test_no_option_replaces_another(alternatives, cli, folder):
     command, first, *others = alternatives
     for pair in ((first, other) for other in others):
         # A name alone, or an option of `init`, stands as it was given; other options without their values.
@@ -69,7 +66,7 @@ def test_no_option_replaces_another(alternatives, cli: Callable[..., Said], fold
     assert not [*folder.iterdir()]
 
 
-def check_refused(cli: Callable[..., Said], command: str, pair, names: list[str]) -> None:
+def check_refused(cli, command, pair, names):
     said = cli(*command.split(), *(word for each in pair for word in each.split(" ", 1)))
     assert said.code == 2 and not said.out, pair
     starts = [f"error: {' and '.join(order)} exclude each other; " for order in permutations(names)]

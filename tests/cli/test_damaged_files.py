@@ -5,7 +5,6 @@ import random
 import shutil
 import socket
 from itertools import product
-from pathlib import Path
 
 import pytest
 from cli.conftest import contents
@@ -26,7 +25,7 @@ CASES = [case for case in product(FILES, DAMAGES) if case != ("trials.db", "devi
 MADE_AGAIN = ("plan.json", "code.json", "baselines.json")
 
 
-def harm(file: Path, damage: str) -> None:
+def harm(file, damage):
     content = file.read_bytes()
     file.unlink()
     match damage:
@@ -50,14 +49,14 @@ def harm(file: Path, damage: str) -> None:
             os.truncate(file, 2**40)
 
 
-def kept(study: StudyFolder) -> dict[Path, bytes]:
+def kept(study):
     """Return the files that hold what a study is and found."""
     files = (file for file in contents(study.path) if file.name not in MADE_AGAIN)
     return {file: file.read_bytes() for file in files if file.stat().st_size < 2**30}
 
 
 @pytest.fixture
-def study(finished, lab: Path) -> StudyFolder:
+def study(finished, lab):
     """Return a copy of a finished study, beside its study file."""
     shutil.copy(finished.file, lab.parent)
     return StudyFolder(lab, "tiny")
@@ -65,7 +64,7 @@ def study(finished, lab: Path) -> StudyFolder:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "damage"), CASES)
-def test_a_damaged_file_is_one_line_with_its_cure(name: str, damage: str, study: StudyFolder, cli) -> None:
+def test_a_damaged_file_is_one_line_with_its_cure(name, damage, study, cli):
     file = study.path / name
     harm(file, damage)
     before = kept(study)
@@ -92,7 +91,7 @@ def test_a_damaged_file_is_one_line_with_its_cure(name: str, damage: str, study:
 
 
 @pytest.mark.parametrize("damage", ["garbage", "pipe"])
-def test_the_study_file_that_it_was_run_from_is_damaged(damage: str, study: StudyFolder, cli) -> None:
+def test_the_study_file_that_it_was_run_from_is_damaged(damage, study, cli):
     harm(study.study_file, damage)
     said = cli("rename", "tiny", "other", "--yes")
     assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)

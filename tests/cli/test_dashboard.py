@@ -6,7 +6,6 @@ import signal
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -37,7 +36,7 @@ for address in sys.argv[1:]:
 
 
 @contextmanager
-def served(*arguments: str | Path) -> Iterator[str]:
+def served(*arguments):
     """Run the command, yield the page's address, and end it as Ctrl-C does."""
     command = [*PROGRAM, "dashboard", *map(str, arguments), "--json", "--no-open"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -52,7 +51,7 @@ def served(*arguments: str | Path) -> Iterator[str]:
         assert (process.returncode, out, err) == (0, "", "ended\n")
 
 
-def ask(url: str, content: object = None, **headers: str) -> tuple[int, str]:
+def ask(url, content=None, **headers):
     data = None if content is None else json.dumps(content).encode()
     request = urllib.request.Request(url, data, {name.capitalize(): value for name, value in headers.items()})
     try:
@@ -63,7 +62,7 @@ def ask(url: str, content: object = None, **headers: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-def test_it_answers_this_machine_at_its_address_alone(finished) -> None:
+def test_it_answers_this_machine_at_its_address_alone(finished):
     with served("tiny", "--lab", finished.lab) as url:
         place = urlsplit(url)
         assert place.hostname == "127.0.0.1" and len(place.path) > 30
@@ -94,7 +93,7 @@ def test_it_answers_this_machine_at_its_address_alone(finished) -> None:
 
 
 @pytest.mark.slow
-def test_odd_requests_are_refused(finished) -> None:
+def test_odd_requests_are_refused(finished):
     digits, deep = b"9" * 5000, b"[" * 50_000
     odd = [b"[]", b"null", b"{", b"\xff", deep, b'{"order": %s}' % digits, b'{"order": "\\ud800"}']
     for trial in (b"1e999", b"9" * 30, b'"x"', b"{}", b'"%s"' % digits, b"NaN"):
@@ -121,7 +120,7 @@ def test_odd_requests_are_refused(finished) -> None:
         assert ask(url)[0] == 200
 
 
-def test_a_look_tells_all_and_the_next_one_only_what_is_new(finished) -> None:
+def test_a_look_tells_all_and_the_next_one_only_what_is_new(finished):
     follower = Follower(StudyFolder(finished.lab, "tiny"))
     first, second = follower.look(), follower.look()
     assert (first["counted"], first["total"], first["state"], first["is_run"]) == (4, 4, "finished", False)
@@ -134,7 +133,7 @@ def test_a_look_tells_all_and_the_next_one_only_what_is_new(finished) -> None:
 
 
 @pytest.mark.browser
-def test_a_study_that_runs_is_seen_and_steered(folder: Path, tmp_path: Path) -> None:
+def test_a_study_that_runs_is_seen_and_steered(folder, tmp_path):
     more = "max_iters: 100000, compile: false, patience: null, save_interval: 500"
     long = STUDY.replace("max_iters: 20", more).replace("eval_interval: 10", "eval_interval: 100")
     (folder / "tiny.yaml").write_text(long)
@@ -144,11 +143,11 @@ def test_a_study_that_runs_is_seen_and_steered(folder: Path, tmp_path: Path) -> 
             assert run.poll() is None
         with chromium_page(tmp_path / "profile", 1400, 1100) as page, served("tiny") as url:
 
-            def click(button: str, then: str) -> None:
+            def click(button, then):
                 page.read(f"document.querySelector('{button}').click()")
                 page.wait_for(then)
 
-            def phase(name: str) -> str:
+            def phase(name):
                 return f"at('phase').textContent == '{name}'"
 
             page.open(url)
@@ -195,7 +194,7 @@ def test_a_study_that_runs_is_seen_and_steered(folder: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_note_is_kept_and_shown_everywhere(lab: Path) -> None:
+def test_a_note_is_kept_and_shown_everywhere(lab):
     study = StudyFolder(lab, "tiny")
     follower = Follower(study)
     (first, *_) = follower.look()["runs"]
@@ -218,7 +217,7 @@ def test_a_note_is_kept_and_shown_everywhere(lab: Path) -> None:
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [400, 1280])
-def test_no_column_is_cut(width: int, finished, tmp_path: Path) -> None:
+def test_no_column_is_cut(width, finished, tmp_path):
     with (
         served("tiny", "--lab", finished.lab) as url,
         chromium_page(tmp_path / "profile", width, 900) as page,

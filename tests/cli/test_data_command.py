@@ -1,9 +1,6 @@
 """`sweeplab data`, and a first study of data of one's own."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from data.brought import DOCUMENTS, ROWS, meta
@@ -15,7 +12,7 @@ from sweeplab.sweep.planning import check_reach
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes").mkdir()
     for number, text in enumerate(DOCUMENTS):
@@ -28,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_data_are_shown_as_they_are_read(folder: Path, cli: Callable[..., Any]) -> None:
+def test_data_are_shown_as_they_are_read(folder, cli):
     shown = cli("data", "rows.jsonl")
     for line in (
         "text: 60 documents, ",
@@ -49,9 +46,7 @@ def test_data_are_shown_as_they_are_read(folder: Path, cli: Callable[..., Any]) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["../notes/*.txt", "labels.csv"])
-def test_a_first_study_is_whole_and_within_its_flops(
-    folder: Path, cli: Callable[..., Any], place: str
-) -> None:
+def test_a_first_study_is_whole_and_within_its_flops(folder, cli, place):
     (folder / "studies").mkdir()
     place = place.replace("..", str(folder))
     said = cli("init", "mine", "--data", place).out

@@ -1,12 +1,11 @@
 """`sweeplab doctor` as a person and a program have it."""
 
 import json
-from pathlib import Path
 
 from cli.conftest import STUDY
 
 
-def test_a_study_that_has_not_run_yet(cli, finished, folder: Path, monkeypatch) -> None:
+def test_a_study_that_has_not_run_yet(cli, finished, folder, monkeypatch):
     monkeypatch.setenv("PATH", str(folder))  # without sbatch
     (folder / "jobs.yaml").write_text(
         f"{STUDY.replace('tiny', 'jobs').partition('engine')[0]}engine: {{type: slurm}}\n"

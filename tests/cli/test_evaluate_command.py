@@ -8,7 +8,7 @@ from sweeplab.lab.listing import StudyTrials
 from sweeplab.records.folders import StudyFolder
 
 
-def test_it_measures_the_best_run_as_its_evaluations_did(cli, finished) -> None:
+def test_it_measures_the_best_run_as_its_evaluations_did(cli, finished):
     said = cli("evaluate", "tiny", "--lab", finished.lab, "--json")
     assert said.code == 0
     found = json.loads(said.out)

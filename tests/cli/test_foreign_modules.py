@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,7 +35,7 @@ TINY = (
 
 
 @pytest.fixture
-def planted(folder: Path) -> Iterator[Path]:
+def planted(folder):
     """Work in a folder with a module of every name, each of which says that it ran; check at the end that none has."""
     (folder / "tiny.yaml").write_text(TINY)
     said = strangers.plant_modules(folder)
@@ -49,19 +48,19 @@ def planted(folder: Path) -> Iterator[Path]:
     assert not said.exists(), said.read_text()
 
 
-def run(*command: str) -> str:
+def run(*command):
     ended = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert ended.returncode == 0, (command, ended.stdout, ended.stderr)
     return ended.stdout
 
 
-def wait_until_idle(study: StudyFolder) -> None:
+def wait_until_idle(study):
     while study.is_run:
         time.sleep(0.2)
 
 
 @pytest.mark.slow
-def test_no_command_runs_them_nor_what_it_starts(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_command_runs_them_nor_what_it_starts(planted, monkeypatch):
     monkeypatch.setenv("SWEEPLAB_CACHE", str(planted / "cache"))  # without the compiled step
     study = StudyFolder(planted / "lab", "tiny")
     for words in WALK:
@@ -87,19 +86,19 @@ def test_no_command_runs_them_nor_what_it_starts(planted: Path, monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_timing_steps_runs_none(planted: Path) -> None:
+def test_timing_steps_runs_none(planted):
     # Muon's step is not compiled, which takes minutes: the test above has a compiler.
     own = ("-o", "compile=false", "-o", "optimizer=muon")
     assert json.loads(run(SCRIPT, "plan", "tiny.yaml", "--bench", *own, "--json"))
 
 
 @pytest.mark.slow
-def test_python_m_runs_none(planted: Path) -> None:
+def test_python_m_runs_none(planted):
     (planted / "sweeplab.py").unlink()  # which is the program that a person asks for by -m
     assert "tiny" in run(sys.executable, "-m", "sweeplab", "plan", "tiny.yaml")
 
 
-def test_every_interpreter_is_started_by_one_function() -> None:
+def test_every_interpreter_is_started_by_one_function():
     package = Path(sweeplab.__file__).parent
     texts = {file: file.read_text(encoding="utf-8") for file in package.rglob("*.py")}
     assert [file for file, text in texts.items() if "sys.executable" in text] == [package / "processes.py"]

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 from trained import run_in
@@ -21,7 +20,7 @@ FAMILIES = {
 
 
 @pytest.fixture
-def runs(folder: Path) -> Path:
+def runs(folder):
     """Write a run of every family where the command line is."""
     for name, changed in FAMILIES.items():
         run_in(folder / name, **changed)
@@ -40,7 +39,7 @@ def runs(folder: Path) -> Path:
         ("pairs-encoder", "the[MASK][MASK]", r"[a-z ]{0,3}"),
     ],
 )
-def test_every_family_writes_and_its_json_says_the_same(run: str, prompt: str, said: str, runs, cli) -> None:
+def test_every_family_writes_and_its_json_says_the_same(run, prompt, said, runs, cli):
     command = ("generate", run, "--prompt", prompt, "--max-new-tokens", "5", "--seed", "7")
     found = cli(*command)
     assert (found.code, found.err) == (0, "")
@@ -51,8 +50,8 @@ def test_every_family_writes_and_its_json_says_the_same(run: str, prompt: str, s
     assert len(plain["tokens"]) <= 5
 
 
-def test_a_seed_and_the_settings_decide_what_is_written(runs, cli) -> None:
-    def text(*options: str) -> str:
+def test_a_seed_and_the_settings_decide_what_is_written(runs, cli):
+    def text(*options):
         return cli("generate", "text", "--prompt", "a", "--max-new-tokens", "20", *options).out
 
     assert text() == text("--seed", "0") != text("--seed", "1")
@@ -62,7 +61,7 @@ def test_a_seed_and_the_settings_decide_what_is_written(runs, cli) -> None:
     assert greedy == text("--beams", "1", "--max-new-tokens", "20")
 
 
-def test_beams_are_ranked_and_a_contrast_writes_other_text(runs, cli) -> None:
+def test_beams_are_ranked_and_a_contrast_writes_other_text(runs, cli):
     command = ("generate", "pairs", "--prompt", "cat", "--max-new-tokens", "4")
     beams = json.loads(cli(*command, "--beams", "3", "--json").out)["beams"]
     assert [set(beam) for beam in beams] == [{"tokens", "log_probability", "score", "text"}] * 3
@@ -73,7 +72,7 @@ def test_beams_are_ranked_and_a_contrast_writes_other_text(runs, cli) -> None:
     assert cli(*alone).out != cli(*alone, "--contrast", "smaller").out
 
 
-def test_a_study_keeps_what_its_best_run_writes(finished, cli) -> None:
+def test_a_study_keeps_what_its_best_run_writes(finished, cli):
     (said,) = read_samples(StudyFolder(finished.lab, "tiny"))
     assert re.fullmatch(r"tiny/n_embd=(8|16)/[01]-0", said["run"])
     assert (

@@ -5,8 +5,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from cli.reference import README, parts, reference
@@ -31,26 +29,26 @@ ALL = get_command(app)
 MOST_COMMANDS, MOST_OPTIONS, FIRST_PAGE = 40, 230, 12
 
 
-def commands(command=ALL, names=()) -> Iterator[tuple[str, ...]]:
+def commands(command=ALL, names=()):
     yield names
     for name, inner in getattr(command, "commands", {}).items():
         yield from commands(inner, (*names, name))
 
 
-def named(names: tuple[str, ...]) -> Any:
+def named(names):
     command = ALL
     for name in names:
         command = command.commands[name]
     return command
 
 
-def test_help_imports_nothing_heavy() -> None:
+def test_help_imports_nothing_heavy():
     program = [sys.executable, "-c", PROGRAM, json.dumps(list(commands()))]
     ended = subprocess.run(program, capture_output=True, text=True, check=True)
     assert ended.stdout == "\n"
 
 
-def test_there_are_no_more_commands_and_options_than_one_can_know(capsys: pytest.CaptureFixture[str]) -> None:
+def test_there_are_no_more_commands_and_options_than_one_can_know(capsys):
     last = [named(names) for names in commands() if not hasattr(named(names), "commands")]
     options = [each for command in last for each in command.params if each.param_type_name == "option"]
     assert len(last) <= MOST_COMMANDS and len(options) <= MOST_OPTIONS
@@ -60,13 +58,13 @@ def test_there_are_no_more_commands_and_options_than_one_can_know(capsys: pytest
     assert len(page.splitlines()) == FIRST_PAGE
 
 
-def test_every_option_says_what_it_does() -> None:
+def test_every_option_says_what_it_does():
     parameters = [(names, parameter) for names in commands() for parameter in named(names).params]
     assert not [(names, each.name) for names, each in parameters if not (each.help or "")[:1].isupper()]
 
 
 @pytest.mark.parametrize("wrong", [("--no-such-option",), ("x",) * 9], ids=["option", "arguments"])
-def test_a_wrong_command_line_is_one_line(wrong: tuple[str, ...], cli) -> None:
+def test_a_wrong_command_line_is_one_line(wrong, cli):
     answers = {}
     for names in commands():
         arguments = wrong
@@ -78,22 +76,22 @@ def test_a_wrong_command_line_is_one_line(wrong: tuple[str, ...], cli) -> None:
     assert not answers
 
 
-def examples(names: tuple[str, ...]) -> list[str]:
+def examples(names):
     return re.findall(r"^\s*\$ sweeplab (.*)$", named(names).help or "", re.MULTILINE)
 
 
-def test_every_command_has_an_example() -> None:
+def test_every_command_has_an_example():
     last = [names for names in commands() if not hasattr(named(names), "commands")]
     own = {names: [line for line in examples(names) if line.startswith(" ".join(names))] for names in last}
     assert not [names for names, lines in own.items() if not lines]
 
 
-def test_the_readme_has_the_commands_as_their_help_tells_of_them() -> None:
+def test_the_readme_has_the_commands_as_their_help_tells_of_them():
     found = parts(README.read_text("utf-8"))[1]
     assert found == reference(), "python tests/cli/reference.py writes it anew"
 
 
-def test_examples_are_commands_that_there_are() -> None:
+def test_examples_are_commands_that_there_are():
     for example in (line for names in commands() for line in examples(names)):
         command, arguments = ALL, shlex.split(example.partition(" > ")[0])
         while hasattr(command, "commands"):

@@ -20,7 +20,7 @@ FILES = (
 )
 
 
-def test_out_and_in_again_it_writes_the_same_text(cli, lab: Path) -> None:
+def test_out_and_in_again_it_writes_the_same_text(cli, lab):
     out, again = Path("out"), Path("again")
     assert "GPT2LMHeadModel.from_pretrained('out')" in cli("export-hf", "tiny", "out").out
     assert tuple(sorted(each.name for each in out.iterdir())) == FILES
@@ -43,7 +43,7 @@ def test_out_and_in_again_it_writes_the_same_text(cli, lab: Path) -> None:
         ({"family": "encoder_decoder", "block_size": 64, "mask_share": 0.3, **OF_T5}, "the[MASK]cat[MASK]s"),
     ],
 )
-def test_out_and_in_again_it_reads_a_prompt_as_before(cli, folder: Path, changed: dict, prompt: str) -> None:
+def test_out_and_in_again_it_reads_a_prompt_as_before(cli, folder, changed, prompt):
     run_in(folder / "one", **changed)
     assert cli("export-hf", "one", "hf").code == cli("import-hf", "hf", "--name", "two").code == 0
     texts = [cli("generate", run, "--prompt", prompt, "--greedy").out for run in ("one", "two")]
@@ -53,7 +53,7 @@ def test_out_and_in_again_it_reads_a_prompt_as_before(cli, folder: Path, changed
     assert [getattr(two.values, name) for name in LAYOUT] == [getattr(one.values, name) for name in LAYOUT]
 
 
-def test_a_name_that_could_not_be_opened_is_refused(cli, lab: Path) -> None:
+def test_a_name_that_could_not_be_opened_is_refused(cli, lab):
     cli("export-hf", "tiny", "out")
     for name, why in (
         ("../../esc", "cannot be a run's name"),

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cli.conftest import STUDY
@@ -28,7 +27,7 @@ COMMANDS = {" ".join(names[1:]): command for names, command in leaves(get_comman
 del COMMANDS["storage start"]
 
 
-def checked(said: Any) -> str:
+def checked(said):
     """Check what a command printed, and return it."""
     text = said.out + said.err
     assert not (steering := _STEERS.findall(text)), (steering[:5], text)
@@ -39,7 +38,7 @@ def checked(said: Any) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("words", COMMANDS)
 @pytest.mark.usefixtures("lab")
-def test_every_argument_and_option(cli, folder: Path, words: str) -> None:
+def test_every_argument_and_option(cli, folder, words):
     (folder / "tiny.yaml").write_text(STUDY)
     parameters = COMMANDS[words].params
     arguments = [each for each in parameters if each.param_type_name == "argument"]
@@ -66,7 +65,7 @@ PLACES = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
-def test_every_key_of_a_study_file(cli, folder: Path, place: str) -> None:
+def test_every_key_of_a_study_file(cli, folder, place):
     first, _, second = place.partition(".")
     others = re.sub(rf"^{first}:.*\n(?: .*\n)*", "", STUDY, flags=re.MULTILINE)
     for text in (TEXT, NAME):
@@ -79,14 +78,14 @@ def test_every_key_of_a_study_file(cli, folder: Path, place: str) -> None:
             assert said.code == 2 and checked(said)
 
 
-def test_a_plugin_cannot_rewrite_the_question_about_it(cli, folder: Path) -> None:
+def test_a_plugin_cannot_rewrite_the_question_about_it(cli, folder):
     name = f"evil.py\r\x1b[1A\x1b[2K\nharmless{STEERING}.py"
     (folder / "tiny.yaml").write_text(f"{STUDY}plugins: [{json.dumps(name)}]\n")
     (line,) = checked(cli("plan", "tiny.yaml")).splitlines()
     assert "evil.py" in line and r"\x1b[1A" in line and "--allow-plugins" in line
 
 
-def test_files_of_a_lab(cli, lab: Path) -> None:
+def test_files_of_a_lab(cli, lab):
     study = StudyFolder(lab, "tiny")
     for file in (file for suffix in ("json", "jsonl", "log") for file in study.path.rglob(f"*.{suffix}")):
         text = file.read_text()
@@ -98,7 +97,7 @@ def test_files_of_a_lab(cli, lab: Path) -> None:
         checked(cli(*words.split()))
 
 
-def test_generated_text_keeps_its_lines_and_tabs(cli, folder: Path) -> None:
+def test_generated_text_keeps_its_lines_and_tabs(cli, folder):
     letters = CharTokenizer("".join(sorted({*TEXT, *"\n\tab"})))
     run = run_in(folder / "run", letters, block_size=64)
     command = ("generate", run, "--prompt", "ab\n\ta", "--max-new-tokens", "60", "--temperature", "2")
@@ -108,7 +107,7 @@ def test_generated_text_keeps_its_lines_and_tabs(cli, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-def test_no_encoding_of_a_stream_lets_them_through(encoding: str) -> None:
+def test_no_encoding_of_a_stream_lets_them_through(encoding):
     """Typer writes to the bytes below a stream whose encoding is ASCII."""
     program = "from sweeplab.cli.printing import open_streams; open_streams(); import typer; "
     program += "typer.echo('a\\x1b]0;t\\x07b'); typer.echo('c\\x1b]d', err=True)"

@@ -1,7 +1,6 @@
 """`sweeplab hyperparameters`, and `sweeplab init` from its table and from tables of one's own."""
 
 import json
-from pathlib import Path
 
 from sweeplab.hyperparameters import MINIMAL, TABLE
 from sweeplab.study.file.reading import read_study
@@ -27,7 +26,7 @@ RANGES = """\
 """
 
 
-def test_the_table_has_every_row_whole(cli) -> None:
+def test_the_table_has_every_row_whole(cli):
     printed = [line.split()[:1] for line in cli("hyperparameters").out.splitlines()]
     assert all(printed.count([name]) == 1 for name in TABLE)
     rows = json.loads(cli("hyperparameters", "--json").out)
@@ -38,7 +37,7 @@ def test_the_table_has_every_row_whole(cli) -> None:
         assert same.check(row["sample"]) == same.sample and same.check(row["default"]) == same.default
 
 
-def test_it_writes_beside_you_or_into_studies_and_over_a_file_by_force(cli, folder: Path) -> None:
+def test_it_writes_beside_you_or_into_studies_and_over_a_file_by_force(cli, folder):
     (folder / "mine.yaml").write_text("precious")
     assert "sweeplab plan mine.yaml" in cli("init", "mine", "--force").out
     assert read_study(folder / "mine.yaml").name == "mine"
@@ -48,7 +47,7 @@ def test_it_writes_beside_you_or_into_studies_and_over_a_file_by_force(cli, fold
     assert {*spec.fixed, *spec.search} == {*MINIMAL}
 
 
-def test_what_does_not_fit_is_left_out_written_as_a_comment_and_said(cli, folder: Path) -> None:
+def test_what_does_not_fit_is_left_out_written_as_a_comment_and_said(cli, folder):
     rows = "| dropout | a lot |\n| n_layer | 0 |\n| n_kv_head | 3 |\n| epochs | 2 |\n| max_iters | 1M |\n"
     (folder / "table.md").write_text(VALUES + rows)
     said = cli("init", "mine", "--table", "table.md", "--search", "learning_rate, eps").err.splitlines()
@@ -68,7 +67,7 @@ def test_what_does_not_fit_is_left_out_written_as_a_comment_and_said(cli, folder
     assert "did you mean 'n_layer'?" in said[0]
 
 
-def test_a_table_with_ranges_is_a_search_that_starts_at_its_own_values(cli, folder: Path) -> None:
+def test_a_table_with_ranges_is_a_search_that_starts_at_its_own_values(cli, folder):
     (folder / "table.md").write_text(RANGES)
     said = cli("init", "mine", "--table", "table.md", "--grid", "n_layer", "--grid", "d_model=64,128").err
     spec = read_study(folder / "mine.yaml")

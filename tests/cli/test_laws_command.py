@@ -1,7 +1,6 @@
 """`sweeplab laws fit`, `predict` and `next` on tables and on trained studies, and how they count."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +11,11 @@ TUNED = (*COLUMNS, "--tuned", "each", "--count", "params=total")
 
 
 @pytest.fixture
-def good(folder: Path) -> Path:
+def good(folder):
     return write_table(folder / "good.csv", np.geomspace(1e6, 1e8, 6), (2, 6, 20, 60, 200))
 
 
-def test_a_good_table(cli, good: Path) -> None:
+def test_a_good_table(cli, good):
     said = cli("laws", "fit", good, *TUNED)
     assert (said.code, said.err) == (0, "")
     lines = said.out.splitlines()
@@ -27,7 +26,7 @@ def test_a_good_table(cli, good: Path) -> None:
 
 
 @pytest.mark.slow
-def test_tuned_hyperparameters_and_a_prediction(cli, folder: Path) -> None:
+def test_tuned_hyperparameters_and_a_prediction(cli, folder):
     table = folder / "runs.csv"
     planted(World(3, 3, searched=1, scatter=0.03), 0).frame.to_csv(table, index=False)
     at = ("--at", "N=3e9,D=1e11,learning_rate=1e-3", "--json")
@@ -56,7 +55,7 @@ track: {checkpoints: none}
 
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
-def test_the_next_runs_of_a_study_are_cells_of_it(cli, folder: Path) -> None:
+def test_the_next_runs_of_a_study_are_cells_of_it(cli, folder):
     (folder / "tiny.yaml").write_text(STUDY)
     assert cli("run", "tiny.yaml").code == 0
     found = json.loads(cli("laws", "next", "tiny", "--flops", "1e9", "--json").out)

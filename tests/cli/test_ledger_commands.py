@@ -1,7 +1,6 @@
 """`sweeplab laws predict --seal` and `verify`: sealed before, scored after, and what never counts."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,12 +13,12 @@ TRUE = 1.8 + 480 / 2e8**0.35 + 2085 / 4e9**0.37
 
 
 @pytest.fixture
-def table(folder: Path) -> Path:
+def table(folder):
     return write_table(folder / "runs.csv", np.geomspace(1e6, 1e8, 6), (5, 10, 20, 60, 200))
 
 
-def test_a_table_is_forecast_grows_and_is_scored(cli, folder: Path, table: Path) -> None:
-    def verified(*arguments) -> dict:
+def test_a_table_is_forecast_grows_and_is_scored(cli, folder, table):
+    def verified(*arguments):
         return json.loads(cli("laws", "verify", *arguments, "--json").out)
 
     said = cli("laws", "predict", table, *COLUMNS, *AT, "--tuned", "each", "--count", "params=total")
@@ -44,7 +43,7 @@ def test_a_table_is_forecast_grows_and_is_scored(cli, folder: Path, table: Path)
     assert verified()["forecasts"][0]["state"] == "scored", "no file: it is recorded"
 
 
-def test_a_changed_line_and_a_wrong_name_are_refused(cli, folder: Path, table: Path) -> None:
+def test_a_changed_line_and_a_wrong_name_are_refused(cli, folder, table):
     seal = ("laws", "predict", "runs.csv", *COLUMNS, "--ledger", "other.jsonl")
     cli(*seal, *AT)
     assert not (folder / "lab").exists()
@@ -72,7 +71,7 @@ engine: {workers: 1}
 
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
-def test_small_cells_are_run_large_ones_forecast_run_and_scored(cli, folder: Path) -> None:
+def test_small_cells_are_run_large_ones_forecast_run_and_scored(cli, folder):
     small, whole = folder / "small.yaml", folder / "whole.yaml"
     small.write_text(GROWING)
     whole.write_text(GROWING.replace("[20, 40, 80]", "[20, 40, 80, 160]"))

@@ -3,16 +3,15 @@
 import re
 import signal
 from io import StringIO
-from pathlib import Path
 
 import psutil
 import pytest
 from rich.console import Console
-from terminal import Screen, play
+from terminal import play
 from tracked import Tracked
 
 from sweeplab.cli.study.view import View
-from sweeplab.lab.events import Event, RunEvaluated, Tick
+from sweeplab.lab.events import RunEvaluated, Tick
 from sweeplab.study.file.reading import read_study
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.progress import CellProgress, StudyProgress
@@ -29,13 +28,13 @@ engine: {workers: 2}
 
 
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory: pytest.TempPathFactory):
+def drawn(tmp_path_factory):
     """Return a function that draws a view of forty cells, the first of which are done, after some events."""
     place = tmp_path_factory.mktemp("many")
     (place / "many.yaml").write_text(MANY)
     plan, cells, _ = make_plan(read_study(place / "many.yaml"), place / "lab")
 
-    def draw(n_done: int, *events: Event, lines: int, columns: int) -> str:
+    def draw(n_done, *events, lines, columns):
         counts = {cell.key: CellProgress(4 if cell.index < n_done else 0) for cell in cells}
         progress = StudyProgress(plan, counts)
         view = View("many", lambda: 0)
@@ -53,7 +52,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.mark.parametrize(("lines", "columns"), [(30, 80), (20, 60), (16, 200)])
 @pytest.mark.parametrize("n_running", [1, 3, 40])
-def test_it_fits_and_no_loss_is_cut(n_running: int, lines: int, columns: int, drawn) -> None:
+def test_it_fits_and_no_loss_is_cut(n_running, lines, columns, drawn):
     events = [
         RunEvaluated(cell="n_layer=1,n_embd=8", trial=trial, seed=0, iteration=at, val_loss=loss)
         for trial in range(n_running)
@@ -70,7 +69,7 @@ def test_it_fits_and_no_loss_is_cut(n_running: int, lines: int, columns: int, dr
 
 
 @pytest.mark.slow
-def test_in_a_terminal(finished) -> None:
+def test_in_a_terminal(finished):
     played, frames = finished.played, finished.played.screen.frames
     assert frames[0].startswith("reading ") and all(len(frame.splitlines()) < 30 for frame in frames)
     for said in ("tiny: starting", "4 of 4 trials", "updating tracking and writing the report"):
@@ -85,11 +84,11 @@ SET = "max_iters=1000000", "compile=false", "patience=null", "save_interval=1000
 LONG = [word for text in SET for word in ("-o", text)]
 
 
-def trains(screen: Screen) -> bool:
+def trains(screen):
     return bool(re.search(r"#\d +500/1000000", screen.text))
 
 
-def check_idle(folder: Path) -> None:
+def check_idle(folder):
     """Check that no process works in the folder, and tracking has no run as running."""
     commands = [" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])]
     assert not [each for each in commands if "sweeplab.sweep.worker" in each and str(folder) in each]
@@ -100,7 +99,7 @@ def check_idle(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [["INT"], ["INT", "INT"], ["TERM"]], ids=" ".join)
-def test_a_signal_puts_the_runs_away_and_the_study_goes_on(sent: list[str], folder: Path, finished) -> None:
+def test_a_signal_puts_the_runs_away_and_the_study_goes_on(sent, folder, finished):
     (folder / "tiny.yaml").write_text(finished.file.read_text())
     conditions = [trains, lambda screen: "stopping" in screen.text]
     signals = [

@@ -4,11 +4,10 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
-from cli.conftest import STUDY, Finished
+from cli.conftest import STUDY
 from law_tables import TABLE
 
 from sweeplab.cli.mcp import TOOLS, Reach, Tools
@@ -16,7 +15,7 @@ from sweeplab.errors import BadInput
 
 
 @pytest.fixture
-def tools(folder: Path) -> Tools:
+def tools(folder):
     """Return the tools as they are served in a folder with some files, beside one that is out of reach."""
     inside, outside = folder / "inside", folder / "outside"
     inside.mkdir()
@@ -44,7 +43,7 @@ def tools(folder: Path) -> Tools:
     return Tools(Reach(inside / "lab", [inside.resolve()]))
 
 
-def test_without_the_extra_it_says_what_to_install(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_it_says_what_to_install(cli, monkeypatch):
     monkeypatch.setitem(sys.modules, "mcp", None)
     said = cli("mcp")
     line = "error: sweeplab mcp needs the SDK of the protocol: pip install 'sweeplab[mcp]'\n"
@@ -87,16 +86,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "arguments", "words"), REFUSED)
-def test_what_a_program_may_not_name_is_refused_in_one_line(
-    tools: Tools, name: str, arguments: dict[str, Any], words: str
-) -> None:
+def test_what_a_program_may_not_name_is_refused_in_one_line(tools, name, arguments, words):
     with pytest.raises(BadInput) as refused:
         tools.call(name, arguments)
     assert words in str(refused.value) and "\n" not in str(refused.value)
     assert "Ada" not in str(refused.value) and not Path("lab", "studies").exists()
 
 
-def test_a_tool_returns_what_its_command_prints(cli, finished: Finished, folder: Path) -> None:
+def test_a_tool_returns_what_its_command_prints(cli, finished, folder):
     tools = Tools(Reach(finished.lab, [folder.resolve(), finished.lab.resolve()]))
     for name in ("show", "best"):
         assert tools.call(name, {"name": "tiny"}) == json.loads(
@@ -107,16 +104,16 @@ def test_a_tool_returns_what_its_command_prints(cli, finished: Finished, folder:
 
 
 @pytest.mark.slow
-def test_an_agent_plans_runs_and_reads_a_study(folder: Path) -> None:
+def test_an_agent_plans_runs_and_reads_a_study(folder):
     mcp = pytest.importorskip("mcp", reason="mcp, an extra, is not installed")
     (folder / "tiny.yaml").write_text(STUDY)
     (folder / "typo.yaml").write_text(STUDY.replace("n_layer", "n_layr"))
     noise = list[object]()
 
-    async def hear(message: object) -> None:
+    async def hear(message):
         noise.append(message)
 
-    async def main() -> None:
+    async def main():
         program = mcp.StdioServerParameters(
             command=sys.executable, args=["-m", "sweeplab", "mcp"], cwd=folder, env=dict(os.environ)
         )
@@ -128,13 +125,13 @@ def test_an_agent_plans_runs_and_reads_a_study(folder: Path) -> None:
             assert all(tool.description for tool in listed)
             assert [tool.name for tool in listed if not tool.input_schema["properties"]] == ["list"]
 
-            async def call(tool: str, /, **arguments: Any) -> Any:
+            async def call(tool, /, **arguments):
                 answer = await client.call_tool(tool, arguments)
                 assert not answer.is_error, answer.content
                 assert json.loads(answer.content[0].text) == answer.structured_content
                 return answer.structured_content
 
-            async def refused(tool: str, /, **arguments: Any) -> str:
+            async def refused(tool, /, **arguments):
                 answer = await client.call_tool(tool, arguments)
                 assert answer.is_error and len(answer.content) == 1
                 return answer.content[0].text

@@ -12,7 +12,7 @@ from sweeplab.runs.models import STEPS
 Cli = Callable[..., Said]
 
 
-def test_layers_reproduce_the_lectures_table(cli: Cli) -> None:
+def test_layers_reproduce_the_lectures_table(cli):
     said = cli("plan", "transformer-base", "--layers", "-o", "vocab_size=30000")
     lines = [" ".join(line.split()) for line in said.out.splitlines()]
     assert "token_embedding V*C 15,360,000 1 15,360,000 25.8%" in lines
@@ -21,7 +21,7 @@ def test_layers_reproduce_the_lectures_table(cli: Cli) -> None:
     assert "The lecture slips" in said.out and "4,608 less" in said.out
 
 
-def test_a_trained_run_is_traced_and_drawn(cli: Cli, finished) -> None:
+def test_a_trained_run_is_traced_and_drawn(cli, finished):
     asked = ["tiny", "--lab", finished.lab]
     assert "final_norm" in cli("trace", *asked, "--token", "5").out
     asked += ["--prompt", "The print"]
@@ -35,7 +35,7 @@ def test_a_trained_run_is_traced_and_drawn(cli: Cli, finished) -> None:
 
 
 @pytest.mark.slow
-def test_coordinates_are_flat_under_mup_alone(cli: Cli, folder: Path) -> None:
+def test_coordinates_are_flat_under_mup_alone(cli, folder):
     (folder / "tiny.yaml").write_text(STUDY)
     asked = ["--coordinates", "-o", "mup_base_width=16", "-o", "learning_rate=2e-3"]
     found = json.loads(cli("plan", "tiny.yaml", *asked, "--json").out)

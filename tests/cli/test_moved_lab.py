@@ -1,8 +1,6 @@
 """A lab that was moved or copied is whole where it is, and what is done there stays there."""
 
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from cli.conftest import contents
@@ -14,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(params=["copied", "moved"])
-def lab(request: pytest.FixtureRequest, finished, tmp_path: Path) -> Iterator[Path]:
+def lab(request, finished, tmp_path):
     """Return the lab where it is now, whose database knows it by another path; the original may not change."""
     original, there = tmp_path / "original", tmp_path / "there"
     shutil.copytree(finished.lab, original)
@@ -30,7 +28,7 @@ def lab(request: pytest.FixtureRequest, finished, tmp_path: Path) -> Iterator[Pa
         assert contents(original) == before
 
 
-def tracked(lab: Path) -> list:
+def tracked(lab):
     """Return the runs that MLflow has of the study, all of whose files must lie in this lab."""
     client = connect(lab, tracking_uri(lab))
     experiment = client.get_experiment_by_name("tiny")
@@ -40,7 +38,7 @@ def tracked(lab: Path) -> list:
     return runs
 
 
-def test_pages_and_checkpoints_are_those_of_the_lab(lab: Path, cli) -> None:
+def test_pages_and_checkpoints_are_those_of_the_lab(lab, cli):
     assert cli("report", "tiny", "--page", "sweep", "--lab", lab).code == 0
     (parent,) = [run for run in tracked(lab) if "mlflow.parentRunId" not in run.data.tags]
     assert (lab / "artifacts" / parent.info.run_id / "artifacts" / "report" / "sweep.html").exists()
@@ -50,15 +48,15 @@ def test_pages_and_checkpoints_are_those_of_the_lab(lab: Path, cli) -> None:
 
 
 @pytest.mark.usefixtures("workers_here")
-def test_by_public_ways_its_runs_are_sent_again(lab: Path, finished, cli, monkeypatch) -> None:
+def test_by_public_ways_its_runs_are_sent_again(lab, finished, cli, monkeypatch):
     monkeypatch.setenv("SWEEPLAB_PUBLIC_ONLY", "1")
     assert cli("run", finished.file, "--lab", lab, "--quiet").code == 0
     assert [run.info.status for run in tracked(lab)] == ["FINISHED"] * 5
 
 
 @pytest.mark.usefixtures("workers_here")
-def test_the_study_goes_on_and_sends_no_run_again(lab: Path, finished, cli) -> None:
-    def sent() -> set[tuple[Path, int]]:
+def test_the_study_goes_on_and_sends_no_run_again(lab, finished, cli):
+    def sent():
         return {(path, path.stat().st_mtime_ns) for path in lab.glob("studies/tiny/runs/*/*/shipped")}
 
     before = sent()

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ import sweeplab
 
 
 @pytest.mark.slow
-def test_a_study_is_named_by_name_or_by_file(cli, finished, folder: Path, monkeypatch) -> None:
+def test_a_study_is_named_by_name_or_by_file(cli, finished, folder, monkeypatch):
     monkeypatch.setenv("SWEEPLAB_LAB", str(finished.lab))
     by_name = cli("study", "show", "tiny", "--json")
     assert cli("study", "show", finished.file, "--json") == by_name and by_name.code == 0
@@ -29,9 +28,7 @@ def test_a_study_is_named_by_name_or_by_file(cli, finished, folder: Path, monkey
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", ["show", "best --cell n_embd=8", "watch", "report --page sweep"])
-def test_without_a_name_it_looks_at_the_study_that_was_run_last_and_says_so(
-    words: str, cli, lab: Path
-) -> None:
+def test_without_a_name_it_looks_at_the_study_that_was_run_last_and_says_so(words, cli, lab):
     studies = lab / "studies"
     shutil.copytree(studies / "tiny", studies / "another")
     for file in ("study.json", "elapsed.json"):

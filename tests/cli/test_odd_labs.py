@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ READING = ("list", "show tiny", "watch tiny --log", "watch tiny", "best tiny", "
 
 
 @pytest.mark.slow
-def test_a_lab_whose_path_an_address_would_read_otherwise(cli, folder: Path) -> None:
+def test_a_lab_whose_path_an_address_would_read_otherwise(cli, folder):
     (folder / "tiny.yaml").write_text(STUDY)
     said = cli("run", "tiny.yaml", "--lab", ODD, "-o", "n_embd=8", "-o", "budget.trials_per_cell=1")
     assert said.code == 0 and "Traceback" not in said.err, said.err
@@ -29,7 +28,7 @@ def test_a_lab_whose_path_an_address_would_read_otherwise(cli, folder: Path) -> 
     assert sorted(each.name for each in folder.iterdir()) == [ODD, "tiny.yaml"]
 
 
-def test_a_lab_whose_path_is_no_text_is_refused_in_a_line(cli, folder: Path, monkeypatch) -> None:
+def test_a_lab_whose_path_is_no_text_is_refused_in_a_line(cli, folder, monkeypatch):
     (folder / "tiny.yaml").write_text(STUDY)
     odd = os.fsdecode(b"x\xff")
     said = [cli(*words.split(), "--lab", odd) for words in ("run tiny.yaml", "list", "doctor")]
@@ -40,7 +39,7 @@ def test_a_lab_whose_path_is_no_text_is_refused_in_a_line(cli, folder: Path, mon
 
 
 @pytest.fixture
-def read_only(lab: Path) -> Iterator[Path]:
+def read_only(lab):
     """Return a copy of a study's lab in which nothing may be written."""
     everything = [lab, *lab.rglob("*")]
     for each in everything:
@@ -50,7 +49,7 @@ def read_only(lab: Path) -> Iterator[Path]:
         each.chmod(each.stat().st_mode | 0o700)
 
 
-def said_by(commands: tuple[str, ...], folder: Path) -> dict[str, tuple[int, str]]:
+def said_by(commands, folder):
     """Run commands so that a file's mode binds them: root has to give up two capabilities."""
     before = [] if os.geteuid() else ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
     if before and not shutil.which("setpriv"):
@@ -60,7 +59,7 @@ def said_by(commands: tuple[str, ...], folder: Path) -> dict[str, tuple[int, str
 
 
 @pytest.mark.slow
-def test_a_lab_that_may_only_be_read_is_read(read_only: Path) -> None:
+def test_a_lab_that_may_only_be_read_is_read(read_only):
     before = {each: each.stat().st_mtime_ns for each in read_only.rglob("*")}
     said = said_by(READING, read_only.parent)
     assert {each: each.stat().st_mtime_ns for each in read_only.rglob("*")} == before
@@ -74,7 +73,7 @@ def test_a_lab_that_may_only_be_read_is_read(read_only: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_would_write_to_such_a_lab_is_refused_in_a_line(read_only: Path) -> None:
+def test_what_would_write_to_such_a_lab_is_refused_in_a_line(read_only):
     commands = ("enqueue tiny learning_rate=1e-3", "extend tiny --trials-per-cell 3 --no-run")
     commands += ("rm tiny --yes", "resume tiny", "report tiny")
     for command, (code, text) in said_by(commands, read_only.parent).items():
@@ -82,7 +81,7 @@ def test_what_would_write_to_such_a_lab_is_refused_in_a_line(read_only: Path) ->
         assert re.search("Permission denied|may only be read", text), (command, text)
 
 
-def test_a_file_of_trials_is_opened_by_the_machine_alone_that_runs_the_study(cli, lab: Path) -> None:
+def test_a_file_of_trials_is_opened_by_the_machine_alone_that_runs_the_study(cli, lab):
     study = StudyFolder(lab, "tiny")
     with study.held("busy"):
         assert cli("show", "tiny").code == 0
@@ -96,7 +95,7 @@ def test_a_file_of_trials_is_opened_by_the_machine_alone_that_runs_the_study(cli
 
 
 @pytest.fixture
-def disk(finished, tmp_path: Path) -> Iterator[Path]:
+def disk(finished, tmp_path):
     """Yield a small disk of its own, which has room for the lab of the finished study and little more."""
     place = tmp_path / "disk"
     place.mkdir()
@@ -111,15 +110,13 @@ def disk(finished, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_on_a_full_disk_what_is_whole_is_read_and_nobody_is_told_to_move_it(
-    cli, finished, disk: Path
-) -> None:
+def test_on_a_full_disk_what_is_whole_is_read_and_nobody_is_told_to_move_it(cli, finished, disk):
     lab, filler, trash = disk / "lab", disk / "filler", disk / "lab/trash/old"
     shutil.copytree(finished.lab, lab)
     trash.mkdir(parents=True)
     (trash / "big").write_bytes(bytes(2**20))
 
-    def on_disk(command: str):
+    def on_disk(command):
         return cli(*command.split(), "--lab", lab)
 
     reading = [each for each in READING if each not in ("list", "doctor")]

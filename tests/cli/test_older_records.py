@@ -1,13 +1,12 @@
 """Runs of an older version, with a choice that this one does not have, are shown, and say so."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 
 @pytest.mark.parametrize("kind", ["strided", "linear"])
-def test_runs_with_a_removed_choice_are_shown(lab: Path, cli, kind: str) -> None:
+def test_runs_with_a_removed_choice_are_shown(lab, cli, kind):
     (study,) = (lab / "studies").iterdir()
     before = json.loads(cli("study", "show", study.name, "--json").out)
     for file in study.glob("runs/*/*/run.json"):

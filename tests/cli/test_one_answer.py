@@ -1,12 +1,9 @@
 """One study, one answer: every place says the same state, counts, best trial, loss and next command of nine studies."""
 
-from __future__ import annotations
-
 import html
 import json
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
@@ -50,13 +47,13 @@ ENDED = {
 }
 
 
-def check_answers(folder: StudyFolder, state: str, cli: Callable) -> None:
+def check_answers(folder, state, cli):
     """Check that all places agree about a study, and that it is in this state."""
     name, place = folder.name, ("--lab", folder.lab)
     study = sweeplab.open_study(name, folder.lab)
     tools = Tools(Reach(folder.lab, [folder.lab.resolve(), Path.cwd()]))
 
-    def told(words: str) -> dict:
+    def told(words):
         return json.loads(cli(*words.split(), *place, "--json").out)
 
     first, chosen, live = study.show().as_dict(), study.best, Follower(folder).look()
@@ -77,7 +74,7 @@ def check_answers(folder: StudyFolder, state: str, cli: Callable) -> None:
     assert {rows[0]["best_value"], best["value"], shown["best"]["value"], study.best_value} == {chosen.loss}
 
 
-def check_pages(folder: StudyFolder) -> None:
+def check_pages(folder):
     """Check that the page of a study that has ended, and MLflow, say the same."""
     study = sweeplab.open_study(folder.name, folder.lab)
     page = html.unescape(study.report("sweep").read_text("utf-8"))
@@ -91,7 +88,7 @@ def check_pages(folder: StudyFolder) -> None:
         assert key.startswith(f"{study.best.cell}/{study.best.trial}/")
 
 
-def wait_for(study: sweeplab.Study, begins: str) -> None:
+def wait_for(study, begins):
     deadline = time.monotonic() + 60
     while not study.folder.canonical_file.exists():  # from then on the lab has the whole study
         assert time.monotonic() < deadline
@@ -103,7 +100,7 @@ def wait_for(study: sweeplab.Study, begins: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forgets_plugins")
-def test_every_place_says_the_same_of_nine_studies(cli: Callable, folder: Path) -> None:
+def test_every_place_says_the_same_of_nine_studies(cli, folder):
     Path("hits.py").write_text(METRIC)
     for name, (changed, _) in ENDED.items():
         sweeplab.make_study(name, lab="lab", allow_plugins=True, **STUDY | changed).run(progress=False)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 from trained import run_in
@@ -14,7 +13,7 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.runs import open_run
 
 
-def test_every_name_of_a_run_opens_it(finished, folder: Path) -> None:
+def test_every_name_of_a_run_opens_it(finished, folder):
     best = StudyTrials(StudyFolder(finished.lab, "tiny")).find()
     (run,) = (each.path for each in best.runs)
     key = f"tiny/{run.parent.name}/{run.name}"
@@ -39,18 +38,18 @@ NO_RUN = [
 ]
 
 
-def refusal(text: str, lab: Path, said: str) -> None:
+def refusal(text, lab, said):
     with pytest.raises(BadInput, match=said.replace("?", r"\?")) as refused:
         open_run(text, lab)
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(("text", "said"), NO_RUN)
-def test_what_is_no_run(text: str, said: str, finished) -> None:
+def test_what_is_no_run(text, said, finished):
     refusal(text, finished.lab, said)
 
 
-def test_a_checkpoint_that_is_missing_or_damaged(lab: Path) -> None:
+def test_a_checkpoint_that_is_missing_or_damaged(lab):
     checkpoint = lab / "studies/tiny/runs/n_embd=8/0-0/best"
     (tensors,) = checkpoint.glob("*.safetensors")
     tensors.write_bytes(b"")
@@ -72,7 +71,7 @@ MODELS += [{"n_head": 0}, {"n_embd": "wide"}, {"tokenizer": {"name": []}}]
 
 
 @pytest.mark.parametrize("changed", MODELS)
-def test_a_model_file_of_another_form_is_said_in_a_line(changed: str | dict, folder: Path) -> None:
+def test_a_model_file_of_another_form_is_said_in_a_line(changed, folder):
     file = run_in(folder / "mine") / "model.json"
     if isinstance(changed, dict):
         known = json.loads(file.read_text())

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import plugged
 import pytest
@@ -34,7 +33,7 @@ ALLOWED = "--allow-plugins"
 
 
 @pytest.mark.usefixtures("workers_here")
-def test_a_study_of_a_module_is_killed_continued_and_used(cli, folder: Path) -> None:
+def test_a_study_of_a_module_is_killed_continued_and_used(cli, folder):
     shutil.copy(plugged.FOLDER / "nanogpt.py", folder)
     (folder / "mine.yaml").write_text(STUDY)
     command = [sys.executable, "-P", "-m", "sweeplab", "run", "mine.yaml", "--quiet", ALLOWED]

@@ -18,7 +18,7 @@ LONGEST = 20
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forgets_plugins", "workers_here")
-def test_every_block_runs(cli, folder: Path) -> None:
+def test_every_block_runs(cli, folder):
     page, names = (STUDIES / "OWN.md").read_text(encoding="utf-8"), dict[str, Any]()
     blocks = BLOCK.findall(page)
     assert len(blocks) >= 8 and page.count("```") == 2 * len(blocks)
@@ -42,7 +42,7 @@ def test_every_block_runs(cli, folder: Path) -> None:
     assert all(run.logged_folder.is_dir() for run in again.folder.runs())
 
 
-def held(content: Any, place: str) -> bool:
+def held(content, place):
     """Tell whether JSON has a key at a place such as cells[].cell."""
     first, _, rest = place.partition(".")
     name = first.removesuffix("[]")
@@ -53,7 +53,7 @@ def held(content: Any, place: str) -> bool:
 
 
 @pytest.mark.slow
-def test_every_block_for_agents_runs_and_returns_what_it_says(cli, folder: Path) -> None:
+def test_every_block_for_agents_runs_and_returns_what_it_says(cli, folder):
     page = (STUDIES / "AGENTS.md").read_text(encoding="utf-8")
     shutil.copy(STUDIES / "runs.csv", folder)
     (_, file), (_, commands) = BLOCK.findall(page)

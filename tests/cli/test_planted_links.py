@@ -30,13 +30,13 @@ NAMES = ("{}.tmp", "{}.part", "{}.new", "{}~", ".{}.swp", ".{}.tmp", "{}.{pid}.t
 
 
 @pytest.fixture
-def place(folder: Path, lab: Path) -> Path:
+def place(folder, lab):
     (folder / "points.csv").write_text(TABLE)
     (folder / "out").mkdir()
     return folder
 
 
-def for_people(place: Path) -> dict[Path, int]:
+def for_people(place):
     """Return the files that commands write for people, with the times when they were written."""
     files = contents(place / "out") | contents(place / "lab")
     return {file: time for file, time in files.items() if {"out", "report", "reports"} & {*file.parts}}
@@ -80,7 +80,7 @@ FOLDERS = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*FOLDERS, "artifacts/**/plan.json", "logs", "reports"])
-def test_no_folder_of_a_lab_leads_out_of_it(cli, place: Path, name: str) -> None:
+def test_no_folder_of_a_lab_leads_out_of_it(cli, place, name):
     """Whoever gives somebody a lab would otherwise choose where its files are written."""
     lab, victim = place / "lab", place / "victim"
     shutil.rmtree(lab / "reports")  # what all pages share is written once
@@ -103,7 +103,7 @@ def test_no_folder_of_a_lab_leads_out_of_it(cli, place: Path, name: str) -> None
     assert refusals or (is_file and not link.is_symlink())
 
 
-def test_lines_are_not_added_through_a_link(tmp_path: Path) -> None:
+def test_lines_are_not_added_through_a_link(tmp_path):
     (tmp_path / "mine").write_text("mine\n")
     (tmp_path / "points.jsonl").symlink_to("mine")
     with pytest.raises(BadInput, match="symbolic link"):
@@ -125,7 +125,7 @@ OF_NOBODY_ELSE = {
 }  # fmt: skip
 
 
-def users(source: Path, names: set[str], modes: str) -> list[str]:
+def users(source, names, modes):
     """Return the calls of a module that have one of these names, or open files in one of these modes."""
     found = []
     for node in ast.walk(ast.parse(source.read_text())):
@@ -154,7 +154,7 @@ def users(source: Path, names: set[str], modes: str) -> list[str]:
     [(WRITING, "wax+", INTO_OWN_FOLDERS), (READING, "r", INTO_OWN_FOLDERS | OF_NOBODY_ELSE)],
     ids=["written", "read"],
 )
-def test_files_are_opened_in_one_module(names: set[str], modes: str, exempt: set[str]) -> None:
+def test_files_are_opened_in_one_module(names, modes, exempt):
     """It follows no link to write, and waits for no pipe to read."""
     package = Path(sweeplab.__file__).parent
     found = {
@@ -167,8 +167,8 @@ def test_files_are_opened_in_one_module(names: set[str], modes: str, exempt: set
 @pytest.mark.parametrize("name", ["8/0-0", "8"])
 @pytest.mark.parametrize("leads_to_itself", [True, False])
 def test_a_link_in_the_place_of_runs_is_told_and_nothing_else_counted(
-    cli, lab: Path, tmp_path: Path, name: str, leads_to_itself: bool
-) -> None:
+    cli, lab, tmp_path, name, leads_to_itself
+):
     link = next((lab / "studies/tiny/runs").glob(f"*{name}"))
     shutil.move(link, tmp_path / "moved")
     link.symlink_to(tmp_path / "moved" if leads_to_itself else "/nothing")

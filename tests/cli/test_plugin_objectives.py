@@ -54,13 +54,13 @@ QUESTIONS = [
 ]
 
 
-def write(folder: Path, name: str, text: str, rows: list[dict], plugin: str) -> None:
+def write(folder, name, text, rows, plugin):
     (folder / f"{name}.yaml").write_text(text)
     (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     shutil.copy(plugged.FOLDER / f"{plugin}.py", folder)
 
 
-def write_kinds(folder: Path, plugin: str, corpus: str, rows: list[dict]) -> None:
+def write_kinds(folder, plugin, corpus, rows):
     study = STUDY.replace("PLUGIN", plugin).replace("CORPUS", corpus).replace("FILE", "kinds.jsonl")
     write(folder, "kinds", study, rows, plugin)
 
@@ -75,8 +75,8 @@ def write_kinds(folder: Path, plugin: str, corpus: str, rows: list[dict]) -> Non
     ],
 )
 def test_a_plugin_is_trained_measured_and_used(
-    plugin, corpus, rows, unit, measures, best, text, said, cli, folder: Path
-) -> None:
+    plugin, corpus, rows, unit, measures, best, text, said, cli, folder
+):
     write_kinds(folder, plugin, corpus, rows)
     refused = cli("run", "kinds.yaml")
     assert refused.code == 2 and "is code that would run here; allowed: --allow-plugins" in refused.err
@@ -98,7 +98,7 @@ def test_a_plugin_is_trained_measured_and_used(
 
 
 @pytest.mark.usefixtures("workers_here")
-def test_a_run_of_pairs_learns_which_answers_are_preferred(cli, folder: Path, monkeypatch) -> None:
+def test_a_run_of_pairs_learns_which_answers_are_preferred(cli, folder, monkeypatch):
     """Both answers are as likely in the pairs, and the preferences choose one."""
     prompts = [f"is {at}?" for at in range(300)]
     pairs = [{"source": each, "target": ("yes", "no")[at // 2 % 2]} for at, each in enumerate(prompts)]
@@ -131,11 +131,11 @@ def test_a_run_of_pairs_learns_which_answers_are_preferred(cli, folder: Path, mo
     assert {searched["beta"] for searched in exact if "beta" in searched} == betas
 
 
-def test_what_a_plugin_trained_is_shown_without_it_and_used_with_it_alone(cli, folder: Path) -> None:
+def test_what_a_plugin_trained_is_shown_without_it_and_used_with_it_alone(cli, folder):
     """In other processes: this one may have imported it."""
     write_kinds(folder, "similarity", "scores", SCORES[:60])
 
-    def said(*words: str, code: int = 0) -> str:
+    def said(*words, code=0):
         ended = subprocess.run([*PROGRAM, *words], capture_output=True, text=True, cwd=folder)
         assert ended.returncode == code, ended
         return ended.stdout + ended.stderr

@@ -2,13 +2,11 @@
 
 import json
 import math
-from pathlib import Path
 
 import mlflow
 import pytest
 from trained import run_in
 
-from sweeplab.data.batches import DataKind
 from sweeplab.lab.listing import find_study
 from sweeplab.runs import open_run
 from sweeplab.runs.run import Run
@@ -27,7 +25,7 @@ engine: {workers: 1}
 
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
-def test_a_study_of_labels_is_planned_run_evaluated_and_used(cli, folder: Path, monkeypatch) -> None:
+def test_a_study_of_labels_is_planned_run_evaluated_and_used(cli, folder, monkeypatch):
     rows = [{"text": f"{'ab'[at % 2]}{at}", "label": at % 2} for at in range(200)]
     (folder / "kinds.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (folder / "kinds.yaml").write_text(STUDY)
@@ -52,7 +50,7 @@ def test_a_study_of_labels_is_planned_run_evaluated_and_used(cli, folder: Path, 
     assert 1.0 in set(runs["metrics.accuracy"]) and 1.0 in set(runs["metrics.best_f1"])
 
 
-def test_a_language_model_says_how_probable_a_text_is(cli, finished) -> None:
+def test_a_language_model_says_how_probable_a_text_is(cli, finished):
     run = open_run("tiny", finished.lab)
     size, text = run.values.block_size, "the value of the expression"
     for asked in (text[: size + 1], text):
@@ -75,9 +73,7 @@ def test_a_language_model_says_how_probable_a_text_is(cli, finished) -> None:
         ("pairs", "encoder_decoder", "abc\tde", 3),
     ],
 )
-def test_each_token_that_can_be_predicted_is_predicted_once(
-    kind: DataKind, family: str, text: str, n_tokens: int, tmp_path: Path
-) -> None:
+def test_each_token_that_can_be_predicted_is_predicted_once(kind, family, text, n_tokens, tmp_path):
     run = Run.of(load_checkpoint(run_in(tmp_path / "run", kind=kind, family=family, block_size=8)))
     (said,) = run.predict([text])
     assert len(said["tokens"]) == n_tokens

@@ -25,7 +25,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,7 +78,7 @@ class Item:
     lines: list[str] = field(default_factory=list)
 
 
-def items(text: str) -> Iterator[Item]:
+def items(text):
     """Yield the blocks of a page, and the commands in its sentences, in their order."""
     block = None
     for number, line in enumerate(text.splitlines(), start=1):
@@ -94,10 +94,10 @@ def items(text: str) -> Iterator[Item]:
     assert block is None, "a block has no end"
 
 
-def commands(lines: list[str]) -> Iterator[tuple[list[str], list[str]]]:
+def commands(lines):
     """Yield each command of a block, and what is shown below it."""
     with_prompt = any(line.startswith("$ ") for line in lines)
-    pending: list[tuple[list[str], list[str]]] = []
+    pending = []
     for line in lines:
         if with_prompt and not line.startswith("$ "):
             pending[-1][1].append(line)
@@ -110,7 +110,7 @@ def commands(lines: list[str]) -> Iterator[tuple[list[str], list[str]]]:
     yield from pending
 
 
-def check_shown(shown: list[str], printed: str) -> None:
+def check_shown(shown, printed):
     """Check that what is shown is what was printed."""
     expected = ""
     for line in shown:
@@ -136,7 +136,7 @@ class Shared:
 
 
 @pytest.fixture(scope="module")
-def short(tmp_path_factory: pytest.TempPathFactory) -> Shared:
+def short(tmp_path_factory):
     """Run README's first command in a folder with the studies; small.yaml trains seconds instead of minutes."""
     folder = tmp_path_factory.mktemp("short")
     shutil.copytree(REPOSITORY / "studies", folder / "studies")
@@ -167,7 +167,7 @@ class Page:
     namespace: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
     table: list[str] = field(default_factory=list)
 
-    def run(self) -> list[str]:
+    def run(self):
         faults = []
         for item in items((REPOSITORY / self.path).read_text("utf-8")):
             try:
@@ -176,11 +176,11 @@ class Page:
                 faults.append(f"{self.path}:{item.line}: {type(error).__name__}: {error}")
         return faults
 
-    def _sh(self, item: Item) -> None:
+    def _sh(self, item):
         for words, shown in commands(item.lines):
             self._command(words, shown)
 
-    def _text(self, item: Item) -> None:
+    def _text(self, item):
         if any(line.startswith("$ ") for line in item.lines):
             self._sh(item)
         elif self.printed is not None:
@@ -193,7 +193,7 @@ class Page:
                     name
                 )
 
-    def _inline(self, item: Item) -> None:
+    def _inline(self, item):
         code = item.lines[0].removeprefix("time ")
         if not re.match(r"(sweeplab|pytest|python|[\w/]+\.py) ", code):
             return
@@ -204,7 +204,7 @@ class Page:
         if is_run or words[0] != "sweeplab":
             self._command(words, [])
 
-    def _yaml(self, item: Item) -> None:
+    def _yaml(self, item):
         text = "\n".join(item.lines)
         document = YAML(typ="safe").load(text)
         if "panels" in document:
@@ -216,17 +216,17 @@ class Page:
         else:
             read_plain({**PLAIN, **document})
 
-    def _python(self, item: Item) -> None:
+    def _python(self, item):
         known = {*PANELS}
         exec(compile("\n" * item.line + "\n".join(item.lines), str(self.path), "exec"), self.namespace)
         for name in {*PANELS} - known:
             assert sweeplab.open_study("small").plot(name).data
             del PANELS[name]
 
-    def _csv(self, item: Item) -> None:
+    def _csv(self, item):
         self.table = item.lines
 
-    def _command(self, words: list[str], shown: list[str]) -> None:
+    def _command(self, words, shown):
         while re.fullmatch(r"[A-Z_]+=.*", words[0]):
             words = words[1:]
         name, *rest = words
@@ -238,7 +238,7 @@ class Page:
         elif name not in ("pip", "ray"):
             self._script(words)
 
-    def _script(self, words: list[str]) -> None:
+    def _script(self, words):
         """Check that the files and tests exist that a command of pytest or python names."""
         bases = ("", self.path.parent, "tests/benchmarks", "tests/faults", "tests/gpu")
         for word in words:
@@ -248,7 +248,7 @@ class Page:
                 assert found, f"{name} does not exist"
                 assert not test or f" {test.partition('::')[0]}" in found[0].read_text("utf-8"), word
 
-    def _sweeplab(self, words: list[str], shown: list[str]) -> None:
+    def _sweeplab(self, words, shown):
         kinds = {*words[:2]}
         if words == self.shared.first:
             self.printed = self.shared.printed
@@ -265,13 +265,13 @@ class Page:
             check_shown(self.table, (self.shared.folder / file).read_text("utf-8"))
             self.table = []
 
-    def _runs(self, words: list[str]) -> str:
+    def _runs(self, words):
         ended = self.cli(*words)
         assert ended.code == 0, f"{shlex.join(words)} exits with {ended.code}: {ended.err}"
         return ended.out
 
 
-def check_parsed(words: list[str], whole: bool = False) -> None:
+def check_parsed(words, whole=False):
     """Check that a command exists, with its options, and if it is a whole one that it lacks nothing."""
     context = ROOT.make_context("sweeplab", ["list"])
     command, rest = context.command, words[: words.index(">")] if ">" in words else words
@@ -290,14 +290,12 @@ def check_parsed(words: list[str], whole: bool = False) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", READMES, ids=str)
-def test_every_block_is_so(
-    path: Path, short: Shared, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, workers_here: None
-) -> None:
+def test_every_block_is_so(path, short, cli, monkeypatch, workers_here):
     monkeypatch.chdir(short.folder)
     assert not (faults := Page(path, short, cli).run()), "\n\n".join(faults)
 
 
-def documented(page: str, heading: str) -> list[list[str]]:
+def documented(page, heading):
     """Return the rows below the head of the first table after a heading of a page."""
     text = (REPOSITORY / page / "README.md").read_text("utf-8").partition(f"\n{heading}")[2]
     table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)[0]
@@ -305,13 +303,13 @@ def documented(page: str, heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in row] for row in rows]
 
 
-def names_of(schema: dict[str, Any]) -> set[str]:
+def names_of(schema):
     """Return the keys of a section of the study file, whichever of its forms has them."""
     forms = (names_of(form) for form in schema.get("anyOf", ()))
     return {*schema.get("properties", ())}.union(*forms)
 
 
-def test_every_key_is_read_in_the_shape_shown() -> None:
+def test_every_key_is_read_in_the_shape_shown():
     schema = study_schema()["properties"]
     rows = documented("studies", "## Every key")
     assert {row[0].strip("`") for row in rows} == {*StudySpec.model_fields}
@@ -331,7 +329,7 @@ def test_every_key_is_read_in_the_shape_shown() -> None:
         assert {*re.findall(r"\w+", by_key[key].partition(";")[0])} - {"or"} == {*algorithms}
 
 
-def test_every_panel_and_option_is_documented_and_there_is_no_other() -> None:
+def test_every_panel_and_option_is_documented_and_there_is_no_other():
     headings = ("Panels of the runs", "Panels of the points", "Panels of a sweep's trials")
     shared, known = {"law", "delta", "metric", "log", "params"}, set()
     for name, _, options in (row for heading in headings for row in documented("dashboards", heading)):

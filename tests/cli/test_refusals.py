@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli.conftest import STUDY, Finished, Said, contents
+from cli.conftest import STUDY, Said, contents
 from hf.models import GPT2, run_of, small
 from law_tables import write_table
 from trained import run_in
@@ -162,7 +162,7 @@ REFUSED = [
 
 
 @pytest.fixture(scope="module")
-def place(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(finished, tmp_path_factory):
     """Return a folder with a lab, a study file, runs and tables, which no command may change."""
     place = tmp_path_factory.mktemp("refused")
     shutil.copytree(finished.lab, place / "lab")

@@ -17,7 +17,7 @@ from sweeplab.tracking.connection import connect, tracking_uri
 KILLED = 9
 
 
-def killed_before(name: str, lab: Path, monkeypatch: pytest.MonkeyPatch, call, *arguments: str) -> None:
+def killed_before(name, lab, monkeypatch, call, *arguments):
     """Move the study in a process that dies as it calls a function of `moving`, or before it renames the folder."""
     connect(lab, tracking_uri(lab))  # MLflow is loaded once, before any fork
     if not (child := os.fork()):
@@ -28,7 +28,7 @@ def killed_before(name: str, lab: Path, monkeypatch: pytest.MonkeyPatch, call, *
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == KILLED
 
 
-def assert_agrees(lab: Path, before: dict) -> None:
+def assert_agrees(lab, before):
     """Make sure that all stores have the study under its new name, once, with all that it had."""
     assert [path.name for path in (lab / "studies").iterdir()] == ["other"]
     study = StudyFolder(lab, "other")
@@ -50,7 +50,7 @@ def assert_agrees(lab: Path, before: dict) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["finish_renaming", "rename_studies", "write_whole"])
-def test_repair_finishes_a_rename_that_was_killed(step: str, lab: Path, finished, cli, monkeypatch) -> None:
+def test_repair_finishes_a_rename_that_was_killed(step, lab, finished, cli, monkeypatch):
     before = show_study(StudyFolder(lab, "tiny"))
     killed_before(step, lab, monkeypatch, moving.rename_study, "other")
     for words in (f"run {finished.file} --name other --quiet", "doctor other"):
@@ -62,7 +62,7 @@ def test_repair_finishes_a_rename_that_was_killed(step: str, lab: Path, finished
     assert_agrees(lab, before)
 
 
-def test_the_same_command_finishes_a_removal_that_was_killed(lab: Path, cli, monkeypatch) -> None:
+def test_the_same_command_finishes_a_removal_that_was_killed(lab, cli, monkeypatch):
     before = show_study(StudyFolder(lab, "tiny"))
     killed_before("rename", lab, monkeypatch, moving.remove_study)
     assert cli("rm", "tiny", "--yes").code == 0
@@ -74,7 +74,7 @@ def test_the_same_command_finishes_a_removal_that_was_killed(lab: Path, cli, mon
     assert check.verdict == "ok"
 
 
-def test_a_removal_that_mlflow_does_not_take_leaves_the_study(lab: Path, cli, monkeypatch) -> None:
+def test_a_removal_that_mlflow_does_not_take_leaves_the_study(lab, cli, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     said = cli("study", "rm", "tiny", "--yes")
     assert said.code == 1 and "tracking does not answer" in said.err

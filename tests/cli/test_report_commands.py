@@ -9,7 +9,7 @@ import pytest
 
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
-def test_two_studies_are_compared(cli, finished, lab: Path) -> None:
+def test_two_studies_are_compared(cli, finished, lab):
     ran = cli("study", "run", finished.file, "--lab", lab, "--name", "longer", "-o", "max_iters=40", "--json")
     assert ran.code == 0, ran.err
     said = cli("diff", "tiny", "longer", "--page", "--lab", lab)

@@ -1,7 +1,6 @@
 """`best`, `diff` and warm starts, from one study's results to the next one's: every bit of a rerun is the same."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -35,7 +34,7 @@ pruner: {type: asha, min_iters: 40, factor: 3}
 
 
 @pytest.mark.parametrize("case", STUDIES)
-def test_a_cells_best_trains_again_to_the_same_bits(case: str, cli, folder: Path) -> None:
+def test_a_cells_best_trains_again_to_the_same_bits(case, cli, folder):
     text = STUDY + STUDIES[case]
     if "whole" in case:
         text = text.replace("eval_iters: 3", "eval_full: true").replace(
@@ -61,7 +60,7 @@ def test_a_cells_best_trains_again_to_the_same_bits(case: str, cli, folder: Path
     assert "fixed.max_iters" not in [each["place"] for each in diff["file"]]
 
 
-def test_a_study_starts_from_another_and_from_its_table(cli, finished, lab: Path, folder: Path) -> None:
+def test_a_study_starts_from_another_and_from_its_table(cli, finished, lab, folder):
     assert cli("export", "tiny", "--output", "tiny.csv").code == 0
     text = finished.file.read_text().replace("name: tiny", "name: next").replace("[8, 16]", "[16, 24]")
     (folder / "next.yaml").write_text(text.replace("grid:", "warm_start: [tiny, tiny.csv]\ngrid:"))

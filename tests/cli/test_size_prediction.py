@@ -9,9 +9,7 @@ from sweeplab.study.file.reading import read_study
 
 
 @pytest.mark.slow
-def test_a_study_of_few_trials_gives_the_nearest_cell_s_values_and_a_file_that_runs(
-    cli, finished, folder
-) -> None:
+def test_a_study_of_few_trials_gives_the_nearest_cell_s_values_and_a_file_that_runs(cli, finished, folder):
     asked = ("laws", "predict", "tiny", "--lab", finished.lab, "--at", "n_embd=32")
     (found,) = json.loads(cli(*asked, "--write", "big.yaml", "--json").out)["sizes"]
     rate = found["values"]["learning_rate"]

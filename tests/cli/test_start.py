@@ -10,14 +10,14 @@ import pytest
 from cli.conftest import Finished
 
 
-def hears() -> None:
+def hears():
     """Let this process hear Ctrl-C: a shell's background jobs ignore it, and so would all that they start."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("imported", ["sweeplab.errors", "typer.main", "sweeplab.cli.study.manage"])
-def test_ctrl_c_while_the_commands_are_imported_is_quiet(imported: str) -> None:
+def test_ctrl_c_while_the_commands_are_imported_is_quiet(imported):
     command = [sys.executable, "-X", "importtime", "-m", "sweeplab", "study", "list"]
     for _ in range(20):
         streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -31,18 +30,18 @@ engine: {workers: 1, stack: 4}
 """
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 240) -> None:
+def wait_for(condition, seconds=240):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never came"
         time.sleep(0.05)
 
 
-def json_of(cli, words: str) -> dict:
+def json_of(cli, words):
     return json.loads(cli(*words.split(), "--json").out)
 
 
-def undo(cli, *commands: str) -> None:
+def undo(cli, *commands):
     """Do what a command said takes it back."""
     assert commands
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -55,7 +54,7 @@ def undo(cli, *commands: str) -> None:
 def test_a_run_takes_the_values_of_its_file_and_resume_those_that_were_extended(cli, finished, lab, folder):
     file = shutil.copy(finished.file, folder / "tiny.yaml")
 
-    def went_on(*words: str) -> tuple[dict[str, int], int]:
+    def went_on(*words):
         assert cli(*words).code == 0
         shown = json.loads(cli("study", "show", "tiny", "--json").out)
         assert shown["state"] == "finished"
@@ -73,7 +72,7 @@ def test_a_run_takes_the_values_of_its_file_and_resume_those_that_were_extended(
 
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
-def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab: Path) -> None:
+def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab):
     extended = json_of(cli, "extend tiny --trials-per-cell 3 --no-run")
     undo(cli, *extended["undo"])
     assert json_of(cli, "show tiny")["trials_per_cell"] == 2
@@ -99,7 +98,7 @@ def test_a_finished_study_is_extended_enqueued_and_goes_on(cli, lab: Path) -> No
     assert log.count("(reached max_iters)") == 5
 
 
-def has_workers(process: subprocess.Popen) -> bool:
+def has_workers(process):
     try:
         found = psutil.Process(process.pid).children()
         return any("sweeplab.sweep.worker" in each.cmdline() for each in found)
@@ -108,7 +107,7 @@ def has_workers(process: subprocess.Popen) -> bool:
 
 
 @pytest.fixture
-def long(folder: Path):
+def long(folder):
     """Return a study that runs in another process, and never ends by itself."""
     (folder / "long.yaml").write_text(LONG)
     study = StudyFolder(folder / "lab", "long")
@@ -123,7 +122,7 @@ def long(folder: Path):
 
 
 @pytest.mark.slow
-def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path) -> None:
+def test_a_running_study_is_steered_from_other_processes(long, cli, folder):
     process, study = long
     first, second, third = (study.run("all", trial, 0) for trial in range(3))
     for words, why in (("resume long", "running and not paused"), ("rm long --yes", "sweeplab stop long")):
@@ -171,8 +170,8 @@ def test_a_running_study_is_steered_from_other_processes(long, cli, folder: Path
 
 
 @pytest.mark.slow
-def test_a_detached_study_outlives_who_started_it_and_is_stopped(cli, folder: Path) -> None:
-    def detached() -> subprocess.CompletedProcess[str]:
+def test_a_detached_study_outlives_who_started_it_and_is_stopped(cli, folder):
+    def detached():
         """Run in a session that ends with the command, as that of a terminal does that is closed."""
         command = [sys.executable, "-m", "sweeplab", "run", "long.yaml", "--detach"]
         return subprocess.run(command, capture_output=True, text=True, start_new_session=True)
@@ -210,7 +209,7 @@ def fragile(val_loss, iteration, values):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forgets_plugins", "workers_here")
-def test_failed_trials_are_trained_again_and_the_study_goes_on(cli, folder: Path) -> None:
+def test_failed_trials_are_trained_again_and_the_study_goes_on(cli, folder):
     (folder / "parts.py").write_text(FRAGILE)
     text = LONG.replace("1000000", "20").replace("eval_interval: 50", "eval_interval: 10")
     (folder / "long.yaml").write_text(f"{text}plugins: [parts.py]\nobjective: {{metric: fragile}}\n")

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -49,7 +48,7 @@ SERVES = ("dashboard", "mcp")
 PROGRAM = [sys.executable, "-m", "sweeplab"]
 
 
-def commands(name: str, file: str | Path, folder: str | Path, lab: str | Path) -> list[str]:
+def commands(name, file, folder, lab):
     """Return the words of every command, as a shell reads them."""
     meant, found = {"NAME": name, "FILE": str(file), "FOLDER": str(folder)}, []
     for line in COMMANDS.replace("\n", "|").strip("|").split("|"):
@@ -58,7 +57,7 @@ def commands(name: str, file: str | Path, folder: str | Path, lab: str | Path) -
     return found
 
 
-def test_every_command_is_tried() -> None:
+def test_every_command_is_tried():
     known = {" ".join(names[1:]) for names, _ in leaves(get_command(sweeplab.cli.app))} - {*SERVES}
     tried = commands("NAME", "FILE", "FOLDER", "lab")
     assert {name for name in known if not any(f"{each} ".startswith(f"{name} ") for each in tried)} == set()
@@ -70,13 +69,13 @@ def test_every_command_is_tried() -> None:
 class Listener:
     """A port on loopback that keeps what it is sent by anybody, and answers nobody."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.heard: list[bytes] = []
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.at = f"127.0.0.1:{self.socket.getsockname()[1]}"
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def _listen(self) -> None:
+    def _listen(self):
         with suppress(OSError):
             while True:
                 connection, _ = self.socket.accept()
@@ -89,7 +88,7 @@ class Listener:
 
 
 @pytest.fixture
-def listener() -> Iterator[Listener]:
+def listener():
     listener = Listener()
     yield listener
     listener.socket.shutdown(socket.SHUT_RDWR)
@@ -97,7 +96,7 @@ def listener() -> Iterator[Listener]:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> dict[str, str]:
+def home(tmp_path):
     """Return the environment of a user who has credentials of every kind, each of which goes to any address."""
     home = tmp_path / "home"
     (home / ".ray").mkdir(parents=True)
@@ -109,7 +108,7 @@ def home(tmp_path: Path) -> dict[str, str]:
     return {"HOME": str(home), "XDG_STATE_HOME": str(home / "state"), "RAY_AUTH_MODE": "token", **words}
 
 
-def foreign(finished, folder: Path, kind: str, at: str) -> Path:
+def foreign(finished, folder, kind, at):
     """Return a copy of a lab and of its study file that name an address."""
     lab = shutil.copytree(finished.lab, folder / "lab")
     study = StudyFolder(lab, "tiny")
@@ -171,9 +170,7 @@ NAMED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", NAMED)
-def test_no_command_contacts_an_address_that_only_a_file_names(
-    kind: str, finished, listener: Listener, home: dict[str, str], tmp_path: Path
-) -> None:
+def test_no_command_contacts_an_address_that_only_a_file_names(kind, finished, listener, home, tmp_path):
     """Not one byte, whatever names it: a study file, the lab's copy of it, its storage, its MLflow."""
     lab = foreign(finished, tmp_path, kind, listener.at)
     (tmp_path / "hf").mkdir()
@@ -214,9 +211,7 @@ def test_an_address_that_the_environment_names_is_contacted(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # of MLflow
-def test_nothing_is_sent_where_a_database_beside_the_file_says(
-    finished, listener: Listener, home: dict[str, str], tmp_path: Path
-) -> None:
+def test_nothing_is_sent_where_a_database_beside_the_file_says(finished, listener, home, tmp_path):
     from mlflow import MlflowClient
 
     uri = f"sqlite:///{tmp_path / 'runs.db'}"
@@ -230,14 +225,14 @@ def test_nothing_is_sent_where_a_database_beside_the_file_says(
 # ------------------------------------------------------------------ files
 
 
-def test_a_storage_is_no_file_elsewhere(cli, lab: Path, tmp_path: Path) -> None:
+def test_a_storage_is_no_file_elsewhere(cli, lab, tmp_path):
     """What a lab names as the storage of a study is a PostgreSQL: a file would be opened to be written."""
     other, study = tmp_path / "other.db", StudyFolder(lab, "tiny")
     with closing(sqlite3.connect(other)) as connection:
         connection.execute("CREATE TABLE own (n)")
     before = other.read_bytes()
 
-    def is_refused() -> None:
+    def is_refused():
         for words in ("list", "show tiny", "resume tiny", "watch tiny --log"):
             said = cli(*words.split())
             assert said.code == 2 and said.err.startswith("error: ") and said.err.count("\n") == 1
@@ -251,13 +246,13 @@ def test_a_storage_is_no_file_elsewhere(cli, lab: Path, tmp_path: Path) -> None:
     is_refused()
 
 
-def test_the_lab_s_tracking_is_a_file_of_the_lab(cli, lab: Path, tmp_path: Path) -> None:
+def test_the_lab_s_tracking_is_a_file_of_the_lab(cli, lab, tmp_path):
     """A link in its place leads MLflow, which writes its tables, to another file; so does an address in a study."""
     other = tmp_path / "other.db"
     shutil.move(lab / "mlflow.db", other)
     before = other.read_bytes()
 
-    def is_refused(why: str) -> None:
+    def is_refused(why):
         assert cli("export", "tiny").code == 0, "the records are read, and MLflow is not opened"
         for words in ("ui tiny", "publish tiny"):
             said = cli(*words.split())
@@ -279,7 +274,7 @@ def test_the_lab_s_tracking_is_a_file_of_the_lab(cli, lab: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_no_command_takes_a_name_for_a_program(finished, tmp_path: Path) -> None:
+def test_no_command_takes_a_name_for_a_program(finished, tmp_path):
     file, lab = strangers.hostile_place(tmp_path, STUDY.replace("name: tiny", "name: named"))
     shutil.copytree(finished.lab, lab)
     other = tmp_path / f"{strangers.HOSTILE}hf"

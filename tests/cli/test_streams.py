@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 SWEEPLAB = shlex.join([sys.executable, "-m", "sweeplab"])
 
 
-def shell(command: str, **settings: str) -> subprocess.CompletedProcess[str]:
+def shell(command, **settings):
     command = command.replace("sweeplab", SWEEPLAB)
     return subprocess.run(
         ["bash", "-c", command], capture_output=True, env={**os.environ, **settings}, text=True
@@ -44,12 +44,12 @@ def test_a_full_output_is_one_line_that_names_it(command: str, finished: Finishe
     assert shell(f"{command} >/dev/full 2>/dev/full").returncode == 1
 
 
-def test_a_reader_that_leaves_ends_what_only_prints(finished: Finished) -> None:
+def test_a_reader_that_leaves_ends_what_only_prints(finished):
     ended = shell(f"sweeplab watch tiny --log --lab {finished.lab} | true; exit ${{PIPESTATUS[0]}}")
     assert ended.returncode == 1 and not ended.stderr
 
 
-def test_what_trains_outlives_who_reads(folder: Path) -> None:
+def test_what_trains_outlives_who_reads(folder):
     (folder / "tiny.yaml").write_text(STUDY)
     ended = shell("sweeplab run tiny.yaml 2>&1 | head -1; exit ${PIPESTATUS[0]}")
     assert ended.returncode == 0 and ended.stdout.count("\n") == 1

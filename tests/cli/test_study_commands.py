@@ -14,11 +14,11 @@ from terminal import PROGRAM
 CELLS = ["n_embd=8", "n_embd=16"]
 
 
-def json_of(cli, words: str, *more) -> dict:
+def json_of(cli, words, *more):
     return json.loads(cli(*words.split(), *more, "--json").out)
 
 
-def test_a_study_ends_with_its_first_screen_and_a_report_that_mlflow_keeps(finished) -> None:
+def test_a_study_ends_with_its_first_screen_and_a_report_that_mlflow_keeps(finished):
     assert finished.played.code == 0
     law, check, following, opening = finished.played.screen.text.splitlines()[-4:]
     assert law.startswith("law    not yet: 2 sizes") and check.startswith("check  worse than n-grams (")
@@ -35,7 +35,7 @@ def test_a_study_ends_with_its_first_screen_and_a_report_that_mlflow_keeps(finis
 
 
 @pytest.mark.slow
-def test_running_again_adds_nothing_and_a_larger_budget_the_rest(cli, finished, lab: Path) -> None:
+def test_running_again_adds_nothing_and_a_larger_budget_the_rest(cli, finished, lab):
     again = json_of(cli, "run", finished.file)
     assert (again["study"], again["status"], again["errors"]) == ("tiny", "complete", [])
     assert again["runs"] == {"complete": 4} and again["best"]["cell"] in CELLS
@@ -50,7 +50,7 @@ def test_running_again_adds_nothing_and_a_larger_budget_the_rest(cli, finished, 
     assert [line.split("  ")[:3] for line in ended] == expected
 
 
-def test_list_and_show(cli, finished) -> None:
+def test_list_and_show(cli, finished):
     lab = ("--lab", finished.lab)
     (row,), shown = json_of(cli, "list", *lab), json_of(cli, "show tiny", *lab)
     assert (row["name"], row["states"], row["state"]) == ("tiny", {"complete": 4}, "finished")
@@ -73,7 +73,7 @@ def test_list_and_show(cli, finished) -> None:
     assert line.endswith(first["next"]) and row["next"] == first["next"]
 
 
-def test_the_best_in_a_few_lines_with_commands_that_run(cli, lab: Path) -> None:
+def test_the_best_in_a_few_lines_with_commands_that_run(cli, lab):
     best, said = json_of(cli, "best tiny"), cli("best", "tiny").out
     assert said.count("\n") < 12 and said.startswith(f"val_loss {best['value']:.4f} ")
     assert f"trial {best['trial']} in {best['cell']}, seed 0" in said
@@ -86,7 +86,7 @@ def test_the_best_in_a_few_lines_with_commands_that_run(cli, lab: Path) -> None:
     assert cli(*shlex.split(run)[1:], "--dry-run").code == 0
 
 
-def test_the_environment_says_where_the_lab_is(cli, finished, folder: Path, monkeypatch) -> None:
+def test_the_environment_says_where_the_lab_is(cli, finished, folder, monkeypatch):
     assert cli("list").out == f"no studies in {folder / 'lab'}\n"
     monkeypatch.setenv("SWEEPLAB_LAB", str(finished.lab))
     assert "tiny" in cli("list").out
@@ -94,7 +94,7 @@ def test_the_environment_says_where_the_lab_is(cli, finished, folder: Path, monk
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ""])
-def test_export_has_a_row_a_run(suffix: str, cli, finished, folder: Path) -> None:
+def test_export_has_a_row_a_run(suffix, cli, finished, folder):
     file, export = folder / f"runs{suffix}", ("export", "tiny", "--lab", finished.lab)
     if suffix:
         said = json.loads(cli(*export, "--output", file, "--json").out)
@@ -108,7 +108,7 @@ def test_export_has_a_row_a_run(suffix: str, cli, finished, folder: Path) -> Non
 
 
 @pytest.mark.usefixtures("lab")
-def test_a_removal_has_one_undo(cli) -> None:
+def test_a_removal_has_one_undo(cli):
     before = json_of(cli, "best tiny")
     removed = json_of(cli, "rm tiny --yes")
     assert removed["undo"] == ["sweeplab rm tiny --undo"] and cli("show", "tiny").code == 2
@@ -117,7 +117,7 @@ def test_a_removal_has_one_undo(cli) -> None:
     assert cli("rm", "tiny", "--undo").code == 2, "the trash has no other"
 
 
-def test_plan_and_dry_run_say_the_same_and_write_nothing(cli, finished, folder: Path) -> None:
+def test_plan_and_dry_run_say_the_same_and_write_nothing(cli, finished, folder):
     first = json_of(cli, "plan", finished.file)
     second = json_of(cli, "run --dry-run --name other", finished.file)
     for each in (first, second):

@@ -1,7 +1,6 @@
 """`sweeplab transfer`: the small sizes of a study tuned, its largest predicted, sealed and trained."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -25,13 +24,13 @@ engine: {workers: 1}
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("workers_here")
-def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_on(cli, folder: Path) -> None:
+def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_on(cli, folder):
     (folder / "tiny.yaml").write_text(STUDY)
     lab = folder / "lab"
     study = load_study(folder / "tiny.yaml", lab=lab)
-    ran: list[str] = []
+    ran = []
 
-    def killed(other) -> str:
+    def killed(other):
         ran.append(other.spec.name)
         return other.run().status if len(ran) == 1 else "interrupted"
 
@@ -77,7 +76,7 @@ def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_o
         ("cells=[{}, {norm: rmsnorm}]", "cells that differ in more than sizes"),
     ],
 )
-def test_what_cannot_be_transferred_is_said_in_a_line(cli, folder: Path, change: str, message: str) -> None:
+def test_what_cannot_be_transferred_is_said_in_a_line(cli, folder, change, message):
     (folder / "tiny.yaml").write_text(STUDY)
     said = cli("study", "transfer", "tiny.yaml", "-o", change, "--quiet")
     assert said.code == 2 and message in said.err and said.err.count("\n") == 1

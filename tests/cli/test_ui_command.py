@@ -8,7 +8,6 @@ import subprocess
 import threading
 import time
 import urllib.request
-from pathlib import Path
 
 import psutil
 import pytest
@@ -16,13 +15,13 @@ from chromium import chromium_page
 from terminal import PROGRAM, heeds_hangups
 
 
-def start(*arguments: str | Path, verb: str = "ui") -> subprocess.Popen[str]:
+def start(*arguments, verb="ui"):
     command = [*PROGRAM, verb, *map(str, arguments)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, preexec_fn=heeds_hangups)
 
 
-def printed(process: subprocess.Popen[str]) -> dict[str, object]:
+def printed(process):
     """Return the JSON that a server's start prints; the process goes on."""
     assert process.stdout
     text = ""
@@ -35,7 +34,7 @@ def printed(process: subprocess.Popen[str]) -> dict[str, object]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_server_lives_as_long_as_the_command(number: signal.Signals, finished) -> None:
+def test_a_server_lives_as_long_as_the_command(number, finished):
     with start("tiny", "--lab", finished.lab, "--json") as process:
         said = printed(process)
         server, links = said["server"], said["studies"]["tiny"]
@@ -50,7 +49,7 @@ def test_a_server_lives_as_long_as_the_command(number: signal.Signals, finished)
 
 
 @pytest.mark.slow
-def test_a_server_ends_with_a_command_that_is_killed(finished) -> None:
+def test_a_server_ends_with_a_command_that_is_killed(finished):
     with start("tiny", "--lab", finished.lab, "--json") as process:
         server = psutil.Process(printed(process)["pid"])
         process.kill()
@@ -68,19 +67,19 @@ LEFT = {
 
 
 class Earlier(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
+    def do_GET(self):
         self.send_response(200)
         self.send_header("Content-Type", "text/javascript" if self.path.endswith("js") else "text/html")
         self.end_headers()
         self.wfile.write(LEFT[self.path].encode())
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         pass
 
 
 @pytest.mark.browser
 @pytest.mark.parametrize("verb", ["ui", "dashboard"])
-def test_what_another_server_has_left_in_the_browser_is_not_used(verb: str, finished, tmp_path: Path) -> None:
+def test_what_another_server_has_left_in_the_browser_is_not_used(verb, finished, tmp_path):
     """Whoever held a port that is known in advance, such as another user, would answer for our pages later."""
     with chromium_page(tmp_path / "profile") as page:
         with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Earlier) as earlier:
@@ -109,9 +108,7 @@ mv {0}.new {0}
 
 @pytest.mark.browser
 @pytest.mark.parametrize("verb", ["ui", "dashboard"])
-def test_no_argument_of_a_browser_has_the_address_and_the_page_opens(
-    verb: str, finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_argument_of_a_browser_has_the_address_and_the_page_opens(verb, finished, tmp_path, monkeypatch):
     browser, noted = tmp_path / "browser", tmp_path / "noted"
     browser.write_text(BROWSER.format(noted))
     browser.chmod(0o755)
@@ -135,7 +132,7 @@ def test_no_argument_of_a_browser_has_the_address_and_the_page_opens(
     assert not [*finished.lab.glob("open-*")]
 
 
-def test_a_tracking_server_that_is_down(cli, finished, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracking_server_that_is_down(cli, finished, monkeypatch):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         uri = f"http://127.0.0.1:{closed.getsockname()[1]}"

@@ -1,14 +1,13 @@
 """The expected value beside the one seen, as a person sees them."""
 
 import json
-from pathlib import Path
 
 import pytest
 from cli.conftest import STUDY
 
 
 @pytest.mark.slow
-def test_a_study_gives_the_expected_value(cli, folder: Path, workers_here: None) -> None:
+def test_a_study_gives_the_expected_value(cli, folder, workers_here):
     (folder / "tiny.yaml").write_text(STUDY.replace("trials_per_cell: 2", "trials_per_cell: 4"))
     assert cli("run", "tiny.yaml").code == 0
     best, shown = (json.loads(cli(command, "tiny", "--json").out) for command in ("best", "show"))

@@ -3,11 +3,8 @@
 `pytest tests/core` says in seconds whether these hold; what each of them rests on is tested in the other folders.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,9 +33,7 @@ engine: {workers: 1, threads: 1}
 
 
 @pytest.mark.usefixtures("workers_here")
-def test_a_study_file_becomes_trials_records_and_a_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_file_becomes_trials_records_and_a_page(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     (tmp_path / "heart.yaml").write_text(STUDY)
     result = load_study(tmp_path / "heart.yaml", lab=tmp_path / "lab").run()
@@ -55,7 +50,7 @@ def test_a_study_file_becomes_trials_records_and_a_page(
     assert 2 <= sum(value is not None for value in whole) < 4, "of what each cell chooses alone"
 
 
-def test_a_study_is_trained_and_told(tiny, work) -> None:
+def test_a_study_is_trained_and_told(tiny, work):
     folder, store, events = work(tiny(grid={"n_embd": [16, 32]}))
     ends = {run.read_start().key: run.read_end() for run in folder.runs()}
     assert len(ends) == 8
@@ -69,7 +64,7 @@ def test_a_study_is_trained_and_told(tiny, work) -> None:
     assert not list(folder.path.rglob("state*")), "an ended run keeps no snapshot"
 
 
-def test_stopped_at_any_step_it_goes_on_to_the_same_losses(tiny, work) -> None:
+def test_stopped_at_any_step_it_goes_on_to_the_same_losses(tiny, work):
     whole, _, _ = work(tiny(name="whole", seeds=[0, 1]))
     spec = tiny(name="parts", seeds=[0, 1])
     rounds = 0
@@ -84,7 +79,7 @@ def test_stopped_at_any_step_it_goes_on_to_the_same_losses(tiny, work) -> None:
     assert all(run.read_end() for run in folder.runs())
 
 
-def test_a_planted_law_is_found_with_its_interval() -> None:
+def test_a_planted_law_is_found_with_its_interval():
     points = plant("steep", GOOD["30 points, 6 x 5"], 0.003, np.random.default_rng(3))
     found = assess(points, LAWS["chinchilla"]).as_dict()["parameters"]
     for name in ("alpha", "beta"):

@@ -1,7 +1,5 @@
 """A run's records: what is written is read again, and what is missing or short is no error."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

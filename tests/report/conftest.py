@@ -24,7 +24,7 @@ class Planted(NamedTuple):
     curves: DataFrame
 
 
-def _plant(states, layers=(1, 2, 4), widths=(32, 64), seeds=1, losses=None) -> Planted:
+def _plant(states, layers=(1, 2, 4), widths=(32, 64), seeds=1, losses=None):
     """Return a study with a trial a state in each cell, and one loss a trial unless a formula gives them."""
     runs, curves = [], []
     for n_layer in layers:
@@ -56,7 +56,7 @@ def _plant(states, layers=(1, 2, 4), widths=(32, 64), seeds=1, losses=None) -> P
     return Planted(DataFrame(runs), DataFrame(curves, columns=list(CURVES)))
 
 
-def _as_tracked(planted: Planted) -> Planted:
+def _as_tracked(planted):
     """Return the frames as the analysis table gives them: nullable types, pairs as text."""
     pairs = {name: planted.runs[name].astype(str) for name, row in TABLE.items() if row.kind == "floats"}
     return Planted(validate(planted.runs.assign(**pairs)), planted.curves.astype(CURVES))
@@ -66,7 +66,7 @@ def _as_tracked(planted: Planted) -> Planted:
     params=[pytest.param(lambda planted: planted, marks=pytest.mark.slow), _as_tracked],
     ids=["numpy", "nullable"],
 )
-def typed(request: pytest.FixtureRequest):
+def typed(request):
     """A study may come in NumPy's types or in the nullable ones."""
     return request.param
 
@@ -78,7 +78,7 @@ _planted = cache(_plant)
 def plant():
     """Return the function that plants a study, for its caller to change."""
 
-    def plant_copy(states, layers=(1, 2, 4), widths=(32, 64), seeds=1, losses=None) -> Planted:
+    def plant_copy(states, layers=(1, 2, 4), widths=(32, 64), seeds=1, losses=None):
         found = _planted(tuple(states), tuple(layers), tuple(widths), seeds, losses and tuple(losses))
         return Planted(*(each.copy() for each in found))
 

@@ -1,7 +1,5 @@
 """The panels of choices and of what was confirmed, and baselines beside a study's losses."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 
@@ -24,7 +22,7 @@ BASELINE = {
 
 
 @pytest.fixture
-def material(plant) -> ReportData:
+def material(plant):
     """Six sizes with three seeds each, whose losses differ by 0.1 and more; a seed moves all alike."""
     planted = plant(["complete"], seeds=3)
     bits = planted.runs["best_val_loss"] / 0.6931472 / 2
@@ -34,7 +32,7 @@ def material(plant) -> ReportData:
     return ReportData.of_study(runs, planted.curves, studied=studied)
 
 
-def test_choices_are_ranked_and_told_apart(material: ReportData) -> None:
+def test_choices_are_ranked_and_told_apart(material):
     found = make_panel(PanelSpec("choices"), material)
     rows = found.result["choices"]
     assert [row["rank"] for row in rows] == [1, 2, 3, 4, 5, 6]
@@ -46,7 +44,7 @@ def test_choices_are_ranked_and_told_apart(material: ReportData) -> None:
     assert len(found.figure().data) == 1
 
 
-def test_unlike_tasks_are_not_compared(plant) -> None:
+def test_unlike_tasks_are_not_compared(plant):
     planted = plant(["complete"], seeds=2, widths=(32,))
     runs = planted.runs.copy()
     runs["objective"] = ["masked" if cell == "n_layer=4,n_embd=32" else "next_token" for cell in runs["cell"]]
@@ -59,7 +57,7 @@ def test_unlike_tasks_are_not_compared(plant) -> None:
     assert best == {f"Best trial, {task}" for task in found.result["tasks"]} and not summary.best
 
 
-def test_what_was_confirmed_is_drawn_beside_what_was_searched(material: ReportData, tmp_path) -> None:
+def test_what_was_confirmed_is_drawn_beside_what_was_searched(material, tmp_path):
     material = replace(material, lab=tmp_path)
     assert "confirm" in make_panel(PanelSpec("confirmed"), material).missing
     tests = {"n_layer=1,n_embd=32": {7: 3.5, 8: 3.6, 9: 3.55}, CELL: {7: 3.0, 8: 3.1, 9: 3.05}, "lost": {}}

@@ -20,7 +20,7 @@ from sweeplab.analysis.table import CURVES, KEY, validate
 from sweeplab.analysis.trials import LOST, WORST_FIRST
 from sweeplab.report.data import ReportData
 from sweeplab.report.page import page_trials
-from sweeplab.report.panels.base import PAGES, PANELS, Panel, PanelSpec, make_panel, read_dashboard
+from sweeplab.report.panels.base import PAGES, PANELS, PanelSpec, make_panel, read_dashboard
 from sweeplab.report.summary import SUMMARIES
 
 CELLS = {"planted": ((1, 32), (2, 32), (2, 64)), "other": ((3, 48), (4, 96))}
@@ -48,11 +48,11 @@ class Planted(NamedTuple):
 
 
 @cache
-def _whole(name: str) -> DataFrame:
+def _whole(name):
     return plant_sweep(N_TRIALS, CELLS[name], SEEDS, name=name, key=len(name))
 
 
-def runs_of(study: Planted, name: str) -> DataFrame:
+def runs_of(study, name):
     runs = _whole(name)
     cells = runs["cell"].unique()[: study.cells]
     chosen = (runs["trial"] < study.trials) & (runs["seed"] < study.seeds)
@@ -65,7 +65,7 @@ def runs_of(study: Planted, name: str) -> DataFrame:
     return validate(runs.assign(**dict.fromkeys(study.missing)))
 
 
-def report_of(*studies: Planted) -> ReportData:
+def report_of(*studies):
     runs = concat([runs_of(*each) for each in zip(studies, CELLS, strict=False)], ignore_index=True)
     rows = [
         (*run[1:4], at * 100, at * 12800, metric, 4.0 - at)
@@ -76,7 +76,7 @@ def report_of(*studies: Planted) -> ReportData:
     return ReportData.of_study(runs, DataFrame(rows, columns=list(CURVES)).astype(CURVES))
 
 
-def check(panel: Panel) -> None:
+def check(panel):
     figure = panel.figure()
     if panel.missing:
         assert figure is None and "\n" not in panel.missing, panel.title
@@ -101,7 +101,7 @@ STUDIES = st.builds(
 
 
 @pytest.fixture(autouse=True, scope="module")
-def few_repeats() -> None:
+def few_repeats():
     """Refit and shuffle a few times only: it is not tested here how precise the numbers are."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sweep, "N_SHUFFLES", 3)
@@ -119,9 +119,9 @@ def few_repeats() -> None:
 @example([Planted(equal=SEARCHED + LOSSES)])
 @example([Planted(trials=2, missing=tuple(COLUMNS))])
 @example([Planted(trials=2), Planted(trials=2, states=("failed", "complete"))])
-def test_a_panel_draws_something_or_says_in_a_sentence_why_not(studies: list[Planted]) -> None:
+def test_a_panel_draws_something_or_says_in_a_sentence_why_not(studies):
     report = report_of(*studies)
-    drawn: list[PanelSpec] = []
+    drawn = []
     # Other pages than the comparison are of one study.
     for page in ["compare"] if len(studies) > 1 else PAGES:
         names = {spec.panel for spec in drawn} if page == "compare" else set()

@@ -1,11 +1,7 @@
 """What a reader sees first of each page: the headline of a study, the differences of several, and the best trial."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from html import escape
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -16,20 +12,19 @@ from sweeplab.api import Study
 from sweeplab.report.data import ReportData
 from sweeplab.report.headline import read_facts
 from sweeplab.report.panels.base import make_panel, read_dashboard
-from sweeplab.report.summary import SUMMARIES, Summary
+from sweeplab.report.summary import SUMMARIES
 from sweeplab.study.search import Range
-from sweeplab.study.spec import StudySpec
 from sweeplab.sweep import steering
 
 
-def first_screen(page: str, *tables: DataFrame, report: ReportData | None = None) -> Summary:
+def first_screen(page, *tables, report=None):
     report = report or ReportData.of_study(pd.concat(tables, ignore_index=True), DataFrame())
     asked = read_dashboard(page=page).panels
     wanted = {"verdicts", "choices", "differences"}
     return SUMMARIES[page](report, [make_panel(each, report) for each in asked if each.panel in wanted])
 
 
-def test_a_comparison_says_what_differs_and_what_stands_behind_each_side() -> None:
+def test_a_comparison_says_what_differs_and_what_stands_behind_each_side():
     ours, theirs = (
         plant_sweep(12, CELLS[:5], 2),
         plant_sweep(20, CELLS[:5], 2, name="other", shift=0.3, key=1),
@@ -43,7 +38,7 @@ def test_a_comparison_says_what_differs_and_what_stands_behind_each_side() -> No
 
 
 @pytest.mark.slow
-def test_every_place_opens_with_the_same_five_lines(tiny: Callable[..., StudySpec], tmp_path: Path) -> None:
+def test_every_place_opens_with_the_same_five_lines(tiny, tmp_path):
     study = Study(tiny(), tmp_path / "lab")
     ended = study.run(progress=False)
     assert ended.report.name == "sweep.html", "the page of a study of one cell"

@@ -1,7 +1,5 @@
 """The five lines that come first of a study: one table of states, and what each says and does next."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -101,7 +99,7 @@ SCREENS = {
 
 
 @pytest.mark.parametrize(("facts", "screen"), SCREENS.values(), ids=SCREENS.keys())
-def test_a_study_is_said_in_five_lines(facts: StudyFacts, screen: str) -> None:
+def test_a_study_is_said_in_five_lines(facts, screen):
     said = headline(facts)
     assert said.lines == [line.strip() for line in screen.strip().splitlines()]
     assert all(len(line) <= WIDTH for line in said.lines)
@@ -125,7 +123,7 @@ STATES = {
 
 
 @pytest.mark.parametrize("state", StudyState)
-def test_every_state_has_its_word_and_its_next_command(state: StudyState) -> None:
+def test_every_state_has_its_word_and_its_next_command(state):
     command, word = STATES[state]
     close = replace(AHEAD, low=1.25, high=1.27)
     said = headline(
@@ -155,5 +153,5 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("facts", "line", "text"), OTHERS)
-def test_a_line_says_what_is_so(facts: StudyFacts, line: str, text: str) -> None:
+def test_a_line_says_what_is_so(facts, line, text):
     assert getattr(headline(facts), line) == text

@@ -1,10 +1,7 @@
 """Panels of laws, on tables whose law is planted."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +11,7 @@ from sweeplab.laws.assessment import assess
 from sweeplab.laws.forms import LAWS
 from sweeplab.laws.points import Points
 from sweeplab.report.data import ReportData
-from sweeplab.report.panels.base import Panel, PanelSpec, make_panel
+from sweeplab.report.panels.base import PanelSpec, make_panel
 from sweeplab.report.writer import write_law_report
 
 TRUTH = TRUTHS["steep"]
@@ -22,18 +19,18 @@ GRID, RAY, SCATTERED = "30 points, 6 x 5", "one ray, D = 20 N", "245 scattered"
 
 
 @cache
-def of(design: str, law: str = "chinchilla", noise: float = 0.003) -> ReportData:
+def of(design, law="chinchilla", noise=0.003):
     points = plant("steep", (GOOD | BAD)[design], noise, np.random.default_rng(3))
     return ReportData.of_table(assess(points, LAWS[law]))
 
 
-def shown(kind: str, material: ReportData, **asked: object) -> Panel:
+def shown(kind, material, **asked):
     found = make_panel(PanelSpec(kind, asked), material)
     assert not found.missing, found.missing
     return found
 
 
-def test_the_band_holds_the_planted_law_and_widens_beyond_the_points() -> None:
+def test_the_band_holds_the_planted_law_and_widens_beyond_the_points():
     data = shown("law", of(GRID), x="params").data
     law = data[data["what"] != "measured"]
     ratio = law["line"].str.removeprefix("tokens per parameter ").astype(float)
@@ -44,7 +41,7 @@ def test_the_band_holds_the_planted_law_and_widens_beyond_the_points() -> None:
     assert law["params"].max() == pytest.approx(1e9)
 
 
-def test_the_line_over_compute_is_the_best_use_of_it() -> None:
+def test_the_line_over_compute_is_the_best_use_of_it():
     data = shown("law", of(GRID), x="flops").data
     law = data[(data["what"] == "law") & (data["flops"] > 1e15)]
     n = np.geomspace(1e5, 1e10, 4000)
@@ -54,7 +51,7 @@ def test_the_line_over_compute_is_the_best_use_of_it() -> None:
 
 
 @pytest.mark.slow
-def test_no_line_goes_beyond_the_points_where_its_loss_is_not_identified() -> None:
+def test_no_line_goes_beyond_the_points_where_its_loss_is_not_identified():
     ray = shown("law", of(RAY), x="params")
     assert not (ray.data["what"] == "beyond").any()
     assert any("No line goes further beyond the points" in note and "one ray" in note for note in ray.notes)
@@ -64,7 +61,7 @@ def test_no_line_goes_beyond_the_points_where_its_loss_is_not_identified() -> No
     assert good.figure().layout.annotations[0].text == "beyond the points"
 
 
-def test_verdicts_have_a_number_only_where_there_is_one() -> None:
+def test_verdicts_have_a_number_only_where_there_is_one():
     good, ray = shown("verdicts", of(GRID)), shown("verdicts", of(RAY))
     alpha = good.data.set_index("quantity").loc["alpha"]
     assert alpha["verdict"] == "identified"
@@ -77,7 +74,7 @@ def test_verdicts_have_a_number_only_where_there_is_one() -> None:
 
 
 @pytest.mark.slow
-def test_the_page_of_a_table_needs_no_network_and_no_study(tmp_path: Path) -> None:
+def test_the_page_of_a_table_needs_no_network_and_no_study(tmp_path):
     page = write_law_report(of(GRID).assessment("chinchilla"), "runs.csv", tmp_path / "law.html")
     assert [path.name for path in tmp_path.iterdir()] == ["law.html"]
     text = page.read_text(encoding="utf-8")
@@ -94,7 +91,7 @@ BUDGETS = np.geomspace(1e16, 1e19, 5)
 SHARE = TRUTH["beta"] / (TRUTH["alpha"] + TRUTH["beta"])
 
 
-def isoflops() -> ReportData:
+def isoflops():
     """Five budgets with seven sizes around the best one each."""
     grid = np.geomspace(1e5, 1e11, 20_000)
     best = [grid[losses(TRUTH, grid, budget / 6 / grid).argmin()] for budget in BUDGETS]
@@ -106,7 +103,7 @@ def isoflops() -> ReportData:
     return ReportData.of_table(assess(Points(columns, np.ones(len(n))), LAWS["chinchilla"]))
 
 
-def test_isoflop_marks_the_minimum_of_each_budget() -> None:
+def test_isoflop_marks_the_minimum_of_each_budget():
     found = make_panel(PanelSpec("isoflop"), isoflops())
     assert not found.missing
     minima = found.data[found.data["what"] == "minimum"]

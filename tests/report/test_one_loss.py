@@ -1,7 +1,5 @@
 """One loss and one color on a page: what is drawn is what is fitted, named alike everywhere."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,12 +16,12 @@ from sweeplab.report.summary import summarize
 NINE = tuple((n_layer, n_embd) for n_layer in (1, 2, 3) for n_embd in (32, 48, 64))
 
 
-def sized(values: dict) -> float:
+def sized(values):
     """Return a part of the loss that falls with the size as a power does."""
     return 20 / (values["n_layer"] ** 0.5 * values["n_embd"] ** 0.8) - values["n_embd"] / 60
 
 
-def planted(key: int, n_trials: int, whole: float, cells=NINE, name: str = "planted") -> DataFrame:
+def planted(key, n_trials, whole, cells=NINE, name="planted"):
     runs = plant_sweep(n_trials, cells, loss=sized, noise=0.02, key=key, name=name)
     return runs.assign(best_whole_val_loss=runs["best_val_loss"] * whole) if whole else runs
 
@@ -31,7 +29,7 @@ def planted(key: int, n_trials: int, whole: float, cells=NINE, name: str = "plan
 @pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(st.integers(0, 99), st.integers(2, 6), st.sampled_from([0.0, 0.97]))
-def test_what_is_drawn_is_what_is_fitted_and_has_one_name(key: int, n_trials: int, whole: float) -> None:
+def test_what_is_drawn_is_what_is_fitted_and_has_one_name(key, n_trials, whole):
     report = ReportData.of_study(planted(key, n_trials, whole), DataFrame())
     fit = report.assessment("power-n").fit
     panels = {name: make_panel(PanelSpec(name, options), report) for name, options in DRAWN.items()}
@@ -62,7 +60,7 @@ DRAWN = {
 
 
 @pytest.mark.slow
-def test_a_study_and_a_cell_have_one_color_on_every_panel() -> None:
+def test_a_study_and_a_cell_have_one_color_on_every_panel():
     names = ("zeta", "alpha", "mid")  # neither in order of the alphabet nor of their losses
     several = pd.concat([planted(key, 12, 0.0, NINE[:2], name) for key, name in enumerate(names)])
     for runs, known in (
@@ -70,7 +68,7 @@ def test_a_study_and_a_cell_have_one_color_on_every_panel() -> None:
         (planted(0, 3, 0.0), {f"n_layer={a},n_embd={b}" for a, b in NINE}),
     ):
         report = ReportData.of_study(runs.reset_index(drop=True), curves(runs))
-        used: dict[str, set[str]] = {name: set() for name in known}
+        used = {name: set() for name in known}
         for kind in ("optimization_history", "edf", "param_importances", "slice", "learning_curves"):
             panel = make_panel(PanelSpec(kind, {}), report)
             for trace in panel.figure().data if not panel.missing else ():
@@ -85,7 +83,7 @@ def test_a_study_and_a_cell_have_one_color_on_every_panel() -> None:
             assert list(report.looks) == list(sizes), "a ramp by size"
 
 
-def curves(runs: DataFrame) -> DataFrame:
+def curves(runs):
     rows = [
         (row.study, row.cell, row.trial, row.seed, at, at * 128, "val_loss", 3.0 - at / 1000)
         for row in runs.itertuples()

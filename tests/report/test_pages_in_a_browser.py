@@ -1,16 +1,11 @@
 """Pages in a real Chromium, wide and narrow, without a network: nothing fails, is cut, or is illegible."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
 from analysis.planted_sweep import plant_sweep, slow_ones_pruned
 from benchmarks.pictures import clip_of, cut_off
-from chromium import PROGRAM, Page, chromium_page
+from chromium import PROGRAM, chromium_page
 from pandas import DataFrame
 
 from sweeplab.report.data import ReportData
@@ -47,7 +42,7 @@ LEGENDS = """figures.filter((each) => each.querySelector(".legend")).map((each) 
 })"""
 
 
-def falling(runs: DataFrame, metric: str) -> DataFrame:
+def falling(runs, metric):
     """Return curves that fall from 4.6 to each run's value; metrics other than the loss are 1."""
     columns = ["study", "cell", "trial", "seed", "iteration", "train_tokens", "metric", "value"]
     rows = [
@@ -59,15 +54,13 @@ def falling(runs: DataFrame, metric: str) -> DataFrame:
     return DataFrame(rows, columns=columns)
 
 
-def write(
-    page: str, runs: DataFrame, place: Path, lab: Path | None = None, shared: Path | None = None
-) -> Path:
+def write(page, runs, place, lab=None, shared=None):
     report = ReportData.of_study(runs, lambda metric: falling(runs, metric), lab=lab)
     return write_page(page, report, runs, place, shared=shared)
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def pages(tmp_path_factory):
     """Write the pages of 96 runs in a grid of four dimensions, and of two studies; one page is whole by itself."""
     place, parts = tmp_path_factory.mktemp("pages"), []
     kinds = [(each, other) for each in ("relu", "gelu") for other in ("layernorm", "rmsnorm")]
@@ -90,7 +83,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+def chromium(tmp_path_factory):
     with chromium_page(tmp_path_factory.mktemp("profile")) as page:
         off = {"offline": True, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
         page._call("Network.emulateNetworkConditions", **off)
@@ -98,7 +91,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 
 @pytest.fixture
-def browser(chromium: Page) -> Page:
+def browser(chromium):
     """Return a page that has asked for nothing yet."""
     chromium.open("about:blank")
     chromium.wait_for("location.href === 'about:blank'")
@@ -107,7 +100,7 @@ def browser(chromium: Page) -> Page:
     return chromium
 
 
-def opened(browser: Page, file: Path, width: int = WIDE, theme: str = "light") -> None:
+def opened(browser, file, width=WIDE, theme="light"):
     """Open a page, folds too, once all of its figures are drawn and their legends placed."""
     screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
     browser._call("Emulation.setDeviceMetricsOverride", **screen)
@@ -119,7 +112,7 @@ def opened(browser: Page, file: Path, width: int = WIDE, theme: str = "light") -
     browser.wait_for("figures.length && figures.every((each) => each.isSettled)")
 
 
-def middle(browser: Page, element: str) -> tuple[float, float]:
+def middle(browser, element):
     """Bring an element into view and return where its middle is in the window."""
     browser.read(f"{element}.scrollIntoView({{block: 'center'}})")
     sides = "(({left, right, top, bottom}) => [left, right, top, bottom])"
@@ -127,13 +120,13 @@ def middle(browser: Page, element: str) -> tuple[float, float]:
     return (left + right) / 2, (top + bottom) / 2
 
 
-def mouse(browser: Page, x: float, y: float, *kinds: str) -> None:
+def mouse(browser, x, y, *kinds):
     for kind in kinds:
         browser._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_opens_without_a_network_and_no_word_of_a_table_is_broken(name, pages, browser: Page) -> None:
+def test_a_page_opens_without_a_network_and_no_word_of_a_table_is_broken(name, pages, browser):
     opened(browser, pages[name])
     assert browser.read("figures.length") >= {"scaling": 4, "sweep": 7, "compare": 4}[name]
     assert browser.errors == []
@@ -155,7 +148,7 @@ def test_a_page_opens_without_a_network_and_no_word_of_a_table_is_broken(name, p
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
-def test_the_words_of_figures_are_legible(name: str, theme: str, pages, browser: Page) -> None:
+def test_the_words_of_figures_are_legible(name, theme, pages, browser):
     opened(browser, pages[name], theme=theme)
     ground = browser.read("getComputedStyle(document.body).backgroundColor")
     assert ground == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 23, 27)"}[theme]
@@ -164,7 +157,7 @@ def test_the_words_of_figures_are_legible(name: str, theme: str, pages, browser:
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 @pytest.mark.parametrize("name", ["scaling", "sweep"])
-def test_legends_leave_three_quarters_and_nothing_is_cut(name: str, width: int, pages, browser: Page) -> None:
+def test_legends_leave_three_quarters_and_nothing_is_cut(name, width, pages, browser):
     opened(browser, pages[name], width)
     assert browser.errors == []
     assert browser.read("document.documentElement.scrollWidth") == width, "the page does not scroll sideways"
@@ -182,7 +175,7 @@ def test_legends_leave_three_quarters_and_nothing_is_cut(name: str, width: int, 
         assert top >= browser.read(f"{SIZE}.querySelector('.xtitle').getBoundingClientRect().bottom")
 
 
-def test_of_many_curves_the_best_is_bold_and_one_comes_forward_under_the_cursor(pages, browser: Page) -> None:
+def test_of_many_curves_the_best_is_bold_and_one_comes_forward_under_the_cursor(pages, browser):
     opened(browser, pages["scaling"])
     drawn = browser.read(f"{CURVES}.data.map((each) => [each.name, each.line.width, each.opacity ?? 1])")
     assert [name for name, width, _ in drawn if width > 3 and name.endswith("(best)")]
@@ -198,7 +191,7 @@ def test_of_many_curves_the_best_is_bold_and_one_comes_forward_under_the_cursor(
     browser.wait_for(f"{front}.x.length === 0")
 
 
-def test_a_click_on_a_trial_opens_its_run(pages, browser: Page) -> None:
+def test_a_click_on_a_trial_opens_its_run(pages, browser):
     opened(browser, pages["sweep"])
     x, y = middle(browser, f"{FIGURE.format('Slice')}.querySelector('.scatterlayer .points path')")
     mouse(browser, x, y, "mouseMoved", "mousePressed", "mouseReleased")
@@ -211,7 +204,7 @@ def test_a_click_on_a_trial_opens_its_run(pages, browser: Page) -> None:
     assert not browser.read("document.getElementById('trial').open") and browser.errors == []
 
 
-def test_two_trials_stand_beside_each_other_and_a_figure_can_be_saved(pages, browser: Page) -> None:
+def test_two_trials_stand_beside_each_other_and_a_figure_can_be_saved(pages, browser):
     opened(browser, pages["sweep"])
     browser.read("open_trial(trials[0], about)")
     buttons = "[...dialog.querySelectorAll('button')]"
@@ -233,7 +226,7 @@ def test_two_trials_stand_beside_each_other_and_a_figure_can_be_saved(pages, bro
     assert not browser.errors
 
 
-def test_parallel_coordinates_have_a_loss_axis_and_take_a_selection(pages, browser: Page) -> None:
+def test_parallel_coordinates_have_a_loss_axis_and_take_a_selection(pages, browser):
     opened(browser, pages["sweep"])
     parallel = FIGURE.format("Parallel coordinates")
     labels = browser.read(f"{parallel}.data[0].dimensions.map((each) => each.label)")
@@ -249,7 +242,7 @@ def test_parallel_coordinates_have_a_loss_axis_and_take_a_selection(pages, brows
     browser.wait_for(f"{parallel}.data[0].dimensions.at(-1).constraintrange?.length === 2")
 
 
-def test_a_keyboard_reaches_each_figures_data_and_the_page_prints(pages, browser: Page) -> None:
+def test_a_keyboard_reaches_each_figures_data_and_the_page_prints(pages, browser):
     opened(browser, pages["sweep"], theme="dark")
     reached = "[...document.querySelectorAll('summary, th button, a[href], .scroll')]"
     assert browser.read(f"{reached}.every((each) => each.tabIndex >= 0)")

@@ -1,6 +1,5 @@
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -22,13 +21,13 @@ ITERATIONS, TOKENS = (0, 100, 200, 300), 16 * 64
 USUAL = ("complete", "stopped", "pruned", "diverged", "failed", "running")
 
 
-def of(spec: PanelSpec, planted, **changed):
+def of(spec, planted, **changed):
     runs = planted.runs.assign(**changed) if changed else planted.runs
     return make_panel(spec, ReportData.of_study(runs, planted.curves))
 
 
 @pytest.mark.slow
-def test_loss_panel_draws_what_was_planted(typed, plant) -> None:
+def test_loss_panel_draws_what_was_planted(typed, plant):
     drawn = of(LOSS, typed(plant(USUAL)))
     assert not drawn.missing
     assert set(drawn.data["state"]) == {"complete", "stopped", "pruned"}
@@ -41,7 +40,7 @@ def test_loss_panel_draws_what_was_planted(typed, plant) -> None:
 
 
 @pytest.mark.slow
-def test_three_dimensions_of_a_grid_have_a_line_each_combination_and_no_zigzag(plant) -> None:
+def test_three_dimensions_of_a_grid_have_a_line_each_combination_and_no_zigzag(plant):
     planted = plant(["complete"])
     runs = [
         planted.runs.assign(dropout=share, cell=planted.runs["cell"] + f",dropout={share}")
@@ -55,7 +54,7 @@ def test_three_dimensions_of_a_grid_have_a_line_each_combination_and_no_zigzag(p
 
 
 @pytest.mark.slow
-def test_far_worse_trials_are_left_above_the_view_and_counted(plant) -> None:
+def test_far_worse_trials_are_left_above_the_view_and_counted(plant):
     far = of(LOSS, plant(["complete", "complete"], losses=[2.0, 90.0]))
     low, high = far.view
     assert low <= 2 < high < 90
@@ -76,11 +75,11 @@ def test_far_worse_trials_are_left_above_the_view_and_counted(plant) -> None:
         (PanelSpec("learning_curves", {"metric": "grad_norm"}), ["complete"], "no run has a grad_norm"),
     ],
 )  # fmt: skip
-def test_a_panel_without_data_says_why(spec: PanelSpec, states: list[str], why: str, typed, plant) -> None:
+def test_a_panel_without_data_says_why(spec, states, why, typed, plant):
     assert re.match(why, of(spec, typed(plant(states))).missing)
 
 
-def test_heat_map_has_the_lowest_loss_of_each_pair(typed, plant) -> None:
+def test_heat_map_has_the_lowest_loss_of_each_pair(typed, plant):
     drawn = of(PanelSpec("heat_map"), typed(plant(["complete", "complete", "pruned"])))
     assert (drawn.x.column, drawn.y.column) == ("n_embd", "n_layer")
     assert len(drawn.data) == 6 and set(drawn.data["trial"]) == {0}
@@ -91,7 +90,7 @@ def test_heat_map_has_the_lowest_loss_of_each_pair(typed, plant) -> None:
     assert heat.z.shape == (3, 2) and heat.z[2][1] == pytest.approx(4 - 0.4 - 0.64)
 
 
-def test_learning_curves_are_the_planted_ones(typed, plant) -> None:
+def test_learning_curves_are_the_planted_ones(typed, plant):
     drawn = of(PanelSpec("learning_curves"), typed(plant(["complete", "pruned", "diverged"], seeds=2)))
     assert len(drawn.data) == 6 * 2 * 2 * len(ITERATIONS)
     assert drawn.notes[-1] == "Not drawn: 12 diverged."
@@ -107,7 +106,7 @@ def test_learning_curves_are_the_planted_ones(typed, plant) -> None:
 
 @pytest.mark.parametrize("ground", [1.0, 0.0085], ids=["light", "dark"])
 @pytest.mark.parametrize("n", [1, 9, 40])
-def test_colors_are_distinct_and_stand_out_from_the_ground(n: int, ground: float) -> None:
+def test_colors_are_distinct_and_stand_out_from_the_ground(n, ground):
     made = np.array([re.findall(r"\d+", color) for color in colors(n)], float) / 255
     assert len(np.unique(made, axis=0)) == n
     linear = np.where(made <= 0.04045, made / 12.92, ((made + 0.055) / 1.055) ** 2.4)
@@ -115,7 +114,7 @@ def test_colors_are_distinct_and_stand_out_from_the_ground(n: int, ground: float
     assert ((np.maximum(light, ground) + 0.05) / (np.minimum(light, ground) + 0.05)).min() >= 3
 
 
-def test_summary_says_what_there_is(typed, plant) -> None:
+def test_summary_says_what_there_is(typed, plant):
     summary = summarize(ReportData.of_study(*typed(plant(USUAL, seeds=2))))
     words = summary.entries
     assert words["Runs"].startswith("72 runs of 36 trials in 6 cells: 12 complete, 12 stopped, ")
@@ -128,7 +127,7 @@ def test_summary_says_what_there_is(typed, plant) -> None:
 
 
 @pytest.mark.parametrize(("objective", "unit"), [("masked", "nats/token"), ("classification", "nats/label")])
-def test_losses_have_the_unit_of_their_objective(objective: str, unit: str, plant) -> None:
+def test_losses_have_the_unit_of_their_objective(objective, unit, plant):
     planted = plant(["complete"] * 2)
     report = ReportData.of_study(planted.runs.assign(objective=objective, n_labels=3), planted.curves)
     titles = [
@@ -140,7 +139,7 @@ def test_losses_have_the_unit_of_their_objective(objective: str, unit: str, plan
 
 
 @pytest.mark.slow
-def test_the_law_goes_on_to_its_forecast_on_the_figure_of_sizes(plant) -> None:
+def test_the_law_goes_on_to_its_forecast_on_the_figure_of_sizes(plant):
     sizes = {"layers": (1,), "widths": (32, 48, 64, 96, 128, 192, 256, 384)}
     planted = plant(["complete"], **sizes)
     n = planted.runs["n_params"]
@@ -155,7 +154,7 @@ def test_the_law_goes_on_to_its_forecast_on_the_figure_of_sizes(plant) -> None:
     assert make_panel(PanelSpec("loss", {"x": "n_embd"}), report).law is None
 
 
-def test_a_map_needs_half_of_its_pairs_to_be_cells(plant) -> None:
+def test_a_map_needs_half_of_its_pairs_to_be_cells(plant):
     planted = plant(["complete"], widths=(32, 64, 128))
     few = (planted.runs["n_layer"] == 1) == (planted.runs["n_embd"] == 32)
     assert "4 of 9 pairs" in of(PanelSpec("heat_map"), planted._replace(runs=planted.runs[~few])).missing
@@ -174,12 +173,12 @@ GIVEN, FOUND = False, True
         ("a", "ba", ((GIVEN, "a\n"), (FOUND, "ba"))),
     ],
 )
-def test_parts_of_a_text(prompt: str, text: str, expected: tuple[tuple[bool, str], ...]) -> None:
+def test_parts_of_a_text(prompt, text, expected):
     assert parts(prompt, text) == expected
 
 
 @pytest.mark.slow
-def test_a_study_of_one_token_count_has_the_law_of_its_sizes(tmp_path: Path, plant) -> None:
+def test_a_study_of_one_token_count_has_the_law_of_its_sizes(tmp_path, plant):
     runs, curves = plant(["complete", "complete"], layers=(1, 2, 3, 4, 6), widths=(32, 64, 128, 256))
     noise = np.random.default_rng(0).normal(0, 0.002, len(runs))
     loss = (1.5 + 40 / runs["n_params"] ** 0.4) * (1 + noise) + 0.1 * runs["trial"]
@@ -199,7 +198,7 @@ def test_a_study_of_one_token_count_has_the_law_of_its_sizes(tmp_path: Path, pla
     assert "law, 90% band" in text[: text.index('id="panel-2"')]
 
 
-def test_families_that_lack_a_size_of_another_are_lines_too() -> None:
+def test_families_that_lack_a_size_of_another_are_lines_too():
     parts = []
     for key, (family, depth) in enumerate(
         (("decoder", np.nan), ("encoder_decoder", 2), ("encoder_decoder", 4))
@@ -214,7 +213,7 @@ def test_families_that_lack_a_size_of_another_are_lines_too() -> None:
     assert depths == {"none", "2", "4"}
 
 
-def test_it_shows_the_layers_of_the_best_run(plant, tmp_path: Path) -> None:
+def test_it_shows_the_layers_of_the_best_run(plant, tmp_path):
     runs, curves = plant(["complete", "complete"], layers=(1, 2), widths=(32,))
     for cell in runs["cell"].unique():
         for trial, shrinks in enumerate((0.1, 7.0)):
@@ -235,7 +234,7 @@ def test_it_shows_the_layers_of_the_best_run(plant, tmp_path: Path) -> None:
     assert first.z[0] == pytest.approx([-3.0, -3.30103], abs=1e-4)
 
 
-def test_a_cut_off_line_is_left_out_and_what_is_not_finite_is_none(tmp_path: Path) -> None:
+def test_a_cut_off_line_is_left_out_and_what_is_not_finite_is_none(tmp_path):
     folder = RunFolder(tmp_path)
     append_gradients(folder, [GradientPoint(5, {"head": (float("inf"), 1.0, 2.0)})])
     with folder.gradients_file.open("a") as file:

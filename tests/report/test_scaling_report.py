@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).parents[2]
 class Page(HTMLParser):
     """What a browser would fetch, and the page's words and figures."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
         self.links: list[str] = []
         self.words = ""
@@ -30,16 +30,16 @@ class Page(HTMLParser):
         self._folds, self._kind = 0, ""
         self.feed(text)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self._folds += tag in FOLDS
         self._kind = dict(attrs).get("type") or tag
         self.links += [value or "" for name, value in attrs if name in ("src", "href", "action", "srcset")]
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         self._folds -= tag in FOLDS
         self._kind = ""
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         if not self._folds:
             self.prose += data.split()
         if self._kind == "application/json" and '"layout"' in data:  # and no list of trials
@@ -49,7 +49,7 @@ class Page(HTMLParser):
 
 
 @pytest.fixture
-def quick(tmp_path: Path) -> Path:
+def quick(tmp_path):
     """Return a dashboard that fits no law."""
     (tmp_path / "quick.yaml").write_text("panels: [{panel: loss, x: n_embd}, {panel: learning_curves}]\n")
     return tmp_path / "quick.yaml"
@@ -61,7 +61,7 @@ def planted(plant):
 
 
 @pytest.mark.slow
-def test_writes_the_page_and_its_data(tmp_path: Path, planted, typed, quick: Path) -> None:
+def test_writes_the_page_and_its_data(tmp_path, planted, typed, quick):
     runs, curves = typed(planted)
     page = write_scaling(runs, curves, tmp_path / "report", quick)
     assert page == tmp_path / "report" / "scaling.html"
@@ -73,14 +73,14 @@ def test_writes_the_page_and_its_data(tmp_path: Path, planted, typed, quick: Pat
 
 
 @pytest.fixture(scope="module")
-def page(plant, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(plant, tmp_path_factory):
     planted = plant(["complete", "stopped", "pruned", "diverged"], seeds=2)
     return write_scaling(*planted, tmp_path_factory.mktemp("report"))
 
 
 @pytest.mark.slow
-def test_json_has_the_data_of_every_panel_and_no_nan(page: Path) -> None:
-    def refuse(constant: str) -> None:
+def test_json_has_the_data_of_every_panel_and_no_nan(page):
+    def refuse(constant):
         raise AssertionError(f"{constant} is no JSON")
 
     report = json.loads(page.with_suffix(".json").read_text(), parse_constant=refuse)
@@ -95,7 +95,7 @@ def test_json_has_the_data_of_every_panel_and_no_nan(page: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_needs_no_network(page: Path) -> None:
+def test_the_page_needs_no_network(page):
     text = page.read_text()
     read = Page(text)
     outside = [link for link in read.links if not link.startswith("data:") and link not in FILES]
@@ -105,7 +105,7 @@ def test_the_page_needs_no_network(page: Path) -> None:
     assert text.count("* plotly.js v") == 1
 
 
-def test_the_page_draws_each_panel_and_says_the_summary(page: Path) -> None:
+def test_the_page_draws_each_panel_and_says_the_summary(page):
     report = json.loads(page.with_suffix(".json").read_text())
     page = Page(page.read_text())
     drawn = [each for each in report["panels"] if not each["missing"] and each["kind"] not in TABLES]
@@ -118,7 +118,7 @@ def test_the_page_draws_each_panel_and_says_the_summary(page: Path) -> None:
         assert said in page.words
 
 
-def test_a_report_without_runs_says_so(tmp_path: Path) -> None:
+def test_a_report_without_runs_says_so(tmp_path):
     page = Page(write_scaling(DataFrame(), DataFrame(), tmp_path).read_text())
     assert not page.figures
     assert (
@@ -129,7 +129,7 @@ def test_a_report_without_runs_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_names_cannot_break_out_of_the_page(tmp_path: Path, planted, quick: Path) -> None:
+def test_names_cannot_break_out_of_the_page(tmp_path, planted, quick):
     evil = "</script><script>alert(1)</script><b>&"
     runs = planted.runs.assign(study=evil, cell=planted.runs["cell"] + f",activation={evil}")
     curves = planted.curves.assign(cell=planted.curves["cell"] + f",activation={evil}")
@@ -141,13 +141,13 @@ def test_names_cannot_break_out_of_the_page(tmp_path: Path, planted, quick: Path
 
 
 @pytest.mark.slow
-def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, planted, quick: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_said(tmp_path, planted, quick):
     (tmp_path / "report").write_text("a file")
     with pytest.raises(BadInput, match=r"report: cannot be written: "):
         write_scaling(*planted, tmp_path / "report", quick)
 
 
-def test_dashboards_explain_every_panel_and_their_own_above_all() -> None:
+def test_dashboards_explain_every_panel_and_their_own_above_all():
     explained = {}
     for name in PAGES:
         lines = (REPOSITORY / "dashboards" / f"{name}.yaml").read_text().splitlines()
@@ -156,7 +156,7 @@ def test_dashboards_explain_every_panel_and_their_own_above_all() -> None:
     assert set.union(*explained.values()) == set(PANELS)
 
 
-def test_a_page_refuses_panels_of_another_and_names_its_own(tmp_path: Path) -> None:
+def test_a_page_refuses_panels_of_another_and_names_its_own(tmp_path):
     mine = tmp_path / "mine.yaml"
     mine.write_text("panels: [{panel: differences}]\n")
     with pytest.raises(BadInput, match=r"unknown panel 'differences'; allowed: best_values, .* slice"):
@@ -179,7 +179,7 @@ def test_a_page_refuses_panels_of_another_and_names_its_own(tmp_path: Path) -> N
         ("a: &a [x]\npanels: *a\n", "alias"),
     ],
 )
-def test_a_wrong_dashboard_is_refused_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+def test_a_wrong_dashboard_is_refused_with_its_line(tmp_path, text, said):
     mine = tmp_path / "mine.yaml"
     mine.write_text(text)
     with pytest.raises(BadInput) as refused:
@@ -187,7 +187,7 @@ def test_a_wrong_dashboard_is_refused_with_its_line(tmp_path: Path, text: str, s
     assert str(refused.value).startswith(str(mine)) and said in str(refused.value)
 
 
-def test_says_every_problem_of_a_dashboard_at_once(tmp_path: Path) -> None:
+def test_says_every_problem_of_a_dashboard_at_once(tmp_path):
     mine = tmp_path / "mine.yaml"
     mine.write_text("titel: x\npanels:\n  - panel: los\n  - {panel: loss, x: n_layrs, log: z}\n")
     with pytest.raises(BadInput) as refused:

@@ -1,8 +1,5 @@
 """Panels of sweeps and of comparisons, drawn from what was planted."""
 
-from __future__ import annotations
-
-import numpy as np
 import pandas as pd
 import pytest
 from analysis.planted_sweep import CELLS, plant_sweep, slow_ones_pruned, too_fast
@@ -10,25 +7,25 @@ from pandas import DataFrame
 
 from sweeplab.analysis.sweep import FEWEST_TRIALS
 from sweeplab.report.data import ReportData
-from sweeplab.report.panels.base import Panel, PanelSpec, make_panel
+from sweeplab.report.panels.base import PanelSpec, make_panel
 from sweeplab.report.panels.sweep import MOST_DRAWN, MOST_PAIRED
 
 
-def mixed(values, random: np.random.Generator) -> str:
+def mixed(values, random):
     return too_fast(values, random) if values["learning_rate"] > 0.01 else slow_ones_pruned(values, random)
 
 
-def made(report: ReportData, kind: str, **options) -> Panel:
+def made(report, kind, **options):
     return make_panel(PanelSpec(kind, options), report)
 
 
 @pytest.fixture(scope="module")
-def one() -> ReportData:
+def one():
     return ReportData.of_study(plant_sweep(40, CELLS[1:3], state=mixed), DataFrame())
 
 
 @pytest.fixture(scope="module")
-def two() -> ReportData:
+def two():
     each = {"cells": CELLS[1:4], "seeds": 2, "state": slow_ones_pruned}
     studies = [
         plant_sweep(FEWEST_TRIALS, key=key, shift=0.3 * key, name=name, **each)
@@ -37,14 +34,14 @@ def two() -> ReportData:
     return ReportData.of_study(pd.concat(studies, ignore_index=True), DataFrame())
 
 
-def test_the_history_falls_and_ends_at_the_best(one: ReportData) -> None:
+def test_the_history_falls_and_ends_at_the_best(one):
     (sweep,) = one.sweeps
     for cell, line in made(one, "optimization_history").data.groupby("cell"):
         assert line["best"].is_monotonic_decreasing
         assert line["best"].iloc[-1] == sweep.ended.loc[sweep.ended["cell"] == cell, "loss"].min()
 
 
-def test_a_front_has_what_no_trial_beats_in_both(two: ReportData) -> None:
+def test_a_front_has_what_no_trial_beats_in_both(two):
     found = made(two, "pareto").data
     for cost in ("n_params", "train_flops"):
         for row in found.to_dict("records"):
@@ -54,14 +51,14 @@ def test_a_front_has_what_no_trial_beats_in_both(two: ReportData) -> None:
 
 
 @pytest.mark.slow
-def test_importances_say_what_is_chance(one: ReportData) -> None:
+def test_importances_say_what_is_chance(one):
     found = made(one, "param_importances")
     (chance,) = (note for note in found.notes if note.startswith("Not distinguishable from chance: "))
     assert "learning_rate" not in chance and ("activation" in chance or "weight_decay" in chance)
     assert found.figure().layout.yaxis.ticktext[0] in ("learning_rate", "dropout")
 
 
-def test_slices_and_pairs_have_those_asked_for(one: ReportData) -> None:
+def test_slices_and_pairs_have_those_asked_for(one):
     found = made(one, "slice", params=("dropout", "n_layer"))
     assert list(found.space) == ["dropout", "n_layer"]
     assert any("diverged or failed" in note for note in found.notes)
@@ -71,7 +68,7 @@ def test_slices_and_pairs_have_those_asked_for(one: ReportData) -> None:
 
 
 @pytest.mark.slow
-def test_of_a_large_sweep_the_best_trials_are_drawn() -> None:
+def test_of_a_large_sweep_the_best_trials_are_drawn():
     found = made(ReportData.of_study(plant_sweep(1000, CELLS[:1]), DataFrame()), "parallel_coordinate")
     drawn = found.data[found.data["drawn"]]
     assert len(found.data) == 1000
@@ -79,7 +76,7 @@ def test_of_a_large_sweep_the_best_trials_are_drawn() -> None:
     assert f"Drawn: {MOST_DRAWN} of 1,000 trials" in found.notes[-1]
 
 
-def test_pruning_and_differences_are_said(one: ReportData, two: ReportData) -> None:
+def test_pruning_and_differences_are_said(one, two):
     assert "which saved" in made(one, "pruning").notes[0]
     found = made(two, "differences")
     assert found.notes[0].startswith("b against a: different, +0.")

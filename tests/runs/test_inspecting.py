@@ -1,7 +1,5 @@
 """What a run attends to in a text, for every family; and the page of it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A run as a model of MLflow's: what `mlflow.pyfunc.load_model` makes of its folder."""
 
-from __future__ import annotations
-
 import mlflow
 import pandas as pd
 import pytest
