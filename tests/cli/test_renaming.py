@@ -9,7 +9,7 @@ import pytest
 from tracked import Tracked
 
 from sweeplab.doctor import examine
-from sweeplab.lab import moving
+from sweeplab.lab import studies
 from sweeplab.lab.showing import show_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.tracking.connection import connect, tracking_uri
@@ -18,10 +18,10 @@ KILLED = 9
 
 
 def killed_before(name, lab, monkeypatch, call, *arguments):
-    """Move the study in a process that dies as it calls a function of `moving`, or before it renames the folder."""
+    """Move the study in a process that dies as it calls a function of `studies`, or before it renames the folder."""
     connect(lab, tracking_uri(lab))  # MLflow is loaded once, before any fork
     if not (child := os.fork()):
-        target = Path if name == "rename" else moving
+        target = Path if name == "rename" else studies
         monkeypatch.setattr(target, name, lambda *_: os._exit(KILLED))
         call(StudyFolder(lab, "tiny"), *arguments)
         os._exit(0)
@@ -52,7 +52,7 @@ def assert_agrees(lab, before):
 @pytest.mark.parametrize("step", ["finish_renaming", "rename_studies", "write_whole"])
 def test_repair_finishes_a_rename_that_was_killed(step, lab, finished, cli, monkeypatch):
     before = show_study(StudyFolder(lab, "tiny"))
-    killed_before(step, lab, monkeypatch, moving.rename_study, "other")
+    killed_before(step, lab, monkeypatch, studies.rename_study, "other")
     for words in (f"run {finished.file} --name other --quiet", "doctor other"):
         said = cli(*words.split())
         assert said.code and "a rename was interrupted" in said.out + said.err, said
@@ -64,7 +64,7 @@ def test_repair_finishes_a_rename_that_was_killed(step, lab, finished, cli, monk
 
 def test_the_same_command_finishes_a_removal_that_was_killed(lab, cli, monkeypatch):
     before = show_study(StudyFolder(lab, "tiny"))
-    killed_before("rename", lab, monkeypatch, moving.remove_study)
+    killed_before("rename", lab, monkeypatch, studies.remove_study)
     assert cli("rm", "tiny", "--yes").code == 0
     assert connect(lab, tracking_uri(lab)).get_experiment_by_name("tiny") is None
     assert not StudyFolder(lab, "tiny").path.exists() and len(list((lab / "trash").iterdir())) == 1
