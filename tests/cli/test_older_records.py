@@ -24,7 +24,7 @@ def test_runs_with_a_removed_choice_are_shown(lab, cli, kind):
     assert cli("report", study.name, "--page", "sweep").code == 0
 
 
-def test_a_study_with_entries_that_are_known_no_more_is_read(lab: Path, cli) -> None:
+def test_a_study_with_entries_that_are_known_no_more_is_read(lab, cli):
     (folder,) = (lab / "studies").iterdir()
     file = folder / "study.json"
     study = json.loads(file.read_text())
