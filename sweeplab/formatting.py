@@ -213,8 +213,6 @@ def range_in_words(suggested: Mapping[str, Any] | Iterable[Any] | None) -> str:
         *most, last = map(yaml_text, suggested)
         return f"{', '.join(most)} or {last}"
     text = f"{yaml_text(suggested['min'])} to {yaml_text(suggested['max'])}"
-    if "divides" in suggested:
-        text = f"those from {text} that divide {suggested['divides']}"
     text += ", log" if suggested.get("log") else ""
     if "step" in suggested:
         text += f", step {yaml_text(suggested['step'])}"

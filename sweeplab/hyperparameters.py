@@ -196,7 +196,7 @@ class ModelHyperparameters:
     model: str = _model("transformer", "The model: sweeplab's transformer, or a module that a plugin registers", choices=("transformer",))
     n_embd: int = _model(192, "Width of the residual stream", low=1, high=2**16, suggested=(64, 96, 128, 192, 256))
     n_head: int = _model(6, "Attention heads per layer; must divide n_embd unless head_dim is given",
-        low=1, high=2**10, suggested={"min": 1, "max": 16, "divides": "n_embd"})
+        low=1, high=2**10, suggested=(1, 2, 4, 8, 16))
     n_layer: int = _model(3, "Number of transformer blocks", low=1, high=2**10, suggested={"min": 1, "max": 8})
     n_encoder_layer: int = _model(3, "Blocks in the encoder of an encoder_decoder; auto: n_layer",
         low=1, high=2**10, automatic=True)

@@ -44,7 +44,7 @@ from sweeplab.study.choice import is_tuned
 from sweeplab.study.file.check import study_from
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.problems import LENGTHS, Problems, SourceMap
-from sweeplab.study.search import Choices, Derived, Divisors, Range
+from sweeplab.study.search import Choices, Derived, Range
 from sweeplab.study.space import Space, cells
 
 if TYPE_CHECKING:
@@ -196,8 +196,6 @@ def _values(
             values[name] = _voted(name, known, sized.fixed)
         elif known:
             value = known[0][name]
-            if isinstance(entry, Divisors):
-                value = math.gcd(int(value), int(sized.fixed[entry.of]))
             reason = f": {predicted['why']}" if predicted["why"] else ""
             values[name] = Value(value, why=f"of the nearest cell, {best[0]['cell']}{reason}")
     return values

@@ -31,7 +31,7 @@ from sweeplab.analysis.trials import (
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.rules import wanted
-from sweeplab.study.search import Choices, Derived, Divisors, Range, SearchSpec
+from sweeplab.study.search import Choices, Derived, Range, SearchSpec
 from sweeplab.train.run import train_flops
 
 # A number with at most this many values, such as a size, gets a log scale: the values tend to be doublings.
@@ -125,7 +125,7 @@ def sweep_of(runs: DataFrame, design: StudyDesign | None = None) -> Sweep:
     search = design.search if design else {}
     for name in (name for name in space if name in search):
         entry = search[name]
-        if isinstance(entry, Range | Choices | Divisors) and entry.when is not None:
+        if isinstance(entry, Range | Choices) and entry.when is not None:
             # A hyperparameter whose condition does not hold was not sampled and has its default.
             runs[name] = runs[name].where(Series([wanted(entry, row) for row in rows], index=runs.index))
     trials = trials_table(runs, "value")

@@ -62,7 +62,7 @@ def find_limits(trials: StudyTrials, cell: str | None = None) -> list[Finding]:
         return []
     findings = list[Finding | None]()
     for name, entry in study["search"].items():
-        if best and "min" in entry and "divides" not in entry:
+        if best and "min" in entry:
             findings += [_end_of_range(name, entry, end, best, ended, folder) for end in ("min", "max")]
     # A plugin's metric is not in an n-gram's unit.
     if best and study["objective"]["metric"] == "val_loss":

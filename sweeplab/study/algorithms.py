@@ -16,7 +16,7 @@ from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import AUTO, is_number
 from sweeplab.study.options import JOINT, PROMOTE, PRUNERS, SAMPLERS, Pruner, Sampler, as_written, build
 from sweeplab.study.problems import Problems
-from sweeplab.study.search import Choices, Divisors, Range, SearchSpec, stored_values
+from sweeplab.study.search import Choices, Range, SearchSpec, stored_values
 from sweeplab.study.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def settled_sampler(spec: StudySpec) -> Sampler:
 def _has_numbers(entry: SearchSpec) -> bool:
     if isinstance(entry, Choices):
         return all(map(is_number, entry.values))
-    return isinstance(entry, Range | Divisors)
+    return isinstance(entry, Range)
 
 
 def _n_points(spec: StudySpec) -> int:

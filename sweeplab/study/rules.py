@@ -15,7 +15,7 @@ from sweeplab.model import accounting
 from sweeplab.model.attention import SHAPE_REQUIREMENTS
 from sweeplab.model.shape import SETTLED, ModelShape, Requirement, settled
 from sweeplab.study.problems import Location
-from sweeplab.study.search import Derived, Divisors, SearchSpec, needs
+from sweeplab.study.search import Derived, SearchSpec, needs
 from sweeplab.study.spec import NOWHERE, StudySpec
 from sweeplab.study.values import FACTS, LENGTHS_OF, Facts
 from sweeplab.train.run import REQUIREMENTS, row_lengths, train_flops, train_tokens
@@ -134,8 +134,6 @@ def rules(spec: StudySpec, sizes: Sizes) -> list[Rule]:
     for name, entry in spec.search.items():
         if isinstance(entry, Derived):
             every.append(_derived_rule(name, entry))
-        elif isinstance(entry, Divisors):
-            every.append(_divisors_rule(name, entry))
     for shape in SHAPE_REQUIREMENTS:
         every.append(Rule(shape.text, spec.place(*shape.names), frozenset(shape.names), _shape_meets(shape)))
     if spec.place("head_dim") == NOWHERE:
@@ -214,17 +212,6 @@ def _derived_rule(name: str, entry: Derived) -> Rule:
 
     text = f"{name} = {entry.expr.text} ({TABLE[name].allowed})"
     return Rule(text, ("search", name, "expr"), needs(entry) | {name}, meets)
-
-
-def _divisors_rule(name: str, entry: Divisors) -> Rule:
-    def meets(values: Hyperparameters) -> bool:
-        if not wanted(entry, vars(values)):  # not sampled; its value may be auto
-            return True
-        value = getattr(values, name)
-        return bool(entry.min <= value <= entry.max and getattr(values, entry.of) % value == 0)
-
-    text = f"{name}, from {entry.min} to {entry.max}, divides {entry.of}"
-    return Rule(text, ("search", name), needs(entry) | {name}, meets)
 
 
 # Caches the last shapes: a dozen rules ask for each in turn.

@@ -1,4 +1,4 @@
-"""The entries of `search`: ranges and choices that Optuna samples, divisors, and derived values."""
+"""The entries of `search`: ranges and choices that Optuna samples, and derived values."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from sweeplab.errors import nearest
-from sweeplab.hyperparameters import TABLE, Hyperparameter, canonical
+from sweeplab.hyperparameters import Hyperparameter
 from sweeplab.study.problems import Refusal
-from sweeplab.study.values import Condition, End, Options, WholeEnd, refusal_at
+from sweeplab.study.values import Condition, End, Options, refusal_at
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -44,11 +44,6 @@ class Entry:
         return dict(adapter.dump_python(self, mode="json", by_alias=True, exclude_defaults=True))
 
 
-def _check_order(low: float, high: float) -> None:
-    if low > high:
-        raise Refusal(f"is inverted: min {low:g} is above max {high:g}", "min below max")
-
-
 @dataclass(frozen=True, config=_CHECKED)
 class Range(Entry):
     """Every number from `min` to `max`, both included; every whole number where these are whole."""
@@ -62,7 +57,8 @@ class Range(Entry):
     @model_validator(mode="after")
     def _is_sound(self) -> Self:
         low, high = self.min, self.max
-        _check_order(low, high)
+        if low > high:
+            raise Refusal(f"is inverted: min {low:g} is above max {high:g}", "min below max")
         if low == high:
             raise Refusal("is empty", "a max above min; put a single value under fixed")
         if self.log and low <= 0:
@@ -209,41 +205,6 @@ class Choices(Entry):
         return self.values
 
 
-def _divided(written: Any, place: ValidationInfo) -> str:
-    row, name = place.context, canonical(written) if isinstance(written, str) else ""
-    whole = [other.name for other in TABLE.values() if other.kind == "int"]
-    if name not in whole or (row and name in (row.name, "seed")):
-        allowed = "the name of a whole-number hyperparameter, such as n_embd"
-        raise Refusal("", allowed, nearest(name, whole) or nearest(name, TABLE))
-    return name
-
-
-_DIVIDED = Field(
-    validation_alias="divides",
-    serialization_alias="divides",
-    description="Sample a divisor of this hyperparameter",
-)
-
-
-@dataclass(frozen=True, config=_CHECKED)
-class Divisors(Entry):
-    """The divisors of another hyperparameter, from `min` to `max`."""
-
-    of: Annotated[str, PlainValidator(_divided, str), _DIVIDED]
-    min: WholeEnd
-    max: WholeEnd
-    when: Annotated[Condition | None, _WHEN] = None
-
-    @model_validator(mode="after")
-    def _is_sound(self) -> Self:
-        _check_order(self.min, self.max)
-        return self
-
-    def values(self, of: int) -> tuple[int, ...]:
-        """Return the divisors of a value of the other hyperparameter."""
-        return tuple(n for n in range(self.min, min(self.max, of) + 1) if of % n == 0)
-
-
 @dataclass(frozen=True, config=_CHECKED)
 class Derived(Entry):
     """Computed from the others, never sampled."""
@@ -252,7 +213,7 @@ class Derived(Entry):
 
 
 Sampled = Range | Choices
-SearchSpec = Range | Choices | Divisors | Derived
+SearchSpec = Range | Choices | Derived
 
 
 SUGGESTED = "suggested"
@@ -261,12 +222,11 @@ EVALUATED = ("eval_tokens", "eval_iters", "eval_full", "eval_train")
 # The key that identifies the form of an entry of `search`, and the form's keys.
 FORMS: dict[str, tuple[type[Entry], tuple[str, ...]]] = {
     "expr": (Derived, ("expr",)),
-    "divides": (Divisors, ("divides", "min", "max", "when")),
     "choices": (Choices, ("choices", "when")),
     "min": (Range, ("min", "max", "log", "step", "when")),
 }
 FORMS["max"] = FORMS["min"]
-_KEYS = (*FORMS["min"][1], "choices", "divides", "expr")
+_KEYS = (*FORMS["min"][1], "choices", "expr")
 _ADAPTERS = {form: TypeAdapter[Any](form) for form, _ in FORMS.values()}
 _OPTIONS = TypeAdapter(Options)
 
@@ -303,18 +263,11 @@ def read_entry(written: Any, place: ValidationInfo) -> SearchSpec:
         raise _no_form(row, written)
     if form is Range and row.kind not in ("int", "float"):
         raise Refusal(f"is a range, and {row.name} takes no range", f"a list of choices: {row.allowed}")
-    if form is Divisors:
-        if row.kind != "int":
-            what = f"is of {row.name}, which is not a whole number"
-            raise Refusal(what, row.allowed, at=("divides",))
-        written = {"min": row.low, "max": row.high, **written}
     typed: SearchSpec = _ADAPTERS[form].validate_python(written, context=row)
     return typed
 
 
-_FORMS_IN_WORDS = (
-    f"{{{', '.join(FORMS['min'][1])}}} | [a, list] | {{choices, when}} | {{divides, min, max}} | {{expr}}"
-)
+_FORMS_IN_WORDS = f"{{{', '.join(FORMS['min'][1])}}} | [a, list] | {{choices, when}} | {{expr}}"
 
 
 def _no_form(row: Hyperparameter, written: Any) -> Refusal:
@@ -335,12 +288,7 @@ def needs(entry: SearchSpec) -> frozenset[str]:
     """Return the names that an entry depends on."""
     if isinstance(entry, Derived):
         return entry.expr.names
-    names = frozenset[str]()
-    if entry.when:
-        names |= entry.when.names
-    if isinstance(entry, Divisors):
-        names |= {entry.of}
-    return names
+    return entry.when.names if entry.when else frozenset()
 
 
 def stored_values(entry: Sampled) -> Iterator[Scalar]:

@@ -30,9 +30,7 @@ from sweeplab.study.rules import (
     wanted,
 )
 from sweeplab.study.search import (
-    Choices,
     Derived,
-    Divisors,
     Sampled,
     Scalar,
     SearchSpec,
@@ -147,11 +145,6 @@ class Space:
             return
         if not needed & self._varying and not wanted(entry, self._constant):
             return
-        if isinstance(entry, Divisors):
-            divisors = entry.values(self._constant[entry.of])
-            if not divisors:
-                return
-            entry = Choices(divisors)
         self.parameters[name] = entry
         if needed & self._varying:
             self._conditional.add(name)

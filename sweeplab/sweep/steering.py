@@ -246,7 +246,7 @@ def grow(folder: StudyFolder, chosen: Sequence[tuple[Mapping[str, Any], int]], w
 def _widen(folder: StudyFolder, name: str) -> str:
     """Widen a searched range at the ends where the best values lie; return what was done."""
     search = folder.read(folder.canonical_file)["search"]
-    ranges = [key for key, entry in search.items() if "min" in entry and "divides" not in entry]
+    ranges = [key for key, entry in search.items() if "min" in entry]
     if name not in ranges:
         what = f"--widen: study {folder.name} searches no range of {name}"
         raise BadInput(Problem(what, ", ".join(ranges) or "none", nearest(name, ranges)))

@@ -36,7 +36,7 @@ ODD_YAML = """
 null|true|no|~|''|[]|{}|[[]]|{a: b}|-1|0|1|1.5|1e400|-1e400|.nan|.inf|1e-320|1e300|1e-300|0x10|2026-01-01|12:30:00
 10_000_000_000_000_000_000_000|suggested|*a|&a 1|!!python/object:os.system|!!binary aGk=|!!bool maybe|!!int x|<<|é
 '\\0'|"\\0"|"\\ud800"|"a\\nb"|{min: 1, max: 1e300, step: 1e-300}|{min: 0, max: 1, step: .nan}|{expr: 1/0}|- -|%
-{expr: '9**9**9'}|{expr: n_embd}|{when: true}|{min: 1, max: 1e9}|{divides: n_embd}|[1, 1]|[null]|[[1], {a: b}]|@|`
+{expr: '9**9**9'}|{expr: n_embd}|{when: true}|{min: 1, max: 1e9}|[2, 3]|[1, 1]|[null]|[[1], {a: b}]|@|`
 dhms|1e400d|/**/x|/proc/kmsg|/dev/null|~nobody/x|{type: asha, early_stopping_rate: 1000000000}|{type: grid}|..|/
 """
 WORDS = [each for line in ODD_YAML.strip().split("\n") for each in line.split("|")]
@@ -133,7 +133,7 @@ search:
   warmup_iters: [0, 2, 4]
   weight_decay: {expr: learning_rate * 10}
   min_lr: suggested
-  n_kv_head: {divides: n_head, when: n_embd == 16}
+  n_kv_head: {choices: [1, 2], when: n_embd == 16}
 budget: {trials_per_cell: 2, time: 1h30m}
 sampler: {type: tpe, n_startup_trials: 1}
 pruner: {type: asha, factor: 3, early_stopping_rate: 0}

@@ -16,7 +16,6 @@ LOW, HIGH = 1e-3, 1e-1
 RATES = [LOW * (HIGH / LOW) ** (at / 7) for at in range(8)]
 RANGE = {"learning_rate": {"min": LOW, "max": HIGH, "log": True}}
 DROPOUT = {"dropout": {"min": 0.0, "max": 0.5}}
-HEADS = {"n_head": {"divides": "n_embd", "min": 2, "max": 8}}
 
 
 def rising(rate):
@@ -68,9 +67,8 @@ def test_a_best_value_at_the_end_of_its_range_is_said(tmp_path, cells):
         (lambda share: 3 - share, {"search": DROPOUT, "sampled": np.linspace(0, 0.45, 8)}),
         (lambda share: 3 + share, {"search": DROPOUT, "sampled": np.linspace(0, 0.5, 8)}),
         (rising, {"sampled": RATES[-2:]}),  # two trials are no trend
-        (lambda heads: 3 - heads, {"search": HEADS, "sampled": [2, 2, 4, 4, 4, 8, 8, 8]}),
     ],
-    ids=["a valley", "luck", "diverged beyond", "short of the end", "a bound of the table", "too few", "divisors"],
+    ids=["a valley", "luck", "diverged beyond", "short of the end", "a bound of the table", "too few"],
 )  # fmt: skip
 def test_no_other_best_value_is_called_the_end_of_its_range(tmp_path, losses, planted):
     assert plant(tmp_path, losses, **planted) == []

@@ -115,7 +115,7 @@ def test_trials_spread_evenly_are_at_most_a_quarter(sampler, per_cell, expected)
     ("grid", "search", "expected"),
     [
         ({"n_embd": [32, 64]}, OPEN, "joint"),
-        ({"n_embd": [32, 64]}, {"n_head": {"divides": "n_embd"}}, "joint"),
+        ({"n_embd": [32, 64]}, {"n_head": [2, 4]}, "joint"),
         ({"n_embd": [32, 64]}, {"activation": ["relu", "gelu"]}, "tpe"),
         ({}, OPEN, "tpe"),
     ],

@@ -16,7 +16,7 @@ SEARCH = {
     "activation": ["relu", "gelu", "swiglu"],
     "lr_decay": [True, False],
     "min_lr": {"min": 1e-6, "max": 1e-4, "log": True, "when": "lr_decay"},
-    "n_head": {"divides": "n_embd", "min": 2, "max": 8},
+    "n_head": [2, 4, 8],
     "batch_size": [8, 16, 32],
 }
 GRID = {"n_embd": [32, 64, 128], "norm": ["layernorm", "rmsnorm"]}

@@ -8,7 +8,7 @@ from sweeplab.errors import BadInput
 from sweeplab.expressions import Expression
 from sweeplab.study.file.parse import MAX_DEPTH, MAX_NODES
 from sweeplab.study.file.reading import MAX_BYTES, read_study, read_text
-from sweeplab.study.search import Choices, Derived, Divisors, Range
+from sweeplab.study.search import Choices, Derived, Range
 
 WHOLE = """\
 name: small
@@ -73,7 +73,7 @@ def test_every_part_is_typed(write):
         "learning_rate": Range(3e-4, 1e-2, log=True),
         "weight_decay": Range(1e-3, 0.3, log=True),
         "activation": Choices(("relu", "gelu")),
-        "n_head": Divisors("n_embd", 1, 16),
+        "n_head": Choices((1, 2, 4, 8, 16)),
         "warmup_iters": Derived(Expression("max_iters // 10")),
         "min_lr": Range(1e-6, 1e-4, log=True, when=Expression("lr_decay")),
         "dropout": Range(0.0, 0.4, step=0.1),
@@ -162,7 +162,6 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
         ("search: {norm: §suggested}", "suggests no range"),
         ("search: {§device: [cpu]}", "cannot be searched: it depends on the machine"),
         ("grid: {§eval_tokens: [1024, 2048]}", "the same in the whole study"),
-        ("search: {n_head: {divides: §n_emb}}", "did you mean 'n_embd'"),
         (
             "fixed: {lr: 1e-3, §learning_rate: 1e-3}",
             "learning_rate. is given twice, first on line 3",
@@ -176,11 +175,6 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
         ("search: {lr: {§low: 1e-4, max: 1e-2}}", "did you mean 'min'"),
         ("seeds: §3", "allowed: a list"),
         ("grid: {lr: [1e-4, 1e-2]}\nconstraints: [§'lr > 1']", "'learning_rate > 1' where .*0.01"),
-        ("search: {dropout: {divides: §n_embd}}", "not a whole number"),
-        (
-            "search: {n_head: {divides: §n_embd}, n_embd: {min: 8, max: 512}}",
-            "divides n_embd, which is searched",
-        ),
         ("search: {warmup_iters: {expr: §max_itres // 10}}", "did you mean 'max_iters'"),
         ("search: {warmup_iters: {expr: §'open(1)'}}", "not arithmetic"),
         ("search: {warmup_iters: {expr: §10}}", "an expression, such as"),
@@ -191,7 +185,7 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
         ("constraints: [n_layer > 0, §n_param > 1]", "did you mean 'n_params'"),
         ("constraints: [§n_layer > 9]", "no cell meets 'n_layer > 9' where n_layer is 3"),
         ("search: {learning_rate: suggested}\nconstraints: [§learning_rate > 1]", "no trial meets"),
-        ("fixed: {n_embd: 64}\nsearch: {n_head: §{divides: n_embd, min: 5, max: 7}}", "n_head, from 5 to 7"),
+        ("fixed: {n_embd: 64}\nsearch: {n_head: §[5, 6, 7]}", "no cell meets 'n_embd % n_head == 0'"),
         ("grid: §{" + f"max_iters: {list(range(1, 999))}" + ", n_layer: [1, 2]}", "1,996 cells"),
         ("objective: {at: §bst}", "best . final; did you mean 'best'"),
         ("budget: {time: §30 minutes}", "30m, 2h, 90s, 1h30m"),
@@ -309,12 +303,11 @@ def test_a_hyperparameter_may_have_another_common_name_wherever_it_is_set(write,
 
 def test_expressions_may_have_other_common_names_but_keep_their_strings(write):
     text = SMALL + (
-        "search: {n_head: {divides: d_model}, wd: {min: 1e-3, max: 1e-1, when: activation == 'act'},\n"
+        "search: {wd: {min: 1e-3, max: 1e-1, when: activation == 'act'},\n"
         "  min_lr: {expr: lr / 10}, lr: suggested, warmup: {expr: num_steps // 10}}\n"
         "constraints: ['lr < 1 and min(wd, lr) < 1']\nseeds: [0, {seed: 1, when: depth == 2}]\n"
     )
     written = read_study(write(text)).as_written()
-    assert written["search"]["n_head"]["divides"] == "n_embd"
     assert written["search"]["weight_decay"]["when"] == "activation == 'act'"
     assert written["search"]["min_lr"]["expr"] == "learning_rate / 10"
     assert written["search"]["warmup_iters"]["expr"] == "max_iters // 10"

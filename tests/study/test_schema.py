@@ -36,7 +36,7 @@ def test_a_shipped_study_fits_the_schema_and_refers_to_it(schema, path):
         "sampler: {type: cmaes, sigma0: 0.3}",
         "pruner: {type: hyperband, min_iters: 10, max_iters: 100, factor: 3}",
         "budget: {time: 1h30m, flops: 1.0e15}",
-        "search: {n_head: {divides: n_embd, min: 1, max: 8}, min_lr: {min: 0.1, max: 1, when: lr_decay}}",
+        "search: {n_head: [1, 8], min_lr: {min: 0.1, max: 1, when: lr_decay}}",
         "fixed: {patience: null, device: auto, betas: [0.9, 0.95]}",
     ],
 )

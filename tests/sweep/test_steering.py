@@ -9,7 +9,7 @@ from sweeplab.errors import BadInput
 from sweeplab.expressions import Expression
 from sweeplab.lab.studies import write_study
 from sweeplab.study.inputs import describe_data
-from sweeplab.study.search import Choices, Derived, Divisors, Range
+from sweeplab.study.search import Choices, Derived, Range
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.steering import enqueue, resume, stop_trial
 
@@ -33,7 +33,7 @@ SEARCH = {
     "learning_rate": Range(3e-4, 1e-2, log=True),
     "betas": Choices(((0.9, 0.95), (0.9, 0.99))),
     "warmup_iters": Derived(Expression("max_iters // 10")),
-    "n_head": Divisors("n_embd", 1, 8),
+    "n_head": Choices((1, 2, 3, 4, 8)),
 }
 
 

@@ -16,7 +16,7 @@ from tiny_study import expire_leases, finish_all
 
 from sweeplab.expressions import Expression
 from sweeplab.study.options import Pruner, Sampler
-from sweeplab.study.search import Choices, Divisors, Range
+from sweeplab.study.search import Choices, Range
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.trials.sharing import Lease, LeaseLost, Owner, Report
 
@@ -180,7 +180,7 @@ def test_no_point_is_trained_twice(tiny, opened):
     conditional = Choices((1, 2, 3), when=Expression("activation == 'gelu'"))
     lists = {
         "activation": Choices(("relu", "gelu")),
-        "n_head": Divisors("n_embd", 1, 4),
+        "n_head": Choices((1, 2, 3, 4)),
         "patience": conditional,
     }
     spec = tiny(search=lists, sampler=Sampler(type="tpe"), budget=Budget(trials_per_cell=20))

@@ -19,7 +19,7 @@ from sweeplab.hyperparameters import TABLE
 from sweeplab.model.shape import SETTLED
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, shown
 from sweeplab.study.rules import Rule
-from sweeplab.study.search import EVALUATED, Choices, Divisors, Range, is_searched, needs
+from sweeplab.study.search import EVALUATED, Choices, Range, is_searched, needs
 from sweeplab.study.space import Space, cells, spaces_of, unmet
 from sweeplab.study.spec import MOST_CELLS, NOWHERE, StudySpec
 from sweeplab.study.values import FACTS, LENGTHS_OF
@@ -124,8 +124,7 @@ def _check_first_trial(spec: StudySpec, problems: Problems) -> None:
     for name, value in [*spec.first_trial.items()]:
         entry = spec.search.get(name)
         if not isinstance(entry, Range | Choices):
-            if not isinstance(entry, Divisors):
-                del spec.first_trial[name]
+            del spec.first_trial[name]
             continue
         try:
             entry.stored(value)
@@ -153,18 +152,9 @@ def _check_cycles(spec: StudySpec, explicit: Set[str], lengths: Sequence[str], p
 
 
 def _check_space(spec: StudySpec, problems: Problems) -> None:
-    before = len(problems.found)
     n_cells = math.prod(map(len, spec.grid.values())) * max(1, len(spec.cells))
     if n_cells > MOST_CELLS:
         problems.add(("grid",), f"the grid has {several(n_cells, 'cell')}", f"at most {MOST_CELLS:,}")
-    for name, entry in spec.search.items():
-        if not isinstance(entry, Divisors):
-            continue
-        if entry.of in spec.search:
-            what = f"{name} divides {entry.of}, which is searched"
-            allowed = f"a fixed {entry.of}, one in the grid, or an expression"
-            problems.add(("search", name, "divides"), what, allowed)
-    if len(problems.found) > before:
         return
     try:
         kept, _ = cells(spec, None)

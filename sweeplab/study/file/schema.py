@@ -13,7 +13,7 @@ from sweeplab.study.file.entries import takes_share
 from sweeplab.study.file.resolve import preset
 from sweeplab.study.options import PRUNERS, SAMPLERS, AlgorithmRow
 from sweeplab.study.problems import shown
-from sweeplab.study.search import EVALUATED, SUGGESTED, Choices, Derived, Divisors, Range, is_searched
+from sweeplab.study.search import EVALUATED, SUGGESTED, Choices, Derived, Range, is_searched
 from sweeplab.study.spec import StudySpec, preset_names
 
 Schema = dict[str, Any]
@@ -101,8 +101,6 @@ def _search(row: Hyperparameter) -> Schema:
         forms.append({"const": SUGGESTED})
     if row.kind in ("int", "float"):
         forms.append(_form(Range))
-    if row.kind == "int":
-        forms.append(_form(Divisors) | {"required": ["divides"]})
     return {"anyOf": forms}
 
 
