@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import pydantic
 from pydantic import AliasChoices, Field
@@ -138,6 +138,7 @@ PRUNERS: dict[str, AlgorithmRow] = {
 class Algorithm(Section):
     """A sampler or pruner with Optuna's options for it; in the file the options are written beside the type."""
 
+    rows: ClassVar[dict[str, AlgorithmRow]] = SAMPLERS
     type: str
     options: dict[str, Any] = Field(default_factory=dict)
 
@@ -146,16 +147,15 @@ class Algorithm(Section):
     def _of_file(cls, written: Any) -> Any:
         if isinstance(written, cls):
             return written
-        rows = cls.rows()
         named = {"type": written} if isinstance(written, str) else written
         if not isinstance(named, Mapping) or "type" not in named:
-            raise Refusal("", f"{' | '.join(rows)}, or {{type: …}} with Optuna's options beside it")
+            raise Refusal("", f"{' | '.join(cls.rows)}, or {{type: …}} with Optuna's options beside it")
         held = {name: value for name, value in named.items() if name != "type"}
         kind = str(named["type"])
-        if kind not in rows:
+        if kind not in cls.rows:
             at = () if isinstance(written, str) else ("type",)
-            raise Refusal("", " | ".join(rows), nearest(kind, rows), at=at)
-        options = rows[kind].options.model_validate(held.get("options", held))
+            raise Refusal("", " | ".join(cls.rows), nearest(kind, cls.rows), at=at)
+        options = cls.rows[kind].options.model_validate(held.get("options", held))
         ordered = [name for name in type(options).model_fields if name in options.model_fields_set]
         return {"type": kind, "options": {name: getattr(options, name) for name in ordered}}
 
@@ -167,11 +167,6 @@ class Algorithm(Section):
             except (ValueError, TypeError) as error:
                 raise Refusal(f": Optuna refuses these options: {error}") from None
         return self
-
-    @classmethod
-    def rows(cls) -> dict[str, AlgorithmRow]:
-        """Return the algorithms of this kind by name."""
-        return SAMPLERS
 
     @pydantic.model_serializer
     def _written(self) -> dict[str, Any]:
@@ -185,10 +180,7 @@ class Sampler(Algorithm):
 class Pruner(Algorithm):
     """The pruner, which ends a trial that falls behind the others of its cell."""
 
-    @classmethod
-    def rows(cls) -> dict[str, AlgorithmRow]:
-        """Return the pruners by name."""
-        return PRUNERS
+    rows = PRUNERS
 
 
 def build(algorithm: Algorithm, **unasked: Any) -> Any:
@@ -199,7 +191,7 @@ def build(algorithm: Algorithm, **unasked: Any) -> Any:
     """
     from optuna.exceptions import ExperimentalWarning
 
-    row = (SAMPLERS if isinstance(algorithm, Sampler) else PRUNERS)[algorithm.type]
+    row = algorithm.rows[algorithm.type]
     arguments = {**unasked, **row.defaults, **algorithm.options}
     arguments.pop(PROMOTE, None)
     return _made(row.optuna_class, arguments, ExperimentalWarning, FutureWarning)

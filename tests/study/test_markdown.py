@@ -131,7 +131,7 @@ MARKDOWN = """
 
 
 def test_a_table_of_a_source_makes_a_study_that_runs_anywhere(tmp_path):
-    tables = parse_tables(MARKDOWN).for_any_machine()
+    tables = parse_tables(MARKDOWN)
     text, notices = tables.study(lambda kept: study_text("mine", values=kept.values, ranges=kept.ranges))
     spec = read_text(text, tmp_path / "mine.yaml")
     assert spec.search["learning_rate"] == Range(1e-3, 1e-2, log=True)
@@ -225,7 +225,7 @@ def test_reads_windows_line_ends_and_a_byte_order_mark(tmp_path):
     ["|n_embd|64|\n|n_head|5|\n|n_kv_head|3|\n", "|epochs|2|\n|steps|1M|\n|grad_accum|7|\n|n_embd|64|\n"],
 )
 def test_rows_that_do_not_fit_together_are_left_out_and_said(rows):
-    tables = parse_tables(f"|Name|Value|\n|-|-|\n{rows}").for_any_machine()
+    tables = parse_tables(f"|Name|Value|\n|-|-|\n{rows}")
     text, notices = tables.study(lambda kept: study_text("mine", True, values=kept.values))
     spec = read_text(text, Path("mine.yaml"))
     assert spec.fixed["n_embd"] == 64

@@ -1,13 +1,11 @@
-import pickle
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from sweeplab.expressions import Expression
 from sweeplab.study.options import Pruner
 from sweeplab.study.problems import SourceMap
-from sweeplab.study.search import Derived, Range
+from sweeplab.study.search import Range
 from sweeplab.study.spec import Budget, DataSpec, Engine, ObjectiveSpec, StudySpec
 
 DATA = DataSpec(corpus="text", tokenizer="byte", path="books/*.txt")
@@ -79,18 +77,3 @@ def test_the_corpus_lies_beside_the_study_file(tmp_path):
     problem = spec.problem(("data", "path"), "is empty", "text")
     assert str(problem) == f"{tmp_path}/study.yaml:3:11: is empty; allowed: text"
     assert StudySpec(name="a", data=DataSpec(corpus="python-docs", tokenizer="char")).data_files == {}
-
-
-def test_a_study_goes_to_another_process_whole(tmp_path):
-    spec = StudySpec(
-        name="a",
-        data=DATA,
-        search={
-            "dropout": Range(0.0, 0.1, when=Expression("bias")),
-            "warmup_iters": Derived(Expression("max_iters // 10")),
-        },
-    )
-    spec._source_map = SourceMap(tmp_path / "study.yaml", {("data",): (2, 1)})
-    copy = pickle.loads(pickle.dumps(spec))
-    assert copy == spec
-    assert copy.problem(("data", "path"), "x") == spec.problem(("data", "path"), "x")

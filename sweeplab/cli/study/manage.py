@@ -84,7 +84,7 @@ def init(
         return study_text(name, minimal, searched, known, ranges, entries["grid"], section)
 
     if table:
-        text, left_out = read_tables(table).for_any_machine().study(text_of)
+        text, left_out = read_tables(table).study(text_of)
         notices = [f"{table}: {notice}" for notice in left_out]
     else:
         text, notices = text_of(MarkdownTables()), []

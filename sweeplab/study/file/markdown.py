@@ -66,22 +66,6 @@ class MarkdownTables:
             text = f"{text[: MOST_SAID - 1]}…"
         self.notices.append(text)
 
-    def for_any_machine(self) -> MarkdownTables:
-        """Return the tables with machine-dependent hyperparameters set to auto, and a notice for each.
-
-        Hyperparameters that need an optional package or a network are left out.
-        """
-        tables = deepcopy(self)
-        for name, value in self.values.items():
-            if TABLE[name].category == "precision" and value != AUTO:
-                tables.values[name] = AUTO
-                best = f"the study file has {AUTO} instead, the best for the machine that trains"
-                tables.say(self.lines[name], f"{name} is {value}; {best}")
-            if name in ASKED_FOR and value is not None:
-                del tables.values[name]
-                tables.say(self.lines[name], f"{name}: {value} is left out: it needs {ASKED_FOR[name]}")
-        return tables
-
     def study(self, write: Callable[[MarkdownTables], str]) -> tuple[str, list[str]]:
         """Return the text of a study file that `write` makes of the tables, and what is left out of it.
 
@@ -156,7 +140,15 @@ def parse_tables(text: str) -> MarkdownTables:
 def _add(tables: MarkdownTables, row: Hyperparameter, line: int, written: str, searched: str) -> None:
     entry = None
     try:
-        _put(tables, tables.values, row.name, line, parse_value(row, written))
+        value = parse_value(row, written)
+        if row.name in ASKED_FOR and value is not None:
+            tables.say(line, f"{row.name}: {value} is left out: it needs {ASKED_FOR[row.name]}")
+            return
+        if row.category == "precision" and value != AUTO:
+            best = f"the study file has {AUTO} instead, the best for the machine that trains"
+            tables.say(line, f"{row.name} is {value}; {best}")
+            value = AUTO
+        _put(tables, tables.values, row.name, line, value)
     except ValueError as error:
         entry = read_range(row, written)
         if entry is None and plain(written).lower() not in NOT_SAID:
