@@ -175,6 +175,17 @@ def n_params_non_embedding(shape: ModelShape) -> int:
     return n_params(shape) - sum(counts[name] for name in EMBEDDINGS)
 
 
+def _blocks(shape: ModelShape, length: int, source_length: int) -> Iterator[tuple[Side, int, int]]:
+    """Yield each block's side, the tokens that it reads, and its attention weights per sequence and head."""
+    for side in shape.of_family.sides:
+        n = source_length if shape.of_family.reads_source and not side.has_cross else length
+        for window in windows(shape, side):
+            weights = n_weights(n, n, side.causal, window)
+            if side.has_cross:
+                weights += n_weights(n, source_length, False)
+            yield side, n, weights
+
+
 def forward_flops(shape: ModelShape, length: int, source_length: int = 0) -> int:
     """Return the forward FLOPs of one sequence of `length` tokens, with a source of `source_length` tokens."""
     if shape.is_plugin:
@@ -185,16 +196,11 @@ def forward_flops(shape: ModelShape, length: int, source_length: int = 0) -> int
     if shape.n_expert > 1:
         feed_forward += 2 * c * shape.n_expert
     total = 2 * length * c * (shape.vocab_size + c * shape.of_family.transforms)
-    for side in shape.of_family.sides:
-        n = side_length(shape, side, length, source_length)
-        layer = n * (2 * c * (query_width + 2 * key_width) + 2 * query_width * c + feed_forward)
+    for side, n, weights in _blocks(shape, length, source_length):
+        total += n * (2 * c * (query_width + 2 * key_width) + 2 * query_width * c + feed_forward)
+        total += 4 * weights * query_width
         if side.has_cross:
-            layer += 2 * n * 2 * c * query_width + 2 * source_length * c * 2 * key_width
-        for window in windows(shape, side):
-            n_scores = n_weights(n, n, side.causal, window)
-            if side.has_cross:
-                n_scores += n_weights(n, source_length, False)
-            total += layer + 4 * n_scores * query_width
+            total += 2 * n * 2 * c * query_width + 2 * source_length * c * 2 * key_width
     return total
 
 
@@ -205,21 +211,9 @@ def activation_bytes(shape: ModelShape, length: int, source_length: int = 0, val
     c = shape.n_embd
     hidden = (2 + shape.is_gated) * shape.d_ff * shape.n_expert_active
     saved = 3 * shape.vocab_size * length
-    for side in shape.of_family.sides:
-        n = side_length(shape, side, length, source_length)
-        for window in windows(shape, side):
-            weights = n_weights(n, n, side.causal, window)
-            if side.has_cross:
-                weights += n_weights(n, source_length, False)
-            saved += n * ((16 + 8 * side.has_cross) * c + hidden) + 2 * shape.n_head * weights
+    for side, n, weights in _blocks(shape, length, source_length):
+        saved += n * ((16 + 8 * side.has_cross) * c + hidden) + 2 * shape.n_head * weights
     return saved * value_bytes
-
-
-def side_length(shape: ModelShape, side: Side, length: int, source_length: int) -> int:
-    """Return how many tokens a side reads: an encoder beside a decoder reads the source."""
-    if shape.of_family.reads_source and not side.has_cross:
-        return source_length
-    return length
 
 
 def is_large_product(n_rows: int, size: int) -> bool:

@@ -16,10 +16,11 @@ module does not allow it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -164,21 +165,18 @@ def _base_head_dim(values: Mapping[str, Any]) -> int:
 
 
 # What each automatic hyperparameter is computed from, and how. All but the last belong to the model.
-SETTLED: Mapping[str, tuple[frozenset[str], Callable[[Mapping[str, Any]], Any]]] = {
-    "n_encoder_layer": (frozenset({"n_layer"}), lambda values: values["n_layer"]),
-    "n_decoder_layer": (frozenset({"n_layer"}), lambda values: values["n_layer"]),
-    "head_dim": (frozenset({"n_embd", "n_head"}), lambda values: values["n_embd"] // values["n_head"]),
-    "n_kv_head": (frozenset({"n_head"}), lambda values: values["n_head"]),
-    "mup_base_head_dim": (
-        frozenset({"parametrization", "head_dim", "mup_base_width", "n_head"}),
-        _base_head_dim,
-    ),
-    "final_norm": (frozenset({"norm_position"}), lambda values: values["norm_position"] == "pre"),
-    "d_ff": (frozenset({"n_embd", "activation"}), _d_ff),
-    "embedding_dropout": (frozenset({"dropout"}), lambda values: values["dropout"]),
-    "attention_dropout": (frozenset({"dropout"}), lambda values: values["dropout"]),
-    "residual_dropout": (frozenset({"dropout"}), lambda values: values["dropout"]),
-    "eval_tokens": (frozenset({"eval_iters"}), lambda values: values["eval_iters"] * TOKENS_PER_EVAL_ITER),
+SETTLED: Mapping[str, tuple[Sequence[str], Callable[[Mapping[str, Any]], Any]]] = {
+    "n_encoder_layer": (["n_layer"], itemgetter("n_layer")),
+    "n_decoder_layer": (["n_layer"], itemgetter("n_layer")),
+    "head_dim": (["n_embd", "n_head"], lambda values: values["n_embd"] // values["n_head"]),
+    "n_kv_head": (["n_head"], itemgetter("n_head")),
+    "mup_base_head_dim": (["parametrization", "head_dim", "mup_base_width", "n_head"], _base_head_dim),
+    "final_norm": (["norm_position"], lambda values: values["norm_position"] == "pre"),
+    "d_ff": (["n_embd", "activation"], _d_ff),
+    "embedding_dropout": (["dropout"], itemgetter("dropout")),
+    "attention_dropout": (["dropout"], itemgetter("dropout")),
+    "residual_dropout": (["dropout"], itemgetter("dropout")),
+    "eval_tokens": (["eval_iters"], lambda values: values["eval_iters"] * TOKENS_PER_EVAL_ITER),
 }
 
 

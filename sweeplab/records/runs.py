@@ -95,7 +95,7 @@ class RunStart:
     sampled: Mapping[str, Any] = field(default_factory=dict)
     enqueued: Mapping[str, Any] | None = None
     retries: int | None = None
-    facts: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[str, int | float] = field(default_factory=dict)
     threads: int = 1
     started: float
 

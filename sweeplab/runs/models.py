@@ -81,7 +81,8 @@ def model_of(name: str | None, overrides: Sequence[str] = ()) -> Sized:
     if len(shapes) > 1:
         raise BadInput(Problem(f"these are {several(len(shapes), 'model')}", "one value per hyperparameter"))
     (shape,) = shapes.values()
-    notes = preset(name).notes if name and not overrides else ()
+    is_preset = name and all(each.startswith("vocab_size=") for each in overrides)
+    notes = preset(name).notes if is_preset else ()
     if not has_own:
         stand_in = f"vocab_size depends on the data: {shape.vocab_size} is assumed here"
         notes = (*notes, f"{stand_in}; -o vocab_size=N sets another.")

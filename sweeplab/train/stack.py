@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +107,7 @@ class Stack:
         self._step = TrainStep(layout, optimizer, loss, self._autocast, like.grad_accum)
         self._way: StepWay = EagerStep(self._step, self._rows)
         if programs:
-            self._way = lambda inputs: partial(programs[0], inputs.tensors())
+            self._way = lambda inputs: programs[0](inputs.tensors())
         # Experts are not staged, because they read from the device how many tokens each gets; a plugin's may read too.
         elif not on_cpu and like.n_expert == 1 and like.model == TRANSFORMER:
             self._way = StagedStep(self._step, self._rows, self.device)
@@ -199,7 +198,7 @@ class Stack:
         ending = [row for row, member in enumerate(members) if member.has_point_ahead()]
         if self._norms and ending:
             self._norms.before(inputs, ending)
-        self._way(inputs)()
+        self._way(inputs)
         for member in members:
             member.iteration += 1
             member.counted += 1

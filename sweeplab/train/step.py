@@ -1,8 +1,7 @@
 """One training step of a stack: losses, gradients, clipping, the update and the sums of the curve.
 
 `TrainStep` is the only code that takes a step. The ways to take it differ in where it runs: `EagerStep` calls it,
-`StagedStep` calls it on a GPU, and `program.py` compiles it. A way prepares a step from its inputs and returns the
-function that changes the runs' rows.
+`StagedStep` calls it on a GPU, and `program.py` compiles it.
 
 Legend: K live runs, P the row size, B sequences, T positions, S sites of dropout.
 """
@@ -205,10 +204,8 @@ def clip_(gradient: Rows, norms: Losses, limits: Losses) -> None:
 
 # ------------------------------------------------------------------ ways to take a step
 
-# Changes the rows of a prepared step; if it fails, they are no longer whole.
-Change = Callable[[], object]
-# Prepares a step from inputs on the host, without changing the rows.
-StepWay = Callable[[StepInputs], Change]
+# Takes a step: changes the rows among its inputs, the others of which are on the host.
+StepWay = Callable[[StepInputs], object]
 
 
 class EagerStep:
@@ -218,14 +215,13 @@ class EagerStep:
         self._step, self._device = step, rows["weights"].device
         self.buffers = [torch.zeros_like(rows["weights"]) for _ in range(min(step.n_parts, 2))]
 
-    def __call__(self, inputs: StepInputs) -> Change:
-        """Compute the gradient; what is left is the update."""
+    def __call__(self, inputs: StepInputs) -> None:
+        """Take the step."""
         if self._device.type != "cpu":
             inputs = inputs.placed(self._device)
         live = [buffer[: len(inputs.numbers)] for buffer in self.buffers]
-        return partial(
-            self._step.update_, inputs, *self._step.differentiate(inputs, chain(live, repeat(live[-1])))
-        )
+        losses, gradient = self._step.differentiate(inputs, chain(live, repeat(live[-1])))
+        self._step.update_(inputs, losses, gradient)
 
 
 class StagedStep:
@@ -238,8 +234,8 @@ class StagedStep:
     def __init__(self, step: TrainStep, rows: Mapping[str, Tensor], device: torch.device) -> None:
         self._step, self._rows, self._device = step, rows, device
 
-    def __call__(self, inputs: StepInputs) -> Change:
-        """Copy the inputs; what is left is the step."""
+    def __call__(self, inputs: StepInputs) -> None:
+        """Copy the inputs, and take the step."""
         n_live = len(inputs.numbers)
         n_rows = bucket(n_live, len(self._rows["weights"]))
         padded = [
@@ -256,7 +252,7 @@ class StagedStep:
             for offset, part in zip(offsets, padded, strict=True)
         ]
         rows = (self._rows[name][:n_rows] for name in inputs.rows)
-        return partial(self._step, inputs.with_tensors([*rows, *placed, inputs.elements]))
+        self._step(inputs.with_tensors([*rows, *placed, inputs.elements]))
 
 
 def bucket(n_live: int, capacity: int) -> int:
