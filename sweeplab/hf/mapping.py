@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import AUTO, Hyperparameters
-from sweeplab.model.attention import POSITIONS, query_factor
+from sweeplab.model.attention import added_positions, query_factor
 from sweeplab.model.layout import declared
 from sweeplab.model.shape import ModelShape, Requirement, requirement, settled
 
@@ -334,8 +334,8 @@ class Links:
         if self.shape.positions == "learned":
             self.table(f"{prefix}position_embedding", theirs, offset=offset)
             return
-        add = POSITIONS[self.shape.positions].add
-        table = add({}, self.shape, "", range(size[0]), torch.zeros(1))[0, 0] if add else torch.zeros(size)
+        added = added_positions({}, self.shape, "", range(size[0]), torch.zeros(1))
+        table = torch.zeros(size) if added is None else added[0, 0]
         self.constant[theirs] = F.pad(table, (0, 0, offset, 0))
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sweeplab.model.attention import POSITIONS, n_weights, windows
+from sweeplab.model.attention import POSITION_TABLES, n_weights, windows
 from sweeplab.model.shape import ModelShape, Side, cost, module_parameters
 
 LEGEND = {
@@ -116,9 +116,8 @@ def _terms(shape: ModelShape) -> Iterator[Term]:
         feed_forward = {product(c, e): 1, product(e, c, f): n_wide + 1}
     for side in shape.of_family.sides:
         place, layers = side.name, shape.layers(side)
-        table = POSITIONS[shape.positions].table
-        if table:
-            component, rows, columns = table
+        if shape.positions in POSITION_TABLES:
+            component, rows, columns = POSITION_TABLES[shape.positions]
             yield _term(component, {product(sizes[LETTERS[rows]], sizes[LETTERS[columns]]): 1}, place)
         yield _term("token_type_embedding", {product(sizes["Y"], c): shape.n_token_types > 0}, place)
         yield _term("attention", attention, place, layers)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     Weights = Mapping[str, Tensor]
     RunRows = Float[Tensor, "Kn *rest"]
     Added = Float[Tensor, "n 1 T C"]
-    Distances = Int[Tensor, "*distances"]
-    Bias = Float[Tensor, "n H *distances"]
     Query = Float[Tensor, "KB H T D"]
     Key = Float[Tensor, "KB H S D"]
     Value = Float[Tensor, "KB H S W"]
@@ -70,38 +68,41 @@ class Turns(NamedTuple):
     half: int
 
 
-@dataclass(frozen=True)
-class PositionalEncoding:
-    """A positional encoding: it adds to the embeddings, rotates queries and keys, or adds a bias to attention scores.
-
-    table: each side's own weights: their component, and the hyperparameters with their numbers of rows and columns.
-    add(w, shape, prefix, positions, like): returns the vectors to add to embeddings like `like`, [n, 1, T, C].
-    rotation(shape, positions, like): returns the factors that rotate the queries and keys of a sequence like `like`.
-    bias(w, shape, prefix, causal, distances): returns the bias of scores [n, H, ...] for distances [...].
-    is_bounded: positions from block_size on have no encoding.
-    """
-
-    table: tuple[str, str, str] | None = None
-    add: Callable[[Weights, ModelShape, str, range, Tensor], Added] | None = None
-    rotation: Callable[[ModelShape, range, Tensor], Turns] | None = None
-    bias: Callable[[Weights, ModelShape, str, bool, Distances], Bias] | None = None
-    is_bounded: bool = False
-
-
-def _learned(w: Weights, shape: ModelShape, prefix: str, positions: range, like: Tensor) -> Added:
-    return w[f"{prefix}position_embedding"][:, None, positions.start : positions.stop]
+# learned: an embedding for each position of the context, as in GPT-2 and BERT.
+# sinusoidal (Vaswani et al., 2017): sines in even columns, cosines in odd ones; nothing is learned.
+# relative (Raffel et al., "T5", 2020): each head learns a bias for each bucket of distances. Half of the buckets hold
+# one distance each. The others grow logarithmically up to relative_max_distance. An encoder has half of all buckets for
+# each direction. The layers of a side share one table.
+# rotary (Su et al., "RoFormer", 2021): rotates queries and keys by angles proportional to the position. A pair is a
+# column in the first half of a head and the same column in its second half, as in Llama; the columns after rotary_share
+# of a head stay as they are, as in GPT-NeoX.
+# alibi (Press et al., "Train short, test long", 2022): each head subtracts its own slope times the distance.
+POSITIONS = ("learned", "sinusoidal", "relative", "rotary", "alibi", "none")
+# The encodings with weights of each side: their component, and the hyperparameters with its rows and columns.
+POSITION_TABLES = {
+    "learned": ("position_embedding", "block_size", "n_embd"),
+    "relative": ("relative_bias", "relative_buckets", "n_head"),
+}
 
 
-def _sinusoidal(w: Weights, shape: ModelShape, prefix: str, positions: range, like: Tensor) -> Added:
+def added_positions(
+    w: Weights, shape: ModelShape, prefix: str, positions: range, like: Tensor
+) -> Added | None:
+    """Return the vectors to add to embeddings like `like`; None if the model adds none."""
     import torch
 
+    if shape.positions == "learned":
+        return w[f"{prefix}position_embedding"][:, None, positions.start : positions.stop]
+    if shape.positions != "sinusoidal":
+        return None
     column = torch.arange(shape.n_embd, device=like.device)
     position = torch.arange(positions.start, positions.stop, device=like.device, dtype=torch.float64)
     angles = position[:, None] * SINUSOIDAL_BASE ** (-(column - column % 2).double() / shape.n_embd)
     return torch.where(column % 2 == 0, angles.sin(), angles.cos()).to(like.dtype)[None, None]
 
 
-def _rotation(shape: ModelShape, positions: range, like: Tensor) -> Turns:
+def rotation(shape: ModelShape, positions: range, like: Tensor) -> Turns:
+    """Return the factors that rotate the queries and keys of a sequence like `like`."""
     import torch
 
     half, n_turned = shape.rotary_columns // 2, shape.n_head + shape.n_kv_head
@@ -125,12 +126,6 @@ def slopes(n_head: int) -> list[float]:
     return of_power + of_next_power[::2][: n_head - power]
 
 
-def _alibi(w: Weights, shape: ModelShape, prefix: str, causal: bool, distances: Distances) -> Bias:
-    like = w["token_embedding"]
-    slope = like.new_tensor(slopes(shape.n_head)).view(-1, *[1] * distances.ndim)
-    return (-slope * distances.abs())[None]
-
-
 def buckets(distances: Int[Tensor, "*n"], shape: ModelShape, causal: bool) -> Int[Tensor, "*n"]:
     """Return T5's bucket of each distance."""
     import torch
@@ -148,31 +143,16 @@ def buckets(distances: Int[Tensor, "*n"], shape: ModelShape, causal: bool) -> In
     return first + torch.where(steps < exact, steps, far)
 
 
-def _relative(w: Weights, shape: ModelShape, prefix: str, causal: bool, distances: Distances) -> Bias:
+def position_bias(
+    w: Weights, shape: ModelShape, prefix: str, causal: bool, distances: Int[Tensor, "*distances"]
+) -> Float[Tensor, "n H *distances"]:
+    """Return the bias of scores for distances [...], with alibi or relative positions."""
+    if shape.positions == "alibi":
+        slope = w["token_embedding"].new_tensor(slopes(shape.n_head)).view(-1, *[1] * distances.ndim)
+        return (-slope * distances.abs())[None]
     table = w[f"{prefix}relative_bias"]
     rows = buckets(distances, shape, causal).flatten()
     return table[:, rows].transpose(1, 2).reshape(len(table), shape.n_head, *distances.shape)
-
-
-# learned: an embedding for each position of the context, as in GPT-2 and BERT.
-# sinusoidal (Vaswani et al., 2017): sines in even columns, cosines in odd ones; nothing is learned.
-# relative (Raffel et al., "T5", 2020): each head learns a bias for each bucket of distances. Half of the buckets hold
-# one distance each. The others grow logarithmically up to relative_max_distance. An encoder has half of all buckets for
-# each direction. The layers of a side share one table.
-# rotary (Su et al., "RoFormer", 2021): rotates queries and keys by angles proportional to the position. A pair is a
-# column in the first half of a head and the same column in its second half, as in Llama; the columns after rotary_share
-# of a head stay as they are, as in GPT-NeoX.
-# alibi (Press et al., "Train short, test long", 2022): each head subtracts its own slope times the distance.
-POSITIONS: dict[str, PositionalEncoding] = {
-    "learned": PositionalEncoding(
-        table=("position_embedding", "block_size", "n_embd"), add=_learned, is_bounded=True
-    ),
-    "sinusoidal": PositionalEncoding(add=_sinusoidal),
-    "relative": PositionalEncoding(table=("relative_bias", "relative_buckets", "n_head"), bias=_relative),
-    "rotary": PositionalEncoding(rotation=_rotation),
-    "alibi": PositionalEncoding(bias=_alibi),
-    "none": PositionalEncoding(),
-}
 
 
 @dataclass

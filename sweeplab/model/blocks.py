@@ -21,15 +21,16 @@ from torch.nn import functional as F
 
 from sweeplab.model.accounting import is_large_product
 from sweeplab.model.attention import (
-    POSITIONS,
     AttentionMask,
     Cached,
     Drop,
     Turns,
+    added_positions,
     attend,
     attend_cached,
     by_run,
     query_factor,
+    rotation,
     windows,
 )
 from sweeplab.model.kernels import normalized_heads, rotated_heads
@@ -335,9 +336,8 @@ def _embed(p: Pass, side: Side, tokens: Tokens) -> Stream:
     if shape.scale_embedding:
         x = x * math.sqrt(c)
     p.note(f"{prefix}token_embedding", x)
-    add = POSITIONS[shape.positions].add
-    if add:
-        added = add(p.w, shape, prefix, p.positions(length), x)
+    added = added_positions(p.w, shape, prefix, p.positions(length), x)
+    if added is not None:
         x = x + p.note(f"{prefix}position_embedding", added.expand_as(x))
     if shape.n_token_types:
         name = f"{prefix}token_type_embedding"
@@ -377,8 +377,8 @@ def self_attention(p: Pass, name: str, mask: AttentionMask, window: int | None, 
     x = p.float_linear(f"{name}.qkv", normed)
     x, values = x.split_with_sizes([(n_head + n_kv_head) * shape.head_dim, n_kv_head * shape.head_dim], dim=2)
     x = _normalize_heads(p, name, x, {"q": n_head, "k": n_kv_head})
-    rotation, length = POSITIONS[shape.positions].rotation, x.shape[1] // p.n_sequences
-    if rotation:
+    if shape.positions == "rotary":
+        length = x.shape[1] // p.n_sequences
         if length not in p.rotations:
             p.rotations[length] = rotation(shape, p.positions(length), x)
         sequences = x.reshape(p.n_runs * p.n_sequences, -1)

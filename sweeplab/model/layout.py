@@ -41,7 +41,7 @@ import torch
 from torch import Tensor
 
 from sweeplab.model.accounting import n_params
-from sweeplab.model.attention import POSITIONS
+from sweeplab.model.attention import POSITION_TABLES
 from sweeplab.model.shape import ModelShape, Side, initial_weights, module_parameters
 
 if TYPE_CHECKING:
@@ -199,9 +199,8 @@ def declared(shape: ModelShape) -> list[Weight]:
     if shape.has_source_embedding:
         listed.table("source_embedding", shape.vocab_size, shape.n_embd)
     for side in shape.of_family.sides:
-        table = POSITIONS[shape.positions].table
-        if table:
-            component, rows, width = table
+        if shape.positions in POSITION_TABLES:
+            component, rows, width = POSITION_TABLES[shape.positions]
             listed.table(f"{side.prefix}{component}", getattr(shape, rows), getattr(shape, width))
         if shape.n_token_types:
             listed.table(f"{side.prefix}token_type_embedding", shape.n_token_types, shape.n_embd)

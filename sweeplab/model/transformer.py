@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from sweeplab.data.batches import NO_TARGET, Batch
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.model.attention import POSITIONS, AttentionMask, by_run, n_weights, windows
+from sweeplab.model.attention import AttentionMask, by_run, n_weights, position_bias, windows
 from sweeplab.model.blocks import (
     Dropout,
     KVCache,
@@ -65,7 +65,7 @@ class Transformer:
     @property
     def max_length(self) -> int:
         """Return how many tokens the model can read at most, 0 for no limit."""
-        if POSITIONS[self.shape.positions].is_bounded:
+        if self.shape.positions == "learned":
             return self.shape.block_size
         return 0
 
@@ -170,11 +170,11 @@ class Transformer:
         return forward_side(p, side, batch.inputs, mask, source)
 
     def _mask(self, p: Pass, side: Side, tokens: Tokens, lengths: Int[Tensor, "K B"] | None) -> AttentionMask:
-        mask, encoding = AttentionMask(side.causal, p.n_runs), POSITIONS[self.shape.positions].bias
+        mask = AttentionMask(side.causal, p.n_runs)
         if lengths is not None:
             mask.present = torch.arange(tokens.shape[2], device=tokens.device) < lengths.reshape(-1, 1)
-        if encoding:
-            mask.bias = partial(encoding, p.w, self.shape, side.prefix, side.causal)
+        if self.shape.positions in ("alibi", "relative"):
+            mask.bias = partial(position_bias, p.w, self.shape, side.prefix, side.causal)
         return mask
 
     def _head(self, p: Pass, hidden: Normed) -> Float[Tensor, "K n V"]:

@@ -70,7 +70,7 @@ def test_with_a_cache_and_without_the_same_tokens(family, attention, one_thread)
             assert TokenSampler(GREEDY)(ours[0]) == found[-1], shape
         if shape.of_family.reads_source:
             assert kept._cache.length == n_new
-        elif not POSITIONS[shape.positions].is_bounded:
+        elif shape.positions != "learned":
             assert kept._cache.length == len(prompt.start) + n_new - 1, "what was read is not read again"
     assert tried == set(POSITIONS)
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.model.attention import POSITIONS
+from sweeplab.model.attention import rotation
 from sweeplab.model.kernels import normalized_heads, rotated_heads, token_losses
 from sweeplab.model.shape import ModelShape
 
@@ -64,7 +64,7 @@ def test_rotated_heads(share):
     values = {"n_head": N_HEAD, "n_embd": N_HEAD * HEAD_DIM, "positions": "rotary", "rotary_share": share}
     shape = ModelShape.of(Hyperparameters.of({**values, "vocab_size": 5}))
     x, half = drawn(N_RUNS * N_SEQUENCES, LENGTH * 2 * N_HEAD * HEAD_DIM), int(share * HEAD_DIM) // 2
-    turns = POSITIONS["rotary"].rotation(shape, range(3, 3 + LENGTH), x)
+    turns = rotation(shape, range(3, 3 + LENGTH), x)
 
     def reference(given):
         """Multiply pairs of columns, as complex numbers, by powers of a root."""
