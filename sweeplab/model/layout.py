@@ -30,7 +30,7 @@ Legend: K runs, P row_size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import accumulate
@@ -103,65 +103,42 @@ class Weight:
         return width_ratio**std, width_ratio**rate
 
 
-@dataclass(frozen=True)
-class Init:
-    """An initialization: the standard deviations of matrices (by inputs, outputs) and embeddings (by rows, n_embd).
+def matrix_std(init: str, n_in: int, n_out: int) -> float:
+    """Return the initial standard deviation of a matrix.
 
-    `relative` is for the table of relative biases (by n_embd). With `shrinks`, the standard deviation of projections
-    back into the residual stream is divided by the root of their number. With `uniform`, matrices and embeddings are
-    drawn uniformly; with `of_linear`, untied heads are drawn like matrices, biases like theirs, embeddings not.
+    normal: GPT-2, as OpenAI released it; projections back into the residual stream are divided by the root of their
+    number. bert: BERT, but its normal distribution is not truncated at two deviations. t5: T5, but queries are not
+    divided by the root of head_dim, because our attention scores are. xavier: Glorot and Bengio (2010), for embeddings
+    too, as in "The Annotated Transformer" (Rush, 2018); the joined query, key and value count as three matrices as wide
+    as the queries, also if n_kv_head is less than n_head. torch: the defaults of torch.nn.Linear (weight and bias
+    uniform within 1/sqrt(inputs)) and of torch.nn.Embedding (standard normal).
     """
-
-    matrix: Callable[[int, int], float]
-    embedding: Callable[[int, int], float]
-    relative: Callable[[int], float]
-    shrinks: bool = False
-    uniform: bool = False
-    of_linear: bool = False
-
-
-def _constant(*_: int) -> float:
+    if init == "xavier":
+        return math.sqrt(2.0 / (n_in + n_out))
+    if init == "t5":
+        return 1 / math.sqrt(n_in)
+    if init == "torch":
+        return 1 / math.sqrt(3 * n_in)
     return NORMAL_STD
-
-
-def _rsqrt(width: int, _: int = 0) -> float:
-    return 1 / math.sqrt(width)
-
-
-def _glorot(n_in: int, n_out: int) -> float:
-    return math.sqrt(2.0 / (n_in + n_out))
-
-
-# normal: GPT-2, as OpenAI released it. bert: BERT, but its normal distribution is not truncated at two deviations.
-# t5: T5, but queries are not divided by the root of head_dim, because our attention scores are. xavier: Glorot and
-# Bengio (2010), for embeddings too, as in "The Annotated Transformer" (Rush, 2018); the joined query, key and value
-# count as three matrices as wide as the queries, also if n_kv_head is less than n_head. torch: the defaults of
-# torch.nn.Linear (weight and bias uniform within 1/sqrt(inputs)) and of torch.nn.Embedding (standard normal).
-INITS: dict[str, Init] = {
-    "normal": Init(_constant, _constant, _constant, shrinks=True),
-    "bert": Init(_constant, _constant, _constant),
-    "t5": Init(_rsqrt, lambda *_: 1.0, _rsqrt),
-    "xavier": Init(_glorot, _glorot, _rsqrt, uniform=True),
-    "torch": Init(lambda n_in, _: _rsqrt(3 * n_in), lambda *_: 1.0, _rsqrt, uniform=True, of_linear=True),
-}
 
 
 class _WeightList:
     """Collects the weights of one model."""
 
     def __init__(self, shape: ModelShape) -> None:
-        self.shape, self._init = shape, INITS[shape.init]
+        self.shape, self._init = shape, shape.init
         self.weights: list[Weight] = []
         self._n_residual = max(len(side.sub_layers) * shape.layers(side) for side in shape.of_family.sides)
 
     def table(self, name: str, rows: int, width: int) -> None:
         """Add a table [rows, width]: an embedding, relative biases, or an untied head."""
-        init = self._init
-        std, uniform = init.embedding(rows, width), init.uniform and not init.of_linear
-        if name.endswith("relative_bias"):
-            std, uniform = init.relative(self.shape.n_embd), False
-        elif name == "head.weight" and init.of_linear:
-            std, uniform = init.matrix(width, rows), True
+        std, uniform = 1.0, False
+        if self._init in ("normal", "bert"):
+            std = NORMAL_STD
+        elif name.endswith("relative_bias"):
+            std = 1 / math.sqrt(self.shape.n_embd)
+        elif self._init == "xavier" or (self._init == "torch" and name == "head.weight"):
+            std, uniform = matrix_std(self._init, width, rows), True
         self.weights.append(Weight(name, (rows, width), std, uniform=uniform))
 
     def gain(self, name: str, width: int) -> None:
@@ -174,18 +151,19 @@ class _WeightList:
 
     def bias(self, name: str, width: int, n_in: int | None = None) -> None:
         """Add a bias; `n_in` is the number of inputs of its matrix, if it has one."""
-        std = self._init.matrix(n_in, width) if n_in and self._init.of_linear else None
-        self.weights.append(Weight(f"{name}.bias", (width,), std, uniform=self._init.uniform))
+        std = matrix_std(self._init, n_in, width) if n_in and self._init == "torch" else None
+        self.weights.append(Weight(f"{name}.bias", (width,), std, uniform=True))
 
     def matrix(
         self, name: str, *size: int, bias: bool = False, residual: bool = False, fan_out: int | None = None
     ) -> None:
         """Add a matrix [..., in, out] and its bias; `residual` matrices project back into the residual stream."""
         n_in, n_out = size[-2:]
-        std = self._init.matrix(n_in, fan_out or n_out)
-        if residual and self._init.shrinks:
+        std = matrix_std(self._init, n_in, fan_out or n_out)
+        if residual and self._init == "normal":
             std /= math.sqrt(self._n_residual)
-        self.weights.append(Weight(f"{name}.weight", size, std, uniform=self._init.uniform))
+        uniform = self._init in ("xavier", "torch")
+        self.weights.append(Weight(f"{name}.weight", size, std, uniform=uniform))
         if bias:
             self.bias(name, n_out, n_in)
 

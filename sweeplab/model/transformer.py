@@ -123,9 +123,9 @@ class Transformer:
                 losses = losses + balance * routing.balance + z * routing.z
         return losses
 
-    def logits(self, w: Weights, batch: Batch, dropout: Dropout | None = None) -> Logits:
+    def logits(self, w: Weights, batch: Batch) -> Logits:
         """Return the logits of a batch with at most block_size positions."""
-        return self.forward(self._pass(w, batch, dropout), batch)
+        return self.forward(self._pass(w, batch), batch)
 
     def next_logits(self, w: Weights, batch: Batch, cache: KVCache | None = None) -> Float[Tensor, "K B V"]:
         """Return the logits of the token after each sequence of a batch without padding.
