@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from socket import gethostname
 from statistics import fmean
 from typing import Any
 
 from sweeplab.data.task import task_of
 from sweeplab.errors import BadInput, Problem, nearest
-from sweeplab.formatting import several, several_named
-from sweeplab.hyperparameters import AUTO, TABLE
+from sweeplab.formatting import several_named
+from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.findings import find_limits
 from sweeplab.lab.listing import (
     StudyState,
@@ -32,7 +31,6 @@ from sweeplab.records.runs import (
     RunFolder,
     RunStart,
     RunState,
-    read_gradients,
     run_key,
 )
 
@@ -211,11 +209,9 @@ def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Say which loss n-grams reach: one line for all cells with the same baseline."""
     cells: dict[str, list[str]] = {}
     for cell, baseline in baselines.items():
-        order, unit = baseline["order"], baseline.get("unit", "nats/token")
-        text = f"{baseline['loss']:.4f} {unit}, by {baseline['method']}"
-        if unit == "nats/token" and "n_counted" in baseline:
-            text += f", counted in {several(baseline['n_counted'], 'token')}"
-        text += f", order {order}"
+        text = (
+            f"{baseline['loss']:.4f} {baseline['unit']}, by {baseline['method']}, order {baseline['order']}"
+        )
         cells.setdefault(text, []).append(cell)
     if len(cells) == 1:
         return [f"n-gram baseline: {text}" for text in cells]
@@ -248,38 +244,30 @@ def show_trial(folder: StudyFolder, number: int, cell: str | None = None) -> dic
         "retries": trial.start.retries,
         "facts": trial.start.facts,
         "hyperparameters": [
-            {"name": name, "value": value, "from": _origin(name, value, study, trial.start)}
+            {"name": name, "value": value, "from": _origin(name, study, trial.start)}
             for name, value in trial.values.items()
         ],
         "runs": [_run(run, folder.unfinished) for run in trial.runs],
     }
 
 
-def _origin(name: str, value: Any, study: Mapping[str, Any], start: RunStart) -> str:
+def _origin(name: str, study: Mapping[str, Any], start: RunStart) -> str:
+    if name in (start.enqueued or {}):
+        return "enqueued"
     if name in start.sampled:
-        if name in (start.enqueued or {}):
-            return "enqueued"
         return "searched"
-    if name in study["grid"]:
+    if name in start.grid:
         return "grid"
-    if any(name in changes and changes[name] == value for changes in study.get("cells", ())):
-        return "cells"
     if name in study["search"] and "expr" in study["search"][name]:
         return "derived"
-    origin, written = "default", TABLE[name].default
-    if name in study["fixed"]:
-        origin, written = "fixed", study["fixed"][name]
-    if written == AUTO and value != AUTO:
-        return f"{origin}, auto"
-    return origin
+    return "fixed" if name in study["fixed"] else "default"
 
 
 def _run(run: RunFolder, unfinished: RunState) -> dict[str, Any]:
     start, points, end, checkpoint = run.read_start(), run.points(), run.read_end(), run.checkpoint()
     evaluations = [point.eval_seconds for point in points if point.eval_seconds is not None]
     total, evaluation = (points[-1].wall_seconds if points else 0.0), sum(evaluations)
-    gradients = read_gradients(run)
-    row = {
+    return {
         "key": start.key,
         "seed": start.seed,
         "state": end.state if end else unfinished,
@@ -296,9 +284,6 @@ def _run(run: RunFolder, unfinished: RunState) -> dict[str, Any]:
         "seconds": {"training": total - evaluation, "evaluation": evaluation, "total": total},
         "folder": str(run.path),
     }
-    if gradients:
-        row["gradient_flow"] = [asdict(point) for point in gradients]
-    return row
 
 
 def differ(a: StudyFolder, b: StudyFolder) -> dict[str, Any]:

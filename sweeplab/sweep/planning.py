@@ -92,7 +92,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     shortage = plan.memory_shortage(plans, workers, settled.device) if is_here else ""
     if shortage:
         warnings.append(f"{shortage}: {SHORT_CURE}")
-    warnings += [*inputs.overlap_warnings(data), *_warm_start_warnings(spec, sources, lab, dtype)]
+    warnings += [*inputs.overlap_warnings(data), *_warm_start_warnings(spec, sources)]
     addresses = [address for _, _, address in spec.addresses if not database_file(address)]
     planned = plan.Plan(
         name=spec.name,
@@ -291,16 +291,10 @@ def _reached(spec: StudySpec, lab: Path, in_folder: bool = True) -> dict[Locatio
     return reached
 
 
-def _warm_start_warnings(
-    spec: StudySpec, sources: Sequence[WarmStartSource], lab: Path, dtype: str
-) -> list[str]:
+def _warm_start_warnings(spec: StudySpec, sources: Sequence[WarmStartSource]) -> list[str]:
     warnings, sampler = list[str](), settled_sampler(spec).type
     for source in sources:
         warnings += [f"warm start: of {source.name}, {why}" for why in source.refused]
-        theirs = StudyFolder(lab, source.name).dtype
-        if theirs not in (None, dtype):
-            how = f"was trained in {theirs}, this study trains in {dtype}"
-            warnings.append(f"warm start: {source.name} {how}")
     if sources and sampler not in LEARNING:
         warnings.append(f"warm start: sampler {sampler} learns nothing from it; {', '.join(LEARNING)} do")
     return warnings

@@ -61,9 +61,7 @@ def time_in_words(seconds: float | None) -> str:
         return ""
     if seconds < 2:
         return "under 2s"
-    # In steps of about a twentieth, as more digits would change all the time.
-    step = next((step for most, step in ((20, 1), (100, 5), (600, 10), (3600, 60)) if seconds < most), 600)
-    return f"about {duration(max(1, round(seconds / step) * step))}"
+    return f"about {duration(float(f'{seconds:.2g}'))}"  # more digits would change all the time
 
 
 @dataclass

@@ -16,13 +16,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sweeplab.errors import BadInput, StorageUnavailable, TrackingUnavailable
-from sweeplab.files import machine, make_folder, write_whole
+from sweeplab.files import make_folder, write_whole
 from sweeplab.lab import events
 from sweeplab.lab.listing import read_spec
 from sweeplab.lab.studies import check_same_study, code_versions, describe, summarize, versions, write_study
@@ -36,7 +36,7 @@ from sweeplab.sweep.engines import LEFT, NO_REVISION, REFUSED, UNSEEN, WorkerEng
 from sweeplab.sweep.planning import check_reach, make_plan
 from sweeplab.sweep.progress import LOOK_SECONDS, StudyProgress, Watched
 from sweeplab.sweep.shipping import Notifier, Shipping
-from sweeplab.sweep.trials.sharing import OUTAGE_SECONDS, Availability, Command, SupervisorStart
+from sweeplab.sweep.trials.sharing import OUTAGE_SECONDS, Availability, Command
 from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
 from sweeplab.tracking import open_mirrors, open_tracker
 
@@ -86,9 +86,9 @@ class WorkerPool:
             self._known[index] = state.revision
         self._engine.start(indices, state.start.given)
 
-    def forget_revisions(self) -> None:
-        """Let the next `start` start every worker that has exited."""
-        self._exited = dict.fromkeys(self._exited, NO_REVISION)
+    def start_exited(self) -> None:
+        """Start every worker that has exited, whatever it knew."""
+        self.start([*self._exited])
 
     def listen(self, stopping: bool) -> None:
         """Handle the workers' events for POLL_SECONDS; replace a worker that dies, unless all are `stopping`."""
@@ -261,13 +261,15 @@ class _Supervisor:
         """Show the user the `notices`, then run the study to its end; one that is complete is left as it is."""
         self.commands.read()
         # It came to its end before, tracking has all of it, and nobody is to hear of it: MLflow is slow to import.
-        is_done = self.commands.state.status == "complete" and not self._has_work() and not self.spec.notify
-        is_done = is_done and len(self.trackers) == 1
-        is_done = is_done and self.tracker.is_complete(run.path for run in self.folder.runs())
+        is_done = self.commands.state.status == "complete" and not (self._has_work() or self.spec.notify)
+        if is_done:
+            is_done = len(self.trackers) == 1 and self.tracker.is_complete(
+                run.path for run in self.folder.runs()
+            )
         done_before = sum(counts.counted for counts in self.store.counts())
-        ours = versions(self.plan.data.token_digest)
-        here = (machine(), socket.gethostname(), os.getpid())
-        self.commands.add("start", asdict(SupervisorStart(ours, *here, done_before, self.elapsed)))
+        start = {"versions": versions(self.plan.data.token_digest), "done_before": done_before}
+        start |= {"host": socket.gethostname(), "pid": os.getpid(), "elapsed_before": self.elapsed}
+        self.commands.add("start", start)
         budget = read_spec(self.folder).budget
         if budget != self.spec.budget:  # the study was extended after its file was read
             self.commands.add("budget", budget.model_dump())
@@ -280,9 +282,8 @@ class _Supervisor:
                 status = "complete"
                 return StudyEnd(self.folder, status, [])
             if self._has_work() and not self.interrupts():
-                self.engine.prepare(
-                    range(len(self.plan.workers))
-                )  # workers start while MLflow is imported here
+                # Workers start while MLflow is imported here.
+                self.engine.prepare(range(len(self.plan.workers)))
             _open_tracking(self.trackers, self.spec, self.folder, self.plan)
             deque(self.watched.news(self.store.poll_commands()), maxlen=0)  # the past
             self.progress.clear_live()
@@ -370,7 +371,7 @@ class _Supervisor:
         if state.phase == "pause" or self.store.n_held():  # by workers of an earlier supervisor
             return True
         if state.phase == "run" and not self.pool.failures and self.store.n_running() and self._has_work():
-            self.pool.forget_revisions()  # a worker elsewhere died, and nobody holds its trials
+            self.pool.start_exited()  # a worker elsewhere died, and nobody holds its trials
             return True
         return not self.commands.set_phase("closing", after=state.revision)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sweeplab.analysis.differences import CellConfirmed, SeedMean
 
 # Where a trial's hyperparameters come from, in the order of the table: chosen by a person or the sampler first.
-ORIGINS = ("enqueued", "searched", "derived", "cells", "grid", "fixed", "default")
+ORIGINS = ("enqueued", "searched", "derived", "grid", "fixed", "default")
 LOSSES_SHOWN = 8
 NO_CHECKPOINT = "none: track: {checkpoints: best} keeps one"
 
@@ -220,8 +220,8 @@ def _print_trial(trial: dict[str, Any]) -> None:
     if trial["error"]:
         say(f"\n{trial['error'].rstrip()}")
     say()
-    rows = sorted(trial["hyperparameters"], key=lambda row: ORIGINS.index(row["from"].partition(",")[0]))
-    shown = [row for row in rows if not row["from"].startswith("default")]
+    rows = sorted(trial["hyperparameters"], key=lambda row: ORIGINS.index(row["from"]))
+    shown = [row for row in rows if row["from"] != "default"]
     for row in shown:
         if isinstance(row["value"], bool | None):
             row["value"] = yaml_text(row["value"])

@@ -392,9 +392,6 @@ class SupervisorStart:
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
-    machine: str = ""
-    host: str = ""
-    pid: int = 0
     done_before: int = 0
     elapsed_before: float = 0.0
     given: float = 0.0
@@ -421,7 +418,9 @@ class ControlState:
         changes, value = dict[str, Any](), command.value
         match command.kind:
             case "start":
-                start = SupervisorStart(**{**value, "given": command.given})
+                names = ("versions", "done_before", "elapsed_before")
+                known = {name: value[name] for name in names if name in value}
+                start = SupervisorStart(**known, given=command.given)
                 changes = {"phase": "run", "budget": None, "status": None, "start": start}
             case "ended":
                 changes = {"phase": "ended", "status": value}

@@ -227,10 +227,10 @@ def _table_trials(file: Path, objective: ObjectiveSpec) -> Iterator[FinishedTria
         for name, text in row.items():
             if name in TABLE and text is not None and (text or TABLE[name].optional):
                 values[name] = _read(TABLE[name], text)
-        iteration = _number(row.get("iterations") or "")
+        iteration = _number(row.get("iterations"))
         ended = int(iteration) if iteration is not None and math.isfinite(iteration) else None
         state = row.get("state") or "complete"
-        yield FinishedTrial(f"line {line}", values, state, _number(row[column] or ""), ended)
+        yield FinishedTrial(f"line {line}", values, state, _number(row[column]), ended)
 
 
 def _read(row: Hyperparameter, text: str) -> Any:
@@ -238,17 +238,15 @@ def _read(row: Hyperparameter, text: str) -> Any:
     value: Any = text or None
     with suppress(ValueError, SyntaxError):  # as Python writes values: True, None, (0.9, 0.95)
         value = ast.literal_eval(text)
-    try:
-        return row.check(value)
-    except (ValueError, TypeError, OverflowError):
-        return value  # it fits no cell, and is shown as it is
+    with suppress(ValueError, TypeError, OverflowError):
+        value = row.check(value)
+    return value  # one that is not of its type fits no cell, and is shown as it is
 
 
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+def _number(text: str | None) -> float | None:
+    with suppress(ValueError):
+        return float(text or "")
+    return None
 
 
 def add_warm_starts(store: Store, sources: Sequence[WarmStartSource], folder: StudyFolder) -> None:
@@ -279,15 +277,14 @@ def _optuna_trial(
 ) -> FrozenTrial:
     from optuna.trial import TrialState, create_trial  # slow to import
 
-    distributions = space.distributions()
-    outcome, last = RunState(trial.outcome), dict[int, float]()
-    state, value = TrialState.PRUNED, None
-    at, loss = trial.iteration, trial.value
+    distributions, outcome = space.distributions(), RunState(trial.outcome)
+    state, value, last = TrialState.PRUNED, None, dict[int, float]()
     if outcome.has_value:
-        state, value = TrialState.COMPLETE, loss
+        state, value = TrialState.COMPLETE, trial.value
     # Samplers prefer pruned trials with a later last step: a diverged one gets no step.
-    elif outcome == RunState.PRUNED and at is not None and loss is not None and math.isfinite(loss):
-        last = {at: loss}
+    elif outcome == RunState.PRUNED and trial.iteration is not None:
+        if trial.value is not None and math.isfinite(trial.value):
+            last = {trial.iteration: trial.value}
     return create_trial(
         state=state,
         value=value,
