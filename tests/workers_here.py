@@ -25,9 +25,6 @@ class Here(Starter):
     def __init__(self):
         self.closed = threading.Event()
 
-    def await_start(self):
-        pass
-
     def follow(self, folder, commands):
         pass
 

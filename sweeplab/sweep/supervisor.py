@@ -281,9 +281,6 @@ class _Supervisor:
             if is_done:
                 status = "complete"
                 return StudyEnd(self.folder, status, [])
-            if self._has_work() and not self.interrupts():
-                # Workers start while MLflow is imported here.
-                self.engine.prepare(range(len(self.plan.workers)))
             _open_tracking(self.trackers, self.spec, self.folder, self.plan)
             deque(self.watched.news(self.store.poll_commands()), maxlen=0)  # the past
             self.progress.clear_live()

@@ -124,14 +124,13 @@ class TrialRuns:
         for folder, start in starts:
             folder.write_start(start)
             self.trainings[start.key] = Training(TrainingRun(start.key, start.values), folder)
-        metric, values = spec.objective.metric, next(iter(self.trainings.values())).run.values
+        values, objective = next(iter(self.trainings.values())).run.values, spec.objective
         self._asked_parts = values.grad_accum
-        sign = -1.0 if spec.objective.goal == "maximize" else 1.0
 
         def worth(loss: float, iteration: int) -> float:
-            if isinstance(METRICS[metric], ModelMetric):
-                return sign * loss
-            return sign * metric_value(metric, loss, iteration, values)
+            if not isinstance(METRICS[objective.metric], ModelMetric):
+                loss = metric_value(objective.metric, loss, iteration, values)
+            return -loss if objective.goal == "maximize" else loss
 
         self.curves = SeedCurves([training.folder.seed for training in self.trainings.values()], worth)
 

@@ -1,10 +1,9 @@
 """The program of one worker: open the study, train its trials, and leave when asked to.
 
-A worker is `python -m sweeplab.sweep.worker [--engine TYPE --since TIME] LAB NAME THREADS`. It
-begins when a line arrives on its standard input, and leaves when that is closed: it saves its runs at the next step
-and exits. One of LEAVING_SIGNALS has the same effect. With `--since` it has no pipe, and works for the supervisor that
-started at that time. It reports through the folders of its runs and of the study. It refuses a study that others train
-with other code or data.
+A worker is `python -m sweeplab.sweep.worker [--engine TYPE --since TIME] LAB NAME THREADS`. It leaves when its
+standard input is closed: it saves its runs at the next step and exits. One of LEAVING_SIGNALS has the same effect. With
+`--since` it has no pipe, and works for the supervisor that started at that time. It reports through the folders of its
+runs and of the study. It refuses a study that others train with other code or data.
 """
 
 from __future__ import annotations
@@ -26,15 +25,13 @@ from sweeplab.hyperparameters import AUTO
 from sweeplab.lab.events import Event, StudyNotice, write_notice
 from sweeplab.permissions import work_for_parent
 from sweeplab.records.folders import StudyFolder
-from sweeplab.sweep.engines import BEGIN, LEFT, REFUSED, engine_class
+from sweeplab.sweep.engines import LEFT, REFUSED, engine_class
 
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.sharing import Commands
 
 # What a batch system sends before it ends a job or takes its machine away; SIGHUP comes when the terminal closes.
 LEAVING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-# How often a worker that waits to begin looks whether a signal asks it to leave.
-WAIT_SECONDS = 0.2
 # How often a worker without pipes checks that somebody runs the study; after TIMES_LOOKED negative checks it leaves.
 LOOK_SECONDS, TIMES_LOOKED = 2.0, 2
 
@@ -47,13 +44,13 @@ def leaving_signals() -> list[signal.Signals]:
 class Starter:
     """The process that started this worker. Once `closed` is set the worker saves its runs and exits.
 
-    On this machine it holds our input open as long as we may work, and writes BEGIN to it. Elsewhere, where
+    On this machine it holds our input open as long as we may work. Elsewhere, where
     it began to run the study at `since`, it gives its commands through the study's storage. A batch system may signal
     several times before it kills, so there only SIGKILL ends the worker at once.
     """
 
     def __init__(self, since: float | None = None) -> None:
-        self.closed, self._may_begin = threading.Event(), threading.Event()
+        self.closed = threading.Event()
         self._since, self._was_signaled = since, False
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles Ctrl-C, and closes our input
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -61,8 +58,6 @@ class Starter:
             signal.signal(number, self._hear)
         if since is None:
             threading.Thread(target=self._read_input, daemon=True).start()
-        else:
-            self._may_begin.set()
 
     def _hear(self, _number: int, _frame: object) -> None:
         if self._was_signaled and self._since is None:  # a second signal ends the worker at once
@@ -71,16 +66,8 @@ class Starter:
         self.closed.set()
 
     def _read_input(self) -> None:
-        if sys.stdin.readline() == BEGIN:
-            self._may_begin.set()
-            sys.stdin.read()  # until it is closed
+        sys.stdin.read()  # until it is closed
         self.closed.set()
-        self._may_begin.set()
-
-    def await_start(self) -> None:
-        """Wait until the worker may begin, or has to leave."""
-        while not (self.closed.is_set() or self._may_begin.wait(WAIT_SECONDS)):
-            pass
 
     def follow(self, folder: StudyFolder, commands: Commands) -> None:
         """Set `closed` when the process elsewhere that started this worker is gone."""
@@ -148,7 +135,6 @@ def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
     if different:
         print(f"the study's other workers have another version of {', '.join(different)}", file=sys.stderr)
         return REFUSED
-    starter.await_start()
     starter.follow(folder, store.commands)
     name = uuid.uuid4().hex
 

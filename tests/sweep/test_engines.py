@@ -5,7 +5,6 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 from sweep.engine_contract import EngineContract
 
@@ -75,19 +74,3 @@ class TestLocal(EngineContract):
             study.hear(0.02)
         study.wait(study.is_over)
         assert study.ended() == {0: 0, 1: 0}, study.logs()
-
-    @pytest.mark.slow
-    def test_a_worker_that_is_prepared_claims_no_trial_before_it_is_started(self, begin):
-        study = begin()
-        study.engine.prepare([0, 1])
-        first, second = (int(place.process.split()[1]) for place in study.engine.places())
-        # It reads the study's data last of all: then it waits.
-        study.wait(lambda: any("torch" in each.path for each in psutil.Process(first).memory_maps()))
-        os.kill(second, signal.SIGKILL)
-        study.hear(2.0)
-        assert study.store.n_running() == study.store.n_held() == 0
-        study.start()
-        assert [int(place.process.split()[1]) for place in study.engine.places()] == [first]
-        study.wait(study.is_over)
-        assert study.ended() == {0: 0, 1: -signal.SIGKILL}, study.logs()
-        assert study.store.counts()[0].counted == 4

@@ -1,6 +1,5 @@
 """A study whose trials, or workers, all end alike is stopped, and says why."""
 
-import psutil
 import pytest
 
 from sweeplab import load_study
@@ -61,17 +60,9 @@ def test_a_worker_that_is_killed_again_and_again_is_given_up(tiny, opened):
 
 
 @pytest.mark.slow
-def test_without_tracking_no_trial_begins_and_no_worker_is_left(tiny, tmp_path, monkeypatch):
-    """Workers get ready while tracking is opened; a port that nobody listens on refuses it at once."""
+def test_without_tracking_no_trial_begins(tiny, tmp_path, monkeypatch):
+    """A port that nobody listens on refuses it at once."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    prepare, workers = LocalEngine.prepare, []
-
-    def spied(engine, indices):
-        prepare(engine, indices)
-        workers.extend(psutil.Process(int(place.process.split()[1])) for place in engine.places())
-
-    monkeypatch.setattr(LocalEngine, "prepare", spied)
     with pytest.raises(BadInput, match="set another track"):
         run_study(tiny(track=Track(uri="http://127.0.0.1:9")), tmp_path / "lab")
-    assert workers and not psutil.wait_procs(workers, timeout=10.0)[1]
     assert not (tmp_path / "lab").exists(), "a study that is refused leaves nothing"

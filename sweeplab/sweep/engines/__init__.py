@@ -14,7 +14,6 @@ import queue
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import ClassVar
@@ -38,8 +37,6 @@ UNSEEN = 66
 LEFT = 75
 # The environment variable of a job that runs a study: the cluster may queue it again.
 HEAD = "SWEEPLAB_HEAD"
-# The line on a worker's input that lets it work. At the end of the input it saves its runs and exits.
-BEGIN = "begin\n"
 # The environment of a worker's libraries.
 SETTINGS = {
     # How long one of torch's threads waits for work before it sleeps. With GNU's default of 300,000 a step under load
@@ -62,7 +59,7 @@ def engine_class(name: str) -> type[WorkerEngine]:
 
 
 def begin(words: Sequence[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[str]:
-    """Start a worker's process with a pipe to its input; what it prints goes to its log."""
+    """Start a worker's process; at the end of its input, a pipe, it saves its runs and exits."""
     with opened(log, "ab") as printed:
         return subprocess.Popen(
             python(*words),
@@ -72,14 +69,6 @@ def begin(words: Sequence[str], environment: Mapping[str, str], log: Path) -> su
             text=True,
             env=environment,
         )
-
-
-def tell_to_begin(process: subprocess.Popen[str]) -> None:
-    """Let a worker work, if it has not ended."""
-    assert process.stdin
-    with suppress(OSError, ValueError):
-        process.stdin.write(BEGIN)
-        process.stdin.flush()
 
 
 class WorkerEngine(ABC):
@@ -106,9 +95,6 @@ class WorkerEngine(ABC):
 
         If the engine cannot, it reports that exit code of a worker, and the pool starts another one.
         """
-
-    def prepare(self, indices: Sequence[int]) -> None:  # noqa: B027 - elsewhere a machine is taken only to train
-        """Let workers import what they need ahead of time, where that costs nobody a machine; they claim no trials."""
 
     @abstractmethod
     def start(self, indices: Sequence[int], since: float = 0.0) -> None:

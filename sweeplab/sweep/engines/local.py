@@ -14,7 +14,7 @@ import psutil
 
 from sweeplab.lab.events import WorkerExited
 from sweeplab.records.folders import WorkerPlace
-from sweeplab.sweep.engines import WorkerEngine, begin, tell_to_begin
+from sweeplab.sweep.engines import WorkerEngine, begin
 
 
 class LocalEngine(WorkerEngine):
@@ -25,13 +25,9 @@ class LocalEngine(WorkerEngine):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._processes: dict[int, subprocess.Popen[str]] = {}
-        self._prepared: set[int] = set()  # processes not told to work yet, even if they have died
 
-    def prepare(self, indices: Sequence[int]) -> None:
-        """Start processes that import what they need and wait for a line before they work.
-
-        Ctrl-C is meant for the supervisor alone: it is blocked in them until they ignore it themselves.
-        """
+    def start(self, indices: Sequence[int], since: float = 0.0) -> None:
+        """Start processes; Ctrl-C, meant for the supervisor alone, is blocked in them until they ignore it themselves."""
         for index in indices:
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
@@ -39,17 +35,7 @@ class LocalEngine(WorkerEngine):
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
             self._processes[index] = process
-            self._prepared.add(index)
             threading.Thread(target=self._await_end, args=(index, process), daemon=True).start()
-
-    def start(self, indices: Sequence[int], since: float = 0.0) -> None:
-        """Let prepared processes work, and start those that are missing."""
-        self.prepare([index for index in indices if index not in self._prepared])
-        self._prepared.difference_update(indices)
-        for index in indices:
-            process = self._processes.get(index)
-            if process:  # else it has died, which `_await_end` reports
-                tell_to_begin(process)
 
     def _await_end(self, index: int, process: subprocess.Popen[str]) -> None:
         assert process.stdin

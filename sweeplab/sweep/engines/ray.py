@@ -33,7 +33,7 @@ from sweeplab.permissions import RAY, check_address, name_address
 from sweeplab.processes import python, python_environment
 from sweeplab.records.folders import WorkerPlace
 from sweeplab.study.spec import Engine
-from sweeplab.sweep.engines import LEFT, UNSEEN, WorkerEngine, begin, tell_to_begin
+from sweeplab.sweep.engines import LEFT, UNSEEN, WorkerEngine, begin
 
 INSTALL = "pip install 'sweeplab[ray]'"
 OLDEST = "2.59"  # the first that starts its clusters with a token by default
@@ -172,7 +172,6 @@ class _Host:
             if self._is_over:
                 return 0
             process = self._process = begin(words, {**os.environ, **environment}, Path(log))
-        tell_to_begin(process)
         return process.wait()
 
     def end(self, at_once: bool) -> None:

@@ -17,6 +17,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +38,13 @@ COLUMNS = ("ArrayJobID", "ArrayTaskID", "State", "NodeList", "Reason", "exit_cod
 CLUSTER = "a machine of the cluster, such as its login node, or --engine local"
 # The states of a job that waits to run.
 QUEUED = (
-    *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"),
+    "PENDING",
+    "CONFIGURING",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "REQUEUE_FED",
+    "SPECIAL_EXIT",
+    "RESV_DEL_HOLD",
 )
 RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
 # {log} lacks the worker's number. A failed redirection does not end the shell if it is that of `true`.
@@ -162,7 +170,6 @@ class SlurmEngine(WorkerEngine):
         self._tasks: dict[int, _Task] = {}
         self._ends: dict[int, str] = {}  # how workers ended that did not exit by themselves
         self._is_stopping = False
-        self._told: set[int] = set()  # workers that have been told to stop
         self._thread: threading.Thread | None = None
 
     @classmethod
@@ -206,7 +213,6 @@ class SlurmEngine(WorkerEngine):
             raise BadInput(f"the engine slurm: {error}") from error
         with self._lock:
             self._is_stopping = False
-            self._told -= {*indices}
             self._jobs |= dict.fromkeys(indices, job)
             self._tasks |= dict.fromkeys(indices, _Task("PENDING", "", "", 0))
         if not self._thread:
@@ -251,41 +257,37 @@ class SlurmEngine(WorkerEngine):
 
     def _tell_to_stop(self) -> None:
         with self._lock:
-            states = {index: self._tasks[index].state for index in self._jobs.keys() - self._told}
-            names = {index: f"{self._jobs[index]}_{index}" for index in states}
-        queued = [names[index] for index, state in states.items() if state in QUEUED]
-        running = [index for index, state in states.items() if state == "RUNNING"]
-        try:
+            states = {f"{job}_{index}": self._tasks[index].state for index, job in self._jobs.items()}
+        queued = [name for name, state in states.items() if state in QUEUED]
+        running = [name for name, state in states.items() if state == "RUNNING"]
+        with suppress(
+            SlurmFailure
+        ):  # such as for jobs that began or ended meanwhile: they are told the next time
             if queued:
                 ask("scancel", "--state=PENDING", *queued)
             if running:
-                ask("scancel", "--batch", "--signal=HUP", *(names[index] for index in running))
-                self._told |= {*running}
-        except SlurmFailure:  # such as for jobs that began or ended meanwhile: they are told the next time
-            return
+                ask("scancel", "--batch", "--signal=HUP", *running)
 
     def kill(self) -> None:
         """Kill running jobs, and cancel queued ones."""
         with self._lock:
             jobs = sorted({*self._jobs.values()})
-        try:
+        with suppress(SlurmFailure):  # for jobs that have ended
             if jobs:
                 ask("scancel", "--signal=KILL", *jobs)
-        except SlurmFailure:  # for jobs that have ended
-            return
 
     def places(self) -> list[WorkerPlace]:
         """Return the tasks that are queued or running."""
         places = []
         with self._lock:
             for index, job in sorted(self._jobs.items()):
-                task, why = self._tasks[index], ""
+                task = self._tasks[index]
+                where = WorkerPlace(index, "running", task.node, f"job {job}_{index}", str(self.log(index)))
                 if task.state in QUEUED:
-                    why = task.reason
+                    where = replace(where, state="queued", why=task.reason)
                 elif task.state != "RUNNING":
-                    why = task.state.lower()
-                where = (task.node, f"job {job}_{index}", str(self.log(index)), why)
-                places.append(WorkerPlace(index, "queued" if task.state in QUEUED else "running", *where))
+                    where = replace(where, why=task.state.lower())
+                places.append(where)
         return places
 
     def last_words(self, index: int) -> str:

@@ -279,12 +279,12 @@ def _optuna_trial(
 
     distributions, outcome = space.distributions(), RunState(trial.outcome)
     state, value, last = TrialState.PRUNED, None, dict[int, float]()
+    at, loss = trial.iteration, trial.value
     if outcome.has_value:
-        state, value = TrialState.COMPLETE, trial.value
+        state, value = TrialState.COMPLETE, loss
     # Samplers prefer pruned trials with a later last step: a diverged one gets no step.
-    elif outcome == RunState.PRUNED and trial.iteration is not None:
-        if trial.value is not None and math.isfinite(trial.value):
-            last = {trial.iteration: trial.value}
+    elif outcome == RunState.PRUNED and at is not None and loss is not None and math.isfinite(loss):
+        last = {at: loss}
     return create_trial(
         state=state,
         value=value,
