@@ -15,7 +15,8 @@ import pytest
 
 from sweeplab.lab.events import WorkerExited
 from sweeplab.records.folders import WorkerPlace
-from sweeplab.sweep.engines import WorkerEngine, local
+from sweeplab.sweep import engines
+from sweeplab.sweep.engines import WorkerEngine
 from sweeplab.sweep.worker import Starter, work
 
 
@@ -83,6 +84,6 @@ def workers_here():
 
     n_threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local, "LocalEngine", ThreadEngine)
+        patch.setattr(engines, "LocalEngine", ThreadEngine)
         yield
     torch.set_num_threads(n_threads)

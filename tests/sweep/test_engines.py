@@ -12,7 +12,7 @@ from sweeplab.errors import BadInput
 from sweeplab.lab.storage import choose_storage
 from sweeplab.study.file.reading import read_text
 from sweeplab.study.spec import Engine
-from sweeplab.sweep.engines.local import LocalEngine
+from sweeplab.sweep.engines import LocalEngine
 
 
 def engine_of(text, *overrides):

@@ -52,15 +52,6 @@ def test_a_series_of_checkpoints_has_the_losses_of_the_curve(tiny, work, dataset
         open_run("tiny/all/0-0@7", folder.lab)
 
 
-@pytest.mark.slow
-def test_the_same_study_gives_the_same_losses_again_in_any_stack(tiny, work):
-    search = {"learning_rate": Range(1e-3, 1e-2, log=True)}
-    studies = (("one", 1), ("three", 3), ("again", 3))
-    specs = [tiny(name=name, engine=Engine(stack=stack), search=search) for name, stack in studies]
-    one, three, again = (losses(work(spec)[0]) for spec in specs)
-    assert one == three == again
-
-
 def test_a_trial_is_valued_and_pruned_on_the_mean_of_its_seeds(tiny, work):
     folder, store, _ = work(tiny(seeds=[0, 5], budget=Budget(trials_per_cell=2)))
     found = outcomes(folder)

@@ -371,14 +371,6 @@ def test_what_is_not_finite_is_never_reported(tiny, opened):
     assert store.trials(store.cells[0])[0].value == 3.0
 
 
-def test_a_lease_that_is_renewed_is_still_held(tiny, opened):
-    _, store = opened(tiny())
-    claims = [store.claim(), store.claim()]
-    assert store.renew() == {claim.trial_id for claim in claims}
-    store.requeue([claims[0]])
-    assert store.renew() == {claims[1].trial_id}
-
-
 WORK = """
 numbers = []
 with renewing(store.renew):  # on a busy machine the others take longer to begin than a lease lasts
@@ -407,14 +399,6 @@ def test_four_processes_share_sixty_trials_each_exactly_once(tiny, opened, datas
     shares = [json.loads(worker.communicate()[0]) for worker in workers]
     assert sorted(number for share in shares for number in share) == list(range(60))
     assert all(shares)
-
-
-def test_samples_that_break_a_constraint_are_drawn_again_and_never_count(tiny, opened):
-    _, store = opened(tiny(constraints=["learning_rate > 3e-3"]))
-    claims = [store.claim() for _ in range(4)]
-    assert all(claim.sampled["learning_rate"] > 3e-3 for claim in claims)
-    assert store.claim() is None
-    assert len(store.study(store.cells[0]).get_trials()) > 4
 
 
 def test_an_interrupted_trial_is_taken_up_though_the_flops_are_planned(tiny, opened):

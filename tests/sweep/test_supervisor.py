@@ -6,7 +6,7 @@ from sweeplab import load_study
 from sweeplab.errors import BadInput
 from sweeplab.study.plan import WorkerResources
 from sweeplab.study.spec import Engine, Track
-from sweeplab.sweep.engines.local import LocalEngine
+from sweeplab.sweep.engines import LocalEngine
 from sweeplab.sweep.supervisor import WorkerPool, run_study
 
 PLUGIN = """\

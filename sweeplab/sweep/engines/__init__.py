@@ -4,22 +4,28 @@ An engine has no policy: the worker pool decides whether a worker that ended is 
 their index. An engine puts on `events`, from any thread, one `WorkerExited` for every started worker once it has ended.
 
 Workers report their trials through run folders, which the supervisor reads. Each engine is a file here, which is
-imported only where a study asks for it: its libraries may not be installed.
+imported only where a study asks for it, as its libraries may not be installed; local processes are at the end here.
 """
 
 from __future__ import annotations
 
 import os
 import queue
+import signal
+import socket
 import subprocess
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import psutil
 
 from sweeplab.files import opened, read_bytes
-from sweeplab.lab.events import Event
+from sweeplab.lab.events import Event, WorkerExited
 from sweeplab.processes import python, python_environment
 from sweeplab.records.folders import StudyFolder, WorkerPlace
 from sweeplab.study.plan import WorkerResources
@@ -54,7 +60,8 @@ SETTINGS = {
 
 def engine_class(name: str) -> type[WorkerEngine]:
     """Return the class of an engine type."""
-    engine: type[WorkerEngine] = getattr(import_module(f"sweeplab.sweep.engines.{name}"), ENGINES[name])
+    place = __name__ if name == "local" else f"{__name__}.{name}"
+    engine: type[WorkerEngine] = getattr(import_module(place), ENGINES[name])
     return engine
 
 
@@ -163,3 +170,54 @@ class WorkerEngine(ABC):
             # All train on the same kind of device, wherever they run.
             variables["CUDA_VISIBLE_DEVICES"] = ""
         return variables
+
+
+class LocalEngine(WorkerEngine):
+    """Starts workers as processes on this machine, each tied to this process by a pipe: none outlives it."""
+
+    is_here = True
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._processes: dict[int, subprocess.Popen[str]] = {}
+
+    def start(self, indices: Sequence[int], since: float = 0.0) -> None:
+        """Start processes, in which Ctrl-C, meant for the supervisor alone, is blocked until they ignore it."""
+        for index in indices:
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                process = begin(self.command(index), self.environment(index), self.log(index))
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            self._processes[index] = process
+            threading.Thread(target=self._await_end, args=(index, process), daemon=True).start()
+
+    def _await_end(self, index: int, process: subprocess.Popen[str]) -> None:
+        assert process.stdin
+        code = process.wait()
+        process.stdin.close()
+        del self._processes[index]
+        self.events.put(WorkerExited(worker=index, code=code))
+
+    def stop(self) -> None:
+        """Close the processes' input: each saves its runs and exits."""
+        for process in [*self._processes.values()]:
+            if process.stdin:
+                process.stdin.close()
+
+    def kill(self) -> None:
+        """Kill the processes."""
+        for process in [*self._processes.values()]:
+            process.kill()
+
+    def places(self) -> list[WorkerPlace]:
+        """Return the processes; `why` says of one that a signal has stopped how to continue it."""
+        places = []
+        for index, process in sorted(self._processes.copy().items()):
+            why = ""
+            with suppress(psutil.Error):
+                if psutil.Process(process.pid).status() == psutil.STATUS_STOPPED:
+                    why = f"stopped by a signal: kill -CONT {process.pid} continues it"
+            where = (socket.gethostname(), f"process {process.pid}", str(self.log(index)), why)
+            places.append(WorkerPlace(index, "running", *where))
+        return places
