@@ -9,7 +9,6 @@ from sweeplab.study.file.check import study_from
 from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.problems import Problems
 from sweeplab.study.search import Range
-from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, DataSpec, StudySpec
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan
@@ -52,7 +51,7 @@ def opened(tmp_path, dataset):
     def open_store(spec):
         folder = StudyFolder(tmp_path / "lab", spec.name)
         vocab_size = dataset.tokenizer.vocab_size
-        return folder, Store.create(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
+        return folder, Store.create(spec, vocab_size, folder.storage_url)
 
     return open_store
 
@@ -64,7 +63,7 @@ def work(opened, dataset):
     def run(spec, stopping=lambda: False):
         folder, store = opened(spec)
         events = []
-        Loop(spec, store, dataset, folder, events.append, stopping).run()
+        Loop(store, dataset, folder, events.append, stopping).run()
         return folder, store, events
 
     return run

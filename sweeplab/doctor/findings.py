@@ -23,7 +23,7 @@ from sweeplab.lab.listing import read_spec
 from sweeplab.lab.showing import is_close
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import FROM_A_COPY, RunEnd, RunFolder, RunStart, RunState
-from sweeplab.study.space import Space, cells
+from sweeplab.study.space import Space
 from sweeplab.study.spec import StudySpec
 from sweeplab.tracking import open_tracker
 
@@ -74,7 +74,7 @@ class OpenedStudy:
         from sweeplab.sweep.trials.store import Store  # Optuna with it: slow to import
 
         sizes = self.folder.data.sizes
-        return Store(self.spec, cells(self.spec, sizes)[0], sizes, self.folder.storage_url)
+        return Store(self.spec, sizes, self.folder.storage_url)
 
     def seeds(self, place: tuple[str, int]) -> list[int]:
         """Return the seeds that a trial is trained with."""

@@ -114,7 +114,7 @@ class _Repair:
             # As a worker does that claims such a trial.
             from sweeplab.sweep.loop import Loop  # torch with it
 
-            Loop(self.study.spec, self.store, self._dataset(), self.folder).tell_ends(unreported)
+            Loop(self.store, self._dataset(), self.folder).tell_ends(unreported)
 
     def _record(self, finding: RunFault) -> bool:
         """Record a repair; return whether to carry it out."""

@@ -163,14 +163,15 @@ def latest_study(lab: Path | None) -> StudyFolder:
     Raises:
         BadInput: the lab has no study.
     """
-    place = lab_folder(lab)
+    place, last = lab_folder(lab), dict[StudyFolder, float]()
     names = study_names(place)
-    confirming = {f"{name}.{part}" for name in names for part in CONFIRMING}
-    last: dict[StudyFolder, float] = {}
-    for folder in (StudyFolder(place, name) for name in names if name not in confirming):
-        # A run writes the study as it begins, and its time as it goes on.
-        written = [file for file in (folder.canonical_file, folder.elapsed_file) if file.exists()]
-        last[folder] = max((file.stat().st_mtime for file in written), default=0.0)
+    for name in names:
+        study, _, part = name.rpartition(".")
+        if not (study in names and part in CONFIRMING):
+            folder = StudyFolder(place, name)
+            # A run writes the study as it begins, and its time as it goes on.
+            written = [file for file in (folder.canonical_file, folder.elapsed_file) if file.exists()]
+            last[folder] = max((file.stat().st_mtime for file in written), default=0.0)
     if not last:
         raise BadInput(f"{place} has no study to look at yet; sweeplab run FILE trains one")
     return max(last, key=last.__getitem__)
@@ -406,12 +407,11 @@ class StudyTrials:
     def by_task(self, cell: str | None = None) -> list[list[Trial]]:
         """Return the trials that have a value, of a cell or of all, the best first, in one list per task."""
         trials = {(trial.cell, trial.number): trial for trial in self.all}
-        tasks = []
-        for ranking in self._rankings:
-            of_task = [trials[tried.place] for tried in ranking.order if cell in (None, tried.cell)]
-            if of_task:
-                tasks.append(of_task)
-        return tasks
+        tasks = [
+            [trials[tried.place] for tried in ranking.order if cell in (None, tried.cell)]
+            for ranking in self._rankings
+        ]
+        return [of_task for of_task in tasks if of_task]
 
     def best_of_cells(self) -> dict[str, Trial]:
         """Return the chosen trial of each cell that has one."""
@@ -422,10 +422,8 @@ class StudyTrials:
 
     def choice(self, cell: str | None = None) -> Choice | None:
         """Return how the chosen trial of a cell, or of all, was chosen; None without one, or if tasks differ."""
-        choices = [choice for each in self._rankings if (choice := each.choice(cell))]
-        if len(choices) == 1:
-            return choices[0]
-        return None
+        choices = [choice for ranking in self._rankings if (choice := ranking.choice(cell))]
+        return choices[0] if len(choices) == 1 else None
 
     def cell_named(self, text: str | None) -> str | None:
         """Return the cell with trials that a text names; None, for all cells, stays None.
@@ -445,10 +443,11 @@ class StudyTrials:
                 or the trials learn different tasks.
         """
         if number is not None:
-            by_cell: dict[str, dict[int, Trial]] = defaultdict(dict)
-            for trial in self.all:
-                by_cell[trial.cell][trial.number] = trial
-            return by_cell[find_trial(self.folder.name, by_cell, number, cell)][number]
+            numbered = {(trial.cell, trial.number): trial for trial in self.all}
+            numbers = defaultdict[str, list[int]](list)
+            for key, each in numbered:
+                numbers[key].append(each)
+            return numbered[find_trial(self.folder.name, numbers, number, cell), number]
         name, cell = self.folder.name, self.cell_named(cell)
         by_task = self.by_task(cell)
         if not by_task:

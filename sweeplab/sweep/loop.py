@@ -51,14 +51,14 @@ class Loop:
 
     def __init__(
         self,
-        spec: StudySpec,
         store: Store,
         dataset: Dataset,
         folder: StudyFolder,
         emit: Callable[[events.Event], None] = lambda event: None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.spec, self.store, self.dataset, self.folder = spec, store, dataset, folder
+        spec = self.spec = store.spec
+        self.store, self.dataset, self.folder = store, dataset, folder
         self.emit, self.stopping = emit, stopping
         self._held = Held()
         self._saving = Saving(store, folder, dataset, self._held)

@@ -185,7 +185,7 @@ def _opened(spec: StudySpec, lab: Path) -> Iterator[_Opened]:
     notifier = Notifier(spec)
     engine = engine_class(spec.engine.type)
     engine.check(spec.engine)
-    plan, cells, dataset = make_plan(spec, lab)
+    plan, _, dataset = make_plan(spec, lab)
     folder = StudyFolder(lab, spec.name)
     check_same_study(spec, folder, plan.data)
     with _held(folder):
@@ -197,7 +197,7 @@ def _opened(spec: StudySpec, lab: Path) -> Iterator[_Opened]:
         shortage = memory_shortage(plan.cells, plan.workers, plan.device) if engine.is_here else ""
         notices = [choose_storage(folder, is_shared=not engine.is_here)]
         notices += [reaches_in_words(plan.reaches), plan.mirror, shortage]
-        create = partial(Store.create, spec, cells, plan.data.sizes, folder.storage_url)
+        create = partial(Store.create, spec, plan.data.sizes, folder.storage_url)
         store = Availability(spec.name).retry(create)
         write_baselines(folder, store.spaces, dataset)
         write_study(spec, folder, plan.data)  # from here on the lab has the complete study

@@ -144,7 +144,7 @@ def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
             with suppress(OSError):  # such as a full disk; the log has it too
                 write_notice(folder, name, event)
 
-    Loop(store.spec, store, dataset, folder, emit, closed.is_set).run()
+    Loop(store, dataset, folder, emit, closed.is_set).run()
     if not closed.is_set():
         keep_sample(folder, dataset)
     return starter.exit_code(folder, store.commands)

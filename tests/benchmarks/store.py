@@ -27,7 +27,6 @@ from optuna.trial import TrialState, create_trial
 
 from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.search import Range
-from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, DataSpec, StudySpec
 from sweeplab.sweep.trials.sharing import Report
 from sweeplab.sweep.trials.store import Store
@@ -58,7 +57,7 @@ def study(sampler, pruner):
 
 
 def opened(url, spec):
-    return Store.create(spec, cells(spec, VOCAB_SIZE)[0], VOCAB_SIZE, url)
+    return Store.create(spec, VOCAB_SIZE, url)
 
 
 def fill(store, n_trials):
@@ -174,7 +173,7 @@ def throughput(url, n_workers, seconds):
 
 def work(url, seconds):
     spec = study("random", "median")
-    store = Store(spec, cells(spec, VOCAB_SIZE)[0], VOCAB_SIZE, url)
+    store = Store(spec, VOCAB_SIZE, url)
     store.counts()
     print("ready", flush=True)
     sys.stdin.readline()

@@ -26,7 +26,6 @@ from sqlalchemy.exc import OperationalError
 from sweeplab.records.runs import RunState
 from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.search import Range
-from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, DataSpec, StudySpec
 from sweeplab.sweep.trials import sharing
 from sweeplab.sweep.trials.sharing import LEASE_SECONDS, LeaseLost, Owner, Report
@@ -99,7 +98,7 @@ class Stores:
 
     def _open(self, index):
         spec = study(self.trials_per_cell, self.promotes)
-        store = Store.create(spec, cells(spec, VOCAB_SIZE)[0], VOCAB_SIZE, f"sqlite:///{self.place}")
+        store = Store.create(spec, VOCAB_SIZE, f"sqlite:///{self.place}")
         store.availability.limit = 1e9
         engine = store.storage.engine
 

@@ -99,7 +99,7 @@ def cut(descriptor):
 def run(spec, folder, store, dataset, points):
     with points.watched(store.storage.engine):
         try:
-            Loop(spec, store, dataset, folder).run()
+            Loop(store, dataset, folder).run()
         except Killed:
             pass
         except BaseException:
@@ -219,7 +219,7 @@ def test_points_of_a_supervisor(spec, opened, dataset, tmp_path):
     folder, store = opened(spec)
     folder.path.mkdir(parents=True, exist_ok=True)
     write_study(spec, folder, describe_data(spec, dataset))
-    Loop(spec, store, dataset, folder).run()
+    Loop(store, dataset, folder).run()
     store.storage.engine.dispose()
     lab, trained = tmp_path / "lab", tmp_path / "trained"
     shutil.copytree(lab, trained)

@@ -11,7 +11,6 @@ from sweeplab.errors import StorageUnavailable
 from sweeplab.lab.events import RunEvaluated
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.options import Pruner
-from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget, Engine
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.trials.store import Store
@@ -39,7 +38,7 @@ def spec(tiny):
 def open_on(disk, spec, dataset):
     folder = StudyFolder((disk.path if isinstance(disk, Disk) else disk) / "lab", spec.name)
     size = dataset.tokenizer.vocab_size
-    return folder, Store.create(spec, cells(spec, size)[0], size, folder.storage_url)
+    return folder, Store.create(spec, size, folder.storage_url)
 
 
 def found(folder, store):
@@ -55,7 +54,7 @@ def found(folder, store):
 @pytest.fixture
 def expected(spec, dataset, tmp_path):
     folder, store = open_on(tmp_path, spec, dataset)
-    Loop(spec, store, dataset, folder).run()
+    Loop(store, dataset, folder).run()
     return found(folder, store)
 
 
@@ -71,7 +70,7 @@ def test_training_goes_on_and_what_was_not_written_is_when_there_is_room(spec, d
         if isinstance(event, RunEvaluated) and event.iteration == 40:
             disk.free()
 
-    Loop(spec, store, dataset, folder, meanwhile).run()
+    Loop(store, dataset, folder, meanwhile).run()
     assert found(folder, store) == expected
     assert f"does not answer: {NO_ROOM}" in said[0] and "answers again" in said[1] and len(said) == 2
 
@@ -87,10 +86,10 @@ def test_after_the_limit_the_worker_ends_with_one_line_and_nothing_is_lost(at, s
             disk.fill()
 
     with pytest.raises(StorageUnavailable, match=f"the storage of study tiny does not answer: {NO_ROOM}"):
-        Loop(spec, store, dataset, folder, fill).run()
+        Loop(store, dataset, folder, fill).run()
     disk.free()
     _, again = open_on(disk, spec, dataset)
     expire_leases(store)
-    Loop(spec, again, dataset, folder).run()
+    Loop(again, dataset, folder).run()
     assert found(folder, again) == expected
     assert not list(folder.path.rglob("state*"))

@@ -125,7 +125,6 @@ from sweeplab.lab.events import RunEvaluated, StudyNotice
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.inputs import study_dataset
-from sweeplab.study.space import cells
 from sweeplab.sweep.trials.store import Store
 from sweeplab.sweep.loop import Loop
 from pathlib import Path
@@ -136,7 +135,7 @@ spec = read_study(Path("tight.yaml"), sys.argv[4:], name=sys.argv[1])
 dataset = study_dataset(spec)
 folder = StudyFolder(Path("lab"), spec.name)
 size = dataset.tokenizer.vocab_size
-store = Store.create(spec, cells(spec, size)[0], size, folder.storage_url)
+store = Store.create(spec, size, folder.storage_url)
 said = []
 
 def emit(event):
@@ -147,7 +146,7 @@ def emit(event):
         used, spare = psutil.Process().memory_info().vms + 1e6 * spare, 0
         resource.setrlimit(resource.RLIMIT_AS, (int(used),) * 2)
 
-Loop(spec, store, dataset, folder, emit).run()
+Loop(store, dataset, folder, emit).run()
 print(json.dumps(said))
 """
 STUDY = """\

@@ -108,13 +108,13 @@ def test_a_worker_that_lost_its_database_for_good_has_saved_its_runs(
             locks.append(Locked(folder))
 
     with pytest.raises(StorageUnavailable):
-        Loop(spec, store, dataset, folder, lose).run()
+        Loop(store, dataset, folder, lose).run()
     locks[0].free()
     assert [run.read_end() for run in folder.runs()] == [None, None]
     assert all(list(run.path.glob("state*")) for run in folder.runs())
     _, again = opened(spec)
     monkeypatch.setattr(again.leases, "owner", store.leases.owner)
     expire_leases(store)
-    Loop(spec, again, dataset, folder).run()
+    Loop(again, dataset, folder).run()
     assert Counter(trial.state.name for trial in again.trials(again.cells[0])) == {"COMPLETE": 2}
     assert all(run.read_end().state == "complete" for run in folder.runs())

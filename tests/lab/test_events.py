@@ -19,7 +19,7 @@ def test_a_trial_of_two_seeds_is_seen_to_end_and_runs_no_more(opened, dataset, t
     spec = tiny(budget=Budget(trials_per_cell=2), seeds=[0, 1], engine=Engine(stack=2))
     folder, store = opened(spec)
     feed, heard = EventStream(folder), []
-    Loop(spec, store, dataset, folder, lambda event: heard.extend(feed.new())).run()
+    Loop(store, dataset, folder, lambda event: heard.extend(feed.new())).run()
     heard += [*feed.new(), *feed.new()]
     for trial in (0, 1):
         own = [type(event) for event in heard if event.trial == trial]
@@ -32,7 +32,7 @@ def test_a_trial_of_two_seeds_is_seen_to_end_and_runs_no_more(opened, dataset, t
 
 def test_a_run_that_goes_on_before_its_reopening_is_seen_lacks_no_point(opened, dataset, tiny):
     folder, store = opened(tiny(budget=Budget(trials_per_cell=1)))
-    Loop(store.spec, store, dataset, folder).run()
+    Loop(store, dataset, folder).run()
     heard = []
     feed = EventStream(folder, lambda run, points, end: heard.extend(point.iteration for point in points))
     *_, ended = feed.new(latest_only=True)

@@ -37,7 +37,7 @@ def trained(tiny, opened, dataset):
     folder, store = opened(
         tiny(name="first", budget=Budget(trials_per_cell=1), track=Track(checkpoints="last"))
     )
-    Loop(store.spec, store, dataset, folder).run()
+    Loop(store, dataset, folder).run()
     (run,) = folder.runs()
     return run.path / "last"
 
@@ -49,7 +49,7 @@ def last_loss(checkpoint):
 def test_a_run_goes_on_where_the_other_one_ended(tiny, opened, dataset, trained):
     spec = tiny(init_from=str(trained), budget=Budget(trials_per_cell=1))
     folder, store = opened(spec)
-    Loop(spec, store, dataset, folder).run()
+    Loop(store, dataset, folder).run()
     (run,) = folder.runs()
     losses = [point.val_loss for point in run.points() if point.val_loss is not None]
     assert losses[0] == last_loss(trained)
@@ -190,10 +190,10 @@ def test_an_encoder_of_masked_text_goes_on_with_labels(study_of, tmp_path):
     data = "{corpus: labels, tokenizer: char, path: rows.jsonl}"
     text = STUDY.replace("{corpus: python-docs, tokenizer: char}", data) + "track: {checkpoints: last}\n"
     spec = study_of(text.replace("max_iters: 4", "max_iters: 4, learning_rate: 1e-8"))
-    plan, found, dataset = make_plan(spec, tmp_path / "lab")
+    plan, _, dataset = make_plan(spec, tmp_path / "lab")
     folder = StudyFolder(tmp_path / "lab", spec.name)
-    store = Store.create(spec, found, dataset.sizes, folder.storage_url)
-    Loop(spec, store, dataset, folder).run()
+    store = Store.create(spec, dataset.sizes, folder.storage_url)
+    Loop(store, dataset, folder).run()
     (run,) = folder.runs()
     assert run.read_end().ending.outcome == "complete" and plan.trials == 1
     ended, facts = read_checkpoint(run.path / "last", "model")

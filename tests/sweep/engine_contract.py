@@ -73,7 +73,6 @@ class EngineContract:
     @pytest.fixture
     def begin(self, make_engine, storage, tiny, dataset, tmp_path):
         from sweeplab.lab.storage import choose_storage
-        from sweeplab.study.space import cells
 
         holding, begun = [], []
 
@@ -86,7 +85,7 @@ class EngineContract:
             holding[-1].__enter__()
             choose_storage(folder)
             vocab_size = dataset.tokenizer.vocab_size
-            store = Store.create(spec, cells(spec, vocab_size)[0], vocab_size, folder.storage_url)
+            store = Store.create(spec, vocab_size, folder.storage_url)
             write_identity(spec, folder, describe_data(spec, dataset))
             plan = {"workers": [{"threads": 1}] * N_WORKERS, "device": "cpu", "dtype": "float32", "cells": []}
             folder.plan_file.write_text(json.dumps(plan))

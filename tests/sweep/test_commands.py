@@ -29,7 +29,7 @@ def work(opened, dataset):
             if left and left[0][0](event):
                 Commands.open(folder).add(*left.pop(0)[1])
 
-        Loop(spec, store, dataset, folder, emit).run()
+        Loop(store, dataset, folder, emit).run()
         assert not left, "every command was given"
         return folder, store, events
 
@@ -125,6 +125,6 @@ def test_what_a_person_asks_for_is_next_in_a_cell_of_another_shape_too(opened, d
                 other.study(other.cells[1]).enqueue_trial(asked)
                 other.commands.add("enqueue", {"trials": [(other.cells[1].key, 0)], "values": asked})
 
-    Loop(spec, store, dataset, folder, enqueue).run()
+    Loop(store, dataset, folder, enqueue).run()
     assert claimed[2] == ("n_embd=24", True), "and the stack of the first shape ends for it"
     assert sum(cell == "n_embd=16" for cell, _ in claimed) == 6

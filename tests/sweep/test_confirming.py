@@ -26,13 +26,13 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def train(spec, dataset, lab):
     """Run a study to its end in this process, as one worker, and return its status."""
-    plan, cells, _ = make_plan(spec, lab)
+    plan, _, _ = make_plan(spec, lab)
     folder = StudyFolder(lab, spec.name)
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.plan_file.write_text(json.dumps(plan.as_dict()))
     write_study(spec, folder, plan.data)
-    store = Store.create(spec, cells, plan.data.vocab_size, folder.storage_url)
-    Loop(spec, store, dataset, folder).run()
+    store = Store.create(spec, plan.data.vocab_size, folder.storage_url)
+    Loop(store, dataset, folder).run()
     return "complete"
 
 

@@ -29,7 +29,7 @@ def work(opened, dataset):
     def run(spec, stopping=lambda: False):
         folder, store = opened(spec)
         write_study(spec, folder, describe_data(spec, dataset))
-        Loop(spec, store, dataset, folder, stopping=stopping).run()
+        Loop(store, dataset, folder, stopping=stopping).run()
         return folder, store
 
     return run

@@ -13,7 +13,6 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.search import Range
-from sweeplab.study.space import cells
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.trials.public import PublicStorage, open_storage
@@ -33,8 +32,8 @@ def result_of(spec, dataset, lab):
     folder, sizes = StudyFolder(lab, spec.name), dataset.tokenizer.vocab_size
     for n_steps in (7, 31, None):
         left = iter(range(n_steps or 1_000_000))
-        store = Store.create(spec, cells(spec, sizes)[0], sizes, folder.storage_url)
-        Loop(spec, store, dataset, folder, stopping=lambda left=left: next(left, None) is None).run()
+        store = Store.create(spec, sizes, folder.storage_url)
+        Loop(store, dataset, folder, stopping=lambda left=left: next(left, None) is None).run()
     tracker = open_tracker(lab, spec.name)
     tracker.open({})
     runs = [*folder.runs()]

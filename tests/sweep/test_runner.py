@@ -128,10 +128,10 @@ def test_the_end_of_a_trial_that_its_metric_failed_is_told_by_the_next_worker(
     folder, store = opened(spec)
     monkeypatch.setattr(store, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        Loop(spec, store, dataset, folder).run()
+        Loop(store, dataset, folder).run()
     assert folder.run("all", 0, 0).read_end().state == "failed"
     _, again = opened(spec)
-    Loop(spec, again, dataset, folder).run()
+    Loop(again, dataset, folder).run()
     assert again.trials(again.cells[0])[0].state == TrialState.FAIL
 
 
@@ -146,7 +146,7 @@ def test_an_end_that_a_stopped_worker_wrote_when_it_woke_up_is_told_as_it_stands
             end = RunEnd(state=RunState.PRUNED, value=3.25, iteration=10, ending=ending)
             folder.run("all", 0, 0).write_end(end)
 
-    Loop(spec, store, dataset, folder, end_beside).run()
+    Loop(store, dataset, folder, end_beside).run()
     (trial,) = store.trials(store.cells[0])
     ends = [run.read_end() for run in folder.runs()]
     assert (trial.state, trial.user_attrs["outcome"]) == (TrialState.PRUNED, "pruned")
@@ -182,7 +182,7 @@ def test_a_trial_that_kills_ten_workers_is_given_up(n_died, outcome, tiny, opene
         with store.storage.engine.begin() as connection:
             connection.exec_driver_sql("UPDATE sweeplab_lease SET owner = 'elsewhere|1|0|x', expires = 0")
     events = []
-    Loop(spec, store, dataset, folder, events.append).run()
+    Loop(store, dataset, folder, events.append).run()
     first = next(event for event in events if isinstance(event, TrialEnded))
     assert (first.trial, first.ending.outcome) == (0, outcome)
     assert ("10 workers in turn died" in (first.ending.error or "")) == (outcome == "failed")
@@ -207,6 +207,6 @@ def test_a_run_learns_from_the_part_that_data_limit_leaves(tiny, opened, dataset
     part = replace(dataset, train=limited(dataset.train, 5_000))
     for name, limit, data in (("limited", 5_000, dataset), ("part", None, part), ("all", None, dataset)):
         folder, store = opened(tiny(name=name, values={"data_limit": limit}))
-        Loop(tiny(name=name, values={"data_limit": limit}), store, data, folder).run()
+        Loop(store, data, folder).run()
         found.append(losses(folder))
     assert found[0] == found[1] != found[2]

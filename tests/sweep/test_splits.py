@@ -21,7 +21,7 @@ TIMES = ("wall_seconds", "eval_seconds", "tokens_per_second", "started", "ended"
 
 def train(spec, opened, dataset, **more):
     folder, store = opened(spec)
-    Loop(spec, store, dataset, folder, **more).run()
+    Loop(store, dataset, folder, **more).run()
     return folder
 
 

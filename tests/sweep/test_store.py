@@ -73,7 +73,6 @@ CHILD = """
 import json, os, signal, sys
 import optuna
 from sweeplab.study.search import Range
-from sweeplab.study.space import cells
 from sweeplab.study.options import Pruner
 from sweeplab.study.spec import Budget, DataSpec, StudySpec
 from sweeplab.sweep.trials.sharing import Leases, Report, renewing
@@ -83,7 +82,7 @@ spec = StudySpec(name="tiny", data=DataSpec(corpus="python-docs", tokenizer="cha
     search={{"learning_rate": Range(3e-4, 1e-2, log=True)}}, budget=Budget(trials_per_cell={trials}),
     pruner=Pruner(type="none"))
 vocab = int(sys.argv[2])
-store = Store(spec, cells(spec, vocab)[0], vocab, sys.argv[1])
+store = Store(spec, vocab, sys.argv[1])
 """
 CLAIM_AND_DIE = """
 die = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
@@ -122,14 +121,13 @@ def test_a_worker_killed_anywhere_loses_and_doubles_nothing(where, tiny, opened,
 
 
 def test_the_same_study_draws_the_same_trials(tiny, tmp_path, dataset):
-    from sweeplab.study.space import cells
     from sweeplab.sweep.trials.store import Store
 
     search = {"learning_rate": Range(3e-4, 1e-2, log=True), "activation": Choices(("gelu", "relu"))}
     spec, drawn = tiny(budget=Budget(trials_per_cell=14), search=search), []
     for place in ("one", "two"):
         vocab_size = dataset.tokenizer.vocab_size
-        store = Store.create(spec, cells(spec, vocab_size)[0], vocab_size, f"sqlite:///{tmp_path / place}.db")
+        store = Store.create(spec, vocab_size, f"sqlite:///{tmp_path / place}.db")
         claims = finish_all(store, lambda claim: claim.sampled["learning_rate"] * 100)
         drawn.append([claim.sampled for claim in claims])
     assert len(drawn[0]) == 14  # ten to start from, and four by TPE

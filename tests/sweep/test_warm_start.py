@@ -63,7 +63,7 @@ def test_trials_of_another_study_are_known_and_count_for_nothing(tiny, opened, w
     other = other.model_copy(update={"fixed": fixed})
     folder, store = opened(other)
     write_study(other, folder, describe_data(other, dataset))
-    Loop(other, store, dataset, folder).run()
+    Loop(store, dataset, folder).run()
     spec = tiny(grid={"n_embd": [32, 64]}, warm_start=["other"])
     _, new, (source,) = warm(spec)
     assert len(source.fitting) == 3

@@ -64,12 +64,9 @@ class _Room(NamedTuple):
 class Store:
     """One study's trials: one Optuna study per cell, all in one storage."""
 
-    def __init__(
-        self, spec: StudySpec, cells: Sequence[Cell], sizes: Sizes, url: str, wait: Availability | None = None
-    ) -> None:
-        self.spec = spec
-        self.cells = list(cells)
-        self.spaces = spaces_of(spec, cells, sizes)
+    def __init__(self, spec: StudySpec, sizes: Sizes, url: str, wait: Availability | None = None) -> None:
+        self.spec, (self.cells, _) = spec, cells(spec, sizes)
+        self.spaces = spaces_of(spec, self.cells, sizes)
         self.availability = wait or Availability(spec.name)
         self.storage = self.availability.retry(lambda: open_storage(url))
         self.leases = sharing.Leases(self.storage.engine)
@@ -95,14 +92,14 @@ class Store:
         self._notices: list[str] = []
 
     @classmethod
-    def create(cls, spec: StudySpec, cells: Sequence[Cell], sizes: Sizes, url: str) -> Store:
+    def create(cls, spec: StudySpec, sizes: Sizes, url: str) -> Store:
         """Create the missing parts of the storage, and open it; call this before any worker starts."""
         if url.startswith("sqlite"):
             Path(str(sql.make_url(url).database)).parent.mkdir(parents=True, exist_ok=True)
-        store = cls(spec, cells, sizes, url)
+        store = cls(spec, sizes, url)
         sharing.TABLES.create_all(store.storage.engine)
         known = set(optuna.get_all_study_names(store.storage))
-        for name in (f"{spec.name}/{cell.key}" for cell in cells):
+        for name in (f"{spec.name}/{cell.key}" for cell in store.cells):
             if name not in known:
                 store.storage.create_new_study([optuna.study.StudyDirection.MINIMIZE], name)
         return store
@@ -572,7 +569,7 @@ class Store:
 def open_store(folder: StudyFolder, allow_plugins: bool = False, wait: Availability | None = None) -> Store:
     """Open the storage of a study from its folder, with all commands so far applied."""
     spec, sizes = read_spec(folder, allow_plugins), folder.data.sizes
-    store = Store(spec, cells(spec, sizes)[0], sizes, folder.storage_url, wait)
+    store = Store(spec, sizes, folder.storage_url, wait)
     store.poll_commands()
     return store
 
