@@ -14,7 +14,7 @@ import itertools
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ from sweeplab.files import make_folder, read_bytes, write_whole
 from sweeplab.formatting import listed, several, yaml_text
 from sweeplab.hyperparameters import TABLE, is_number
 from sweeplab.lab.listing import read_spec
-from sweeplab.laws.assessment import NO_REGRET, Assessment, Forecast, Regret, assess, law_for, predict
+from sweeplab.laws.assessment import Assessment, Forecast, assess, law_for, predict
 from sweeplab.laws.columns import Counting
 from sweeplab.laws.hyperparameters.assessment import assess_hyperparameters, predict_values
 from sweeplab.laws.hyperparameters.runs import SIZES
@@ -123,27 +123,21 @@ def predict_size(
     """Predict the best values and the loss of a size; `sizes` are written as `-o` takes them: n_embd=256.
 
     A searched value follows its law over the sizes; without one it is that of the best trial of the nearest cell, and
-    a choice the most common of the cells' best trials, near ones counting most. What `sizes` names is taken as named.
-    The law of the loss is the one that `laws fit` takes.
+    a choice the most common of the cells' best trials, near ones counting most. The law of the loss is the one that
+    `laws fit` takes.
 
     Raises:
-        BadInput: a name or a value that no study file has, or that is no size and neither in the study's grid nor
-            searched, a size of the grid that is not named, one that breaks a rule of the model, or a study without a
-            trial that ended.
+        BadInput: a name or a value that no study file has, or that is no size and not in the study's grid, a size of
+            the grid that is not named, one that breaks a rule of the model, or a study without a trial that ended.
     """
     sized = _one_cell(folder, sizes)
     target, _ = _planned(sized, folder.lab, counting)
-    named = {
-        name: sized.fixed[name]
-        for name in read_spec(folder).search.keys() - sized.search.keys() - _OF_SIZE
-        if is_number(sized.fixed[name]) and sized.fixed[name] > 0
-    }
     laws, why = dict[str, Any](), ""
     try:
         runs = tuned_runs(studies.runs, folder.name, counting, studies.design)
         known = sized.fixed | dict(target.at)
         at = {name: known[name] for name in SIZES if name in known and name in runs.sizes}
-        laws = predict_values(assess_hyperparameters(runs), named | at)
+        laws = predict_values(assess_hyperparameters(runs), at)
     except BadInput as refused:
         why = refused.problems[0].what
     trials = trials_table(studies.runs)
@@ -153,17 +147,23 @@ def predict_size(
     best.sort(key=lambda row: _distance(row, sized.fixed))
     values = _values(sized, best, laws, why)
     law, loss, regret, why_none = None, None, None, ""
+    # What the values cost is known where laws give all that have a law.
+    told = laws.get("best", {})
+    if (
+        told
+        and all(entry["value"] is not None for entry in told.values())
+        and told.keys() <= sized.search.keys()
+    ):
+        regret = laws["regret"]
     try:
-        regret = _regret(laws, sized.search.keys(), named)
         law = assess(points, law_for(points, "auto"))
-        loss = predict(law, target.at, target.seeds, regret or NO_REGRET)
+        loss = predict(law, target.at, target.seeds, regret or 0.0)
     except BadInput as refused:
         law, why_none = None, refused.problems[0].what
     # The run belongs to the study that is written, which searches nothing.
     spec = _one_cell(folder, [*(f"{name}={yaml_text(each.value)}" for name, each in values.items()), *sizes])
     target, plan = _planned(spec, folder.lab, counting)
-    target = replace(target, regret=regret or NO_REGRET)
-    return Prediction(spec, plan, target, values, regret.mean if regret else None, law, loss, why_none)
+    return Prediction(spec, plan, replace(target, regret=regret or 0.0), values, regret, law, loss, why_none)
 
 
 def _planned(spec: StudySpec, lab: Path, counting: Counting) -> tuple[Target, Plan]:
@@ -201,24 +201,6 @@ def _values(
     return values
 
 
-def _regret(laws: Mapping[str, Any], searched: Set[str], named: Mapping[str, float]) -> Regret | None:
-    """Return by how much values are expected to miss the best ones; None unless laws give all that have a law.
-
-    A named value that has no law, or lies where its cost is not known, is refused.
-    """
-    asked = laws.get("asked") or {"off": 0.0, "why": ""}
-    if asked["why"]:
-        raise BadInput(asked["why"])
-    best = laws.get("best", {})
-    if lacks := named.keys() - best.keys():
-        what = ", ".join(f"{name}={yaml_text(named[name])}" for name in sorted(lacks))
-        raise BadInput(f"no law says what {what} costs")
-    unknown = any(entry["value"] is None for entry in best.values())
-    if not best or unknown or not best.keys() <= searched | named.keys():
-        return None
-    return Regret(laws["regret"], asked["off"])
-
-
 def _voted(name: str, known: Sequence[Mapping[Any, Any]], wanted: Mapping[str, Any]) -> Value:
     """Return the choice of most of the cells' best trials; a cell counts e times less a factor e away in size."""
     votes = defaultdict[str, float](float)
@@ -247,15 +229,14 @@ def _one_cell(folder: StudyFolder, changes: Sequence[str]) -> StudySpec:
 
 def _check_names(spec: StudySpec, changes: Sequence[str]) -> None:
     """Refuse what no law is about: the runs of a study have one value of it, and another may cost anything."""
-    searched = sorted(name for name, entry in spec.search.items() if not isinstance(entry, Derived))
-    allowed = {*spec.grid, *searched, *_OF_SIZE, *NOT_SETTINGS}
+    allowed = {*spec.grid, *_OF_SIZE, *NOT_SETTINGS}
     for change in changes:
         name, _, text = change.removeprefix(_AT).partition("=")
         default = TABLE[name].default if name in TABLE else None
         if name in allowed or text.strip() == yaml_text(spec.fixed.get(name, default)):
             continue
         what = f"{change}: no law of {spec.name} says what that costs"
-        raise BadInput(Problem(what, ", ".join([*spec.grid, *searched]), nearest(name, sorted(allowed))))
+        raise BadInput(Problem(what, ", ".join(spec.grid), nearest(name, sorted(allowed))))
 
 
 def _distance(row: Mapping[Any, Any], wanted: Mapping[str, Any]) -> float:

@@ -23,7 +23,7 @@ from sweeplab.analysis.ledger import SCORED, LedgerEntry, append, canonical, rea
 from sweeplab.analysis.studies import file_points, read_studies, run_to_come, sizes_of
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.lab.listing import StudyState, read_spec, study_state
-from sweeplab.laws.assessment import IDENTIFIED, NO_REGRET, Assessment, Forecast, Regret, predict
+from sweeplab.laws.assessment import IDENTIFIED, Assessment, Forecast, predict
 from sweeplab.laws.columns import CHOICES, COUNTS, PLAIN, Conventions, Counting
 from sweeplab.laws.points import Points
 from sweeplab.records.folders import StudyFolder
@@ -98,7 +98,7 @@ class Target:
     counting: Counting = PLAIN
     cells: tuple[str, ...] = ()
     seeds: int = 1
-    regret: Regret = NO_REGRET
+    regret: float = 0.0
 
     @property
     def words(self) -> str:

@@ -383,34 +383,6 @@ def assess(points: Points, law: Law, budget: float | None = None) -> Assessment:
 
 
 @dataclass(frozen=True)
-class Regret:
-    """The expected excess of a run's log loss over that of the best values.
-
-    `error` is due to the best values' not being known exactly, `known` to values that are meant to lie off them.
-    """
-
-    error: float = 0.0
-    known: float = 0.0
-
-    @property
-    def mean(self) -> float:
-        """Return the expected excess."""
-        return self.error + self.known
-
-    def draws(self, random: np.random.Generator, count: int) -> Array:
-        """Return draws of the excess, [count].
-
-        The excess is quadratic in the errors of the values. It is taken for the square of one error, whose tail is the
-        longest.
-        """
-        errors = random.standard_normal(count)
-        return np.asarray((math.sqrt(self.known) + math.sqrt(self.error) * errors) ** 2)
-
-
-NO_REGRET = Regret()
-
-
-@dataclass(frozen=True)
 class Forecast:
     """The loss that a law predicts for a run, with its 90% prediction interval, which the verdict judges.
 
@@ -425,12 +397,11 @@ class Forecast:
     regret: float = 0.0
 
 
-def predict(
-    assessment: Assessment, at: Mapping[str, float], seeds: int = 1, regret: Regret = NO_REGRET
-) -> Forecast:
+def predict(assessment: Assessment, at: Mapping[str, float], seeds: int = 1, regret: float = 0.0) -> Forecast:
     """Predict the mean loss of `seeds` runs at a point {"params": …, "tokens": …}.
 
-    A law is of tuned losses; `regret` is by how much the runs' values are expected to miss them.
+    A law is of tuned losses; `regret` is the expected excess of the runs' log loss, as the best values are not known
+    exactly. It is quadratic in their errors, and taken for the square of one, whose tail is the longest.
 
     Raises:
         BadInput: the point lacks a column that the law uses, or it lies off the path that the law holds along.
@@ -447,9 +418,9 @@ def predict(
     # The mean of several seeds is less noisy only up to the number of seeds of the table's rows.
     few = min(float(seeds), float(np.median(points.weights)))
     noise = fit.errors(random, at, few)
-    value, low, high = assessment.ends(quantity, noise + regret.draws(random, len(noise)))
-    loss = value + regret.mean
+    value, low, high = assessment.ends(quantity, noise + regret * random.standard_normal(len(noise)) ** 2)
+    loss = value + regret
     verdict = assessment.judged(quantity, loss, low, high)
     if not verdict.identified:
         verdict = replace(verdict, verdict=INTERVAL_ONLY)
-    return Forecast(math.exp(loss), math.exp(low), math.exp(high), verdict, regret.mean)
+    return Forecast(math.exp(loss), math.exp(low), math.exp(high), verdict, regret)

@@ -84,8 +84,8 @@ class Planted:
     excess: float
 
 
-def predicted(world: World, seed: int, lab: Path, off: float = 0.0) -> Planted:
-    """Make a study of the world, and predict the large size: at `off` times the best learning rate, if it is given."""
+def predicted(world: World, seed: int, lab: Path) -> Planted:
+    """Make a study of the world, and predict the large size."""
     draws = np.random.default_rng(seed)
     search = STUDY["search"] | ({"activation": ["relu", "gelu"]} if world.flips else {})
     spec = read_plain(STUDY | {"search": search})
@@ -118,8 +118,6 @@ def predicted(world: World, seed: int, lab: Path, off: float = 0.0) -> Planted:
     counting = studies.settled()
     points = studies.points(counting)
     sizes = [f"--at {name}={value}" for name, value in LARGE.items()]
-    if off:
-        sizes.append(f"--at learning_rate={np.exp(world.best(*LARGE.values())) * off:.6g}")
     found = predict_size(folder, studies, points, sizes, counting)
     true = world.best(*LARGE.values()) + world.scatter * draws.standard_normal()
     chosen = found.spec.fixed | {name: value.value for name, value in found.values.items()}

@@ -29,11 +29,11 @@ def test_a_good_table(cli, good):
 def test_tuned_hyperparameters_and_a_prediction(cli, folder):
     table = folder / "runs.csv"
     planted(World(3, 3, searched=1, scatter=0.03), 0).frame.to_csv(table, index=False)
-    at = ("--at", "N=3e9,D=1e11,learning_rate=1e-3", "--json")
+    at = ("--at", "N=3e9,D=1e11", "--json")
     (size,) = json.loads(cli("laws", "predict", table, *at).out)["sizes"]
     best = size["values"]["learning_rate"]
-    assert best["low"] < best["value"] < best["high"] and best["band"][0] < best["value"] < best["band"][1]
-    assert size["regret"] > 0 and size["asked"]["excess"] > 0 and size["loss"]["low"] < size["loss"]["high"]
+    assert best["low"] < best["value"] < best["high"]
+    assert size["regret"] > 0 and size["loss"]["low"] < size["loss"]["high"]
     assert "\nthe best learning_rate\n" in cli("laws", "fit", table).out
     laws = json.loads(cli("laws", "fit", table, "--json").out)["hyperparameters"]
     assert laws["n_cells"] == len(laws["cells"]) == 9

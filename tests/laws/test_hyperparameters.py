@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from laws.planted_tuning import BATCH, RATE, Planted, World, dense, excess, planted, published_like
+from laws.planted_tuning import BATCH, RATE, Planted, World, dense, planted, published_like
 
 from sweeplab.errors import BadInput
 from sweeplab.laws.columns import Counting
@@ -77,11 +77,8 @@ def test_nothing_gives_a_value_away_that_is_not_identified() -> None:
         np.median(table.optima[:, 0])
     )  # above it nothing was tried: half of the best rates lie there
     laws = assess_hyperparameters(runs_of_frame(table.frame[table.frame["lr"] <= cap], "table"))
-    target = {"params": 3e9, "tokens": 1e11, "learning_rate": 1e-3}
-    prediction = predict_values(laws, target)
-    best, asked = prediction["best"]["learning_rate"], prediction["asked"]
-    assert best["value"] is None
-    assert asked["excess"] is None and "the best one is not identified" in asked["why"]
+    prediction = predict_values(laws, {"params": 3e9, "tokens": 1e11})
+    assert prediction["best"]["learning_rate"]["value"] is None
 
 
 def test_rates_far_below_the_best_are_not_said_to_matter_little() -> None:
@@ -94,17 +91,6 @@ def test_rates_far_below_the_best_are_not_said_to_matter_little() -> None:
     except BadInput as refused:
         said = refused.problems[0].what
     assert "12 of 12 cells" in said
-
-
-def test_what_a_value_costs_is_told_as_far_as_rows_tell_it() -> None:
-    table, laws = fitted(World(searched=1, scatter=0.0))
-    size = dict(zip(("params", "tokens"), table.sizes[-1], strict=True))
-    rate = float(np.exp(table.optima[-1, 0]))
-    near = predict_values(laws, size | {"learning_rate": 1.8 * rate})
-    assert near["asked"]["excess"] == pytest.approx(excess(np.log([[1.8]]), table.bend)[0], rel=0.25)
-    far = predict_values(laws, size | {"learning_rate": 300 * rate})
-    assert far["asked"]["excess"] is None
-    assert "the rows say what a factor of " in far["asked"]["why"]
 
 
 @pytest.mark.slow

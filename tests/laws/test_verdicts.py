@@ -21,7 +21,6 @@ from sweeplab.laws.assessment import (
     NOT_IDENTIFIED,
     WEAK,
     Assessment,
-    Regret,
     assess,
     judge,
     law_for,
@@ -241,7 +240,7 @@ def test_a_forecast_is_the_law_its_noise_and_what_values_cost() -> None:
     assessed = assess(table(GRID), CHINCHILLA)
     there = predict(assessed, LARGER)
     assert there.low < there.loss < there.high
-    with_cost = predict(assessed, LARGER, regret=Regret(error=0.002, known=0.004))
+    with_cost = predict(assessed, LARGER, regret=0.006)
     assert with_cost.loss == pytest.approx(there.loss * math.exp(0.006)) and with_cost.high > there.high
     of_four = predict(assess(replace(assessed.raw, weights=np.full(30, 4.0)), CHINCHILLA), LARGER, seeds=4)
     assert of_four.high / of_four.low == pytest.approx(there.high / there.low, rel=0.02)

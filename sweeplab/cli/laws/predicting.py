@@ -44,7 +44,7 @@ def predict(
     """Predict the loss of a size, and the best values to train it with.
 
     The interval is that of a run: of the law, whose form may bend, and of a run's noise. A size in terms of a study's
-    grid has its searched values by their laws, and costs; --at may name such values, too.
+    grid has its searched values by their laws.
 
     \b
     $ sweeplab laws predict small --at n_layer=2,n_embd=96 --write large.yaml
@@ -136,7 +136,7 @@ def _best_values(read: Read, asked: Mapping[str, float]) -> dict[str, Any]:
         if read.names_searched or asked.keys() - set(COUNTS):
             raise
         return {}
-    return {"values": predicted["best"], "regret": predicted["regret"], "asked": predicted["asked"]}
+    return {"values": predicted["best"], "regret": predicted["regret"]}
 
 
 def _targets(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.formatting import listed, several, short
+from sweeplab.formatting import listed, several
 from sweeplab.laws.assessment import design_lacks, judge
 from sweeplab.laws.core import LEVEL, Array, interval
 from sweeplab.laws.hyperparameters.runs import SIZES, SearchedRuns
@@ -146,7 +146,7 @@ def _searched(surface: Surface, j: int) -> Searched:
 def predict_values(laws: HyperparameterLaws, target: Mapping[str, float]) -> dict[str, Any]:
     """Return what the laws predict at a size: the best values and the regret.
 
-    `target` has sizes, and searched values whose cost is asked for.
+    `target` has sizes.
 
     Raises:
         BadInput: the target lacks a size that the law needs, or lies off the path that all cells lie on.
@@ -161,7 +161,6 @@ def predict_values(laws: HyperparameterLaws, target: Mapping[str, float]) -> dic
         "at": dict(target),
         "best": entries,
         "regret": float(surface.cost(np.median(best, axis=0), best).mean()),
-        "asked": _asked(laws, target, best, entries),
     }
 
 
@@ -182,32 +181,3 @@ def _logs_of(surface: Surface, target: Mapping[str, float]) -> dict[str, float]:
         # What is due to params and what to tokens cannot be told there.
         raise BadInput(f"the laws hold along one path, {path.words}, and this size lies off it")
     return logs
-
-
-def _asked(
-    laws: HyperparameterLaws, target: Mapping[str, float], best: Array, entries: Mapping[str, Any]
-) -> dict[str, Any] | None:
-    """Return what searched values that the target names would cost there; the others are at their predicted best.
-
-    `excess` is of the log loss, and `off` the part that is due to the values' distance from the predicted ones.
-    """
-    surface, middle = laws.surface, np.median(best, axis=0)
-    values = np.array(middle)
-    asked = {name: math.log(target[name]) for name in laws.searched if name in target}
-    if not asked:
-        return None
-    why = ""
-    for name, value in asked.items():
-        j = laws.searched[name].j
-        values[j] = value
-        reach = surface.reach(j, surface.window)
-        words, factor = f"{name}={short(math.exp(value))}", math.exp(abs(value - middle[j]))
-        if entries[name]["value"] is None:
-            why = f"what {words} costs is not known: the best one is {entries[name]['verdict']}"
-        elif factor > math.exp(reach):
-            why = f"{words} lies a factor {factor:.3g} from the best, {short(math.exp(middle[j]))}: "
-            why += f"the rows say what a factor of {math.exp(reach):.3g} costs"
-    if why:
-        return {"excess": None, "off": None, "why": why}
-    excess = float(surface.cost(values, best).mean())
-    return {"excess": excess, "off": excess - float(surface.cost(middle, best).mean()), "why": ""}

@@ -151,13 +151,13 @@ class SearchedRuns:
 
 
 def parse_at(text: str) -> dict[str, float]:
-    """Return {"params": 1e9, "tokens": 2e10} of "N=1e9,D=2e10"; sizes, and searched values whose loss is asked for.
+    """Return {"params": 1e9, "tokens": 2e10} of "N=1e9,D=2e10".
 
     Raises:
-        BadInput: what is no pair of a name and a positive number.
+        BadInput: what is no pair of a size and a positive number.
     """
     target = {}
-    for name, number in pairs_of("--at", text, (*SIZES, "flops", *_SHORT), TABLE).items():
+    for name, number in pairs_of("--at", text, (*SIZES, "flops", *_SHORT)).items():
         role = _SHORT.get(name, name)
         target[role] = as_number(number)
         if not 0 < target[role] < math.inf:

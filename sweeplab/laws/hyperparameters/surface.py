@@ -93,10 +93,6 @@ class Surface:
         away = log_values - best
         return np.asarray(np.einsum("sj,sjk,sk->s", away, self.bend, away) / 2)
 
-    def reach(self, j: int, excess: float) -> float:
-        """Return how far value j may lie from the best, in log units, for an excess of log loss."""
-        return math.sqrt(2 * excess / float(np.median(self.bend[:, j, j])))
-
 
 def fit_surface(runs: SearchedRuns) -> Surface:
     """Fit the surface over most of the searched values: without those that show no minimum beside the others.
