@@ -80,24 +80,28 @@ def differences(sweeps: Sequence[Sweep], at: str = "best") -> list[LossDifferenc
     """
     if len(sweeps) < 2:
         raise BadInput("a comparison needs two studies or more")
-    tried = [_tried(study, at) for study in sweeps]
+    tried = {
+        (study, cell): trials
+        for study, sweep in enumerate(sweeps)
+        for cell, trials in _tried(sweep, at).items()
+    }
     pairs = list(itertools.combinations(range(len(sweeps)), 2))
-    shared = [(a, b, cell) for a, b in pairs for cell in tried[a] if cell in tried[b]]
+    shared = [(a, b, cell) for a, b in pairs for study, cell in tried if study == a and (b, cell) in tried]
     keys = list(dict.fromkeys((study, cell) for a, b, cell in shared for study in (a, b)))
     between = [(keys.index((a, cell)), keys.index((b, cell))) for a, b, cell in shared]
-    cells = [tried[study][cell] for study, cell in keys]
-    by_pair: dict[tuple[int, int], list[LossDifference]] = {pair: [] for pair in pairs}
-    effects: dict[tuple[int, int], list[float]] = {pair: [] for pair in pairs}
-    if shared:
-        compared = compare(cells, between, any(each.space for each in sweeps))
-        for k, (a, b, cell) in enumerate(shared):
-            names = sweeps[a].name, sweeps[b].name
-            by_pair[a, b].append(_between(names, cell, cells, compared, between[k], k))
-            effects[a, b].append(float(compared.selection_effect[k]))
     level, rows = 1 - FALSE_ALARM / len(pairs), []
-    for (a, b), by_cell in by_pair.items():
+    compared = None
+    if shared:
+        cells = [tried[key] for key in keys]
+        compared = compare(cells, between, any(each.space for each in sweeps))
+    for a, b in pairs:
+        names, by_cell, effects = (sweeps[a].name, sweeps[b].name), list[LossDifference](), list[float]()
+        for k, (first, second, cell) in enumerate(shared):
+            if compared and (first, second) == (a, b):
+                by_cell.append(_between(names, cell, cells, compared, between[k], k))
+                effects.append(float(compared.selection_effect[k]))
         if len(by_cell) != 1:
-            rows.append(_over_all((sweeps[a].name, sweeps[b].name), by_cell, effects[a, b], level))
+            rows.append(_over_all(names, by_cell, effects, level))
         rows += by_cell
     return rows
 
@@ -286,23 +290,23 @@ def confirmed_cells(confirmed: Sequence[Confirmed]) -> list[CellConfirmed]:
         compared = compare(tried, [(0, place) for place in range(1, len(tried))], looks=look)
     rows = []
     for winner in winners:
-        validation = float(np.mean([*winner.validation.values()])) if winner.validation else math.nan
-        row = CellConfirmed(
-            winner.cell, winner.trial, raced[winner.cell], winner.searched, validation, None, look=look
-        )
+        searched, n_raced, validation = winner.searched, raced[winner.cell], math.nan
+        if winner.validation:
+            validation = float(np.mean([*winner.validation.values()]))
+        row = CellConfirmed(winner.cell, winner.trial, n_raced, searched, validation, None, look=look)
         if winner.test:
             test = SeedMean.of(np.array([*winner.test.values()]), level)
-            optimism, bias = test.value - winner.searched, validation - winner.searched
-            row = replace(row, test=test, optimism=optimism, selection_bias=bias)
+            optimism = test.value - searched
+            row = replace(row, test=test, optimism=optimism, selection_bias=validation - searched)
         if compared and winner in scored[1:]:
-            chosen = "each cell's best trial"
-            if row.n_raced > 1:
-                chosen = f"the winner of a race of {row.n_raced}"
-            evidence = compared.evidence_of(scored.index(winner) - 1)
-            tested_on = "fresh seeds and the test split"
-            evidence = replace(evidence, selection=chosen, tested_on=tested_on)
-            one, other = winner.test, scored[0].test
-            shared = np.array([one[seed] - other[seed] for seed in one.keys() & other.keys()])
+            chosen = f"the winner of a race of {n_raced}" if n_raced > 1 else "each cell's best trial"
+            evidence = replace(
+                compared.evidence_of(scored.index(winner) - 1),
+                selection=chosen,
+                tested_on="fresh seeds and the test split",
+            )
+            other = scored[0].test
+            shared = np.array([loss - other[seed] for seed, loss in winner.test.items() if seed in other])
             row = replace(row, apart=SeedMean.of(shared, level), evidence=evidence)
         rows.append(row)
     return sorted(rows, key=lambda row: row.test.value if row.test else math.inf)

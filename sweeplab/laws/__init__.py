@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +27,10 @@ if TYPE_CHECKING:
 class FittedLaw:
     """A law that was fitted to a table.
 
-    `assessment` holds the fit, the points and every number; `columns` are the columns that were named.
+    `assessment` holds the fit, the points and every number.
     """
 
     assessment: Assessment
-    columns: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def numbers(self) -> dict[str, dict[str, Any]]:
@@ -50,38 +49,20 @@ class FittedLaw:
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Predict the loss of a run for each row, with a 90% prediction interval and the verdict on it.
 
-        `frame` needs the columns that the law reads, under their names in the fit or their usual names. A row that
-        cannot be predicted has no numbers, and `why` says the reason.
-
-        Raises:
-            BadInput: a column is missing, or a value is not a number or not positive.
+        `frame` has sizes by role, such as params and tokens. A row that cannot be predicted has no numbers, and `why`
+        says the reason.
         """
         import pandas as pd
 
         from sweeplab.laws.assessment import predict
-        from sweeplab.laws.columns import COUNTS, read_columns, role_names
-        from sweeplab.laws.points import path_of
 
-        law, known = self.assessment.law, [str(name) for name in frame]
-        own, guessed = role_names(known)
-        named = {**guessed, **own, **self.columns}
-        missing = [role for role in law.columns if role not in named]
-        if missing:
-            what = f"the rows to predict lack {' and '.join(missing)}"
-            raise BadInput(Problem(what, ", ".join(known)))
-        # A law along a path is also told the other size, where the rows have it: they may lie off the path.
-        sizes = COUNTS[:2] if path_of(self.assessment.points) else law.columns
-        wanted = {role: named[role] for role in sizes if role in named}
-        columns = {role: column.values for role, column in read_columns(frame, wanted, "the rows").items()}
-        rows = []
-        for at in range(len(frame)):
-            row: tuple[float | str | None, ...]
+        rows: list[tuple[Any, ...]] = []
+        for sizes in frame.to_dict("records"):
             try:
-                seen = predict(self.assessment, {role: float(column[at]) for role, column in columns.items()})
-                row = seen.loss, seen.low, seen.high, seen.verdict.verdict, seen.verdict.reason
+                seen = predict(self.assessment, {str(name): float(size) for name, size in sizes.items()})
+                rows.append((seen.loss, seen.low, seen.high, seen.verdict.verdict, seen.verdict.reason))
             except BadInput as refused:
-                row = None, None, None, "not identified", str(refused)
-            rows.append(row)
+                rows.append((None, None, None, "not identified", str(refused)))
         return pd.DataFrame(rows, columns=["loss", "low", "high", "verdict", "why"], index=frame.index)
 
     def plot(self) -> Figure:
@@ -139,4 +120,4 @@ def fit(
     if not named and set(map(str, table)) >= STUDY_KEYS:
         from sweeplab.analysis.studies import table_points as read
     points = read(table, source, Counting(conventions, named, where, tuned or "")).of_new_text()
-    return FittedLaw(assess(points, law_for(points, law), flops), named)
+    return FittedLaw(assess(points, law_for(points, law), flops))

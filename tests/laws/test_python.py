@@ -58,24 +58,23 @@ def test_a_file_gives_what_the_command_line_prints(
 
 def test_rows_are_predicted_with_their_intervals(law: laws.FittedLaw) -> None:
     n, d = np.array([2e8, 4e8, 1e9]), np.array([4e9, 8e9, 2e10])
-    found = law.predict(pd.DataFrame({"params_M": n / 1e6, "D (B)": d / 1e9}, index=list("abc")))
+    found = law.predict(pd.DataFrame({"params": n, "tokens": d}, index=list("abc")))
     true = losses(TRUE, n, d)
     assert ((found["low"] < true) & (true < found["high"])).all() and list(found.index) == ["a", "b", "c"]
     np.testing.assert_allclose(found["loss"], true, rtol=0.025)
     assert found["verdict"].isin(["identified", "weak"]).all()
-    with pytest.raises(BadInput, match="the rows to predict lack tokens; allowed: N"):
-        law.predict(pd.DataFrame({"N": n}))
+    assert set(law.predict(pd.DataFrame({"params": n}))["why"]) == {"chinchilla needs tokens too"}
 
 
 @pytest.mark.slow
 def test_along_a_path_only_rows_on_it_have_a_loss() -> None:
     n = np.geomspace(1e6, 1e9, 12)
     along = laws.fit(pd.DataFrame({"N": n, "D": 20 * n, "L": 1.8 + 480 / n**0.35}))
-    rows = pd.DataFrame({"N": [2e9, 2e9], "D": [4e10, 4e9]})
+    rows = pd.DataFrame({"params": [2e9, 2e9], "tokens": [4e10, 4e9]})
     on, off = along.predict(rows).to_dict("records")
     assert on["verdict"] != "not identified" and on["low"] < on["loss"] < on["high"]
     assert off["verdict"] == "not identified" and pd.isna(off["loss"]) and "lies off it" in off["why"]
-    assert along.predict(rows[["N"]]).loc[0, "loss"] == on["loss"], "without tokens they follow params"
+    assert along.predict(rows[["params"]]).loc[0, "loss"] == on["loss"], "without tokens they follow params"
 
 
 def test_a_figure(law: laws.FittedLaw) -> None:
@@ -99,7 +98,7 @@ def test_laws_need_neither_torch_nor_optuna_nor_mlflow(frame: pd.DataFrame, tmp_
         "import sys; sys.modules |= dict.fromkeys(['torch', 'optuna', 'mlflow', 'plotly', 'sqlalchemy'])\n"
         "import sweeplab; how = {'where': 'source < 2', 'tuned': 'each', 'count': {'params': 'total'}}\n"
         "law = sweeplab.laws.fit('runs.csv', **how)\n"
-        "rows = law.predict(__import__('pandas').DataFrame({'N': [2e8], 'D_B': [8.0]}))\n"
+        "rows = law.predict(__import__('pandas').DataFrame({'params': [2e8], 'tokens': [8e9]}))\n"
         "print(law.numbers['alpha']['verdict'], law.assessment.points.n, rows['verdict'][0])"
     )
     shown = subprocess.run(
