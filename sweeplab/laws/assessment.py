@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,8 +30,7 @@ INTERVAL_ONLY = "interval only"
 NEAR = 3.0  # a row is near the optimum if its tokens per parameter are within this factor
 
 
-@dataclass(frozen=True)
-class Tolerance:
+class Tolerance(NamedTuple):
     """The largest distance of a 90% interval's ends from the value for `identified`, and for `weak`.
 
     A factor where `is_factor`: 3 is a third to three times the value. Otherwise a difference.
@@ -275,18 +274,15 @@ class Assessment:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """Return what speaks against the numbers, one sentence each."""
-        law, points, reasons = self.law, self.points, list[Reason]()
-        reasons += self.doubts
+        law, points, reasons = self.law, self.points, list[Reason](self.doubts)
         path = path_of(points)
         if path and len(law.columns) == 1 and law.columns[0] in ("params", "tokens"):
             reasons.append(Reason("path", {"law": law.name, "path": path.words}))
         first, *others = self.tests
         for other in others:
             if first.error and other.error and other.error < BETTER * first.error:
-                facts = {"law": law.name, "error": first.error}
-                reasons.append(
-                    Reason("holdout other", facts | {"other": other.law, "other_error": other.error})
-                )
+                facts = {"other": other.law, "other_error": other.error}
+                reasons.append(Reason("holdout other", vars(first) | facts))
         return tuple(reason.words for reason in reasons)
 
     @property
@@ -295,19 +291,16 @@ class Assessment:
 
         `seeds` is one seed's spread, `tuning` the excess of a point, `left` the noise of a run about the law.
         """
-        facts = {"left": _with_ends(*interval(self.fit.draws.sigma))}
-        spread = self.raw.seed_spread
+        facts, spread = {"left": interval(self.fit.draws.sigma)}, self.raw.seed_spread
         if spread is not None:
             from scipy.special import chdtri
 
             freedom = float((self.raw.weights - 1).sum())
-            low, high = (
-                freedom / float(chdtri(freedom, tail)) for tail in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
-            )
-            facts["seeds"] = _with_ends(spread, spread * math.sqrt(low), spread * math.sqrt(high))
+            low, high = (freedom / chdtri(freedom, tail) for tail in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+            facts["seeds"] = spread, spread * math.sqrt(low), spread * math.sqrt(high)
         if self.tuning.record:
-            facts["tuning"] = _with_ends(*interval(self.tuning.record.draws.mean(1)))
-        return facts
+            facts["tuning"] = interval(self.tuning.record.draws.mean(1))
+        return {name: dict(zip(("value", "low", "high"), ends, strict=True)) for name, ends in facts.items()}
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values; numbers that are not identified have no value."""
@@ -338,10 +331,6 @@ class Assessment:
             "conventions": {**self.raw.conventions, "tuning": self.tuning.says},
             "warnings": list(self.warnings),
         }
-
-
-def _with_ends(value: float, low: float, high: float) -> dict[str, float]:
-    return {"value": value, "low": low, "high": high}
 
 
 def law_for(points: Points, name: str = "auto") -> Law:

@@ -275,17 +275,14 @@ class _Problem:
 
 
 def _cholesky(gram: Array) -> Array:
-    diagonal = np.einsum("sii->si", gram)
-    diagonal *= 1 + _RIDGE  # a view: the matrices themselves
-    try:
-        return np.asarray(np.linalg.cholesky(gram), float)
-    except np.linalg.LinAlgError:
-        values, vectors = np.linalg.eigh(gram)
-        values = np.maximum(values, _RIDGE * values[:, -1:])
-        half = np.sqrt(values)[:, :, None] * vectors.transpose(0, 2, 1)
-        upper = np.linalg.qr(half)[1]
-        sign = np.sign(np.einsum("sii->si", upper))
-        return np.asarray((sign[:, :, None] * upper).transpose(0, 2, 1))
+    diagonal = np.einsum("sii->si", gram)  # a view: the matrices themselves
+    for ridge in _RIDGE * 100.0 ** np.arange(6):
+        diagonal *= 1 + ridge
+        try:
+            return np.asarray(np.linalg.cholesky(gram), float)
+        except np.linalg.LinAlgError:  # of columns that are alike
+            continue
+    raise np.linalg.LinAlgError("the columns of a law are all alike")
 
 
 def _half_log_det(root: Array) -> Array:

@@ -211,20 +211,17 @@ def doubts_of(points: Points, fitted: Fit, form: Misfit) -> list[Doubt]:
 
 
 def _outliers(points: Points, fitted: Fit) -> list[Doubt]:
-    scaled = np.abs(fitted.residuals) * np.sqrt(fitted.weights)
-    n_params = len(fitted.law.parameters)
-    sigma = 1.4826 * float(np.median(np.sort(scaled)[n_params:]))
+    errors = fitted.residuals
+    scaled = np.abs(errors) * np.sqrt(fitted.weights)
+    sigma = 1.4826 * float(np.median(np.sort(scaled)[len(fitted.law.parameters) :]))
     sigmas = scaled / max(sigma, 1e-300)
-    far = np.flatnonzero((sigmas > FAR) & (np.abs(fitted.residuals) > 1e-5))  # exact losses have none
+    far = np.flatnonzero((sigmas > FAR) & (np.abs(errors) > 1e-5))  # exact losses have none
     if not far.size:
         return []
+    names = points.names or [f"row {row + 1}" for row in range(points.n)]
     far = far[np.argsort(-sigmas[far])]
-    names = [points.names[row] if points.names else f"row {row + 1}" for row in far]
-    words = [
-        f"{name} ({math.expm1(fitted.residuals[row]):+.1%}, {sigmas[row]:.0f} sigma)"
-        for name, row in zip(names, far, strict=True)
-    ]
-    facts = {"sigmas": FAR, "rows": several_named(words), "names": names}
+    words = [f"{names[row]} ({math.expm1(errors[row]):+.1%}, {sigmas[row]:.0f} sigma)" for row in far]
+    facts = {"sigmas": FAR, "rows": several_named(words), "names": [names[row] for row in far]}
     return [Doubt("outliers", facts, (points.only(np.setdiff1d(np.arange(points.n), far)),))]
 
 

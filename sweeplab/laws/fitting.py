@@ -44,10 +44,7 @@ class Fit:
 
     def predict(self, sizes: Sizes) -> Array:
         """Return the median loss at rows of these columns, [n]."""
-        # Of many rows a median of some of the draws is close enough.
-        step = 20 if len(sizes[self.law.columns[0]]) > 2_000 else 1
-        few = {name: draws[::step] for name, draws in self.values.items()}
-        return np.asarray(np.median(self.law.loss(few, sizes), axis=0))
+        return np.asarray(np.median(self.loss(sizes), axis=0))
 
     @cached_property
     def residuals(self) -> Array:

@@ -6,7 +6,6 @@ import numpy as np
 from laws.planted_cells import NOISES, SEED_SD
 
 from sweeplab.records.confirmed import Confirmed, Found
-from sweeplab.sweep.confirming import race
 
 FIRST_FRESH = 100
 
@@ -39,7 +38,8 @@ def plant_confirmation(
             for found in configurations
         }
 
-    raced, winners = race(ranked, range(FIRST_FRESH, FIRST_FRESH + n_seeds), train)
+    raced = train(sum(ranked, []), range(FIRST_FRESH, FIRST_FRESH + n_seeds))
+    winners = [min(best, key=lambda found: np.mean([*raced[found].values()])) for best in ranked]
     final = train(winners, range(FIRST_FRESH + n_seeds, FIRST_FRESH + 2 * n_seeds))
     confirmed = [
         Confirmed(

@@ -129,10 +129,9 @@ class SearchedRuns:
 
     def best_at_end(self, j: int) -> str:
         """Say where most cells have their best value j if that is at an end of the values tried; else nothing."""
-        trials = self.averaged()
-        best = np.full(self.n_cells, np.nan)
-        for row in np.argsort(trials.y, kind="stable")[::-1]:
-            best[trials.cell[row]] = trials.x[row, j]
+        trials, best = self.averaged(), np.full(self.n_cells, np.nan)
+        order = np.argsort(trials.y, kind="stable")[::-1]
+        best[trials.cell[order]] = trials.x[order, j]  # the last of a cell stays
         for ends, where in zip(self.ends(j), ("lowest", "highest"), strict=True):
             n_there = int((np.abs(best - ends) < 1e-3).sum())
             if 2 * n_there > self.n_cells:
