@@ -175,13 +175,6 @@ class _Problem:
             density = density - u[:, -1] ** 2 / 2
         return np.asarray(density)
 
-    def from_prior(self, random: np.random.Generator, count: int) -> Array:
-        """Return places drawn from the priors."""
-        u = random.logistic(size=(count, self.k))
-        if self.z is not None:
-            u[:, -1] = random.standard_normal(count)
-        return u
-
     def marginal(self, u: Array) -> _Marginal:
         """Return the density of places without the priors, and what the scales' draws need."""
         step = int(np.clip(_AT_ONCE / self.n, 1, _STAGE))
@@ -247,31 +240,28 @@ class _Problem:
         """Return places with their weights, worth at least `_EFFECTIVE` draws where the stages suffice."""
         # Of a large table few draws are enough to adapt: its posterior is nearly normal.
         count = int(np.clip(_AT_ONCE / self.n, _FEWEST, _STAGE))
-        u = self.from_prior(random, 2 * count)
+        u = random.logistic(size=(2 * count, self.k))  # the priors
+        if self.z is not None:
+            u[:, -1] = random.standard_normal(2 * count)
         base, marginal, temperature = np.zeros(len(u)), self.marginal(u), 0.0
-        for _ in range(_MOST_STAGES):
-            likelihood = self._likelihood(marginal)
+        for stage in range(1, _MOST_STAGES + 1):
+            likelihood = marginal.log_density
+            is_positive = (marginal.scales > 0).all(1) | (not self.is_law)
+            if np.isfinite(likelihood[is_positive]).any():
+                likelihood = np.where(is_positive, likelihood, -np.inf)
             temperature = _next_temperature(base, likelihood, temperature)
             weights = _weights(base, likelihood, temperature)
             effective = 1 / (weights**2).sum()
-            if temperature == 1.0 and effective >= _EFFECTIVE:
+            if stage == _MOST_STAGES or (temperature == 1.0 and effective >= _EFFECTIVE):
                 break
             if temperature == 1.0:
                 wanted = 1.3 * _EFFECTIVE * len(u) / effective
                 count = int(np.clip(wanted, count, _MOST_DRAWN))
-            mean, spread = _moments(u, weights)
+            mean = weights @ u
+            spread = (weights[:, None] * (u - mean)).T @ (u - mean) + 1e-9 * np.eye(self.k)
             u, log_q = _student(mean, spread, count, random)
-            marginal = self.marginal(u)
-            base = self.log_prior(u) - log_q
+            base, marginal = self.log_prior(u) - log_q, self.marginal(u)
         return u, weights, marginal
-
-    def _likelihood(self, marginal: _Marginal) -> Array:
-        density = np.array(marginal.log_density)
-        if self.is_law:
-            density[(marginal.scales <= 0).any(1)] = -np.inf
-        if np.isneginf(density).all():
-            return marginal.log_density
-        return density
 
 
 def _cholesky(gram: Array) -> Array:
@@ -314,13 +304,6 @@ def _next_temperature(base: Array, likelihood: Array, least: float) -> float:
         else:
             high = middle
     return low
-
-
-def _moments(u: Array, weights: Array) -> tuple[Array, Array]:
-    mean = weights @ u
-    away = u - mean
-    spread = (weights[:, None] * away).T @ away
-    return mean, spread + 1e-9 * np.eye(len(mean))
 
 
 def _student(mean: Array, spread: Array, count: int, random: np.random.Generator) -> tuple[Array, Array]:

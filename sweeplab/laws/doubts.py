@@ -161,13 +161,6 @@ def _large_batch(points: Points, lost: float) -> Points:
     return points.with_column("tokens", tokens * shares)
 
 
-def _counted_otherwise(points: Points) -> tuple[Points, ...]:
-    """Count the embeddings where they may be missing, and leave them out where they may be counted."""
-    params = points.columns["params"]
-    others = EMBEDDINGS * (params / params.min()) ** (-2 / 3)
-    return tuple(points.with_column("params", params * (1 + sign * others)) for sign in (1, -1))
-
-
 _ANY, _BOTH = frozenset[str](), frozenset({"params", "tokens"})
 # What may be so where nobody says how points were tuned: how far, what must vary, and the points without it.
 OTHERWISE: Mapping[str, Mapping[str, tuple[float, frozenset[str], Callable[[Points, float], Points]]]] = {
@@ -188,14 +181,21 @@ def doubts_of(points: Points, fitted: Fit, form: Misfit) -> list[Doubt]:
     """Return what the rows say against a fit, and what nobody says of their columns."""
     doubts = []
     if "params" in points.undeclared and "params" in points.varied:
-        doubts.append(Doubt("params", {"share": EMBEDDINGS}, _counted_otherwise(points)))
+        # Count the embeddings where they may be missing, and leave them out where they may be counted.
+        params = points.columns["params"]
+        others = EMBEDDINGS * (params / params.min()) ** (-2 / 3)
+        counted = tuple(points.with_column("params", params * (1 + sign * others)) for sign in (1, -1))
+        doubts.append(Doubt("params", {"share": EMBEDDINGS}, counted))
     if "tokens" in points.undeclared:
         doubts.append(Doubt("tokens", {"column": points.conventions.get("tokens", "COLUMN")}))
     doubts += _outliers(points, fitted)
-    if "params" in fitted.law.columns and {*SHAPE} <= points.sizes.keys() and not _is_family(points):
-        aspect = points.sizes["n_embd"] / points.sizes["n_layer"]
-        ends = {"low": short(float(aspect.min())), "high": short(float(aspect.max()))}
-        doubts.append(Doubt("shapes", ends))
+    if "params" in fitted.law.columns and {*SHAPE} <= points.sizes.keys():
+        layer, embd = (points.sizes[name] for name in SHAPE)
+        # A family has one depth, width or ratio of both, or lies along one line of these.
+        alike = any(np.log(column).std() < 0.1 for column in (layer, embd, embd / layer))
+        if not alike and design(points, SHAPE)[UNLIKE] >= SPREAD:
+            ends = {"low": short(float((embd / layer).min())), "high": short(float((embd / layer).max()))}
+            doubts.append(Doubt("shapes", ends))
     if form.status == FLAGGED:
         facts = {"chance": form.chance, "direction": form.direction}
         doubts.append(Doubt("form", facts, is_bent=True))
@@ -246,10 +246,3 @@ def along_family(points: Points) -> Points:
     others = listed([f"{other:g}" for other in np.unique(depth[~kept])])
     why = f"of another depth (n_layer {others}): at equal parameters the loss differs"
     return points.only(kept).left_out(why, int((~kept).sum()))
-
-
-def _is_family(points: Points) -> bool:
-    """Whether all shapes have one depth, width or ratio of both, or lie along one line of these."""
-    layer, embd = (points.sizes[name] for name in SHAPE)
-    alike = any(np.log(column).std() < 0.1 for column in (layer, embd, embd / layer))
-    return alike or design(points, SHAPE)[UNLIKE] < SPREAD

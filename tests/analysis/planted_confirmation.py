@@ -38,7 +38,7 @@ def plant_confirmation(
             for found in configurations
         }
 
-    raced = train(sum(ranked, []), range(FIRST_FRESH, FIRST_FRESH + n_seeds))
+    raced = train([found for best in ranked for found in best], range(FIRST_FRESH, FIRST_FRESH + n_seeds))
     winners = [min(best, key=lambda found: np.mean([*raced[found].values()])) for best in ranked]
     final = train(winners, range(FIRST_FRESH + n_seeds, FIRST_FRESH + 2 * n_seeds))
     confirmed = [
