@@ -1,24 +1,22 @@
 """Searches that never ran, and their confirmation: true losses, and what seeds make of them."""
 
-from __future__ import annotations
-
 import numpy as np
 from laws.planted_cells import NOISES, SEED_SD
 
-from sweeplab.records.confirmed import Confirmed, Found
+from sweeplab.records.confirmed import Confirmed
 
 FIRST_FRESH = 100
 
 
 def plant_confirmation(
-    random: np.random.Generator,
-    n_cells: int = 6,
-    n_trials: int = 10,
-    top: int = 3,
-    n_seeds: int = 5,
-    spread: float = 0.02,
-    noise: str = "equal",
-) -> tuple[list[Confirmed], dict[Found, float]]:
+    random,
+    n_cells=6,
+    n_trials=10,
+    top=3,
+    n_seeds=5,
+    spread=0.02,
+    noise="equal",
+):
     """Return what is confirmed of cells that are alike, and the true loss of every trial.
 
     Trials differ by `spread`; the search chose by one seed. Validation and test losses of a seed are the same.

@@ -1,10 +1,5 @@
 """A study that never ran: its runs as tracking would give them, with losses of a known law."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -23,17 +18,17 @@ SETTLED = {"device": "cpu", "dtype": "float32", "compile": False, "vocab_size": 
 SETTLED |= {"batch_size": 16, "n_head": 4, "min_lr": 1e-5, "patience": None}
 
 
-def loss_of(n: float, d: float) -> float:
+def loss_of(n, d):
     return LAW["E"] + LAW["A"] / n ** LAW["alpha"] + LAW["B"] / d ** LAW["beta"]
 
 
 def plant(
-    seeds: int = 3,
-    noise: float = 0.003,
-    rates: tuple[float, ...] = (3e-3, 1e-3, 3e-4),
-    change: Callable[[dict[str, Any]], Mapping[str, Any]] = lambda run: {},
-    **settings: Any,
-) -> pd.DataFrame:
+    seeds=3,
+    noise=0.003,
+    rates=(3e-3, 1e-3, 3e-4),
+    change=lambda run: {},
+    **settings,
+):
     """Return a trial a rate in each cell of five models and four lengths; the middle rate is the best.
 
     A run's warm-up is a tenth of it. `change` may give a run other values; `settings` are those of every run.
@@ -56,7 +51,7 @@ def plant(
     return validate(pd.DataFrame(rows).assign(**{name: [str(row[name]) for row in rows] for name in pairs}))
 
 
-def planted_run(changes: Mapping[str, Any], grid: Sequence[str], trial: int) -> dict[str, Any]:
+def planted_run(changes, grid, trial):
     """Return the row of a complete run with these values, whose cell is named by those of the grid."""
     values = settled(defaults() | SETTLED | changes)
     effective = Hyperparameters.of(values)
@@ -76,7 +71,7 @@ def planted_run(changes: Mapping[str, Any], grid: Sequence[str], trial: int) -> 
 FIRST_LAW = {"E": 0.72, "A": 21.0, "alpha": 0.298}
 
 
-def like_the_first(noise: float, seed: int, drift: float = 0.0, skew: float = 0.0) -> pd.DataFrame:
+def like_the_first(noise, seed, drift=0.0, skew=0.0):
     """Return runs as of studies/small.yaml on a known law of N, tuned by three learning rates a size.
 
     Two of them are spread over the range and one is near the best, as the sampler's are. Models of another depth than 2

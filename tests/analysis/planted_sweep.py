@@ -1,8 +1,5 @@
 """Sweeps that never ran: trials in cells with losses of a known form, and seeds with a known spread."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +25,7 @@ CELLS = tuple((n_layer, n_embd) for n_layer in (1, 2, 4) for n_embd in (32, 64))
 Values = dict[str, Any]
 
 
-def place(name: str, value: float) -> float:
+def place(name, value):
     """Return where a value lies in its range, from -1 to 1; the middle is best."""
     entry = SEARCH[name]
     assert isinstance(entry, Range)
@@ -36,23 +33,23 @@ def place(name: str, value: float) -> float:
     return float(2 * ((np.log(value) if entry.log else value) - low) / (high - low) - 1)
 
 
-def by_rate(values: Values) -> float:
+def by_rate(values):
     """Return a loss that the learning rate decides, dropout moves a little, and nothing else."""
     return place("learning_rate", values["learning_rate"]) ** 2 + 0.25 * place("dropout", values["dropout"])
 
 
 def plant_sweep(
-    n_trials: int = 40,
-    cells: Sequence[tuple[int, int]] = CELLS,
-    seeds: int = 1,
-    loss: Callable[[Values], float] = by_rate,
-    state: Callable[[Values, np.random.Generator], str] = lambda values, random: "complete",
-    noise: float = 0.01,
-    shift: float = 0.0,
-    name: str = "planted",
-    key: int = 0,
-    **settings: Any,
-) -> pd.DataFrame:
+    n_trials=40,
+    cells=CELLS,
+    seeds=1,
+    loss=by_rate,
+    state=lambda values, random: "complete",
+    noise=0.01,
+    shift=0.0,
+    name="planted",
+    key=0,
+    **settings,
+):
     """Return runs of trials that are drawn at random in each cell; a pruned one is trained for a third."""
     random = np.random.default_rng(key)
     rows = []
@@ -90,12 +87,12 @@ def plant_sweep(
     return validate(pd.DataFrame(rows).assign(**{name: [str(row[name]) for row in rows] for name in pairs}))
 
 
-def too_fast(values: Values, random: np.random.Generator) -> str:
+def too_fast(values, random):
     """Let most trials above a learning rate of 0.03 diverge, and one in fifty elsewhere."""
     chance = 0.9 if values["learning_rate"] > 0.03 else 0.02
     return "diverged" if random.random() < chance else "complete"
 
 
-def slow_ones_pruned(values: Values, random: np.random.Generator) -> str:
+def slow_ones_pruned(values, random):
     """Prune what has a low learning rate."""
     return "pruned" if values["learning_rate"] < 1e-3 else "complete"

@@ -1,10 +1,6 @@
 """Planted studies whose best learning rate is known at every size, tried and not: what `laws predict` is to find."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -55,7 +51,7 @@ class World:
     noise: float = 0.002
     scatter: float = 0.05
 
-    def best(self, width: float, length: float) -> float:
+    def best(self, width, length):
         """Return the log of the best learning rate on the law."""
         if self.kind == "none":
             return float(np.log(3e-3))
@@ -64,11 +60,11 @@ class World:
         wide -= turn * max(np.log(width / 48), 0)
         return float(np.log(3e-3) - 0.7 * wide - 0.2 * np.log(length / 400))
 
-    def best_activation(self, width: float) -> str:
+    def best_activation(self, width):
         """Return the best activation at a width."""
         return "gelu" if self.flips and width > 40 else "relu"
 
-    def log_loss(self, run: dict[str, Any], away: float) -> float:
+    def log_loss(self, run, away):
         """Return the expected log loss of a run whose learning rate lies `away` from the best, in logs."""
         worse = WORSE * (run["activation"] != self.best_activation(run["n_embd"]))
         return float(np.log(run["best_val_loss"]) + VALLEY * away**2 + worse)
@@ -84,7 +80,7 @@ class Planted:
     excess: float
 
 
-def predicted(world: World, seed: int, lab: Path) -> Planted:
+def predicted(world, seed, lab):
     """Make a study of the world, and predict the large size."""
     draws = np.random.default_rng(seed)
     search = STUDY["search"] | ({"activation": ["relu", "gelu"]} if world.flips else {})
@@ -129,6 +125,6 @@ def predicted(world: World, seed: int, lab: Path) -> Planted:
     return Planted(found, true, noisy, expected - float(np.log(run["best_val_loss"])))
 
 
-def _values(width: int, length: int, log_rate: float, activation: str) -> dict[str, Any]:
+def _values(width, length, log_rate, activation):
     own = {"n_embd": width, "max_iters": length, "learning_rate": float(np.exp(log_rate))}
     return STUDY["fixed"] | own | {"activation": activation}

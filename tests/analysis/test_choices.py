@@ -1,7 +1,5 @@
 """Rankings of choices, against truths that were planted: what is called real, and how often when nothing is."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

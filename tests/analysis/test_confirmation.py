@@ -1,7 +1,5 @@
 """What is told of a confirmed study holds as often as it says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -14,11 +12,11 @@ from sweeplab.laws.comparing import DIFFERENT
 from sweeplab.records.confirmed import Confirmed
 
 
-def confirmed(cell: str, searched: float, test: dict[int, float]) -> Confirmed:
+def confirmed(cell, searched, test):
     return Confirmed(cell, 0, searched, True, {}, {seed: loss - 0.1 for seed, loss in test.items()}, test)
 
 
-def test_cells_are_ranked_by_their_test_loss_and_compared_with_the_searchs_best() -> None:
+def test_cells_are_ranked_by_their_test_loss_and_compared_with_the_searchs_best():
     base = {0: 2.00, 1: 2.02, 2: 2.01, 3: 2.02}
     lower = {seed: loss - 0.5 + 0.001 * seed for seed, loss in base.items()}
     found = confirmed_cells(
@@ -36,7 +34,7 @@ def test_cells_are_ranked_by_their_test_loss_and_compared_with_the_searchs_best(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", NOISES)
-def test_intervals_hold_after_the_selection_and_false_differences_are_rare(noise: str) -> None:
+def test_intervals_hold_after_the_selection_and_false_differences_are_rare(noise):
     random, held, alarms = np.random.default_rng(3), [], 0
     for _ in range(200):
         found, truth = plant_confirmation(random, noise=noise, spread=2 * SEED_SD)
@@ -54,7 +52,7 @@ def test_intervals_hold_after_the_selection_and_false_differences_are_rare(noise
     assert alarms <= 25, "7%, and three standard errors"
 
 
-def test_every_further_look_at_the_test_split_is_paid_for() -> None:
+def test_every_further_look_at_the_test_split_is_paid_for():
     found = [confirmed("a", 1.9, {0: 2.0, 1: 2.1, 2: 2.02}), confirmed("b", 1.95, {0: 2.2, 1: 2.28, 2: 2.25})]
     once, thrice = (confirmed_cells([replace(each, look=look) for each in found]) for look in (1, 3))
     for first, third in zip(once, thrice, strict=True):

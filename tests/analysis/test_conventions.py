@@ -1,9 +1,5 @@
 """What is counted, and how: parameters, operations, losses, against the model's own accounting."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,7 +17,7 @@ ONE = {"seeds": 1, "rates": (1e-3,)}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tied", [True, False])
-def test_parameters_by_convention(tied: bool) -> None:
+def test_parameters_by_convention(tied):
     runs = plant(**ONE, tie_weights=tied, n_expert=4, n_expert_active=1)
     found = {how: study_points(runs, Counting(Conventions(params=how))) for how in CHOICES["params"]}
     for at, row in enumerate(runs.to_dict("records")):
@@ -36,7 +32,7 @@ def test_parameters_by_convention(tied: bool) -> None:
 
 
 @pytest.mark.slow
-def test_losses_by_convention() -> None:
+def test_losses_by_convention():
     runs = plant(**ONE)
     best, bits = study_points(runs).columns["loss"], Conventions(loss="bits-per-byte")
     evaluated = runs.assign(best_bits_per_byte=runs["best_val_loss"] / np.log(2) / 1.25)
@@ -53,7 +49,7 @@ def test_losses_by_convention() -> None:
 
 
 @pytest.mark.slow
-def test_laws_are_of_the_whole_validation_split_where_all_cells_have_it() -> None:
+def test_laws_are_of_the_whole_validation_split_where_all_cells_have_it():
     runs = plant(**ONE, change=lambda run: {"state": "pruned"} if run["max_iters"] == 100 else {})
     ended = runs["state"] == "complete"
     whole = runs.assign(best_whole_val_loss=(1.015 * runs["best_val_loss"]).where(ended))
@@ -85,13 +81,13 @@ def test_laws_are_of_the_whole_validation_split_where_all_cells_have_it() -> Non
         ("loss", "--count 'loss' is not NAME=VALUE"),
     ],
 )
-def test_conventions_that_there_are_not(text: str, said: str) -> None:
+def test_conventions_that_there_are_not(text, said):
     with pytest.raises(BadInput) as error:
         parse_conventions(text)
     assert str(error.value) == said
 
 
-def test_a_file_is_counted_as_it_was_written(tmp_path: Path) -> None:
+def test_a_file_is_counted_as_it_was_written(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text("params,tokens,flops,loss\n1e6,2e7,2e14,3\n2e6,4e7,8e14,2.8\n")
     assert file_points(path).columns["flops"][0] == 2e14
@@ -100,7 +96,7 @@ def test_a_file_is_counted_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_of_an_exported_study_is_the_study(tmp_path: Path) -> None:
+def test_a_file_of_an_exported_study_is_the_study(tmp_path):
     runs, path = plant(seeds=2), tmp_path / "runs.csv"
     export(runs, path)
     for counting in (Counting(), Counting(Conventions(params="active", at="final"))):

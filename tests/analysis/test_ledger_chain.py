@@ -1,14 +1,11 @@
 """The ledger's file: whatever is done to it shows, and says where."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -27,7 +24,7 @@ for k in range(int(sys.argv[3])):
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Path:
+def ledger(tmp_path):
     """Return a ledger of four entries, sealed in three steps."""
     path = tmp_path / "lab" / "ledger.jsonl"
     append(path, [{"loss": 3.25}])
@@ -36,7 +33,7 @@ def ledger(tmp_path: Path) -> Path:
     return path
 
 
-def refusal(path: Path) -> str:
+def refusal(path):
     with pytest.raises(BadInput) as error:
         read_ledger(path)
     (problem,) = error.value.problems
@@ -45,7 +42,7 @@ def refusal(path: Path) -> str:
     return said.removeprefix(f"{path}: ")
 
 
-def test_what_is_appended_is_read(ledger: Path) -> None:
+def test_what_is_appended_is_read(ledger):
     entries = read_ledger(ledger)
     assert [entry.number for entry in entries] == [1, 2, 3, 4]
     assert [entry.forecast["loss"] for entry in entries] == [3.25, 3.125, 0.1, 2.5]
@@ -57,7 +54,7 @@ def test_what_is_appended_is_read(ledger: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_bit_counts(ledger: Path) -> None:
+def test_every_bit_counts(ledger):
     whole = ledger.read_bytes()
     for at in range(len(whole)):
         ledger.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 7)]) + whole[at + 1 :])
@@ -70,7 +67,7 @@ def test_every_bit_counts(ledger: Path) -> None:
     ("order", "line"),
     [([1, 2, 3], 1), ([0, 2, 3], 2), ([0, 2, 1, 3], 2), ([0, 1, 2, 2, 3], 4)],
 )
-def test_lines_removed_moved_and_repeated(order: list[int], line: int, ledger: Path) -> None:
+def test_lines_removed_moved_and_repeated(order, line, ledger):
     lines = ledger.read_bytes().splitlines(keepends=True)
     ledger.write_bytes(b"".join(lines[at] for at in order))
     before = ledger.read_bytes()
@@ -80,7 +77,7 @@ def test_lines_removed_moved_and_repeated(order: list[int], line: int, ledger: P
     assert ledger.read_bytes() == before, "a broken ledger is left as it is"
 
 
-def sealed_anew(line: bytes) -> bytes:
+def sealed_anew(line):
     content = json.loads(line)
     content["forecast"]["loss"] = 9.0
     del content["sha256"]
@@ -99,14 +96,14 @@ def sealed_anew(line: bytes) -> bytes:
         ),
     ],
 )
-def test_a_changed_line_is_named(change, said: str, ledger: Path) -> None:
+def test_a_changed_line_is_named(change, said, ledger):
     lines = ledger.read_bytes().splitlines(keepends=True)
     lines[1] = change(lines[1])
     ledger.write_bytes(b"".join(lines))
     assert refusal(ledger).startswith(said)
 
 
-def test_a_torn_last_line_is_named_and_never_cut(ledger: Path) -> None:
+def test_a_torn_last_line_is_named_and_never_cut(ledger):
     size = ledger.stat().st_size
     append(ledger, [{"loss": 2.0}])
     whole = ledger.read_bytes()
@@ -122,7 +119,7 @@ def test_a_torn_last_line_is_named_and_never_cut(ledger: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_at_once(tmp_path: Path) -> None:
+def test_two_processes_at_once(tmp_path):
     path, n = tmp_path / "ledger.jsonl", 40
     writers = [writer(path, name, n) for name in "ab"]
     for each in writers:
@@ -138,13 +135,13 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
     assert [k for by, k in said if by == "a"] == list(range(n)), "each in its own order"
 
 
-def writer(path: Path, name: str, n: int) -> subprocess.Popen:
+def writer(path, name, n):
     """Start a process that appends `n` forecasts once it is told to."""
     command = [sys.executable, "-c", WRITER, str(path), name, str(n)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-def test_a_kill_leaves_a_ledger_or_a_named_torn_line(tmp_path: Path) -> None:
+def test_a_kill_leaves_a_ledger_or_a_named_torn_line(tmp_path):
     path = tmp_path / "ledger.jsonl"
     writing = writer(path, "a", 100_000)
     writing.stdout.readline()
@@ -162,7 +159,7 @@ def test_a_kill_leaves_a_ledger_or_a_named_torn_line(tmp_path: Path) -> None:
         assert [entry.forecast["k"] for entry in entries] == list(range(len(entries)))
 
 
-def test_no_ledger_and_no_place_for_one(tmp_path: Path) -> None:
+def test_no_ledger_and_no_place_for_one(tmp_path):
     with pytest.raises(BadInput, match=r"no ledger at .*; `sweeplab laws predict --seal` begins one"):
         read_ledger(tmp_path / "none.jsonl")
     (tmp_path / "file").write_text("")

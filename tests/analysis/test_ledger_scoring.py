@@ -1,10 +1,7 @@
 """What counts of sealed forecasts, and how many held."""
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from scipy.stats import binom
@@ -14,7 +11,7 @@ from sweeplab.analysis.sealing import LATE, OPEN, REPEATED, SCORED, Outcome, cal
 from sweeplab.errors import BadInput
 
 
-def forecast(at: float = 1e6, study: str = "small", loss: float = 2.0, **more: object) -> dict:
+def forecast(at=1e6, study="small", loss=2.0, **more):
     return {
         "version": 1,
         "source": {"names": [study], "is_file": False, "counting": {"conventions": {}, "columns": {}}},
@@ -27,14 +24,14 @@ def forecast(at: float = 1e6, study: str = "small", loss: float = 2.0, **more: o
     }
 
 
-def entry(number: int, said: dict | None = None, outcome: tuple[int, float] | None = None) -> LedgerEntry:
+def entry(number, said=None, outcome=None):
     scored = {}
     if outcome:
         scored = {"number": outcome[0], "source": "runs.csv", "score": {"outcome": outcome[1]}}
     return LedgerEntry(number, datetime.now(UTC), "", str(number), said or {}, scored)
 
 
-def test_the_first_forecast_of_a_run_counts_and_so_does_its_first_outcome(tmp_path: Path) -> None:
+def test_the_first_forecast_of_a_run_counts_and_so_does_its_first_outcome(tmp_path):
     ledger = [
         entry(1, forecast()),
         entry(2, outcome=(1, 2.03)),
@@ -52,16 +49,16 @@ def test_the_first_forecast_of_a_run_counts_and_so_does_its_first_outcome(tmp_pa
     assert [each.entry.number for each in found if "other" in each.names] == [6]
 
 
-def test_a_forecast_of_another_version_is_refused(tmp_path: Path) -> None:
+def test_a_forecast_of_another_version_is_refused(tmp_path):
     with pytest.raises(BadInput, match="line 1 of the ledger is a forecast of another version"):
         outcomes([entry(1, forecast(version=2))], tmp_path)
 
 
-def scored(number: int, loss: float, said: dict) -> Outcome:
+def scored(number, loss, said):
     return Outcome(entry(number, said), SCORED, loss=loss)
 
 
-def test_calibration_has_the_interval_of_the_share() -> None:
+def test_calibration_has_the_interval_of_the_share():
     losses = [2.0] * 17 + [2.2] * 3
     found = calibrate(scored(k, loss, forecast(1e6 + k)) for k, loss in enumerate(losses))
     assert (found["n"], found["held"]) == (20, 17)

@@ -1,16 +1,11 @@
 """The candidates of a study's next runs: its own cells and larger ones, counted as its points are."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from sweeplab.analysis.next_study import candidate_study, cell_candidates
 from sweeplab.errors import BadInput
 from sweeplab.lab.studies import write_study
 from sweeplab.laws.columns import Conventions, Counting
-from sweeplab.laws.next_runs import Candidates
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.spec import Engine
@@ -31,7 +26,7 @@ seeds: [0, {seed: 4, when: n_embd == 32}]
 """
 
 
-def folder_of(text: str, tmp_path: Path) -> tuple[StudyFolder, int]:
+def folder_of(text, tmp_path):
     """Return the folder that a study has once it has been started, and its vocabulary's size."""
     (tmp_path / "written.yaml").write_text(text)
     spec = read_study(tmp_path / "written.yaml")
@@ -43,17 +38,17 @@ def folder_of(text: str, tmp_path: Path) -> tuple[StudyFolder, int]:
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, int]:
+def small(tmp_path_factory):
     return folder_of(STUDY, tmp_path_factory.mktemp("next"))
 
 
 @pytest.fixture(scope="module")
-def candidates(small) -> Candidates:
+def candidates(small):
     return cell_candidates(candidate_study(small[0]), small[1], Counting())
 
 
 @pytest.mark.slow
-def test_the_candidates_are_the_studys_own_cells_and_some_between_and_above(small, candidates) -> None:
+def test_the_candidates_are_the_studys_own_cells_and_some_between_and_above(small, candidates):
     spec = candidate_study(small[0])
     assert len(spec.seeds) == 1
     assert spec.grid["activation"] == ["gelu", "relu"]
@@ -70,7 +65,7 @@ def test_the_candidates_are_the_studys_own_cells_and_some_between_and_above(smal
     assert found.cost.sum() == pytest.approx(plan.train_flops)
 
 
-def test_counted_as_the_points_are(small, candidates) -> None:
+def test_counted_as_the_points_are(small, candidates):
     spec, total = candidate_study(small[0]), candidates
     own = cell_candidates(spec, small[1], Counting(Conventions(params="non-embedding")))
     columns = {"params": "n_params_non_embedding", "tokens": "train_tokens*2"}
@@ -83,7 +78,7 @@ def test_counted_as_the_points_are(small, candidates) -> None:
         cell_candidates(spec, small[1], Counting(columns={"params": "n_parms"}))
 
 
-def test_a_grid_without_sizes_is_refused(tmp_path: Path) -> None:
+def test_a_grid_without_sizes_is_refused(tmp_path):
     text = STUDY.replace("n_embd: [16, 32], max_iters: [20, 80, 320]", "tie_weights: [true, false]")
     folder, _ = folder_of(text.replace("name: small", "name: flat"), tmp_path)
     with pytest.raises(BadInput, match="the grid of flat has no size to vary"):

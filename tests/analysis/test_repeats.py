@@ -1,9 +1,5 @@
 """Rows of a file at one N and D: a search gives its best, seeds their mean, and what cannot be told is asked."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,17 +9,16 @@ from sweeplab.errors import BadInput
 from sweeplab.laws.columns import Conventions, Counting
 from sweeplab.laws.fitting import fit
 from sweeplab.laws.forms import LAWS
-from sweeplab.laws.points import Points
 
 SIZES = [(n, n * ratio) for n in (1e6, 4e6, 16e6, 64e6) for ratio in (5, 20, 80)]
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)
 
 
-def best_loss(n: float, d: float) -> float:
+def best_loss(n, d):
     return 1.69 + 406.4 / n**0.34 + 410.7 / d**0.28
 
 
-def searched(seeds: int = 1) -> pd.DataFrame:
+def searched(seeds=1):
     """Return a search of the learning rate at each size: the loss is the law's at 1e-3 only."""
     random = np.random.default_rng(0)
     rows = [
@@ -36,12 +31,12 @@ def searched(seeds: int = 1) -> pd.DataFrame:
     return frame.assign(wall_seconds=random.uniform(1, 2, len(frame)))
 
 
-def read(frame: pd.DataFrame, folder: Path, rows: str = "") -> Points:
+def read(frame, folder, rows=""):
     frame.to_csv(folder / "runs.csv", index=False)
     return file_points(folder / "runs.csv", Counting(Conventions(rows=rows)))
 
 
-def test_a_search_gives_the_best_of_each_point_and_says_so(tmp_path: Path) -> None:
+def test_a_search_gives_the_best_of_each_point_and_says_so(tmp_path):
     points = read(searched(), tmp_path)
     assert points.n == len(SIZES) and set(points.weights) == {1.0}
     assert points.dropped == {"not the best of its point": 3 * len(SIZES)}
@@ -56,7 +51,7 @@ def test_a_search_gives_the_best_of_each_point_and_says_so(tmp_path: Path) -> No
     assert points.names[0] == "line 4", "the row of the best"
 
 
-def test_seeds_alone_are_averaged_and_weigh_as_many(tmp_path: Path) -> None:
+def test_seeds_alone_are_averaged_and_weigh_as_many(tmp_path):
     frame = searched(seeds=2).query("lr == 1e-3").iloc[:-1]
     points = read(frame.drop(columns="lr"), tmp_path)
     assert list(points.weights) == [2.0] * 11 + [1.0]
@@ -64,7 +59,7 @@ def test_seeds_alone_are_averaged_and_weigh_as_many(tmp_path: Path) -> None:
     assert points.dropped == {"averaged with another row of its point": 11}
 
 
-def test_what_cannot_be_told_is_asked_and_what_is_said_is_done(tmp_path: Path) -> None:
+def test_what_cannot_be_told_is_asked_and_what_is_said_is_done(tmp_path):
     bare = searched()[["N", "D", "loss"]]
     with pytest.raises(BadInput) as error:
         read(bare, tmp_path)

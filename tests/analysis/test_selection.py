@@ -1,7 +1,5 @@
 """Which trials are points, what is left out and why, and how far seeds are apart."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from analysis.planted_study import FIRST_LAW, ITERATIONS, SIZES, like_the_first, plant
@@ -13,7 +11,7 @@ CELLS = len(SIZES) * len(ITERATIONS)
 
 
 @pytest.mark.slow
-def test_a_point_is_the_best_trial_of_its_cell() -> None:
+def test_a_point_is_the_best_trial_of_its_cell():
     points = study_points(plant(seeds=1))
     assert points.n == CELLS
     assert all(name.endswith("/1") for name in points.names), "the middle rate is the best"
@@ -23,7 +21,7 @@ def test_a_point_is_the_best_trial_of_its_cell() -> None:
 
 
 @pytest.mark.slow
-def test_a_points_loss_is_the_mean_of_its_trials_and_keeps_their_noise() -> None:
+def test_a_points_loss_is_the_mean_of_its_trials_and_keeps_their_noise():
     """The surrogate over all sizes is smooth: its levels would hide the noise, and a law seem not to fit."""
     errors, weights = [], []
     for seed in range(12):
@@ -44,8 +42,8 @@ def test_a_points_loss_is_the_mean_of_its_trials_and_keeps_their_noise() -> None
     assert neighbors < 0.2, "errors of neighboring sizes have nothing in common"
 
 
-def test_a_trial_with_a_seed_that_has_no_end_is_no_point() -> None:
-    def change(run: dict) -> dict:
+def test_a_trial_with_a_seed_that_has_no_end_is_no_point():
+    def change(run):
         if (run["trial"], run["seed"], run["max_iters"]) == (1, 2, 100):
             return {"state": "diverged", "best_val_loss": np.nan}
         return {"best_val_loss": np.nan} if (run["trial"], run["seed"]) == (2, 0) else {}
@@ -61,15 +59,15 @@ def test_a_trial_with_a_seed_that_has_no_end_is_no_point() -> None:
 
 
 @pytest.mark.slow
-def test_cells_that_differ_in_their_training_are_one_model() -> None:
-    def change(run: dict) -> dict:
+def test_cells_that_differ_in_their_training_are_one_model():
+    def change(run):
         return {"cell": f"{run['cell']},learning_rate={run['learning_rate']}", "trial": 0}
 
     points = study_points(plant(change=change))
     assert points.n == CELLS
     assert all(",learning_rate=0.001/0" in name for name in points.names)
 
-    def apart(run: dict) -> dict:
+    def apart(run):
         activation = ("relu", "gelu", "silu")[run["trial"]]
         return {"cell": f"{run['cell']},activation={activation}", "activation": activation}
 
@@ -80,7 +78,7 @@ def test_cells_that_differ_in_their_training_are_one_model() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.002, 0.02])
-def test_the_spread_of_seeds_is_pooled(noise: float) -> None:
+def test_the_spread_of_seeds_is_pooled(noise):
     points = study_points(plant(seeds=3, noise=noise))
     # The trials beside the best cost 5.5% of the loss: six runs at 1 / (1 + 5.5**2) each.
     least = (3 + 6 / 31.2) ** 2 / (3 + 6 / 31.2**2)

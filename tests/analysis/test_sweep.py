@@ -1,7 +1,5 @@
 """What a sweep says, against sweeps whose truth was planted."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 from analysis.planted_sweep import CELLS, DESIGN, SEARCH, plant_sweep, slow_ones_pruned
@@ -23,7 +21,7 @@ from sweeplab.study.search import Choices, Range
 ONE_CELL, SOME_CELLS = CELLS[:1], CELLS[1:4]
 
 
-def test_the_space_has_the_studys_own_ranges_and_else_those_of_the_values() -> None:
+def test_the_space_has_the_studys_own_ranges_and_else_those_of_the_values():
     runs = plant_sweep(10)
     own = searched_space(runs, DESIGN)
     assert list(own) == list(SEARCH)
@@ -36,7 +34,7 @@ def test_the_space_has_the_studys_own_ranges_and_else_those_of_the_values() -> N
     assert distribution_of("n_layer", pd.Series([1, 2, 4])).log
 
 
-def test_what_only_follows_from_others_is_not_searched() -> None:
+def test_what_only_follows_from_others_is_not_searched():
     runs = plant_sweep(10)
     assert list(runs["attention_dropout"]) == list(runs["dropout"])
     assert "attention_dropout" not in searched_of(runs)
@@ -45,7 +43,7 @@ def test_what_only_follows_from_others_is_not_searched() -> None:
     assert "residual_dropout" not in searched_of(runs)
 
 
-def test_what_was_not_sampled_is_missing_and_pairs_are_choices() -> None:
+def test_what_was_not_sampled_is_missing_and_pairs_are_choices():
     runs = plant_sweep(20)
     runs["betas"] = ["(0.9, 0.95)" if at % 2 else "(0.9, 0.99)" for at in range(len(runs))]
     search = SEARCH | {
@@ -57,7 +55,7 @@ def test_what_was_not_sampled_is_missing_and_pairs_are_choices() -> None:
     assert sweep.space["betas"].choices == ("(0.9, 0.95)", "(0.9, 0.99)")
 
 
-def test_a_trial_stands_by_its_value_in_its_cell_and_behind_if_it_was_cut_short() -> None:
+def test_a_trial_stands_by_its_value_in_its_cell_and_behind_if_it_was_cut_short():
     trials = sweep_of(plant_sweep(40, state=slow_ones_pruned), DESIGN).trials
     for _, cell in trials.groupby("cell"):
         ended = cell[cell["state"] == "complete"]
@@ -67,7 +65,7 @@ def test_a_trial_stands_by_its_value_in_its_cell_and_behind_if_it_was_cut_short(
 
 
 @pytest.mark.slow
-def test_importances_find_what_was_planted() -> None:
+def test_importances_find_what_was_planted():
     found = {each.hyperparameter: each for each in importances(sweep_of(plant_sweep(60, SOME_CELLS), DESIGN))}
     assert max(found.values(), key=lambda each: each.importance).hyperparameter == "learning_rate"
     assert found["learning_rate"].verdict == ABOVE_CHANCE and found["learning_rate"].importance > 0.5
@@ -78,7 +76,7 @@ def test_importances_find_what_was_planted() -> None:
 
 
 @pytest.mark.slow
-def test_chance_alone_is_told_from_importance() -> None:
+def test_chance_alone_is_told_from_importance():
     verdicts = [
         each.verdict
         for key in range(6)

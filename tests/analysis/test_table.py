@@ -1,14 +1,9 @@
 """A study's runs as one table: from tracking, through files, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -41,7 +36,7 @@ RUNS = {
 }
 
 
-def write(folder: Path, key: str, state: str) -> Path:
+def write(folder, key, state):
     folder.mkdir(parents=True)
     values = VALUES | {"n_embd": int(key.split("/")[0][7:]), "seed": int(key[-1]), "patience": None}
     facts = {"n_params": 1234, "n_params_active": 1234, "n_params_non_embedding": 1000}
@@ -69,7 +64,7 @@ def write(folder: Path, key: str, state: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def lab(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         lab = tmp_path_factory.mktemp("lab")
@@ -85,12 +80,12 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def table(lab: Path) -> pd.DataFrame:
+def table(lab):
     return runs_table(lab, "small")
 
 
 @pytest.mark.slow
-def test_a_row_a_run_in_the_order_of_people(table: pd.DataFrame) -> None:
+def test_a_row_a_run_in_the_order_of_people(table):
     rows = list(zip(table["cell"], table["trial"], table["seed"], table["state"], strict=True))
     assert rows == [
         ("n_embd=32", 0, 0, "pruned"),
@@ -102,7 +97,7 @@ def test_a_row_a_run_in_the_order_of_people(table: pd.DataFrame) -> None:
     assert table["run_id"].is_unique and set(table["study"]) == {"small"}
 
 
-def test_columns_types_and_values(table: pd.DataFrame) -> None:
+def test_columns_types_and_values(table):
     assert set(HYPERPARAMETERS) == set(TABLE) - {"seed"}
     assert {name: str(dtype) for name, dtype in table.dtypes.items()} == COLUMNS | HYPERPARAMETERS
     by_state = table.set_index("state")
@@ -123,7 +118,7 @@ def test_columns_types_and_values(table: pd.DataFrame) -> None:
     assert waiting[losses].isna().all() and diverged[losses].isna().all() and diverged["iterations"] == 20
 
 
-def test_a_study_without_runs_and_no_study(lab: Path, tmp_path: Path) -> None:
+def test_a_study_without_runs_and_no_study(lab, tmp_path):
     StudyFolder(lab, "empty").canonical_file.write_text("{}")
     assert runs_table(lab, "empty").empty
     assert list(runs_table(lab, "empty").columns) == [*COLUMNS, *HYPERPARAMETERS]
@@ -136,16 +131,16 @@ def test_a_study_without_runs_and_no_study(lab: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_a_file_gives_the_same_table_again(suffix: str, table: pd.DataFrame, tmp_path: Path) -> None:
+def test_a_file_gives_the_same_table_again(suffix, table, tmp_path):
     path = tmp_path / f"runs{suffix}"
     path.write_text("what was there before")
     export(table, path)
     assert list(tmp_path.iterdir()) == [path]
-    read: Any = pd.read_csv if suffix == ".csv" else pd.read_parquet
+    read = pd.read_csv if suffix == ".csv" else pd.read_parquet
     pd.testing.assert_frame_equal(validate(read(path)), table)
 
 
-def test_what_cannot_be_exported(table: pd.DataFrame, tmp_path: Path) -> None:
+def test_what_cannot_be_exported(table, tmp_path):
     with pytest.raises(BadInput, match=r"suffix '.xlsx'; allowed: .csv or .parquet"):
         export(table, tmp_path / "runs.xlsx")
     with pytest.raises(BadInput, match="cannot be written"):
@@ -165,7 +160,7 @@ def test_what_cannot_be_exported(table: pd.DataFrame, tmp_path: Path) -> None:
         ("trial", [0] * 5, "run: 'small/n_embd=32/0/0' in row 2 and 1 more; allowed: each run once"),
     ],
 )
-def test_what_is_refused(column: str, values: list[Any], said: str, table: pd.DataFrame) -> None:
+def test_what_is_refused(column, values, said, table):
     with pytest.raises(BadInput) as refused:
         validate(table.assign(**{column: pd.Series(values, dtype=object)}))
     assert said in str(refused.value)
@@ -173,7 +168,7 @@ def test_what_is_refused(column: str, values: list[Any], said: str, table: pd.Da
 
 
 @pytest.mark.slow
-def test_records_are_read_without_mlflow_and_without_a_database(lab: Path, table: pd.DataFrame) -> None:
+def test_records_are_read_without_mlflow_and_without_a_database(lab, table):
     program = """
 import sys
 from pathlib import Path
@@ -192,7 +187,7 @@ assert not {"mlflow", "sqlalchemy", "optuna", "torch"} & sys.modules.keys()
     assert [*map(int, found.stdout.split())] == [len(table), len(RUNS) * 5]
 
 
-def test_the_first_record_of_a_repeated_iteration_counts(tmp_path: Path) -> None:
+def test_the_first_record_of_a_repeated_iteration_counts(tmp_path):
     folder = write(StudyFolder(tmp_path, "small").run("n_embd=32", 0, 0).path, "n_embd=32/0/0", "complete")
     again = {"iteration": 10, "train_tokens": 640, "wall_seconds": 99.0, "train_loss": 9.0, "val_loss": 9.0}
     with (folder / "points.jsonl").open("a") as points:

@@ -1,7 +1,5 @@
 """A study's grid is what its record says, however long its cells' names are, and its best trial what it values best."""
 
-from __future__ import annotations
-
 from analysis.planted_sweep import SEARCH, plant_sweep
 from pandas import DataFrame
 
@@ -23,7 +21,7 @@ def cut_names():
     return runs.assign(cell=keys)
 
 
-def test_a_long_name_hides_no_hyperparameter_of_the_grid() -> None:
+def test_a_long_name_hides_no_hyperparameter_of_the_grid():
     runs, design = cut_names(), StudyDesign(LONG, SEARCH)
     assert runs["cell"].nunique() == 6
     assert grid_of(runs, design) == list(LONG)
@@ -37,7 +35,7 @@ def test_a_long_name_hides_no_hyperparameter_of_the_grid() -> None:
     assert whole["model"].nunique() == 6
 
 
-def test_the_best_trial_is_the_one_that_its_study_values_best() -> None:
+def test_the_best_trial_is_the_one_that_its_study_values_best():
     """With two seeds the mean of their minima is not the minimum of their mean curve, which Optuna was told."""
     losses = {0: ((1.0, 3.0), 2.5), 1: ((2.1, 2.1), 2.1), 2: ((0.5, 0.5), 0.4)}
     rows = [

@@ -1,20 +1,18 @@
 """Tables whose compute-optimal size is known: sizes around N_opt at equal FLOPs."""
 
-from __future__ import annotations
-
 import numpy as np
 from laws.planted_laws import HELD_OUT, TRUTHS, losses
 
 from sweeplab.laws.points import EACH, Points
 
 
-def exponent(truth: str) -> float:
+def exponent(truth):
     """Return the exponent of N_opt in C."""
     planted = (TRUTHS | HELD_OUT)[truth]
     return planted["beta"] / (planted["alpha"] + planted["beta"])
 
 
-def n_opt(truth: str, flops):
+def n_opt(truth, flops):
     """Return N_opt at C = 6 N D (Hoffmann et al. 2022, equation 4)."""
     planted = (TRUTHS | HELD_OUT)[truth]
     both = planted["alpha"] + planted["beta"]
@@ -22,7 +20,7 @@ def n_opt(truth: str, flops):
     return scale * (flops / 6) ** exponent(truth)
 
 
-def plant_isoflop(truth: str, noise: float, random, budgets=None, n_sizes=7, decades=1.5, off=0.0) -> Points:
+def plant_isoflop(truth, noise, random, budgets=None, n_sizes=7, decades=1.5, off=0.0):
     """Return rows at equal FLOPs, `n_sizes` over `decades` around N_opt; `off` moves all of them, in decades."""
     budgets = np.geomspace(1e17, 1e20, 5) if budgets is None else np.asarray(budgets, float)
     steps = 10 ** (off + np.linspace(-decades / 2, decades / 2, n_sizes))
@@ -51,7 +49,7 @@ DESIGNS = {
 }
 
 
-def drifting(truth: str, design: tuple[int, int, float, float, float], noise: float, random) -> Points:
+def drifting(truth, design, noise, random):
     """Return rows of a design at equal FLOPs, over 2.5 decades of these."""
     n_budgets, n_sizes, factor, first, last = design
     planted = (TRUTHS | HELD_OUT)[truth]

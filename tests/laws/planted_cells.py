@@ -1,9 +1,5 @@
 """Cells that never ran: trials drawn around a cell's mean, seeds around each trial."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 import numpy as np
 
 from sweeplab.laws.comparing import CellTrials
@@ -19,14 +15,14 @@ NOISES = {
 
 
 def plant_cells(
-    random: np.random.Generator,
-    n_cells: int = 6,
-    n_trials: int = 2,
-    n_seeds: int = 3,
-    spread: float = 0.02,
-    noise: str = "equal",
-    shifts: Mapping[int, float] | None = None,
-) -> list[CellTrials]:
+    random,
+    n_cells=6,
+    n_trials=2,
+    n_seeds=3,
+    spread=0.02,
+    noise="equal",
+    shifts=None,
+):
     """Return cells of mean 2, but for `shifts`, whose trials differ by `spread` and whose seeds by SEED_SD and more."""
     cells = []
     for at, sd in enumerate(SEED_SD * NOISES[noise](n_cells)):

@@ -4,13 +4,8 @@ Two truths, good designs and bad ones were looked at when the method and its gat
 NEAR designs, some just beyond the gates and some bad in ways of their own, were not.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-
 import numpy as np
 
-from sweeplab.laws.forms import Law
 from sweeplab.laws.points import EACH, Points
 
 TRUTHS = {
@@ -24,12 +19,12 @@ HELD_OUT = {
 }
 
 
-def _grid(sizes, tokens_per_param) -> tuple[np.ndarray, np.ndarray]:
+def _grid(sizes, tokens_per_param):
     n = np.repeat(sizes, len(tokens_per_param))
     return n, n * np.tile(tokens_per_param, len(sizes))
 
 
-def _scattered() -> tuple[np.ndarray, np.ndarray]:
+def _scattered():
     random = np.random.default_rng(7)
     n = np.exp(random.uniform(np.log(5e7), np.log(1.6e10), 245))
     flops = np.exp(random.uniform(np.log(6e18), np.log(3e21), 245))
@@ -51,19 +46,19 @@ BAD = {
 }
 
 
-def _near_a_ray(sd: float, n_rows: int, slope: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+def _near_a_ray(sd, n_rows, slope=1.0):
     away = np.random.default_rng(n_rows).standard_normal(n_rows)
     n = np.geomspace(1e6, 1e9, n_rows)
     return n, 2e8 * (n / 1e7) ** slope * np.exp(sd * (away - away.mean()) / away.std())
 
 
-def _narrow(decades: float, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
+def _narrow(decades, n_rows):
     random = np.random.default_rng(n_rows)
     n = 1e8 * 10 ** random.uniform(0, decades, n_rows)
     return n, n * np.exp(random.uniform(np.log(2), np.log(200), n_rows))
 
 
-def _with_row(where, n: float, d: float) -> tuple[np.ndarray, np.ndarray]:
+def _with_row(where, n, d):
     return np.append(where[0], n), np.append(where[1], d)
 
 
@@ -82,7 +77,7 @@ NEAR = {
 }
 
 
-def losses(truth: dict[str, float], n: np.ndarray, d: np.ndarray) -> np.ndarray:
+def losses(truth, n, d):
     """Return the losses of L = E + A/N^alpha + B/D^beta."""
     return truth["E"] + truth["A"] / n ** truth["alpha"] + truth["B"] / d ** truth["beta"]
 
@@ -91,9 +86,7 @@ EQUAL, FALLS, HEAVY = "equal", "falls with D", "t3"
 SIZE, RATIO = "size", "D/N"  # of rows that share an error
 
 
-def plant(
-    truth: str, where, noise: float, random, shared: float = 0.0, kind: str = EQUAL, by: str = SIZE
-) -> Points:
+def plant(truth, where, noise, random, shared=0.0, kind=EQUAL, by=SIZE):
     """Return a table with log-normal errors, of which the share `shared` of the variance is one a size, or a D/N.
 
     Of a kind that falls with D they go as D^-0.25, about what they do in published tables; t3 are Student's.
@@ -103,15 +96,15 @@ def plant(
 
 
 def spoilt(
-    n: np.ndarray,
-    d: np.ndarray,
-    loss: np.ndarray,
-    noise: float,
+    n,
+    d,
+    loss,
+    noise,
     random,
-    shared: float = 0.0,
-    kind: str = EQUAL,
-    by: str = SIZE,
-) -> Points:
+    shared=0.0,
+    kind=EQUAL,
+    by=SIZE,
+):
     """Return a table of losses with errors as `plant` makes them."""
     sizes, place = np.unique((n if by == SIZE else d / n).round(6), return_inverse=True)
     drawn = random.standard_t(3, len(n)) / np.sqrt(3) if kind == HEAVY else random.standard_normal(len(n))
@@ -123,7 +116,7 @@ def spoilt(
     return Points(columns, np.ones(len(n)), tuned=EACH)
 
 
-def of_law(law: Law, truth: str) -> dict[str, float]:
+def of_law(law, truth):
     """Return a truth of the law's own: the same exponents, with scales that give losses of the same size."""
     own = dict((TRUTHS | HELD_OUT)[truth])
     if law.name == "tied":
@@ -133,12 +126,12 @@ def of_law(law: Law, truth: str) -> dict[str, float]:
     return {name: own[name] for name in law.parameters}
 
 
-def values_of(truth: Mapping[str, float]) -> dict[str, np.ndarray]:
+def values_of(truth):
     """Return a truth as one draw of a fit."""
     return {name: np.array([value]) for name, value in truth.items()}
 
 
-def plant_law(law: Law, truth: str, where, noise: float, random) -> Points:
+def plant_law(law, truth, where, noise, random):
     """Return a table of any law."""
     n, d = where
     sizes = {"params": n, "tokens": d, "flops": 6 * n * d}

@@ -1,7 +1,5 @@
 """Tables whose law is wrong in a known way: an interaction of N and D, powers that break, a third term, and a floor."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -16,7 +14,7 @@ def _interaction(size, truth, n, d, x, y):
     return losses(truth, n, d) * np.exp(size * x * y / 10)
 
 
-def _broken(params: bool, tokens: bool):
+def _broken(params, tokens):
     """Return the losses of powers whose exponents grow by `size` within a factor 3 of the middle of the table."""
 
     def losses_of(size, truth, n, d, x, y):
@@ -60,13 +58,13 @@ FIVE_PERCENT = {
 }
 
 
-def wrong_losses(truth: str, kind: str, size: float, where) -> Losses:
+def wrong_losses(truth, kind, size, where):
     """Return a truth that departs from chinchilla about the middle of a design."""
     middle = [np.log(each).mean() for each in where]
     return lambda n, d: WRONG[kind](size, TRUTHS[truth], n, d, np.log(n) - middle[0], np.log(d) - middle[1])
 
 
-def wrong_table(truth: str, kind: str, size: float, where, noise: float, random) -> Points:
+def wrong_table(truth, kind, size, where, noise, random):
     """Return a table of such a truth with log-normal errors."""
     n, d = where
     loss = wrong_losses(truth, kind, size, where)(n, d) * np.exp(noise * random.standard_normal(len(n)))

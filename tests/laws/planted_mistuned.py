@@ -1,7 +1,5 @@
 """Planted tables with the trials of every point over learning rates, which reach the best rate of each size or not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from laws.planted_laws import GOOD, TRUTHS, losses
@@ -14,7 +12,7 @@ _TRIALS = 6
 RIGHT, HIGH, FEW = "right", "rates too high for large sizes", "one trial of large sizes"
 
 
-def mistuned_table(kind: str, design: str, truth: str, random: np.random.Generator) -> pd.DataFrame:
+def mistuned_table(kind, design, truth, random):
     """Return the trials of a design's points, a row each: N, D, lr, loss."""
     n, d = GOOD[design]
     best = _RATE[0] * np.log(n / 1e8) + _RATE[1] * np.log(d / 1e9) - 5

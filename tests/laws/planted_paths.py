@@ -1,23 +1,21 @@
 """Runs along a path: tokens follow params, exactly or nearly."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 
 from sweeplab.laws.columns import Conventions, Counting
-from sweeplab.laws.points import EACH, Points, points_of_frame
+from sweeplab.laws.points import EACH, points_of_frame
 
 RATIO, N_SEEDS, NOISE = 20.0, 4, 0.004
 
 
-def loss(params, truth: tuple[float, float, float]):
+def loss(params, truth):
     """The loss on the path: E + A / N^alpha."""
     e, a, alpha = truth
     return e + a * params**-alpha
 
 
-def plant_path(n_sizes: int, jitter: float, truth: tuple[float, float, float], random, slope=1.0) -> Points:
+def plant_path(n_sizes, jitter, truth, random, slope=1.0):
     """Plant runs of sizes over 1.3 decades, with tokens of `jitter` (sd of logs) around the path."""
     params = np.geomspace(8e3, 1.6e5, n_sizes)
     tokens = (

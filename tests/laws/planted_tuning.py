@@ -1,9 +1,6 @@
 """Planted tables of runs over searched values in cells of several sizes, with the optima known."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -45,7 +42,7 @@ class Planted:
     bend: Array
     quartic: tuple[Array, Array] | None = None
 
-    def regret(self, c: int, log_values: Array) -> float:
+    def regret(self, c, log_values):
         """Return the excess of log loss of values in a cell."""
         z = np.atleast_2d(log_values) - self.optima[c]
         if self.quartic:
@@ -53,7 +50,7 @@ class Planted:
         return float(excess(z, self.bend)[0])
 
 
-def law_at(sizes: Array, kind: str, middle: float) -> Array:
+def law_at(sizes, kind, middle):
     """Return the log of the best learning rate and batch size on the planted law, [C, 2]; a kink lies at N `middle`."""
     logs = np.log(sizes)
     if kind == "none":
@@ -65,7 +62,7 @@ def law_at(sizes: Array, kind: str, middle: float) -> Array:
     return np.asarray(values)
 
 
-def excess(z: Array, bend: Array) -> Array:
+def excess(z, bend):
     """Return the excess of log loss at distances [n, J]: no polynomial, but 1/2 z'Hz and a skew near the optimum."""
     skew, diagonal = SKEW[: z.shape[1]], np.diag(bend)
     squares = np.einsum("ij,jk,ik->i", z, bend, z) / 2
@@ -73,7 +70,7 @@ def excess(z: Array, bend: Array) -> Array:
     return np.asarray(squares + (bent * diagonal / skew**2).sum(axis=1))
 
 
-def planted(world: World, seed: int, sizes: Array | None = None) -> Planted:
+def planted(world, seed, sizes=None):
     """Return a table of the world; `sizes` [C, 2] replace its grid of N and D."""
     rng = np.random.default_rng(seed)
     if sizes is None:
@@ -83,7 +80,7 @@ def planted(world: World, seed: int, sizes: Array | None = None) -> Planted:
     bend = BEND[:j, :j] * rng.uniform(0.7, 1.5)
     middle = float(np.sqrt(sizes[:, 0].min() * sizes[:, 0].max()))
     optima = law_at(sizes, world.kind, middle)[:, :j] + world.scatter * rng.normal(size=(len(sizes), j))
-    rows: list[Any] = []
+    rows = []
     for (n, d), optimum in zip(sizes, optima, strict=True):
         loss = 1.69 + 406 / n**0.34 + 411 / d**0.28
         if world.random:
@@ -108,7 +105,7 @@ def planted(world: World, seed: int, sizes: Array | None = None) -> Planted:
     return Planted(pd.DataFrame(rows, columns=names), sizes, optima, bend)
 
 
-def quartic(z: Array, bend: Array, skew: Array, fourth: Array) -> Array:
+def quartic(z, bend, skew, fourth):
     """Return a convex excess of log loss at distances [n, J], a polynomial of the fourth order."""
     higher = np.diag(bend) * (skew * z**3 / 6 + fourth * z**4 / 24)
     return np.asarray(np.einsum("ij,jk,ik->i", z, bend, z) / 2 + higher.sum(axis=1))
@@ -122,7 +119,7 @@ QUARTIC = {
 }
 
 
-def dense(seed: int, kind: str = "dense") -> Planted:
+def dense(seed, kind="dense"):
     """Return a table of 17 cells with a convex quartic loss: a grid of rates and batches, or few trials a cell.
 
     A dense one has about 1,700 rows, a sparse one 8 random trials a cell, a noisy one every other row of a grid.
@@ -153,9 +150,7 @@ def dense(seed: int, kind: str = "dense") -> Planted:
     return Planted(pd.concat(tables, ignore_index=True), sizes, optima, bend, (skew, fourth))
 
 
-def published_like(
-    seed: int, scatter: float = 0.1, noise: float = 0.0012
-) -> tuple[Planted, NDArray[np.bool_]]:
+def published_like(seed, scatter=0.1, noise=0.0012):
     """Return a table like the published ones, and which cells are small: up to a tenth of the largest compute."""
     n = np.array([6.0e7, 1.2e8, 2.15e8, 2.68e8, 4.29e8, 5.37e8, 1.07e9])
     d = np.array([2e9, 4e9, 8e9, 2e10, 5e10, 1e11])

@@ -1,24 +1,22 @@
 """Tables whose rows are not what they seem: larger sizes mistuned, embeddings counted or not, checkpoints that were not
 annealed, runs that stopped early, and one batch size for all. Their truth is that of tuned and whole runs."""
 
-from __future__ import annotations
-
 import numpy as np
 from laws.planted_laws import TRUTHS, losses, spoilt
 
 from sweeplab.laws.points import UNKNOWN, Points
 
 
-def _share(x: np.ndarray) -> np.ndarray:
+def _share(x):
     logs = np.log(x)
     return (logs - logs.min()) / np.ptp(logs)
 
 
-def _longest(n: np.ndarray, d: np.ndarray) -> np.ndarray:
+def _longest(n, d):
     return np.array([d[n == each].max() for each in n])
 
 
-def _embeddings(n: np.ndarray, share: float) -> np.ndarray:
+def _embeddings(n, share):
     return share * n * (n / n.min()) ** (-2 / 3)
 
 
@@ -35,7 +33,7 @@ WORLDS = {
 }
 
 
-def undeclared_table(world: str, truth: str, where, noise: float, random) -> Points:
+def undeclared_table(world, truth, where, noise, random):
     """Return a table of such rows, of which nobody says how they came about."""
     n, d, excess = WORLDS[world](*where)
     points = spoilt(*where, losses(TRUTHS[truth], n, d) * np.exp(excess), noise, random)

@@ -1,7 +1,5 @@
 """The test of added columns and the hold-out: right forms pass, wrong ones are found, and the power is said."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from laws.planted_laws import BAD, GOOD, TRUTHS, plant
@@ -16,7 +14,7 @@ CHINCHILLA = LAWS["chinchilla"]
 GRID = GOOD["30 points, 6 x 5"]
 
 
-def test_a_right_form_is_rarely_flagged() -> None:
+def test_a_right_form_is_rarely_flagged():
     alarms = 0
     for seed in range(40):
         shared = 0.36 if seed % 2 else 0.0
@@ -26,14 +24,14 @@ def test_a_right_form_is_rarely_flagged() -> None:
 
 
 @pytest.mark.parametrize(("kind", "size"), [("interaction", 0.03), ("broken power of D", 0.4)])
-def test_a_wrong_form_is_flagged_and_its_direction_named(kind: str, size: float) -> None:
+def test_a_wrong_form_is_flagged_and_its_direction_named(kind, size):
     points = wrong_table("steep", kind, size, GRID, 0.003, np.random.default_rng(1))
     found = misfit(points, fit(points, CHINCHILLA))
     assert found.status == FLAGGED and found.direction in found.powers
     assert found.words.startswith("the form chinchilla does not fit")
 
 
-def test_what_a_design_cannot_show_is_said() -> None:
+def test_what_a_design_cannot_show_is_said():
     found = []
     for seed in range(6):
         points = plant("steep", BAD["one ray, D = 20 N"], 0.02, np.random.default_rng([seed, 1]))
@@ -44,7 +42,7 @@ def test_what_a_design_cannot_show_is_said() -> None:
     assert misfit(few, fit(few, CHINCHILLA)).status in (UNSEEN, NOT_SEEN)
 
 
-def test_the_hold_out_forecasts_the_larger_rows() -> None:
+def test_the_hold_out_forecasts_the_larger_rows():
     points = plant("steep", GRID, 0.003, np.random.default_rng(0))
     found = hold_out(points, CHINCHILLA)
     assert found.rows == (points.columns["flops"] > found.cut * 1.0001).sum() >= 6
@@ -52,7 +50,7 @@ def test_the_hold_out_forecasts_the_larger_rows() -> None:
 
 
 @pytest.mark.parametrize("kind", ["broken power of N", "late saturation"])
-def test_forecasts_allow_for_a_form_that_is_wrong(kind: str) -> None:
+def test_forecasts_allow_for_a_form_that_is_wrong(kind):
     """The forecast of the straight form is 5% wrong at ten times the compute."""
     inside = []
     for seed in range(8):
@@ -67,7 +65,7 @@ def test_forecasts_allow_for_a_form_that_is_wrong(kind: str) -> None:
     assert np.mean(inside) >= 0.75
 
 
-def test_forms_are_held_out_side_by_side() -> None:
+def test_forms_are_held_out_side_by_side():
     points = plant("hoffmann", GRID, 0.003, np.random.default_rng(0))
     assert [each.law for each in hold_outs(points, CHINCHILLA)] == ["chinchilla", "tied", "power-c"]
     few = points.only(np.arange(7))

@@ -1,7 +1,5 @@
 """Columns by what they mean: their units, their cells, the rows that count, and what is wrong in them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +9,7 @@ from sweeplab.laws.columns import ROLES, Counting, pairs_of, read_columns, role_
 from sweeplab.laws.points import points_of_frame
 
 
-def values(name: str, cells: list, role: str, asked: str | None = None) -> list[float]:
+def values(name, cells, role, asked=None):
     frame = pd.DataFrame({name: cells})
     return list(read_columns(frame, {role: asked or name}, "runs.csv")[role].values)
 
@@ -28,11 +26,11 @@ def values(name: str, cells: list, role: str, asked: str | None = None) -> list[
         ("flops", "C (ZFLOPs)", 1e21), ("loss", "loss_M", 1),
     ],
 )  # fmt: skip
-def test_a_name_says_the_unit(role: str, name: str, unit: float) -> None:
+def test_a_name_says_the_unit(role, name, unit):
     assert values(name, [2.0, 3.0], role) == [2 * unit, 3 * unit]
 
 
-def test_a_factor_is_the_whole_word_on_the_unit_and_a_cell_is_before_its_column() -> None:
+def test_a_factor_is_the_whole_word_on_the_unit_and_a_cell_is_before_its_column():
     assert values("params_M", [2.0], "params", "params_M*1") == [2.0]
     assert values("params_M", [2.0], "params", "params_M * 1e3") == [2e3]
     assert values("N*1", [2.0], "params", "N*1") == [2.0]
@@ -46,17 +44,17 @@ def test_a_factor_is_the_whole_word_on_the_unit_and_a_cell_is_before_its_column(
         ("2E", 2e18), ("", np.nan), ("N/A", np.nan), ("inf", np.nan), ("diverged", np.nan), (" failed ", np.nan),
     ],
 )  # fmt: skip
-def test_cells(cell: str, number: float) -> None:
+def test_cells(cell, number):
     np.testing.assert_equal(values("N", [cell, "7"], "params"), [number, 7])
 
 
 @pytest.mark.parametrize("cell", ["1,0,0", "1_000", "M", "1.3 billion", "--", "31%", "3,14", True])
-def test_cells_that_are_no_number(cell: object) -> None:
+def test_cells_that_are_no_number(cell):
     with pytest.raises(BadInput, match=rf"'{cell}' in row 0 is not a number, such as 0\.31"):
         values("L", [cell], "loss")
 
 
-def test_a_cell_of_many_digits_is_read_in_one_pass() -> None:
+def test_a_cell_of_many_digits_is_read_in_one_pass():
     n = 300_000  # in the square of which it would take an hour
     cells = ["9" * n + "x", "1," * n + "x", "1" + " " * n + "x", f"0.{'0' * n}", "9" * n, "1,000.5", "1.3 B"]
     with pytest.raises(BadInput) as refused:
@@ -76,11 +74,11 @@ def test_a_cell_of_many_digits_is_read_in_one_pass() -> None:
         (["test_loss", "val-loss", "Validation.Loss"], {}, {"loss": "val-loss"}),
     ],
 )  # fmt: skip
-def test_names_that_say_a_role(known: list[str], own: dict[str, str], guessed: dict[str, str]) -> None:
+def test_names_that_say_a_role(known, own, guessed):
     assert role_names(known) == (own, guessed) and role_names(known, known) == (own, {})
 
 
-def test_tokens_follow_from_flops() -> None:
+def test_tokens_follow_from_flops():
     frame = pd.DataFrame({"C": [6e15, 12e15], "N": [1e7, 2e7]})
     found = read_columns(frame, {"flops": "C", "params": "N"}, "runs.csv")["tokens"]
     assert (list(found.values), found.words) == ([1e8, 1e8], "C/6N")
@@ -97,7 +95,7 @@ def test_tokens_follow_from_flops() -> None:
         ("loss=a,loss=b", "names 'loss' twice"),
     ],
 )
-def test_columns_that_say_nothing(text: str, said: str) -> None:
+def test_columns_that_say_nothing(text, said):
     with pytest.raises(BadInput) as error:
         pairs_of("--columns", text, ROLES)
     assert said in str(error.value)
@@ -125,7 +123,7 @@ FRAME = pd.DataFrame(
         ("epochs <= 4", [0, 1, 3]),
     ],
 )
-def test_rows_where_an_expression_holds(where: str, rows: list[int]) -> None:
+def test_rows_where_an_expression_holds(where, rows):
     assert list(rows_where(FRAME, where, "runs.csv").index) == rows
 
 
@@ -140,7 +138,7 @@ def test_rows_where_an_expression_holds(where: str, rows: list[int]) -> None:
         ("N > 1e9", "--where: 'N > 1e9' holds in no row of runs.csv"),
     ],
 )  # fmt: skip
-def test_what_says_no_rows(where: str, said: str) -> None:
+def test_what_says_no_rows(where, said):
     with pytest.raises(BadInput) as error:
         rows_where(FRAME, where, "runs.csv")
     assert said in str(error.value) and "\n" not in str(error.value)
@@ -164,7 +162,7 @@ COLUMNS = {"params": "N", "tokens": "D", "loss": "L"}
         ({"L": 5 * np.exp(L)}, "a perplexity, or in percent? If this is right, write loss=L*1 in --columns"),
     ],
 )  # fmt: skip
-def test_numbers_that_nobody_has_are_asked_about(changes: dict, said: str) -> None:
+def test_numbers_that_nobody_has_are_asked_about(changes, said):
     with pytest.raises(BadInput) as error:
         points_of_frame(
             pd.DataFrame({"N": N, "D": D, "L": L} | changes), "runs.csv", Counting(columns=COLUMNS)
@@ -172,7 +170,7 @@ def test_numbers_that_nobody_has_are_asked_about(changes: dict, said: str) -> No
     assert said in str(error.value)
 
 
-def test_a_factor_says_that_it_is_meant() -> None:
+def test_a_factor_says_that_it_is_meant():
     frame = pd.DataFrame({"N": N / 1e6, "D": D, "L": 100 * L})
     points = points_of_frame(
         frame, "runs.csv", Counting(columns={"params": "N*1", "tokens": "D", "loss": "L*0.01"})
@@ -181,7 +179,7 @@ def test_a_factor_says_that_it_is_meant() -> None:
     np.testing.assert_array_equal(points.columns["params"], N / 1e6)
 
 
-def grid(sizes, tokens_per_param, low: float, high: float) -> dict[str, np.ndarray]:
+def grid(sizes, tokens_per_param, low, high):
     n = np.repeat(np.asarray(sizes, float), len(tokens_per_param))
     return {
         "params": n, "tokens": n * np.tile(tokens_per_param, len(sizes)), "loss": np.geomspace(high, low, len(n))
@@ -198,6 +196,6 @@ USUAL = {
 
 
 @pytest.mark.parametrize("name", USUAL)
-def test_tables_that_are_meant_are_not_doubted(name: str) -> None:
+def test_tables_that_are_meant_are_not_doubted(name):
     frame = pd.DataFrame(USUAL[name]).assign(flops=lambda table: 9 * table["params"] * table["tokens"])
     points_of_frame(frame, name, Counting(columns={role: role for role in frame}))

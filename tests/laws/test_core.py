@@ -1,7 +1,5 @@
 """The posterior's draws against a slow plain version of its density, and against textbook intervals."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from laws.planted_laws import GOOD, TRUTHS, plant
@@ -12,11 +10,11 @@ from sweeplab.laws.core import MOST_SHARED, TILT_SD, RowErrors, fit_law, fit_lin
 LOW, HIGH = 0.01, 2.0
 
 
-def design(x: np.ndarray):
+def design(x):
     return lambda a: np.stack([np.ones((len(a), len(x))), np.exp(-a[:, :1] * x)], 2)
 
 
-def log_density(loss, x, z, groups, a: float, c: float, r: float) -> float:
+def log_density(loss, x, z, groups, a, c, r):
     """Return the density of one vector with whole matrices, as the head of core.py writes it."""
     n = len(loss)
     columns = np.stack([np.ones(n), np.exp(-a * x)], 1) / loss[:, None]
@@ -33,7 +31,7 @@ def log_density(loss, x, z, groups, a: float, c: float, r: float) -> float:
     return -(n - 2) / 2 * np.log(rss) - logs[0] / 2 - logs[1] / 2 + logs[2] / 2 - (c / TILT_SD) ** 2 / 2
 
 
-def test_the_draws_have_the_moments_of_the_density() -> None:
+def test_the_draws_have_the_moments_of_the_density():
     random = np.random.default_rng(0)
     x = np.repeat(np.linspace(-1.5, 1.5, 4), 3)
     z = np.tile([-1.0, 0.0, 1.0], 4)
@@ -54,13 +52,13 @@ def test_the_draws_have_the_moments_of_the_density() -> None:
     assert draws.effective >= 1000
 
 
-def test_a_departure_of_which_the_rows_say_nothing_keeps_its_prior() -> None:
+def test_a_departure_of_which_the_rows_say_nothing_keeps_its_prior():
     loss, x = np.array([3.0, 2.5, 2.2, 2.0]), np.linspace(-1, 1, 4)
     draws = fit_law(loss, lambda a: design(x)(np.full((len(a), 1), 0.5)), [logistic(0.2)])
     assert abs(draws.shapes.mean()) < 0.02 and draws.shapes.std() == pytest.approx(0.2, rel=0.1)
 
 
-def test_a_line_without_tilt_or_groups_has_the_t_interval_of_the_textbook() -> None:
+def test_a_line_without_tilt_or_groups_has_the_t_interval_of_the_textbook():
     random = np.random.default_rng(1)
     x = random.standard_normal(15)
     columns = np.stack([np.ones(15), x], 1)
@@ -73,7 +71,7 @@ def test_a_line_without_tilt_or_groups_has_the_t_interval_of_the_textbook() -> N
     assert (middle, low, high) == pytest.approx((theta[1], theta[1] - half, theta[1] + half), abs=0.03 * half)
 
 
-def test_a_row_of_weight_four_counts_as_four() -> None:
+def test_a_row_of_weight_four_counts_as_four():
     random = np.random.default_rng(2)
     x, weights = np.linspace(-1, 1, 8), np.array([4.0, 1, 1, 1, 1, 1, 1, 4])
     columns, y = np.stack([np.ones(8), x], 1), x + 0.1 * random.standard_normal(8)
@@ -83,7 +81,7 @@ def test_a_row_of_weight_four_counts_as_four() -> None:
     np.testing.assert_allclose(draws.scales.mean(0), expected, atol=0.01)
 
 
-def test_exact_losses_and_few_rows() -> None:
+def test_exact_losses_and_few_rows():
     x = np.linspace(-2, 2, 9)
     draws = fit_law(1.5 + 0.7 * np.exp(-0.4 * x), design(x), [uniform(LOW, HIGH)])
     assert draws.shapes[:, 0] == pytest.approx(0.4, abs=1e-3)
@@ -91,7 +89,7 @@ def test_exact_losses_and_few_rows() -> None:
         fit_law(np.array([2.0, 1.0]), design(np.array([0.0, 1.0])), [uniform(LOW, HIGH)])
 
 
-def test_the_same_seed_gives_the_same_draws() -> None:
+def test_the_same_seed_gives_the_same_draws():
     points = plant(next(iter(TRUTHS)), GOOD["12 points, 4 x 3"], 0.01, np.random.default_rng(0))
     x = np.log(points.columns["params"])
     one, other = (

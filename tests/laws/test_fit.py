@@ -1,7 +1,5 @@
 """Laws on planted tables: what they recover, what their intervals hold, and what is refused."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +12,7 @@ from scipy.optimize import minimize_scalar
 from sweeplab.errors import BadInput
 from sweeplab.laws.core import interval
 from sweeplab.laws.fitting import fit, groups_of
-from sweeplab.laws.forms import LAWS, Law, optimum_of
+from sweeplab.laws.forms import LAWS, optimum_of
 from sweeplab.laws.points import points_of_frame
 from sweeplab.laws.reading import read_frame
 
@@ -23,7 +21,7 @@ PUBLISHED = Path(__file__).parents[3] / "shared/data/chinchilla.csv"
 
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=list(LAWS))
-def test_a_law_recovers_itself_from_exact_losses(law: Law) -> None:
+def test_a_law_recovers_itself_from_exact_losses(law):
     n, d = GOOD["30 points, 6 x 5"]
     truth = of_law(law, "steep")
     columns = {"N": n, "D": d, "C": 6 * n * d}
@@ -35,7 +33,7 @@ def test_a_law_recovers_itself_from_exact_losses(law: Law) -> None:
     np.testing.assert_allclose(found.predict(points.columns), loss, rtol=1e-4)
 
 
-def held(law: Law, truth: str, design: str, n_tables: int, shared: float = 0.0) -> np.ndarray:
+def held(law, truth, design, n_tables, shared=0.0):
     """Return the share of tables whose 90% interval holds each parameter."""
     inside = []
     for seed in range(n_tables):
@@ -52,25 +50,25 @@ def held(law: Law, truth: str, design: str, n_tables: int, shared: float = 0.0) 
     return np.mean(inside, axis=0)
 
 
-def test_intervals_cover() -> None:
+def test_intervals_cover():
     shares = held(CHINCHILLA, "steep", "12 points, 4 x 3", 30)
     assert (shares >= 0.73).all() and shares.mean() > 0.85
 
 
 @pytest.mark.slow
-def test_intervals_allow_for_errors_that_a_size_shares() -> None:
+def test_intervals_allow_for_errors_that_a_size_shares():
     assert held(CHINCHILLA, "hoffmann", "30 points, 6 x 5", 40, shared=0.36).mean() >= 0.8
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in LAWS if name != "chinchilla"])
-def test_intervals_of_every_law_cover(name: str) -> None:
+def test_intervals_of_every_law_cover(name):
     assert held(LAWS[name], "steep", "30 points, 6 x 5", 30).mean() >= 0.78
 
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="the table is not here")
 @pytest.mark.parametrize("first", [0, 5], ids=["all rows", "without the five outliers"])
-def test_240_published_runs_hold_what_a_replication_found(first: int) -> None:
+def test_240_published_runs_hold_what_a_replication_found(first):
     """Besiroglu et al. 2024, Chinchilla scaling: a replication attempt."""
     points = points_of_frame(read_frame(PUBLISHED), "chinchilla.csv")
     found = fit(points.only(np.arange(points.n) >= first), CHINCHILLA)
@@ -79,14 +77,14 @@ def test_240_published_runs_hold_what_a_replication_found(first: int) -> None:
         assert low < value < high, (name, low, middle, high)
 
 
-def test_the_optimum_is_where_the_loss_is_lowest() -> None:
+def test_the_optimum_is_where_the_loss_is_lowest():
     for name, budget in (("chinchilla", 1e15), ("chinchilla", 1e19), ("tied", 1e17)):
         law = LAWS[name]
         values = values_of(of_law(law, "hoffmann"))
         numbers = {each.name: float(each.measure(values)[0]) for each in optimum_of(law, budget, 6.0)}
         log_nd = math.log(budget / 6)
 
-        def loss(log_n: float, values=values, law=law, log_nd=log_nd) -> float:
+        def loss(log_n, values=values, law=law, log_nd=log_nd):
             sizes = {"params": np.exp([log_n]), "tokens": np.exp([log_nd - log_n])}
             return float(law.loss(values, sizes)[0, 0])
 
@@ -95,7 +93,7 @@ def test_the_optimum_is_where_the_loss_is_lowest() -> None:
         assert numbers["loss at budget"] == pytest.approx(math.log(best.fun), abs=1e-9)
 
 
-def test_rows_of_a_size_share_an_error() -> None:
+def test_rows_of_a_size_share_an_error():
     grid, scattered = (
         plant("steep", GOOD[name], 0.01, np.random.default_rng(0))
         for name in ("12 points, 4 x 3", "245 scattered")
@@ -112,7 +110,7 @@ def test_rows_of_a_size_share_an_error() -> None:
         ("tied", lambda table, n: {k: c for k, c in table.items() if k != "tokens"}, "tied needs 'tokens'"),
     ],
 )
-def test_what_is_refused(law: str, change, said: str) -> None:
+def test_what_is_refused(law, change, said):
     points = plant("steep", GOOD["9 points, 3 x 3"], 0.01, np.random.default_rng(0))
     table = change(points.columns, points.n)
     with pytest.raises(BadInput, match=said.replace("+", r"\+")):

@@ -1,19 +1,16 @@
 """The laws of hyperparameters on planted tables: optima, exponents, predictions, verdicts, and what is refused."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from laws.planted_tuning import BATCH, RATE, Planted, World, dense, planted, published_like
+from laws.planted_tuning import BATCH, RATE, World, dense, planted, published_like
 
 from sweeplab.errors import BadInput
 from sweeplab.laws.columns import Counting
 from sweeplab.laws.core import interval
 from sweeplab.laws.hyperparameters.assessment import (
-    HyperparameterLaws,
     assess_hyperparameters,
     predict_values,
 )
@@ -24,13 +21,13 @@ DATA = Path(__file__).parents[1] / "benchmarks" / "data"
 
 
 @cache
-def fitted(world: World, seed: int = 0) -> tuple[Planted, HyperparameterLaws]:
+def fitted(world, seed=0):
     table = planted(world, seed)
     return table, assess_hyperparameters(runs_of_frame(table.frame, "table"))
 
 
 @pytest.mark.slow
-def test_planted_exponents_lie_in_their_intervals_and_are_identified() -> None:
+def test_planted_exponents_lie_in_their_intervals_and_are_identified():
     _, laws = fitted(World(scatter=0.03))
     for searched, (_, *exponents) in zip(laws.searched.values(), (RATE, BATCH), strict=True):
         for size, true in zip(("params", "tokens"), exponents, strict=True):
@@ -41,7 +38,7 @@ def test_planted_exponents_lie_in_their_intervals_and_are_identified() -> None:
 
 
 @pytest.mark.slow
-def test_large_cells_are_predicted_from_small_ones_at_a_fraction_of_the_cost_of_copying() -> None:
+def test_large_cells_are_predicted_from_small_ones_at_a_fraction_of_the_cost_of_copying():
     table, small = published_like(1)
     rows = table.frame.set_index(["N", "D"]).index.isin([tuple(size) for size in table.sizes[small]])
     laws = assess_hyperparameters(runs_of_frame(table.frame[rows], "table"))
@@ -60,7 +57,7 @@ def test_large_cells_are_predicted_from_small_ones_at_a_fraction_of_the_cost_of_
 
 
 @pytest.mark.parametrize("edge", [np.log(2) / 4, np.log(2)])
-def test_where_optima_lie_at_the_end_of_the_values_no_number_is_identified(edge: float) -> None:
+def test_where_optima_lie_at_the_end_of_the_values_no_number_is_identified(edge):
     try:
         _, laws = fitted(World(searched=1, edge=edge, around=5))
     except BadInput as refused:
@@ -71,7 +68,7 @@ def test_where_optima_lie_at_the_end_of_the_values_no_number_is_identified(edge:
     assert all(number["verdict"] == "not identified" for number in searched.numbers.values())
 
 
-def test_nothing_gives_a_value_away_that_is_not_identified() -> None:
+def test_nothing_gives_a_value_away_that_is_not_identified():
     table = planted(World(searched=1), 0)
     cap = np.exp(
         np.median(table.optima[:, 0])
@@ -81,7 +78,7 @@ def test_nothing_gives_a_value_away_that_is_not_identified() -> None:
     assert prediction["best"]["learning_rate"]["value"] is None
 
 
-def test_rates_far_below_the_best_are_not_said_to_matter_little() -> None:
+def test_rates_far_below_the_best_are_not_said_to_matter_little():
     table = planted(World(searched=1, noise=0.001), 0)
     optimum = table.frame.groupby(["N", "D"])["loss"].transform("idxmin").map(table.frame["lr"])
     frame = table.frame[table.frame["lr"] < optimum / 3]
@@ -94,7 +91,7 @@ def test_rates_far_below_the_best_are_not_said_to_matter_little() -> None:
 
 
 @pytest.mark.slow
-def test_best_rates_of_real_runs_move_with_the_width_and_not_with_the_depth() -> None:
+def test_best_rates_of_real_runs_move_with_the_width_and_not_with_the_depth():
     for name in ("sweep_small", "sweep_stable"):
         path = DATA / f"{name}.csv"
         laws = assess_hyperparameters(runs_of_frame(read_frame(path), str(path)))
@@ -104,7 +101,7 @@ def test_best_rates_of_real_runs_move_with_the_width_and_not_with_the_depth() ->
         assert width["high"] < 0 and depth["low"] <= 0 <= depth["high"]
 
 
-def test_a_bend_of_the_law_is_seen_and_leaves_no_number_identified() -> None:
+def test_a_bend_of_the_law_is_seen_and_leaves_no_number_identified():
     _, laws = fitted(World(5, 3, kind="kink", scatter=0.03, searched=1))
     assert laws.surface.bend_chance > 0.5
     doubt = laws.searched["learning_rate"].doubt
@@ -114,7 +111,7 @@ def test_a_bend_of_the_law_is_seen_and_leaves_no_number_identified() -> None:
     )
 
 
-def test_on_a_path_there_is_a_law_of_one_size() -> None:
+def test_on_a_path_there_is_a_law_of_one_size():
     sizes = np.geomspace(6e7, 1e9, 8)[:, None] * [1, 20]
     laws = assess_hyperparameters(runs_of_frame(planted(World(searched=1), 3, sizes).frame, "table"))
     assert laws.surface.sizes == ("params",)
@@ -128,7 +125,7 @@ def test_on_a_path_there_is_a_law_of_one_size() -> None:
 
 
 @pytest.mark.parametrize("seed", [3, 4])
-def test_a_value_that_shows_no_minimum_counts_as_noise(seed: int) -> None:
+def test_a_value_that_shows_no_minimum_counts_as_noise(seed):
     frame = planted(World(searched=1), seed).frame.assign(weight_decay=0.1)
     frame.loc[::2, "weight_decay"] = 0.01  # every cell is tried at two values, whose losses do not differ
     laws = assess_hyperparameters(runs_of_frame(frame, "table"))
@@ -137,7 +134,7 @@ def test_a_value_that_shows_no_minimum_counts_as_noise(seed: int) -> None:
     )
 
 
-def test_a_dense_table_gives_rates_that_cost_next_to_nothing() -> None:
+def test_a_dense_table_gives_rates_that_cost_next_to_nothing():
     table = dense(3)
     runs = runs_of_frame(table.frame, "table")
     assert len(runs.y) > 1500 and runs.n_cells == 17
@@ -152,7 +149,7 @@ def test_a_dense_table_gives_rates_that_cost_next_to_nothing() -> None:
     assert np.mean(regrets) < 0.0003 and np.mean(held) > 0.75
 
 
-def test_names_and_noise_of_tables() -> None:
+def test_names_and_noise_of_tables():
     table = planted(World(2, 2, searched=1), 0).frame
     renamed = table.rename(columns={"lr": "peak"})
     renamed["D"] *= np.random.default_rng(0).uniform(0.99, 1.01, len(table))  # batches do not divide tokens
@@ -175,7 +172,7 @@ def test_names_and_noise_of_tables() -> None:
         (lambda table: table.head(4), "show no minimum"),
     ],
 )
-def test_a_table_that_tells_nothing_is_refused_in_a_line(change, message: str) -> None:
+def test_a_table_that_tells_nothing_is_refused_in_a_line(change, message):
     table = planted(World(2, 2, searched=1), 0).frame
     with pytest.raises(BadInput) as refused:
         assess_hyperparameters(runs_of_frame(change(table), "table"))
@@ -185,7 +182,7 @@ def test_a_table_that_tells_nothing_is_refused_in_a_line(change, message: str) -
 @pytest.mark.parametrize(
     ("text", "message"), [("N=0", "--at 'N=0'"), ("size=3", "--at has no 'size'"), ("N", "--at 'N'")]
 )
-def test_a_target_that_is_no_size_is_refused(text: str, message: str) -> None:
+def test_a_target_that_is_no_size_is_refused(text, message):
     with pytest.raises(BadInput) as refused:
         parse_at(text)
     assert message in refused.value.problems[0].what

@@ -1,7 +1,5 @@
 """Curves at equal FLOPs: the planted exponent, and no minimum where the rows bracket none."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -14,12 +12,12 @@ from sweeplab.laws.isoflop import isoflop
 from sweeplab.laws.sentences import Reason
 
 
-def rng(seed: int = 0) -> np.random.Generator:
+def rng(seed=0):
     return np.random.default_rng(seed)
 
 
 @pytest.mark.parametrize("truth", TRUTHS)
-def test_the_planted_exponent(truth: str) -> None:
+def test_the_planted_exponent(truth):
     found = isoflop(plant_isoflop(truth, 0.003, rng()))
     n, d, at = (found.numbers[name] for name in ("N_opt exponent", "D_opt exponent", "N_opt"))
     assert n["low"] <= exponent(truth) <= n["high"] and n["verdict"] == "identified"
@@ -31,7 +29,7 @@ def test_the_planted_exponent(truth: str) -> None:
         assert 6 * each["n_opt"] * each["d_opt"] == pytest.approx(each["flops"], rel=1e-6)
 
 
-def test_intervals_cover() -> None:
+def test_intervals_cover():
     inside = []
     for seed in range(60):
         found = isoflop(plant_isoflop("steep", 0.005, rng(seed), n_sizes=6, decades=1.2))
@@ -45,7 +43,7 @@ def test_intervals_cover() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("design", DESIGNS)
-def test_intervals_cover_where_sizes_drift_across_the_optimum(design: str) -> None:
+def test_intervals_cover_where_sizes_drift_across_the_optimum(design):
     inside = []
     for seed in range(40):
         truth = [*TRUTHS][seed % 2]
@@ -56,7 +54,7 @@ def test_intervals_cover_where_sizes_drift_across_the_optimum(design: str) -> No
 
 
 @pytest.mark.parametrize(("off", "code"), [(-1.0, "minimum above"), (1.0, "minimum below")])
-def test_a_minimum_that_is_not_bracketed_is_none(off: float, code: str) -> None:
+def test_a_minimum_that_is_not_bracketed_is_none(off, code):
     found = isoflop(plant_isoflop("steep", 0.003, rng(), off=off))
     for each in found.budgets:
         assert (each["n_opt"], each["n_opt_low"], each["d_opt"], each["loss"]) == (None,) * 4
@@ -65,13 +63,13 @@ def test_a_minimum_that_is_not_bracketed_is_none(off: float, code: str) -> None:
     assert (entry["value"], entry["code"], entry["facts"]["count"]) == (None, "few minima", 0)
 
 
-def test_noise_hides_a_bend() -> None:
+def test_noise_hides_a_bend():
     points = plant_isoflop("steep", 0.0, rng(), decades=0.3)
     loss = points.columns["loss"].mean() * np.exp(rng(4).normal(0, 0.02, points.n))
     assert isoflop(points.with_column("loss", loss)).numbers["N_opt exponent"]["value"] is None
 
 
-def test_a_doubt_makes_numbers_weak_and_a_grid_has_no_budgets() -> None:
+def test_a_doubt_makes_numbers_weak_and_a_grid_has_no_budgets():
     weak = isoflop(plant_isoflop("steep", 0.003, rng()), doubt=Reason("above", {}))
     assert {each["verdict"] for each in weak.numbers.values()} == {"weak"}
     with pytest.raises(BadInput, match="0 budgets with 4 sizes or more at equal FLOPs; 3 are needed"):

@@ -1,7 +1,5 @@
 """The next runs: within the budget, where they tell most, with a promise that their refit keeps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from laws.planted_laws import GOOD, TRUTHS, losses, plant
@@ -17,16 +15,16 @@ from sweeplab.laws.points import EACH, Points
 CHINCHILLA = LAWS["chinchilla"]
 
 
-def pilot(seed: int = 0) -> Points:
+def pilot(seed=0):
     return plant("steep", GOOD["12 points, 4 x 3"], 0.005, np.random.default_rng(seed))
 
 
-def chosen(points: Points, name: str | None = None):
+def chosen(points, name=None):
     assessed, budget = assess(points, CHINCHILLA), spent(points) / 2
     return next_runs(assessed, find_quantity(assessed, name), of_points(points, budget), budget), assessed
 
 
-def test_limits_hold_and_the_interval_narrows() -> None:
+def test_limits_hold_and_the_interval_narrows():
     points = pilot()
     found, _ = chosen(points)
     said = found.as_dict()
@@ -41,7 +39,7 @@ def test_limits_hold_and_the_interval_narrows() -> None:
 
 
 @pytest.mark.slow
-def test_a_promise_is_kept() -> None:
+def test_a_promise_is_kept():
     """Losses of the chosen runs are drawn from the planted truth; the refit is rarely wider than promised."""
     kept = []
     for seed in range(12):
@@ -59,7 +57,7 @@ def test_a_promise_is_kept() -> None:
     assert np.mean(kept) >= 0.7
 
 
-def test_along_a_path_candidates_follow_it() -> None:
+def test_along_a_path_candidates_follow_it():
     points = plant_path(8, 0.0, (1.8, 40.0, 0.35), np.random.default_rng(1))
     law = law_for(points)
     assessed, budget = assess(points, law), spent(points)
@@ -72,7 +70,7 @@ def test_along_a_path_candidates_follow_it() -> None:
     )
 
 
-def test_bad_input() -> None:
+def test_bad_input():
     points = pilot()
     assessed = assess(points, CHINCHILLA)
     with pytest.raises(

@@ -1,7 +1,5 @@
 """Where tokens follow params a law holds along one path, and says so."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from laws.planted_laws import GOOD, plant
@@ -17,7 +15,7 @@ TRUTH = (1.2, 60.0, 0.45)
 
 @pytest.mark.parametrize("jitter", [0.0, 0.06])
 @pytest.mark.parametrize("slope", [1.0, 1.3])
-def test_a_path_is_found_and_said(jitter: float, slope: float) -> None:
+def test_a_path_is_found_and_said(jitter, slope):
     points = plant_path(6, jitter, TRUTH, np.random.default_rng(0), slope)
     path = path_of(points)
     assert path is not None and path.slope == pytest.approx(slope, abs=0.1)
@@ -32,13 +30,13 @@ def test_a_path_is_found_and_said(jitter: float, slope: float) -> None:
 
 
 @pytest.mark.slow
-def test_a_ratio_that_rows_have_nearly_is_the_path_of_larger_runs_too() -> None:
+def test_a_ratio_that_rows_have_nearly_is_the_path_of_larger_runs_too():
     larger = {"params": 5e5, "tokens": RATIO * 5e5}
     paths = [path_of(plant_path(6, 0.06, TRUTH, np.random.default_rng(seed))) for seed in range(300)]
     assert sum(path is not None and path.misses(larger) for path in paths) < 5
 
 
-def test_scattered_runs_lie_on_no_path() -> None:
+def test_scattered_runs_lie_on_no_path():
     points = plant("hoffmann", GOOD["12 points, 4 x 3"], 0.005, np.random.default_rng(0))
     assert path_of(points) is None and law_for(points).name == "chinchilla"
     far = plant_path(6, 0.3, TRUTH, np.random.default_rng(0))
@@ -46,7 +44,7 @@ def test_scattered_runs_lie_on_no_path() -> None:
 
 
 @pytest.mark.parametrize(("n_sizes", "kept"), [(7, 7), (4, 6)], ids=["enough", "too few"])
-def test_a_law_of_params_is_of_one_depth_where_a_table_has_enough_of_it(n_sizes: int, kept: int) -> None:
+def test_a_law_of_params_is_of_one_depth_where_a_table_has_enough_of_it(n_sizes, kept):
     family = plant_path(n_sizes, 0.0, TRUTH, np.random.default_rng(2))
     others = plant_path(2, 0.0, TRUTH, np.random.default_rng(3)).columns
     columns = {name: np.append(values, others[name]) for name, values in family.columns.items()}
@@ -63,7 +61,7 @@ def test_a_law_of_params_is_of_one_depth_where_a_table_has_enough_of_it(n_sizes:
     assert laws == ["power-n", "power-d", "power-c"], "along a path each is of one size"
 
 
-def test_a_forecast_holds_on_the_path_only() -> None:
+def test_a_forecast_holds_on_the_path_only():
     points = plant_path(8, 0.0, TRUTH, np.random.default_rng(1))
     assessed = assess(points, law_for(points))
     larger = {"params": 5e5, "tokens": RATIO * 5e5}

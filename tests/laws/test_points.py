@@ -1,10 +1,7 @@
 """Points from files and from studies: what is read, what is kept, what is counted, what is refused."""
 
-from __future__ import annotations
-
 import gzip
 import json
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,7 +12,7 @@ from hypothesis import strategies as st
 from sweeplab.analysis.studies import study_points
 from sweeplab.errors import BadInput
 from sweeplab.laws.columns import Counting
-from sweeplab.laws.points import Points, points_of_frame
+from sweeplab.laws.points import points_of_frame
 from sweeplab.laws.reading import SUFFIXES, read_frame
 
 GIVEN = {"N": [1e6, 2e6, 4e6, 8e6], "D": [2e7, 4e7, 8e7, 16e7], "L": [4.0, 3.5, 3.2, 3.0]}
@@ -23,19 +20,19 @@ CSV = pd.DataFrame(GIVEN).to_csv(index=False)
 RECORDS = pd.DataFrame(GIVEN).to_dict("records")
 
 
-def read(path: Path, where: str = "") -> Points:
+def read(path, where=""):
     return points_of_frame(read_frame(path), str(path), Counting(where=where))
 
 
-def frame(**changes) -> pd.DataFrame:
+def frame(**changes):
     return pd.DataFrame(GIVEN | changes)
 
 
-def of(table: pd.DataFrame, **columns: str) -> Points:
+def of(table, **columns):
     return points_of_frame(table, "runs.csv", Counting(columns=columns))
 
 
-def refused(table: pd.DataFrame, **columns: str) -> list[str]:
+def refused(table, **columns):
     with pytest.raises(BadInput) as error:
         of(table, **columns)
     return [str(problem) for problem in error.value.problems]
@@ -54,7 +51,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("name", [*TEXTS, "i.parquet", "j.csv.gz"])
-def test_every_format_gives_the_same_points(name: str, tmp_path: Path) -> None:
+def test_every_format_gives_the_same_points(name, tmp_path):
     path = tmp_path / name
     if path.suffix == ".parquet":
         frame().to_parquet(path)
@@ -70,7 +67,7 @@ def test_every_format_gives_the_same_points(name: str, tmp_path: Path) -> None:
     assert points.flops_per_param_token == pytest.approx(6)
 
 
-def test_lines_are_those_of_the_file(tmp_path: Path) -> None:
+def test_lines_are_those_of_the_file(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text("# made by hand\nN,D,L\n1e6,2e7,4\n# a second batch\n\n2e6,4e7,slow\n")
     with pytest.raises(BadInput, match=r"column 'L' \(loss\): 'slow' in line 6 is not a number"):
@@ -82,7 +79,7 @@ def test_lines_are_those_of_the_file(tmp_path: Path) -> None:
         read(path)
 
 
-def test_names_of_exported_runs_are_those_of_roles_and_flops_give_the_tokens(tmp_path: Path) -> None:
+def test_names_of_exported_runs_are_those_of_roles_and_flops_give_the_tokens(tmp_path):
     path = tmp_path / "runs.json"
     runs = {
         k: {"config": {"n_params": 1e6 * k, "flops": 1e14 * k**2}, "summary": {"loss": 4 - k}}
@@ -94,7 +91,7 @@ def test_names_of_exported_runs_are_those_of_roles_and_flops_give_the_tokens(tmp
     assert points.conventions["tokens"] == "C/6N"
 
 
-def test_units_factors_and_flops_of_ones_own() -> None:
+def test_units_factors_and_flops_of_ones_own():
     table = frame(N=["1M", "2 M", "4,000,000", "8e6"], D=[0.02, 0.04, 0.08, 0.16])
     table["C"] = 7 * np.array(GIVEN["N"]) * GIVEN["D"]
     points = of(table.rename(columns={"D": "Tokens (B)"}))
@@ -105,14 +102,14 @@ def test_units_factors_and_flops_of_ones_own() -> None:
     np.testing.assert_allclose(of(table, tokens="D*1e9").columns["tokens"], GIVEN["D"])
 
 
-def test_rows_that_are_dropped_are_counted() -> None:
+def test_rows_that_are_dropped_are_counted():
     table = pd.concat([frame(), frame().iloc[:1], frame(L=[np.nan, np.inf, None, 2.9])])
     points = of(table.reset_index(drop=True))
     assert points.dropped == {"not finite": 3, "duplicate": 1}
     assert list(points.columns["loss"]) == [*GIVEN["L"], 2.9]
 
 
-def test_every_faulty_column_of_a_table_is_said_at_once() -> None:
+def test_every_faulty_column_of_a_table_is_said_at_once():
     table = frame(N=[1e6, -1, 0, 8e6], L=["4.0", "31%", "low", "3.0"])
     assert refused(table, flops="n") == [
         "runs.csv: no column 'n'; allowed: N, D, L; did you mean 'N'?",
@@ -137,7 +134,7 @@ def test_every_faulty_column_of_a_table_is_said_at_once() -> None:
         ("twice.csv", b"N,D,loss,lr,loss\n1e6,2e7,4,1,5\n", "columns 3 and 5 are both named 'loss'; rename one"),
     ],
 )  # fmt: skip
-def test_files_that_are_no_table(name: str, content: bytes | None, said: str, tmp_path: Path) -> None:
+def test_files_that_are_no_table(name, content, said, tmp_path):
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(BadInput) as error:
@@ -150,9 +147,7 @@ def test_files_that_are_no_table(name: str, content: bytes | None, said: str, tm
     content=st.one_of(st.binary(max_size=200), st.text("N,D;L\t|#\"'\n\r 0123456789.e-{}[]:", max_size=200)),
     suffix=st.sampled_from(SUFFIXES),
 )
-def test_whatever_a_file_holds_it_is_a_table_or_refused_in_one_line(
-    content: bytes | str, suffix: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_whatever_a_file_holds_it_is_a_table_or_refused_in_one_line(content, suffix, tmp_path_factory):
     path = tmp_path_factory.mktemp("any") / f"runs{suffix}"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     try:
@@ -161,7 +156,7 @@ def test_whatever_a_file_holds_it_is_a_table_or_refused_in_one_line(
         assert "\n" not in str(error)
 
 
-def study() -> pd.DataFrame:
+def study():
     """Return three cells: one with two trials of two seeds, one with a pruned trial, one that failed."""
     rows = [
         ("n=1", 0, 0, "complete", 3.0, 1000), ("n=1", 0, 1, "complete", 3.2, 1000),
@@ -178,7 +173,7 @@ def study() -> pd.DataFrame:
     )
 
 
-def test_a_study_gives_the_best_trial_of_each_cell_and_the_mean_of_its_seeds() -> None:
+def test_a_study_gives_the_best_trial_of_each_cell_and_the_mean_of_its_seeds():
     points = study_points(study())
     np.testing.assert_allclose(points.columns["loss"], [3.1, 2.5])
     np.testing.assert_allclose(points.columns["params"], [1000, 2000])
@@ -192,14 +187,14 @@ def test_a_study_gives_the_best_trial_of_each_cell_and_the_mean_of_its_seeds() -
     np.testing.assert_allclose(final.columns["loss"], [4.1, 3.5])
 
 
-def test_a_study_without_an_end_and_without_the_column() -> None:
+def test_a_study_without_an_end_and_without_the_column():
     with pytest.raises(BadInput, match="no run of the study has ended"):
         study_points(study().iloc[-3:])
     with pytest.raises(BadInput, match="no column 'best_loss'; did you mean 'best_val_loss'"):
         study_points(study(), Counting(columns={"loss": "best_loss"}))
 
 
-def test_an_encoder_with_a_decoder_is_as_deep_as_both() -> None:
+def test_an_encoder_with_a_decoder_is_as_deep_as_both():
     depths = {"n_layer": [3, 3], "n_encoder_layer": [2, 2], "n_decoder_layer": [4, 4], "n_embd": [8, 8]}
     table = pd.DataFrame(
         {"family": ["decoder", "encoder_decoder"], **depths, "n": [1e3, 2e3], "loss": [3.0, 2.0]}

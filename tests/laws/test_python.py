@@ -1,11 +1,8 @@
 """Scaling laws from Python: the numbers of the command line, forecasts of rows, a figure."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,7 +16,7 @@ TRUE = TRUTHS["steep"]
 
 
 @pytest.fixture(scope="module")
-def frame() -> pd.DataFrame:
+def frame():
     n, d = GOOD["30 points, 6 x 5"]
     noise = np.exp(0.003 * np.random.default_rng(0).standard_normal(30))
     return pd.DataFrame(
@@ -28,11 +25,11 @@ def frame() -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def law(frame: pd.DataFrame) -> laws.FittedLaw:
+def law(frame):
     return laws.fit(frame, tuned="each", count={"params": "total"})
 
 
-def test_numbers_and_verdicts(law: laws.FittedLaw) -> None:
+def test_numbers_and_verdicts(law):
     for name in ("E", "alpha", "beta"):
         each = law.numbers[name]
         assert each["low"] < TRUE[name] < each["high"]
@@ -40,9 +37,7 @@ def test_numbers_and_verdicts(law: laws.FittedLaw) -> None:
     assert not [each for each in law.warnings if "doubt" in each]
 
 
-def test_a_file_gives_what_the_command_line_prints(
-    law: laws.FittedLaw, frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
-) -> None:
+def test_a_file_gives_what_the_command_line_prints(law, frame, tmp_path, monkeypatch, capfd):
     from sweeplab.cli import main
 
     frame.to_csv(tmp_path / "runs.tsv", sep="\t", index=False)
@@ -56,7 +51,7 @@ def test_a_file_gives_what_the_command_line_prints(
     assert theirs["dropped"] == ours.as_dict()["dropped"] == {"not where source == 0": 15}
 
 
-def test_rows_are_predicted_with_their_intervals(law: laws.FittedLaw) -> None:
+def test_rows_are_predicted_with_their_intervals(law):
     n, d = np.array([2e8, 4e8, 1e9]), np.array([4e9, 8e9, 2e10])
     found = law.predict(pd.DataFrame({"params": n, "tokens": d}, index=list("abc")))
     true = losses(TRUE, n, d)
@@ -67,7 +62,7 @@ def test_rows_are_predicted_with_their_intervals(law: laws.FittedLaw) -> None:
 
 
 @pytest.mark.slow
-def test_along_a_path_only_rows_on_it_have_a_loss() -> None:
+def test_along_a_path_only_rows_on_it_have_a_loss():
     n = np.geomspace(1e6, 1e9, 12)
     along = laws.fit(pd.DataFrame({"N": n, "D": 20 * n, "L": 1.8 + 480 / n**0.35}))
     rows = pd.DataFrame({"params": [2e9, 2e9], "tokens": [4e10, 4e9]})
@@ -77,12 +72,12 @@ def test_along_a_path_only_rows_on_it_have_a_loss() -> None:
     assert along.predict(rows[["params"]]).loc[0, "loss"] == on["loss"], "without tokens they follow params"
 
 
-def test_a_figure(law: laws.FittedLaw) -> None:
+def test_a_figure(law):
     figure = law.plot()
     assert len(figure.data) > 1 and figure.layout.yaxis.title.text
 
 
-def test_refused(frame: pd.DataFrame) -> None:
+def test_refused(frame):
     with pytest.raises(BadInput, match=r"columns has no 'parms'; allowed: .* did you mean 'params'"):
         laws.fit(frame, columns={"parms": "N"})
     with pytest.raises(BadInput, match="there is no law 'chinchila'"):
@@ -92,7 +87,7 @@ def test_refused(frame: pd.DataFrame) -> None:
 
 
 @pytest.mark.slow
-def test_laws_need_neither_torch_nor_optuna_nor_mlflow(frame: pd.DataFrame, tmp_path: Path) -> None:
+def test_laws_need_neither_torch_nor_optuna_nor_mlflow(frame, tmp_path):
     frame.to_csv(tmp_path / "runs.csv", index=False)
     program = (
         "import sys; sys.modules |= dict.fromkeys(['torch', 'optuna', 'mlflow', 'plotly', 'sqlalchemy'])\n"

@@ -1,7 +1,5 @@
 """Verdicts: what a design cannot show is refused, what is doubted is weak and wide, and codes carry their facts."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -20,7 +18,6 @@ from sweeplab.laws.assessment import (
     INTERVAL_ONLY,
     NOT_IDENTIFIED,
     WEAK,
-    Assessment,
     assess,
     judge,
     law_for,
@@ -28,24 +25,24 @@ from sweeplab.laws.assessment import (
 )
 from sweeplab.laws.forms import LAWS
 from sweeplab.laws.hyperparameters.excess import searched_points
-from sweeplab.laws.points import EACH, SHARED, UNKNOWN, Points, TuningRecord
+from sweeplab.laws.points import EACH, SHARED, UNKNOWN, TuningRecord
 from sweeplab.laws.sentences import TEMPLATES, sentence
 
 CHINCHILLA = LAWS["chinchilla"]
 GRID = "30 points, 6 x 5"
 
 
-def table(design: str, noise: float = 0.004, seed: int = 0, truth: str = "steep") -> Points:
+def table(design, noise=0.004, seed=0, truth="steep"):
     return plant(truth, (GOOD | BAD | NEAR)[design], noise, np.random.default_rng(seed))
 
 
-def verdicts(assessed: Assessment) -> dict[str, str]:
+def verdicts(assessed):
     return {each.quantity.name: each.verdict.verdict for each in assessed.estimates}
 
 
 @pytest.mark.parametrize("truth", TRUTHS)
 @pytest.mark.parametrize("design", ["12 points, 4 x 3", GRID])
-def test_good_designs_identify_the_exponents_and_hold_the_truth(design: str, truth: str) -> None:
+def test_good_designs_identify_the_exponents_and_hold_the_truth(design, truth):
     assessed = assess(table(design, truth=truth), CHINCHILLA)
     for each in assessed.estimates:
         true = float(each.quantity.measure(values_of(TRUTHS[truth]))[0])
@@ -58,7 +55,7 @@ def test_good_designs_identify_the_exponents_and_hold_the_truth(design: str, tru
 @pytest.mark.parametrize("noise", [0.0, 0.02])
 @pytest.mark.parametrize("truth", TRUTHS)
 @pytest.mark.parametrize("design", BAD)
-def test_bad_designs_do_not_and_no_number_is_given(design: str, truth: str, noise: float) -> None:
+def test_bad_designs_do_not_and_no_number_is_given(design, truth, noise):
     entries = assess(table(design, noise, truth=truth), CHINCHILLA).as_dict()
     for name in ("alpha", "N_opt exponent", "tokens per parameter"):
         entry = (entries["parameters"] | entries["derived"])[name]
@@ -67,17 +64,17 @@ def test_bad_designs_do_not_and_no_number_is_given(design: str, truth: str, nois
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("design", "truth"), list(zip(NEAR, cycle([*HELD_OUT, *TRUTHS]), strict=False)))
-def test_designs_near_the_gate_do_not_either(design: str, truth: str) -> None:
+def test_designs_near_the_gate_do_not_either(design, truth):
     found = verdicts(assess(table(design, truth=truth), CHINCHILLA))
     assert found["alpha"] != IDENTIFIED and found["N_opt exponent"] != IDENTIFIED
 
 
-def test_half_a_decade_of_n_still_identifies_what_tokens_do() -> None:
+def test_half_a_decade_of_n_still_identifies_what_tokens_do():
     found = verdicts(assess(table("half a decade of N"), CHINCHILLA))
     assert found["alpha"] == NOT_IDENTIFIED and found["beta"] == IDENTIFIED
 
 
-def test_an_optimum_far_from_every_row_is_not_identified() -> None:
+def test_an_optimum_far_from_every_row_is_not_identified():
     n, d = GOOD[GRID]
     far = plant("steep", (n, d * 100), 0.004, np.random.default_rng(0))
     entry = assess(far, CHINCHILLA).as_dict()["derived"]["tokens per parameter"]
@@ -92,18 +89,16 @@ def test_an_optimum_far_from_every_row_is_not_identified() -> None:
         ("hyperparameter", -0.3, math.log(1.6), WEAK),
     ],
 )  # fmt: skip
-def test_widths_are_meant_for_use_and_the_longer_side_counts(
-    kind: str, low: float, high: float, verdict: str
-) -> None:
+def test_widths_are_meant_for_use_and_the_longer_side_counts(kind, low, high, verdict):
     assert judge(kind, 0.0, low, high).verdict == verdict
 
 
-def test_a_scale_is_no_better_than_its_exponent() -> None:
+def test_a_scale_is_no_better_than_its_exponent():
     found = {each.quantity.name: each.verdict for each in assess(table(GRID, 0.02), CHINCHILLA).estimates}
     assert found["alpha"].verdict == WEAK and found["A"].verdict == WEAK and found["A"].code == "scale"
 
 
-def test_how_points_were_tuned_is_asked_and_a_doubt_is_wide() -> None:
+def test_how_points_were_tuned_is_asked_and_a_doubt_is_wide():
     """Larger sizes are mistuned by up to 2%: the union of no excess and 2% holds the truth."""
     points = table(GRID)
     logs = np.log(points.columns["params"])
@@ -125,7 +120,7 @@ def test_how_points_were_tuned_is_asked_and_a_doubt_is_wide() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [HIGH, FEW])
-def test_where_large_sizes_are_mistuned_no_exponent_is_identified(kind: str) -> None:
+def test_where_large_sizes_are_mistuned_no_exponent_is_identified(kind):
     for seed, truth in enumerate(TRUTHS):
         frame = mistuned_table(kind, GRID, truth, np.random.default_rng(seed))
         assessed = laws.fit(frame, "chinchilla", count={"params": "total"}).assessment
@@ -135,7 +130,7 @@ def test_where_large_sizes_are_mistuned_no_exponent_is_identified(kind: str) -> 
 
 
 @pytest.mark.slow
-def test_where_every_size_is_tuned_numbers_stay_identified() -> None:
+def test_where_every_size_is_tuned_numbers_stay_identified():
     for seed, truth in enumerate(TRUTHS):
         frame = mistuned_table(RIGHT, GRID, truth, np.random.default_rng(seed))
         assessed = laws.fit(frame, "chinchilla", count={"params": "total"}).assessment
@@ -145,7 +140,7 @@ def test_where_every_size_is_tuned_numbers_stay_identified() -> None:
     assert searched_points(few, "the table").tuned == UNKNOWN
 
 
-def test_the_fit_leaves_a_known_excess_out_and_its_interval_contains_what_is_not_known_of_it() -> None:
+def test_the_fit_leaves_a_known_excess_out_and_its_interval_contains_what_is_not_known_of_it():
     """The excess is one-sided: at the largest size from 1 to 5% of the loss, about 3%."""
     points = table(GRID, 0.003, 2)
     logs = np.log(points.columns["params"])
@@ -153,7 +148,7 @@ def test_the_fit_leaves_a_known_excess_out_and_its_interval_contains_what_is_not
     draws = np.random.default_rng(3).uniform(0.01, 0.05, (300, 1)) * part
     spoilt = points.with_column("loss", points.columns["loss"] * np.exp(draws.mean(0)))
 
-    def record(of: Points) -> TuningRecord:
+    def record(of):
         return TuningRecord(draws, np.zeros_like(draws))
 
     apart, known = (assess(each, CHINCHILLA) for each in (points, replace(spoilt, record=record)))
@@ -166,7 +161,7 @@ def test_the_fit_leaves_a_known_excess_out_and_its_interval_contains_what_is_not
     assert IDENTIFIED not in verdicts(known).values() and known.measured["tuning"]["value"] > 0.005
 
 
-def test_far_rows_are_named_and_the_interval_holds_both_fits() -> None:
+def test_far_rows_are_named_and_the_interval_holds_both_fits():
     points = table(GRID)
     loss = points.columns["loss"].copy()
     loss[29] *= 1.15
@@ -182,7 +177,7 @@ def test_far_rows_are_named_and_the_interval_holds_both_fits() -> None:
     assert IDENTIFIED not in verdicts(assessed).values()
 
 
-def test_large_residuals_and_a_wrong_form_leave_nothing_identified() -> None:
+def test_large_residuals_and_a_wrong_form_leave_nothing_identified():
     large = assess(table(GRID, 0.06), CHINCHILLA)
     assert "large" in {doubt.code for doubt in large.doubts}
     wrong = assess(
@@ -192,13 +187,13 @@ def test_large_residuals_and_a_wrong_form_leave_nothing_identified() -> None:
     assert wrong.doubts[0].is_bent, "the fit with bends is in the union"
 
 
-def test_rows_that_read_their_text_again_are_doubted() -> None:
+def test_rows_that_read_their_text_again_are_doubted():
     passes = np.repeat([1.0, 3.0], 15)
     again = assess(replace(table(GRID), passes=passes, passes_by="epochs"), CHINCHILLA)
     assert again.doubts[-1].code in ("repeats", "form") and "repeats" in {each.code for each in again.doubts}
 
 
-def test_every_law_can_be_assessed_and_written() -> None:
+def test_every_law_can_be_assessed_and_written():
     for name, law in LAWS.items():
         written = assess(table(GRID, 0.01), law).as_dict()
         json.dumps(written, allow_nan=False)
@@ -209,13 +204,13 @@ def test_every_law_can_be_assessed_and_written() -> None:
             assert entry["low"] <= entry["high"]
 
 
-def test_the_three_measured_facts() -> None:
+def test_the_three_measured_facts():
     found = assess(replace(table(GRID), seed_spread=0.004, weights=np.full(30, 2.0)), CHINCHILLA).measured
     assert found["seeds"]["low"] < 0.004 < found["seeds"]["high"] and "tuning" not in found
     assert found["left"]["low"] < found["left"]["value"] < found["left"]["high"]
 
 
-def test_names_and_budgets() -> None:
+def test_names_and_budgets():
     with pytest.raises(BadInput, match=r"there is no law 'chinchila'; .* did you mean 'chinchilla'"):
         law_for(table(GRID), "chinchila")
     with pytest.raises(BadInput, match="is not a budget"):
@@ -225,7 +220,7 @@ def test_names_and_budgets() -> None:
 LARGER = {"params": 3e8, "tokens": 6e9, "flops": 6 * 3e8 * 6e9}
 
 
-def test_forecasts_hold_larger_runs() -> None:
+def test_forecasts_hold_larger_runs():
     inside = []
     for seed in range(24):
         random = np.random.default_rng([seed, 5])
@@ -236,7 +231,7 @@ def test_forecasts_hold_larger_runs() -> None:
     assert np.mean(inside) >= 0.8
 
 
-def test_a_forecast_is_the_law_its_noise_and_what_values_cost() -> None:
+def test_a_forecast_is_the_law_its_noise_and_what_values_cost():
     assessed = assess(table(GRID), CHINCHILLA)
     there = predict(assessed, LARGER)
     assert there.low < there.loss < there.high
@@ -248,6 +243,6 @@ def test_a_forecast_is_the_law_its_noise_and_what_values_cost() -> None:
         predict(assessed, {"params": 1e9})
 
 
-def test_what_a_design_cannot_show_has_an_interval_only() -> None:
+def test_what_a_design_cannot_show_has_an_interval_only():
     ray = assess(table("one ray, D = 20 N"), CHINCHILLA)
     assert predict(ray, {"params": 1e10, "tokens": 1e9}).verdict.verdict == INTERVAL_ONLY
