@@ -39,6 +39,7 @@ from sweeplab.laws.columns import Counting
 from sweeplab.laws.hyperparameters.assessment import assess_hyperparameters, predict_values
 from sweeplab.laws.hyperparameters.runs import SIZES
 from sweeplab.laws.points import Points
+from sweeplab.laws.sentences import Facts, Plain
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.choice import is_tuned
 from sweeplab.study.file.check import study_from
@@ -101,9 +102,9 @@ class Prediction:
     loss: Forecast | None
     why_none: str
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         """Return it as plain values."""
-        loss: dict[str, Any] = {"value": None, "low": None, "high": None, "law": None, "why": self.why_none}
+        loss: Plain = {"value": None, "low": None, "high": None, "law": None, "why": self.why_none}
         if self.loss and self.law:
             shown = (self.loss.loss, self.loss.low, self.loss.high)
             loss = self.loss.verdict.entry(shown, "the loss of a run") | {"law": self.law.law.name}
@@ -132,7 +133,7 @@ def predict_size(
     """
     sized = _one_cell(folder, sizes)
     target, _ = _planned(sized, folder.lab, counting)
-    laws, why = dict[str, Any](), ""
+    laws, why = Plain(), ""
     try:
         runs = tuned_runs(studies.runs, folder.name, counting, studies.design)
         known = sized.fixed | dict(target.at)
@@ -177,9 +178,7 @@ def _planned(spec: StudySpec, lab: Path, counting: Counting) -> tuple[Target, Pl
     return targets[0], planned[0]
 
 
-def _values(
-    sized: StudySpec, best: Sequence[Mapping[Any, Any]], laws: Mapping[str, Any], why: str
-) -> dict[str, Value]:
+def _values(sized: StudySpec, best: Sequence[Mapping[Any, Any]], laws: Facts, why: str) -> dict[str, Value]:
     """Choose each searched value by its law, else by the `best` trials of the cells, the nearest cell first."""
     values = {}
     for name, entry in sized.search.items():
@@ -201,7 +200,7 @@ def _values(
     return values
 
 
-def _voted(name: str, known: Sequence[Mapping[Any, Any]], wanted: Mapping[str, Any]) -> Value:
+def _voted(name: str, known: Sequence[Mapping[Any, Any]], wanted: Facts) -> Value:
     """Return the choice of most of the cells' best trials; a cell counts e times less a factor e away in size."""
     votes = defaultdict[str, float](float)
     for row in known:
@@ -239,7 +238,7 @@ def _check_names(spec: StudySpec, changes: Sequence[str]) -> None:
         raise BadInput(Problem(what, ", ".join(spec.grid), nearest(name, sorted(allowed))))
 
 
-def _distance(row: Mapping[Any, Any], wanted: Mapping[str, Any]) -> float:
+def _distance(row: Mapping[Any, Any], wanted: Facts) -> float:
     sizes = [name for name in (*SIZES, *LENGTHS) if wanted.get(name) and row.get(name)]
     return sum(abs(math.log(float(row[name]) / float(wanted[name]))) for name in sizes)
 
@@ -255,7 +254,7 @@ class Transferred:
     parametrization: str
     small: str
     large: str
-    prediction: Mapping[str, Any]
+    prediction: Facts
     predicted: float
     copied: float
     copied_from: str
@@ -263,7 +262,7 @@ class Transferred:
     why_not: str
     losses: Mapping[float, float | None]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         """Return it as plain values.
 
         `cost` is by what share of the loss a learning rate is worse than the best of the ladder, None where it
@@ -350,7 +349,7 @@ def _complete(spec: StudySpec, run: Run) -> None:
         raise Interrupted(spec.name, status)
 
 
-def _at_size(small: str, lab: Path, size: Mapping[str, Any], ladder: float, run: Run) -> Transferred:
+def _at_size(small: str, lab: Path, size: Facts, ladder: float, run: Run) -> Transferred:
     words = "-".join(f"{name}{yaml_text(value)}" for name, value in size.items())
     file = StudyFolder(lab, small).path / "predicted" / f"{words}.json"
     if not file.exists():
@@ -369,11 +368,11 @@ def _at_size(small: str, lab: Path, size: Mapping[str, Any], ladder: float, run:
     return Transferred(parametrization, small, large["name"], losses=losses, **made)
 
 
-def _at_rates(written: Mapping[str, Any], rates: Sequence[float]) -> StudySpec:
+def _at_rates(written: Facts, rates: Sequence[float]) -> StudySpec:
     return study_from({**written, "grid": {RATE: list(rates)}}, Problems(SourceMap()))
 
 
-def _predicted(name: str, lab: Path, size: Mapping[str, Any]) -> dict[str, Any]:
+def _predicted(name: str, lab: Path, size: Facts) -> Plain:
     """Predict and seal a size; return the study that trains it, and what `Transferred` says of the prediction."""
     studies = read_studies(lab, [name])
     trials = trials_table(studies.runs)

@@ -26,6 +26,7 @@ from sweeplab.lab.listing import StudyState, read_spec, study_state
 from sweeplab.laws.assessment import IDENTIFIED, Assessment, Forecast, predict
 from sweeplab.laws.columns import CHOICES, COUNTS, PLAIN, Conventions, Counting
 from sweeplab.laws.points import Points
+from sweeplab.laws.sentences import Facts, Point
 from sweeplab.records.folders import StudyFolder
 
 if TYPE_CHECKING:
@@ -45,14 +46,14 @@ VOID: Final = "void"  # its runs ended without a loss that could be scored
 NOT_SETTINGS = {"seed", "device", "dtype", "compile"}
 
 
-def same_point(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
+def same_point(one: Point, other: Point) -> bool:
     """Return whether two points agree in N and D, as far as both have them; in C if neither is in both."""
     both = [role for role in COUNTS if role in one and role in other]
     decisive = [role for role in both if role != "flops"] or both
     return bool(both) and all(math.isclose(one[role], other[role], rel_tol=SAME) for role in decisive)
 
 
-def rows_at(points: Points, at: Mapping[str, float]) -> NDArray[np.intp]:
+def rows_at(points: Points, at: Point) -> NDArray[np.intp]:
     """Return which rows of a table are at a point."""
     table = {role: points.columns[role] for role in COUNTS if role in points.columns}
     rows = ({role: float(column[k]) for role, column in table.items()} for k in range(points.n))
@@ -69,7 +70,7 @@ def study_digest(spec: StudySpec, text_digest: str) -> str:
 class StartedRun(NamedTuple):
     """A run that has started: its full planned size, its start in UTC, and both in words."""
 
-    at: Mapping[str, float]
+    at: Point
     started: datetime
     words: str
 
@@ -93,7 +94,7 @@ class Target:
     their values are expected to cost.
     """
 
-    at: Mapping[str, float]
+    at: Point
     studies: Mapping[str, str] = field(default_factory=dict)
     counting: Counting = PLAIN
     cells: tuple[str, ...] = ()
@@ -110,9 +111,7 @@ class Target:
         return numbers
 
 
-def point_target(
-    points: Points, asked: Mapping[str, float], studies: Mapping[str, str], counting: Counting
-) -> Target:
+def point_target(points: Points, asked: Point, studies: Mapping[str, str], counting: Counting) -> Target:
     """Return the target with the given numbers; C is computed as in the table's rows unless it is given.
 
     Raises:
@@ -318,7 +317,7 @@ def verify(path: Path, lab: Path, study: str = "", against: Path | None = None) 
 
 def outcomes(entries: Iterable[LedgerEntry], lab: Path, against: Path | None = None) -> tuple[Outcome, ...]:
     """Return what came of each forecast of a ledger's entries, without recording it."""
-    forecasts, recorded = list[LedgerEntry](), dict[int, Mapping[str, Any]]()
+    forecasts, recorded = list[LedgerEntry](), dict[int, Facts]()
     for entry in entries:
         if entry.scored:
             recorded.setdefault(entry.scored["number"], entry.scored)
@@ -405,7 +404,7 @@ def _scored(entry: LedgerEntry, points: Points, source: str, otherwise: str, why
     return Outcome(entry, SCORED, f"by {source}", loss, source)
 
 
-def _counting(sealed: Mapping[str, Any]) -> Counting:
+def _counting(sealed: Facts) -> Counting:
     conventions = {name: how for name, how in sealed["conventions"].items() if name in CHOICES}
     return Counting(Conventions(**conventions), sealed["columns"], sealed.get("where", ""))
 

@@ -41,6 +41,7 @@ from sweeplab.laws.hyperparameters.excess import record_of, searched_points
 from sweeplab.laws.hyperparameters.runs import SearchedRuns, runs_of_frame
 from sweeplab.laws.points import EACH, SHARED, UNKNOWN, Points, points_of
 from sweeplab.laws.reading import read_frame
+from sweeplab.laws.sentences import Facts
 from sweeplab.records.runs import MEASURED_ON, RunState
 from sweeplab.study.choice import Ranking
 
@@ -305,8 +306,8 @@ class Studies:
 
     runs: pd.DataFrame
     specs: Mapping[str, StudySpec]
-    data: Mapping[str, Mapping[str, Any]]
-    baselines: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    data: Mapping[str, Facts]
+    baselines: Mapping[str, Mapping[str, Facts]] = field(default_factory=dict)
     ranked: Mapping[tuple[str, str], Ranking] = field(default_factory=dict)
     _points: dict[str, pd.DataFrame] = field(default_factory=dict)
 
@@ -427,7 +428,7 @@ def run_to_come(space: Space) -> dict[str, Any] | None:
     return drawn[0].as_dict() | known[0]._asdict()
 
 
-def sizes_of(runs: Sequence[Mapping[str, Any]], counting: Counting) -> list[dict[str, float]]:
+def sizes_of(runs: Sequence[Facts], counting: Counting) -> list[dict[str, float]]:
     """Return N, D and C of runs from their hyperparameters and facts, counted like a study's points."""
     import pandas as pd
 

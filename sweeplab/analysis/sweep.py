@@ -30,6 +30,7 @@ from sweeplab.analysis.trials import (
 )
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
+from sweeplab.laws.sentences import Plain
 from sweeplab.study.rules import wanted
 from sweeplab.study.search import Choices, Derived, Range, SearchSpec
 from sweeplab.train.run import train_flops
@@ -163,7 +164,7 @@ def optuna_study(
     """
     study = optuna.create_study(study_name=name)
     for row in trials.to_dict("records"):
-        params: dict[str, Any] = {}
+        params: Plain = {}
         for parameter, distribution in (space or {}).items():
             if pd.isna(row[parameter]):
                 continue
@@ -191,7 +192,7 @@ def saved(sweep: Sweep) -> DataFrame:
     pace = trials["wall_seconds"].sum() / max(float(trials["train_flops"].sum()), 1.0)
     # A trial that was pruned before its first step has no speed of its own.
     paces = (trials["wall_seconds"] / trials["train_flops"].replace(0, np.nan)).fillna(pace)
-    costs: dict[str, Any] = {
+    costs: Plain = {
         "n_trials": 1,
         "n_pruned": is_pruned.astype(int),
         "flops_spent": trials["train_flops"],

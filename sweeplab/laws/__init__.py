@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.laws.sentences import Plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +34,7 @@ class FittedLaw:
     assessment: Assessment
 
     @property
-    def numbers(self) -> dict[str, dict[str, Any]]:
+    def numbers(self) -> dict[str, Plain]:
         """Return each number by its name: value (None if it is not identified), low, high, verdict, why, meaning."""
         return {each.quantity.name: each.as_dict() for each in self.assessment.estimates}
 
@@ -42,7 +43,7 @@ class FittedLaw:
         """Return what speaks against the fit, one sentence each."""
         return self.assessment.warnings
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         """Return what `sweeplab laws fit --json` prints."""
         return self.assessment.as_dict()
 

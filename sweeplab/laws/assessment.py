@@ -23,7 +23,7 @@ from sweeplab.laws.doubts import Doubt, Tuning, along_family, doubts_of, tuning_
 from sweeplab.laws.fitting import Fit, fit
 from sweeplab.laws.forms import FEWEST_VALUES, LAWS, Law, Quantity, loss_at, optimum_of, parameters_of
 from sweeplab.laws.points import DECADES, SPREAD, STANDS, UNLIKE, Points, design, path_of
-from sweeplab.laws.sentences import Reason, sentence
+from sweeplab.laws.sentences import Plain, Reason, sentence
 
 IDENTIFIED, WEAK, NOT_IDENTIFIED = "identified", "weak", "not identified"
 INTERVAL_ONLY = "interval only"
@@ -75,7 +75,7 @@ class Verdict:
         """Return whether there is a number to show: identified or weak."""
         return self.verdict != NOT_IDENTIFIED
 
-    def entry(self, shown: Sequence[float | None], meaning: str) -> dict[str, Any]:
+    def entry(self, shown: Sequence[float | None], meaning: str) -> Plain:
         """Return a number's value, low and high with this verdict; the value is None if it is not identified."""
         value, low, high = shown
         return {
@@ -170,7 +170,7 @@ class Estimate:
         """Return the value and the ends as numbers of the quantity itself."""
         return [self.quantity.shown(each) for each in (self.value, self.low, self.high)]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         """Return it as plain values; the value is null if it is not identified."""
         return self.verdict.entry(self.shown, self.quantity.meaning)
 
@@ -286,7 +286,7 @@ class Assessment:
         return tuple(reason.words for reason in reasons)
 
     @property
-    def measured(self) -> dict[str, Any]:
+    def measured(self) -> Plain:
         """Return what the residual is made of, each as a share of the loss with its 90% interval.
 
         `seeds` is one seed's spread, `tuning` the excess of a point, `left` the noise of a run about the law.
@@ -302,19 +302,18 @@ class Assessment:
             facts["tuning"] = interval(self.tuning.record.draws.mean(1))
         return {name: dict(zip(("value", "low", "high"), ends, strict=True)) for name, ends in facts.items()}
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         """Return it as plain values; numbers that are not identified have no value."""
         law = self.law
-        parameters: dict[str, Any] = {}
-        derived: dict[str, Any] = {}
+        parameters: Plain = {}
+        derived: Plain = {}
         for estimate in self.estimates:
-            entries = derived if estimate.quantity.derived else parameters
+            entries = parameters if estimate.quantity.name in law.parameters else derived
             entries[estimate.quantity.name] = estimate.as_dict()
         return {
             "law": law.name,
             "formula": law.formula,
             "source": law.source,
-            "departures": law.departures,
             "n_points": self.fit.n_points,
             "sigma": self.fit.sigma,
             "level": LEVEL,

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from sweeplab.laws.core import Array
 from sweeplab.laws.fitting import Fit, fit, groups_of
 from sweeplab.laws.forms import FEWEST_VALUES, LAWS, Law, has_optimum, log_n_opt
 from sweeplab.laws.points import Points, path_of
-from sweeplab.laws.sentences import sentence
+from sweeplab.laws.sentences import Plain, sentence
 
 FLAGGED, NOT_SEEN, UNSEEN = "flagged", "not seen", "cannot be seen"
 BEYOND, _WRONG = 10.0, 0.05  # the compute of the forecast, and its error, that a departure's power is for
@@ -68,7 +67,7 @@ class Misfit:
         powers = ", ".join(f"{name} {power:.0%}" for name, power in self.powers.items()) or "too few rows"
         return sentence(f"form {self.status}", vars(self) | {"powers": powers})
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         """Return it as plain values."""
         return vars(self) | {"says": self.words}
 
@@ -141,7 +140,7 @@ class HoldOut:
         """Return the result in words."""
         return sentence("holdout none" if self.cut is None else "holdout", vars(self))
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         """Return it as plain values."""
         return vars(self) | {"says": self.words}
 

@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,8 +33,7 @@ FEWEST_VALUES = 3  # of a column, for E, a scale and an exponent
 BEND, TOGETHER = 0.2, 0.005
 
 
-@dataclass(frozen=True)
-class PowerTerm:
+class PowerTerm(NamedTuple):
     """One term of a sum: `scale` over the column to the power `exponent`."""
 
     scale: str
@@ -43,12 +43,11 @@ class PowerTerm:
 
 @dataclass(frozen=True)
 class Law:
-    """A form: its formula, source, departures from it, and terms besides E."""
+    """A form: its formula, its source with departures from it, and terms besides E."""
 
     name: str
     formula: str
     source: str
-    departures: str
     terms: tuple[PowerTerm, ...]
 
     @property
@@ -127,22 +126,20 @@ _N, _D, _C = (
     PowerTerm("A", "alpha", "flops"),
 )
 _CHINCHILLA = "Hoffmann et al. 2022, Training compute-optimal large language models, equation 2"
-_KAPLAN = "Kaplan et al. 2020, Scaling laws for neural language models, with E"
-_OWN_E = "E is fitted, theirs is 0"
+_KAPLAN = "Kaplan et al. 2020, Scaling laws for neural language models; E is fitted, theirs is 0"
 LAWS: dict[str, Law] = {
     law.name: law
     for law in (
-        Law("chinchilla", "L = E + A/N^alpha + B/D^beta", _CHINCHILLA, "none", (_N, _D)),
+        Law("chinchilla", "L = E + A/N^alpha + B/D^beta", _CHINCHILLA, (_N, _D)),
         Law(
             "tied",
             "L = E + A/N^alpha + B/D^alpha",
-            "chinchilla with one exponent",
-            "N_opt and D_opt then grow alike by assumption",
+            "chinchilla with one exponent; N_opt and D_opt then grow alike by assumption",
             (_N, PowerTerm("B", "alpha", "tokens")),
         ),
-        Law("power-n", "L = E + A/N^alpha", _KAPLAN, _OWN_E, (_N,)),
-        Law("power-d", "L = E + B/D^beta", _KAPLAN, _OWN_E, (_D,)),
-        Law("power-c", "L = E + A/C^alpha", _KAPLAN, _OWN_E, (_C,)),
+        Law("power-n", "L = E + A/N^alpha", _KAPLAN, (_N,)),
+        Law("power-d", "L = E + B/D^beta", _KAPLAN, (_D,)),
+        Law("power-c", "L = E + A/C^alpha", _KAPLAN, (_C,)),
     )
 }
 
@@ -161,7 +158,6 @@ class Quantity:
     measure: Callable[[Values], Array]
     needs: tuple[str, ...]
     is_log: bool = False
-    derived: bool = True
     of: str = ""
 
     def shown(self, measured: float) -> float:
@@ -174,16 +170,16 @@ class Quantity:
 def parameters_of(law: Law) -> list[Quantity]:
     """Return the law's own parameters, as in its formula."""
     about_e = "the irreducible loss, at infinite size and data"
-    quantities = {"E": Quantity("E", "irreducible", about_e, _log_of("E"), law.columns, True, False)}
+    quantities = {"E": Quantity("E", "irreducible", about_e, _log_of("E"), law.columns, True)}
     for term in law.terms:
         both = tuple(each.column for each in law.terms if each.exponent == term.exponent)
         about = f"the scale of the {term.column} term"
         quantities[term.scale] = Quantity(
-            term.scale, "scale", about, _log_of(term.scale), (term.column,), True, False, of=term.exponent
+            term.scale, "scale", about, _log_of(term.scale), (term.column,), True, term.exponent
         )
         about = f"the exponent of {' and '.join(both)}"
         exponent = itemgetter(term.exponent)
-        quantities[term.exponent] = Quantity(term.exponent, "exponent", about, exponent, both, derived=False)
+        quantities[term.exponent] = Quantity(term.exponent, "exponent", about, exponent, both)
     return [quantities[name] for name in law.parameters]
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from sweeplab.laws.assessment import NOT_IDENTIFIED, Verdict, judge
 from sweeplab.laws.core import Array, fit_line, interval
 from sweeplab.laws.forms import D_OPT, FEWEST_VALUES, N_OPT
 from sweeplab.laws.points import DECADES, Index, Points
-from sweeplab.laws.sentences import Reason
+from sweeplab.laws.sentences import Plain, Reason
 
 SIZES = 4  # of a budget: a parabola and one more
 _NEAR = math.log(8.0)  # rows within this factor of the lowest one's size: a cubic goes no further
@@ -40,8 +39,8 @@ _DRAWN = 60  # points of a curve
 class IsoFlop:
     """The numbers of the line through the minima as plain entries, and each budget with its rows, curve and minimum."""
 
-    numbers: dict[str, dict[str, Any]]
-    budgets: list[dict[str, Any]]
+    numbers: dict[str, Plain]
+    budgets: list[Plain]
 
 
 def isoflop(points: Points, budget: float | None = None, doubt: Reason | None = None) -> IsoFlop:
@@ -100,7 +99,7 @@ def _budgets(points: Points) -> list[Index]:
     return groups
 
 
-def _fitted(points: Points, groups: list[Index], log_c: Array) -> tuple[list[Array], list[dict[str, Any]]]:
+def _fitted(points: Points, groups: list[Index], log_c: Array) -> tuple[list[Array], list[Plain]]:
     """Draws of the log N of each budget's minimum, [S], and the budgets; one without a minimum has a code why."""
     rows, place = np.concatenate(groups), np.repeat(np.arange(len(groups)), [len(each) for each in groups])
     log_n, log_loss = np.log(points.columns["params"]), np.log(points.columns["loss"])

@@ -25,6 +25,7 @@ from sweeplab.laws.core import Array, interval
 from sweeplab.laws.fitting import Fit, fit
 from sweeplab.laws.forms import N_OPT, Quantity
 from sweeplab.laws.points import Points, path_of
+from sweeplab.laws.sentences import Plain
 
 MOST = 2000  # candidates
 MOST_RUNS, MOST_EACH = 12, 4  # runs, and runs of one candidate
@@ -105,14 +106,14 @@ class NextRuns:
     now: float
     then: float
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         """Return it as plain values; a half width is a factor if the quantity is a log."""
         shown = math.exp if self.quantity.is_log else float
         runs = []
         for place in np.flatnonzero(self.counts):
             sizes = {name: float(self.candidates.columns[name][place]) for name in ("params", "tokens")}
             times, flops = int(self.counts[place]), float(self.counts[place] * self.candidates.cost[place])
-            run: dict[str, Any] = sizes | {"times": times, "flops": flops}
+            run: Plain = sizes | {"times": times, "flops": flops}
             if self.candidates.cells:
                 run["cell"] = dict(self.candidates.cells[place])
             runs.append(run)

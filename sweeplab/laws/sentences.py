@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+Facts = Mapping[str, Any]
+Plain = dict[str, Any]  # values as JSON holds them
+Point = Mapping[str, float]  # a run's sizes by role
+
 TEMPLATES = {
     # Verdicts by the width of an interval.
     "narrow": "its 90% interval ends {far} from the value",
@@ -81,7 +85,7 @@ class Reason:
     """A reason as a code and its facts."""
 
     code: str
-    facts: Mapping[str, Any]
+    facts: Facts
 
     @property
     def words(self) -> str:
@@ -89,6 +93,6 @@ class Reason:
         return sentence(self.code, self.facts)
 
 
-def sentence(code: str, facts: Mapping[str, Any]) -> str:
+def sentence(code: str, facts: Facts) -> str:
     """Return a code with its facts in words."""
     return TEMPLATES[code].format(**facts)

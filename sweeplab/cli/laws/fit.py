@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from sweeplab.cli.laws import (
     Columns,
@@ -23,6 +23,7 @@ from sweeplab.cli.options import Lab, option
 from sweeplab.cli.printing import Answer, print_rows, say
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
+from sweeplab.laws.sentences import Plain
 
 _MEASURED = {
     "seeds": "spread of one seed",
@@ -73,7 +74,7 @@ def fit(
     return answer, _print_assessment
 
 
-def _searched(read: Read) -> dict[str, Any] | None:
+def _searched(read: Read) -> Plain | None:
     """Return the laws of the searched values; None where nothing was searched, and no column was named."""
     from sweeplab.laws.hyperparameters.assessment import assess_hyperparameters
 
@@ -85,7 +86,7 @@ def _searched(read: Read) -> dict[str, Any] | None:
         return None
 
 
-def _print_assessment(answer: dict[str, Any]) -> None:
+def _print_assessment(answer: Plain) -> None:
     print_numbers(answer["parameters"] | answer["derived"])
     say(f"{answer['law']}: {answer['formula']}, {several(answer['n_points'], 'row')}")
     say_some([f"warning: {words}" for words in answer["warnings"]], "yellow")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from sweeplab.analysis.ledger import FILE_NAME, read_ledger
 from sweeplab.cli.laws import Columns, Count, Law, Read, Source, Tuned, Where, read_source, say_some
@@ -13,6 +13,7 @@ from sweeplab.cli.options import Force, Lab, argument, flag, option, studies
 from sweeplab.cli.printing import Answer, cell_text, interval, print_rows, say
 from sweeplab.errors import BadInput, conflict
 from sweeplab.formatting import several
+from sweeplab.laws.sentences import Facts, Plain, Point
 from sweeplab.records.folders import lab_folder
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def predict(
     if not at and not targets:
         raise BadInput("which size? give --at NAME=VALUE,… or --targets FILE")
     read = read_source(source, columns, count, lab, where, tuned)
-    answer: dict[str, Any] = {"source": source, "left_out": {}, "warnings": []}
+    answer: Plain = {"source": source, "left_out": {}, "warnings": []}
     if at and read.studies and not {part.partition("=")[0].strip() for part in at.split(",")} & set(COUNTS):
         predicted = _of_size(read, at, lab, seal or write is not None)
         answer["sizes"], assessed, forecasts = [predicted.as_dict()], predicted.law, []
@@ -124,7 +125,7 @@ def _of_size(read: Read, at: str, lab: Path | None, is_kept: bool) -> Prediction
     return predicted
 
 
-def _best_values(read: Read, asked: Mapping[str, float]) -> dict[str, Any]:
+def _best_values(read: Read, asked: Point) -> Plain:
     """Predict the best searched values of a size; without any searched, there are none."""
     from sweeplab.laws.columns import COUNTS
     from sweeplab.laws.hyperparameters.assessment import assess_hyperparameters, predict_values
@@ -140,7 +141,7 @@ def _best_values(read: Read, asked: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _targets(
-    read: Read, asked: Mapping[str, float], file: Path | None, lab: Path | None
+    read: Read, asked: Point, file: Path | None, lab: Path | None
 ) -> tuple[Sequence[Target], Mapping[str, str]]:
     """Return the points to predict, and why cells of a study have none."""
     from sweeplab.analysis import sealing
@@ -163,7 +164,7 @@ def _file(ledger: Path | None, lab: Path | None) -> Path:
     return (ledger or lab_folder(lab) / FILE_NAME).expanduser().absolute()
 
 
-def _print_prediction(answer: Mapping[str, Any]) -> None:
+def _print_prediction(answer: Facts) -> None:
     rows = []
     for size in answer["sizes"]:
         loss = size["loss"]
@@ -215,7 +216,7 @@ def verify(
     return answer, _print_scores
 
 
-def _print_scores(answer: Mapping[str, Any]) -> None:
+def _print_scores(answer: Facts) -> None:
     known = answer["calibration"]
     share = f" (90% interval {known['low']:.0%} to {known['high']:.0%})" if known["n"] else ""
     say(f"{known['held']} of {several(known['n'], 'scored forecast')} held{share}")

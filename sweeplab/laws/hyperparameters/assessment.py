@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from sweeplab.laws.core import LEVEL, Array, interval
 from sweeplab.laws.hyperparameters.runs import SIZES, SearchedRuns
 from sweeplab.laws.hyperparameters.surface import Surface, fit_surface
 from sweeplab.laws.points import Points, path_of
-from sweeplab.laws.sentences import Reason
+from sweeplab.laws.sentences import Plain, Point, Reason
 
 FEWEST_CELLS = 6  # with an optimum between their values
 _BENT = 0.5  # the chance of a bend above which numbers are weak: without one, it is a third
@@ -42,7 +41,7 @@ class Searched:
     lacking: Reason | None
     doubt: Reason | None
 
-    def entry(self, kind: str, draws: Array, meaning: str) -> dict[str, Any]:
+    def entry(self, kind: str, draws: Array, meaning: str) -> Plain:
         """Return the entry of a number by its draws, of the log of a best value."""
         ends = interval(draws)
         verdict = judge(kind, *ends, self.lacking, self.doubt)
@@ -51,9 +50,9 @@ class Searched:
         return verdict.entry(ends, meaning)
 
     @property
-    def numbers(self) -> dict[str, dict[str, Any]]:
+    def numbers(self) -> dict[str, Plain]:
         """Return the exponents and the best value at the largest cell."""
-        surface, entries = self.surface, dict[str, dict[str, Any]]()
+        surface, entries = self.surface, dict[str, Plain]()
         for k, size in enumerate(surface.sizes):
             meaning = f"the best {self.name} grows as {size} to this power"
             others = [other for other in surface.sizes if other != size]
@@ -68,7 +67,7 @@ class Searched:
         entries["at the largest cell"] = self.entry("hyperparameter", law, meaning)
         return entries
 
-    def cell(self, c: int) -> dict[str, Any]:
+    def cell(self, c: int) -> Plain:
         """Return the best value of a cell, which its rows and the law tell."""
         value, low, high = (math.exp(end) for end in interval(self.surface.optima[:, c, self.j]))
         return {"value": value, "low": low, "high": high, "edge": _EDGES[int(self.side[c])]}
@@ -81,7 +80,7 @@ class HyperparameterLaws:
     surface: Surface
     searched: Mapping[str, Searched]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Plain:
         """Return all as plain values."""
         runs, surface, cells = self.surface.runs, self.surface, []
         for c in range(runs.n_cells):
@@ -143,7 +142,7 @@ def _searched(surface: Surface, j: int) -> Searched:
     return Searched(runs.names[j], j, surface, side, lacking, doubt)
 
 
-def predict_values(laws: HyperparameterLaws, target: Mapping[str, float]) -> dict[str, Any]:
+def predict_values(laws: HyperparameterLaws, target: Point) -> Plain:
     """Return what the laws predict at a size: the best values and the regret.
 
     `target` has sizes.
@@ -164,7 +163,7 @@ def predict_values(laws: HyperparameterLaws, target: Mapping[str, float]) -> dic
     }
 
 
-def _logs_of(surface: Surface, target: Mapping[str, float]) -> dict[str, float]:
+def _logs_of(surface: Surface, target: Point) -> dict[str, float]:
     """Return the log sizes of a target; what did not vary need not be named."""
     runs = surface.runs
     logs = {name: math.log(value) for name, value in target.items() if name in SIZES}

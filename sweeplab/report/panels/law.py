@@ -151,7 +151,7 @@ def about_fit(assessment: Assessment) -> dict[str, str]:
         noise = f"Rows of one {fit.grouped_by} share {share:.0%} of the errors' variance."
     return {
         "Law": f"{law.name}: {law.formula}",
-        "Source": f"{law.source}. Departures: {law.departures}.",
+        "Source": f"{law.source}.",
         "Intervals": f"{LEVEL:.0%}: quantiles of {len(fit.draws.sigma):,} draws of all unknowns, worth "
         f"{fit.draws.effective:,.0f} independent ones: exponents, scales, the noise of a row ({fit.sigma:.2%}), how it "
         f"grows or falls with tokens, and what rows of one size share. {noise} What is doubted has other fits, and the "
