@@ -120,10 +120,6 @@ class Space:
         self.parameters: dict[str, Sampled] = {}
         self._explicit = {*spec.fixed, *cell.values, *spec.search}
         self._order = order(spec.search, self._explicit, self._lengths)
-        # Settling automatic values takes longer than most expressions, so it is done only for these.
-        self._read_auto = {
-            name for name in self._order if self._expanded(needs(spec.search[name])) & self._auto
-        }
         self._conditional: set[str] = set()
         determine_length = frozenset[str]().union(*(LENGTHS_OF[name] for name in self._lengths))
         if determine_length & spec.search.keys():
@@ -245,8 +241,7 @@ class Space:
         values, sampled = dict(self.given), dict[str, Any]()
         for name in self._order:
             entry = self._search[name]
-            if name in self._read_auto:
-                values = self._settled(values, sampled)
+            values = self._settled(values, sampled)
             if isinstance(entry, Derived):
                 values[name] = derive(name, entry, values)
             elif name in self.parameters and wanted(entry, values):
@@ -260,11 +255,9 @@ class Space:
         """
         values = {**self.given, **sampled, "seed": seed}
         for name in self._order:
-            entry, known = self._search[name], values
+            entry = self._search[name]
             if isinstance(entry, Derived):
-                if name in self._read_auto:
-                    known = self._settled(values, sampled)
-                values[name] = derive(name, entry, known)
+                values[name] = derive(name, entry, self._settled(values, sampled))
         return Hyperparameters.of(settled(self._settled(values, sampled)))
 
     def broken(self, values: Hyperparameters) -> Rule | None:

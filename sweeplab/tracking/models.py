@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mlflow.models import ModelSignature
 
 CELL, WEIGHTS = "sweeplab.cell", "sweeplab.weights"  # tags of a logged model: its cell, its weights' digest
-LOADER = "sweeplab.runs.serving"  # the module whose function MLflow calls with the checkpoint's folder
+LOADER = "sweeplab.runs.run"  # the module whose function MLflow calls with the checkpoint's folder
 CHECKPOINT = "checkpoint"
 ALIAS = "best"
 WRITTEN: Sequence[DataKind] = ("text", "pairs")  # kinds of objectives whose runs generate text

@@ -78,9 +78,9 @@ def init(
 
     def text_of(tables: MarkdownTables) -> str:
         entries = read_options(asked, tables.ranges)
-        given = {name: entry for name, entry in entries["search"].items() if entry != SUGGESTED}
+        searches = {name: entry for name, entry in entries["search"].items() if entry != SUGGESTED}
         searched = None if search is None else [*entries["search"]]
-        known, ranges = {**values, **tables.values}, tables.ranges | given
+        known, ranges = {**values, **tables.values}, tables.ranges | searches
         return study_text(name, minimal, searched, known, ranges, entries["grid"], section)
 
     if table:

@@ -51,10 +51,10 @@ def study_text(
         search = [name for name in ranges if is_searched(TABLE[name])]
         search = search or [name for name in SEARCHED if not minimal or name in MINIMAL]
     tuned = {name: ranges.get(name, TABLE[name].suggested) for name in search if name not in grid}
-    for each, entry in tuned.items():
+    for searched, entry in tuned.items():
         if entry is None:
             searchable = ", ".join(row.name for row in TABLE.values() if row.suggested is not None)
-            raise BadInput(Problem(f"no range is suggested for {each!r}", searchable))
+            raise BadInput(Problem(f"no range is suggested for {searched!r}", searchable))
     effective = defaults() | known
     n_embd, n_head = effective["n_embd"], effective["n_head"]
     has_heads = "n_head" in {*known, *tuned, *grid}
