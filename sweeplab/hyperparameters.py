@@ -448,7 +448,6 @@ CONDITIONS: dict[str, Callable[[Hyperparameters], bool]] = {
     }.items()
     for name in names.split()
 }  # fmt: skip
-MINIMAL = ("batch_size", "block_size", "max_iters", "learning_rate", "n_embd", "n_head", "n_layer", "dropout")
 # Runs of a stack may differ in their dropout, but not in whether they have any: that decides the program.
 SHAPE = tuple(name for name, each in TABLE.items() if each.shape)
 

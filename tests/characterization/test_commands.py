@@ -37,7 +37,7 @@ READ = (
 )
 # These write, so the lab is a copy.
 WRITE = (
-    "study init mine --minimal --output mine.yaml",
+    "study init mine --output mine.yaml",
     "study init mine --search learning_rate --preset nanogpt-char",
     "study export alpha --output runs.csv --json",
     "report alpha --json",

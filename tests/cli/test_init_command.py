@@ -2,7 +2,7 @@
 
 import json
 
-from sweeplab.hyperparameters import MINIMAL, TABLE
+from sweeplab.hyperparameters import TABLE
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.search import Range
 
@@ -42,9 +42,7 @@ def test_it_writes_beside_you_or_into_studies_and_over_a_file_by_force(cli, fold
     assert "sweeplab plan mine.yaml" in cli("init", "mine", "--force").out
     assert read_study(folder / "mine.yaml").name == "mine"
     (folder / "studies").mkdir()
-    assert "sweeplab plan studies/other.yaml" in cli("init", "other", "--minimal").out
-    spec = read_study(folder / "studies" / "other.yaml")
-    assert {*spec.fixed, *spec.search} == {*MINIMAL}
+    assert "sweeplab plan studies/other.yaml" in cli("init", "other").out
 
 
 def test_what_does_not_fit_is_left_out_written_as_a_comment_and_said(cli, folder):

@@ -83,7 +83,7 @@ REFUSED = [
     ("plan tiny.yaml --grid layerz=1,2", "--grid layerz=1,2: unknown hyperparameter 'layerz'"),
     ("init new --data none.txt", "there is no file"),
     ("init new --data short.txt", "too few for three splits"),
-    ("init new --data short.txt --minimal", "--data chooses all values"),
+    ("init new --data short.txt --preset gpt2", "--data chooses all values"),
     ("init tiny --output tiny.yaml", "tiny.yaml: the file exists already; allowed: --force"),
     ("init mine --output no/such.yaml", f"no/such.yaml: {NO_FILE} or directory"),
     *((f"init {name}", "cannot be a study's name") for name in ("../mine", "'a b'", "''", ".hidden")),

@@ -226,7 +226,7 @@ def test_reads_windows_line_ends_and_a_byte_order_mark(tmp_path):
 )
 def test_rows_that_do_not_fit_together_are_left_out_and_said(rows):
     tables = parse_tables(f"|Name|Value|\n|-|-|\n{rows}")
-    text, notices = tables.study(lambda kept: study_text("mine", True, values=kept.values))
+    text, notices = tables.study(lambda kept: study_text("mine", values=kept.values))
     spec = read_text(text, Path("mine.yaml"))
     assert spec.fixed["n_embd"] == 64
     for name, line in tables.lines.items():

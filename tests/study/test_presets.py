@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tiny_study import problem_of
 
-from sweeplab.hyperparameters import MINIMAL, defaults
+from sweeplab.hyperparameters import defaults
 from sweeplab.model.accounting import n_params
 from sweeplab.runs.models import model_of, models_of
 from sweeplab.study.file.reading import read_study, read_text
@@ -31,7 +31,7 @@ PUBLISHED = {
     "transformer-big": 214_171_648,
     "nanogpt-char": 10_745_088,
 }
-FROM_THE_TABLE = {"minimal", "table"}
+FROM_THE_TABLE = {"table"}
 STUDY = """\
 name: ours
 data: {corpus: python-docs, tokenizer: byte}
@@ -62,7 +62,6 @@ def test_totals_are_the_published_ones_and_said(name):
 def test_the_tables_presets_are_the_table():
     table = {name: value for name, value in defaults().items() if name != "seed"}
     assert read_preset("table").fixed == table
-    assert read_preset("minimal").fixed == {name: table[name] for name in MINIMAL}
 
 
 def read_preset(name):

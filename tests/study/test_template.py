@@ -8,7 +8,7 @@ from ruamel.yaml import YAML
 import sweeplab
 from sweeplab.errors import BadInput
 from sweeplab.formatting import yaml_text
-from sweeplab.hyperparameters import MINIMAL, TABLE, defaults
+from sweeplab.hyperparameters import TABLE, defaults
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.file.template import SEARCHED, study_file, study_text
 from sweeplab.study.space import Space, cells
@@ -44,12 +44,6 @@ def test_what_is_searched_starts_at_what_it_would_be_without(tmp_path):
     assert set(fixed.first_trial) == {"weight_decay", "warmup_iters"}, "what is fixed needs no first value"
 
 
-def test_minimal_writes_the_eight_only():
-    study = written(study_text("small", minimal=True))
-    assert set(study["search"]) == {"learning_rate", "dropout"}
-    assert {*study["fixed"], *study["search"]} == set(MINIMAL)
-
-
 def test_every_suggested_width_gets_heads_that_divide_it(tmp_path):
     spec = read(study_text("mine", search=["n_embd"]), tmp_path)
     (cell,), excluded = cells(spec, 65)
@@ -62,10 +56,9 @@ def test_every_suggested_width_gets_heads_that_divide_it(tmp_path):
 
 
 def test_a_warm_up_that_was_not_given_is_shorter_than_the_run():
-    assert written(study_text("mine", True, (), {"max_iters": 80}))["fixed"]["warmup_iters"] == 8
+    assert written(study_text("mine", (), {"max_iters": 80}))["fixed"]["warmup_iters"] == 8
     assert (
-        written(study_text("mine", True, (), {"max_iters": 80, "warmup_iters": 90}))["fixed"]["warmup_iters"]
-        == 90
+        written(study_text("mine", (), {"max_iters": 80, "warmup_iters": 90}))["fixed"]["warmup_iters"] == 90
     )
 
 

@@ -21,7 +21,6 @@ from sweeplab.records.folders import lab_folder
 
 def init(
     name: Annotated[str, argument("NAME", "Name of the study and of its file.")],
-    minimal: Annotated[bool, flag("Only the eight hyperparameters that matter most.", "--minimal")] = False,
     search: options.Search = None,
     grid: options.Grid = None,
     table: Annotated[
@@ -62,7 +61,7 @@ def init(
     if data is not None:
         from sweeplab.sweep.planning import allow_files
     if data is not None and not table:
-        if minimal or search or grid or preset:
+        if search or grid or preset:
             raise BadInput(Problem("--data chooses all values", "--table, --output and --force beside it"))
         if file.exists() and not force:
             raise BadInput(Problem("the file exists already", "--force to overwrite it", file=file))
@@ -81,7 +80,7 @@ def init(
         searches = {name: entry for name, entry in entries["search"].items() if entry != SUGGESTED}
         searched = None if search is None else [*entries["search"]]
         known, ranges = {**values, **tables.values}, tables.ranges | searches
-        return study_text(name, minimal, searched, known, ranges, entries["grid"], section)
+        return study_text(name, searched, known, ranges, entries["grid"], section)
 
     if table:
         text, left_out = read_tables(table).study(text_of)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import check_is_path
 from sweeplab.formatting import duration, several, yaml_text
-from sweeplab.hyperparameters import MINIMAL, TABLE, Hyperparameter, defaults
+from sweeplab.hyperparameters import TABLE, Hyperparameter, defaults
 from sweeplab.study.problems import LENGTHS, SECTIONS
 from sweeplab.study.search import ENTRY, Choices, Range, is_searched
 from sweeplab.study.spec import StudySpec
@@ -28,7 +28,6 @@ _WIDTH = 100
 
 def study_text(
     name: str,
-    minimal: bool = False,
     search: Sequence[str] | None = None,
     values: Mapping[str, Any] | None = None,
     ranges: Mapping[str, Any] | None = None,
@@ -37,19 +36,17 @@ def study_text(
 ) -> str:
     """Return the text of a commented study file; it has one cell, unless `grid` gives more.
 
-    Without `data` it reads a corpus that is shipped. It has every hyperparameter, or with `minimal` the eight that
-    matter most and those of `values` and `search`. `values` replace the table's defaults. The names in `search` are
-    tuned in their `ranges`, or in the table's suggested ones; None tunes the names in `ranges`, or the usual ones.
-    The first trial has the values that the searched hyperparameters would have without a search, if these are in
-    range.
+    Without `data` it reads a corpus that is shipped. It has every hyperparameter; `values` replace the table's
+    defaults. The names in `search` are tuned in their `ranges`, or in the table's suggested ones; None tunes the names
+    in `ranges`, or the usual ones. The first trial has the values that the searched hyperparameters would have without
+    a search, if these are in range.
 
     Raises:
         BadInput: a name to search has no range.
     """
     known, ranges, grid = dict(values or {}), dict(ranges or {}), dict(grid or {})
     if search is None:
-        search = [name for name in ranges if is_searched(TABLE[name])]
-        search = search or [name for name in SEARCHED if not minimal or name in MINIMAL]
+        search = [name for name in ranges if is_searched(TABLE[name])] or SEARCHED
     tuned = {name: ranges.get(name, TABLE[name].suggested) for name in search if name not in grid}
     for searched, entry in tuned.items():
         if entry is None:
@@ -65,9 +62,6 @@ def study_text(
     if "warmup_iters" not in known and effective["warmup_iters"] >= effective["max_iters"]:
         effective["warmup_iters"] = effective["max_iters"] // 10
     kept = {*TABLE} - {"seed", *grid}
-    if minimal:
-        changed = {name for name, value in effective.items() if value != TABLE[name].default}
-        kept &= {*MINIMAL, *known, *tuned, *changed}
     # Keep only the one that sets the length of training.
     lengths = [name for name in LENGTHS if name in {*tuned, *grid}]
     lengths += [name for name in LENGTHS[1:] if effective[name] is not None]
