@@ -203,19 +203,3 @@ def without_password(address: str) -> str:
 def without_passwords(text: str) -> str:
     """Apply `without_password` to every address in a text, such as a library's error."""
     return re.sub(r"\S+", lambda word: without_password(word[0]) if "://" in word[0] else word[0], text)
-
-
-def range_in_words(suggested: Mapping[str, Any] | Iterable[Any] | None) -> str:
-    """Describe a suggested range: "1e-4 to 1e-2, log", "gelu or relu"."""
-    if suggested is None or "expr" in suggested:
-        return "derived" if suggested else ""
-    if not isinstance(suggested, Mapping):
-        *most, last = map(yaml_text, suggested)
-        return f"{', '.join(most)} or {last}"
-    text = f"{yaml_text(suggested['min'])} to {yaml_text(suggested['max'])}"
-    text += ", log" if suggested.get("log") else ""
-    if "step" in suggested:
-        text += f", step {yaml_text(suggested['step'])}"
-    if "when" in suggested:
-        text += f", when {suggested['when']}"
-    return text

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from sweeplab.cli.options import argument, flag, option
 from sweeplab.cli.printing import Answer, print_rows, say, say_start, say_warnings
-from sweeplab.formatting import on_one_line, range_in_words, several, yaml_text
+from sweeplab.formatting import on_one_line, several, yaml_text
 from sweeplab.hyperparameters import TABLE
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _print_table() -> None:
         if row.default != row.sample:
             sample += f", default {yaml_text(row.default)}"
         unit = f" ({row.unit})" if row.unit not in row.meaning.lower() else ""
-        suggested = range_in_words(row.suggested) or None
+        suggested = yaml_text(row.suggested) if row.suggested else None
         cells = {
             "parameter": row.name,
             "category": row.category,

@@ -29,7 +29,7 @@ from sweeplab.study.file.reading import read_study
 from sweeplab.study.file.template import study_file
 from sweeplab.study.problems import LENGTHS
 from sweeplab.tracking import open_tracker
-from sweeplab.tracking.experiment import delete_experiment, rename_experiment, restore_experiment
+from sweeplab.tracking.experiment import rename_experiment
 from sweeplab.version import VERSION
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def remove_study(folder: StudyFolder) -> Done:
     """
     trash = folder.lab / TRASH / f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     with folder.held(_in_use(folder)):
-        delete_experiment(folder.lab, folder.name, tracking_uri_of(folder), trash.name)
+        rename_experiment(folder.lab, folder.name, tracking_uri_of(folder), trash.name, is_deleted=True)
         make_folder(trash.parent)
         folder.path.rename(trash)
         sync_folder(trash.parent)
@@ -208,7 +208,7 @@ def restore_study(lab: Path, name: str) -> Done:
         raise BadInput(Problem(f"the trash has no study {name!r}", ", ".join(names), nearest(name, names)))
     check_free(lab, name)
     folder, trash = StudyFolder(lab, name), StudyFolder(lab, f"../trash/{kept[-1]}")
-    restore_experiment(lab, name, tracking_uri_of(trash), kept[-1])
+    rename_experiment(lab, kept[-1], tracking_uri_of(trash), name)
     trash.path.rename(folder.path)
     sync_folder(folder.path.parent)
     return Done(f"{name} is back, as it was", [folder.command("rm")])

@@ -29,7 +29,6 @@ from sweeplab.tracking.tracker import Measure
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment as Entity
     from mlflow.entities import Run
 
 KEY, STUDY = "sweeplab.key", "sweeplab.study"  # tags of all our runs: the run's key, and its study
@@ -203,56 +202,21 @@ def _batches(points: Iterable[Sequence[Measure]]) -> Iterator[list[Measure]]:
         yield batch
 
 
-def _named(there: Experiment, name: str) -> Entity | None:
-    if there.may_exist:
-        return there.client.get_experiment_by_name(name)
-    return None
+def rename_experiment(lab: Path, study: str, uri: str | None, new: str, is_deleted: bool = False) -> None:
+    """Give a study's experiment, if it has one, another name, and mark it as deleted in MLflow or as no longer deleted.
 
-
-def delete_experiment(lab: Path, study: str, uri: str | None, kept_as: str) -> None:
-    """Delete a study's experiment in MLflow, if it has one, after renaming it so that its name is free.
-
-    `restore_experiment` undoes it.
-
-    Raises:
-        TrackingUnavailable: MLflow does not answer.
-    """
-    there = Experiment(lab, study, uri)
-    with reaching(there.uri):
-        entity = _named(there, study)
-        if entity and entity.lifecycle_stage == "active":
-            there.client.rename_experiment(entity.experiment_id, kept_as)
-            there.client.delete_experiment(entity.experiment_id)
-
-
-def restore_experiment(lab: Path, study: str, uri: str | None, kept_as: str) -> None:
-    """Undo `delete_experiment`; it can be repeated after a failure.
+    The parent run gets the new name too, unless the experiment is deleted. It can be repeated after a failure.
 
     Raises:
         BadInput: MLflow has another experiment of that name.
         TrackingUnavailable: MLflow does not answer.
     """
     there = Experiment(lab, study, uri)
+    if not there.may_exist:
+        return
     with reaching(there.uri):
-        if (kept := _named(there, kept_as)) is None:
-            return
-        if _named(there, study):
-            raise BadInput(f"{there.place} has another experiment {study!r}; rename it first")
-        if kept.lifecycle_stage != "active":
-            there.client.restore_experiment(kept.experiment_id)
-        there.client.rename_experiment(kept.experiment_id, study)
-
-
-def rename_experiment(lab: Path, study: str, uri: str | None, new: str) -> None:
-    """Give a study's experiment and its parent run the study's new name; it can be repeated after a failure.
-
-    Raises:
-        BadInput: MLflow has another experiment of that name, deleted or not.
-        TrackingUnavailable: MLflow does not answer.
-    """
-    there = Experiment(lab, study, uri)
-    with reaching(there.uri):
-        ours, taken = _named(there, study), _named(there, new)
+        client = there.client
+        ours, taken = client.get_experiment_by_name(study), client.get_experiment_by_name(new)
         if taken and ours:
             kind = "an experiment" if taken.lifecycle_stage == "active" else "a deleted experiment"
             raise BadInput(f"{there.place} has {kind} {new!r}; give another name")
@@ -260,6 +224,11 @@ def rename_experiment(lab: Path, study: str, uri: str | None, new: str) -> None:
         if entity is None:
             return
         if entity.name != new:
-            there.client.rename_experiment(entity.experiment_id, new)
+            if entity.lifecycle_stage != "active":
+                client.restore_experiment(entity.experiment_id)
+            client.rename_experiment(entity.experiment_id, new)
+        if is_deleted:
+            client.delete_experiment(entity.experiment_id)
+            return
         for parent in there.runs(f"tags.`{KEY}` = {quoted(study)}", entity.experiment_id):
             there.log(parent.info.run_id, [], {}, {KEY: new, STUDY: new, "mlflow.runName": new})

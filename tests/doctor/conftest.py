@@ -1,7 +1,5 @@
 """A finished study that a test may harm: each file of tests has its own, whose text is its STUDY."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the doctor finds in a study that was harmed, and whether the cure that it prints is one."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

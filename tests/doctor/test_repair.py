@@ -1,7 +1,5 @@
 """Damage of every kind, planted in a finished study: `doctor --repair` lets storage, folders and MLflow agree again."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """What only a GPU can show: the table's own configuration in bfloat16, compiled, learns what a CPU learns."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

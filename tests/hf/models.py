@@ -1,7 +1,5 @@
 """Small runs with weights large enough for every part to matter, and what they compute."""
 
-from __future__ import annotations
-
 import random
 
 import torch

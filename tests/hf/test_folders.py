@@ -1,7 +1,5 @@
 """Folders for `transformers`, written and read again without that package."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

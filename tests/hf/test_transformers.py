@@ -3,8 +3,6 @@
 Models are made there from configurations with random weights: nothing is downloaded.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

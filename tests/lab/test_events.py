@@ -1,7 +1,5 @@
 """What a study's folder tells of it: each trial begun, evaluated and ended once, with several seeds too."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A PostgreSQL server of the lab's own: real programs, a real crash, a real certificate."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -5,8 +5,6 @@ at a time, nothing stacked.
 the start. Weights are [in, out], embeddings and the head [rows, width].
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 

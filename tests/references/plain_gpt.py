@@ -1,7 +1,5 @@
 """A decoder as one writes it with torch's own modules: the reference that the stack is measured against."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """What people glue together today: Optuna's optimize, MLflow's log_metric and an eager training loop."""
 
-from __future__ import annotations
-
 import math
 import time
 

@@ -1,7 +1,5 @@
 """A study's owner is told how it ended and that it idles: real Apprise, to a server on loopback."""
 
-from __future__ import annotations
-
 import json
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
