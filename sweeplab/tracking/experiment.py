@@ -223,12 +223,15 @@ def rename_experiment(lab: Path, study: str, uri: str | None, new: str, is_delet
         entity = ours or taken  # if only `taken` exists, an earlier attempt has renamed it
         if entity is None:
             return
+        is_active = entity.lifecycle_stage == "active"
         if entity.name != new:
-            if entity.lifecycle_stage != "active":
+            if not is_active:
                 client.restore_experiment(entity.experiment_id)
             client.rename_experiment(entity.experiment_id, new)
+            is_active = True
         if is_deleted:
-            client.delete_experiment(entity.experiment_id)
+            if is_active:
+                client.delete_experiment(entity.experiment_id)
             return
         for parent in there.runs(f"tags.`{KEY}` = {quoted(study)}", entity.experiment_id):
             there.log(parent.info.run_id, [], {}, {KEY: new, STUDY: new, "mlflow.runName": new})

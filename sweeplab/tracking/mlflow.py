@@ -65,7 +65,7 @@ class _Shipping:
     facts: list[Measure]
 
 
-class MLflowTracker(Mirror):
+class MLflowTracker(Experiment, Mirror):
     """Shows the numbers and files of one study in MLflow.
 
     `open` sets runs that a killed process left as running in MLflow back to waiting; `close` does the same with runs
@@ -73,11 +73,10 @@ class MLflowTracker(Mirror):
     """
 
     def __init__(self, lab: Path, study: str, uri: str | None = None) -> None:
-        self._experiment = Experiment(lab, study, uri)
-        self._study, self._place = study, self._experiment.place
-        self._folder = StudyFolder(self._experiment.lab, study)
-        is_own = is_of_lab(self._experiment.lab, self._experiment.uri)
-        self._mark_place = "mlflow.db" if is_own else self._place  # by name, as the lab may be moved
+        super().__init__(lab, study, uri)
+        self._folder = StudyFolder(self.lab, study)
+        is_own = is_of_lab(self.lab, self.uri)
+        self._mark_place = "mlflow.db" if is_own else self.place  # by name, as the lab may be moved
         self._parent: Run | None = None
         self._note = ""
         self._tags: dict[str, str] = {}
@@ -94,13 +93,12 @@ class MLflowTracker(Mirror):
         Raises:
             BadInput: the experiment was deleted in MLflow.
         """
-        lab = self._experiment.lab
-        make_folder(lab)
-        with self._reaching(), FileLock(lab / "tracking.lock"):
-            experiment, parent = self._experiment.find_or_create(), self._experiment.run(self._study)
+        make_folder(self.lab)
+        with self._reaching(), FileLock(self.lab / "tracking.lock"):
+            experiment, parent = self.find_or_create(), self.run(self.study)
             if parent is None:
-                tags = {KEY: self._study, STUDY: self._study}
-                parent = self._experiment.client.create_run(experiment, tags=tags, run_name=self._study)
+                tags = {KEY: self.study, STUDY: self.study}
+                parent = self.client.create_run(experiment, tags=tags, run_name=self.study)
             self._describe(parent, description)
             self._set_running_to_waiting(parent)
             # Without the name of the study, which may have been another one when they were made.
@@ -119,13 +117,13 @@ class MLflowTracker(Mirror):
         # Params cannot change in MLflow; the study file that is kept with the run has those of today.
         missing = _texts(description.get("params", {}), without=parent.data.params)
         tags = self._tags | {"sweeplab.state": "running", NOTE: note}
-        self._experiment.log(run_id, [], missing, tags, "RUNNING")
+        self.log(run_id, [], missing, tags, "RUNNING")
         texts = {"study.yaml": description.get("study", "")}
         for name, content in (("plan.json", description.get("plan")), ("environment.json", environment)):
             texts[name] = json.dumps(content, indent=1, default=str) if content else ""
         for name, text in texts.items():
             if text:
-                self._experiment.log_text(run_id, text, name, parent.info.artifact_uri)
+                self.log_text(run_id, text, name, parent.info.artifact_uri)
 
     def close(self, summary: StudySummary) -> None:
         """Write state and best values to the parent run; a study that can be continued is SCHEDULED in MLflow."""
@@ -145,15 +143,15 @@ class MLflowTracker(Mirror):
             if best_key and (best_run := self._run_id(best_key)):
                 tags |= {"sweeplab.best_key": best_key, "sweeplab.best_run": best_run}
             tags[NOTE] = self._page(summary)
-            self._experiment.log(run_id, points, {}, tags)
+            self.log(run_id, points, {}, tags)
             if state not in STATUS_OF_STUDY:
-                self._experiment.client.update_run(run_id, status=WAITING)
+                self.client.update_run(run_id, status=WAITING)
                 return
             # The duration shown is the time that it was run, not the time since its start.
             ended, seconds = None, summary.get("elapsed_seconds")
             if seconds is not None:
                 ended = parent.info.start_time + round(1000 * seconds)
-            self._experiment.client.set_terminated(run_id, STATUS_OF_STUDY[state], ended)
+            self.client.set_terminated(run_id, STATUS_OF_STUDY[state], ended)
 
     def _page(self, summary: StudySummary) -> str:
         """Describe a study in the UI by Markdown, the best trial first: MLflow shows only its first lines."""
@@ -163,7 +161,7 @@ class MLflowTracker(Mirror):
             searched = ", ".join(
                 f"{name} {value}" for name, value in summary.get("best_searched", {}).items()
             )
-            link = f"#/experiments/{self._experiment.find()}/runs/{self._run_id(key)}"
+            link = f"#/experiments/{self.find()}/runs/{self._run_id(key)}"
             parts.append(
                 f"**Best {summary.get('metric', 'val_loss')} {best:.4f}**: [{key}]({link}) {searched}"
             )
@@ -183,28 +181,28 @@ class MLflowTracker(Mirror):
             BadInput: tracking has no such study.
         """
         with self._reaching():
-            self._experiment.log_artifacts(self._parent_id(), files, folder)
+            self.log_artifacts(self._parent_id(), files, folder)
 
     def annotate(self, text: str, tags: Sequence[str], runs: Iterable[RunFolder] | None = None) -> None:
         """Show a note and its tags with the study, or with those `runs` of a trial that were sent."""
         with self._reaching():
             if runs is None:
-                self._experiment.log(self._parent_id(), tags={"sweeplab.note": text})
+                self.log(self._parent_id(), tags={"sweeplab.note": text})
                 return
             for run in runs:
                 if run.tracked_id:
                     shown = {NOTE: text, "sweeplab.tags": ", ".join(tags)}
-                    self._experiment.log(run.tracked_id, tags=shown)
+                    self.log(run.tracked_id, tags=shown)
 
     def _parent_id(self) -> str:
         parent, tracked = self._parent, self._folder.read_tracked()
         if parent is None and tracked and tracked.place == self._mark_place:
-            point_files_here(self._experiment.lab, self._experiment.uri)
+            point_files_here(self.lab, self.uri)
             return tracked.run_id
-        if parent is None and self._experiment.may_exist and self._experiment.find():
-            parent = self._experiment.run(self._study)
+        if parent is None and self.may_exist and self.find():
+            parent = self.run(self.study)
         if parent is None:
-            raise BadInput(f"no study {self._study!r} in {self._place}")
+            raise BadInput(f"no study {self.study!r} in {self.place}")
         return str(parent.info.run_id)
 
     # ----------------------------------------------------------------- the runs
@@ -218,7 +216,7 @@ class MLflowTracker(Mirror):
             return True
         if time.monotonic() < self._quiet_until:
             raise TrackingUnavailable(
-                f"{self._place} did not answer; next try within {duration(QUIET_SECONDS)}"
+                f"{self.place} did not answer; next try within {duration(QUIET_SECONDS)}"
             )
         # The marker belongs to the present end: a run that is promoted gets another end later.
         assert self._parent
@@ -237,7 +235,7 @@ class MLflowTracker(Mirror):
                 tags, status = dict[str, str](), ""
                 if shipping.was_waiting:
                     tags, status = {"sweeplab.state": "running"}, "RUNNING"
-                self._experiment.log(shipping.info.run_id, points, shipping.params, tags, status)
+                self.log(shipping.info.run_id, points, shipping.params, tags, status)
                 shipping.was_waiting, shipping.params, shipping.facts = False, {}, []
         return end is not None
 
@@ -258,7 +256,7 @@ class MLflowTracker(Mirror):
 
     def is_complete(self, folders: Iterable[Path]) -> bool:
         """Return whether all of these runs have ended and were completely sent to this place, which still exists."""
-        if not self._experiment.may_exist or (switched_off() and not self._experiment.find()):
+        if not self.may_exist or (switched_off() and not self.find()):
             return False
         return all(self.is_shipped(folder) for folder in folders)
 
@@ -280,8 +278,8 @@ class MLflowTracker(Mirror):
     def run_ids(self) -> set[str]:
         """Return the ids of all runs that MLflow has of the study."""
         with self._reaching():
-            if self._experiment.may_exist and self._experiment.find():
-                return {run.info.run_id for run in self._experiment.runs()}
+            if self.may_exist and self.find():
+                return {run.info.run_id for run in self.runs()}
         return set()
 
     def _start(self, path: Path) -> _Shipping | None:
@@ -295,15 +293,13 @@ class MLflowTracker(Mirror):
         if folder.tracked.rpartition(" ")[0] == mark:
             run_id = folder.tracked_id
         if run_id:
-            run = self._experiment.client.get_run(run_id)
+            run = self.client.get_run(run_id)
         if run is None or run.info.lifecycle_stage != "active":  # deleted there by hand
             place = {"cell": start.cell, "trial": start.trial, "seed": start.seed, "state": "running"}
             tags = self._tags | {f"sweeplab.{name}": str(part) for name, part in place.items()}
-            tags |= {"mlflow.parentRunId": parent, KEY: f"{self._study}/{start.key}", STUDY: self._study}
+            tags |= {"mlflow.parentRunId": parent, KEY: f"{self.study}/{start.key}", STUDY: self.study}
             tags["sweeplab.searched"] = json.dumps(start.sampled)[:TAG_CHARACTERS]  # to the last digit
-            run = self._experiment.client.create_run(
-                self._experiment.find(), measures.started_ms, tags, run_name(start)
-            )
+            run = self.client.create_run(self.find(), measures.started_ms, tags, run_name(start))
         # Those that MLflow lacks: it refuses to change one.
         params = _texts(start.values.applicable() | rounded(start), without=run.data.params)
         write_whole(folder.tracked_file, f"{mark} {run.info.run_id}".encode())
@@ -318,8 +314,8 @@ class MLflowTracker(Mirror):
         tags = {"cell": run.cell, "trial": str(run.trial), "seed": str(run.seed)}
         same = " and ".join(f"tags.`sweeplab.{name}` = {quoted(text)}" for name, text in tags.items())
         with self._reaching():
-            for old in [*self._experiment.runs(same)]:
-                self._experiment.client.delete_run(old.info.run_id)
+            for old in [*self.runs(same)]:
+                self.client.delete_run(old.info.run_id)
         for mark in (run.tracked_file, run.shipped_file):
             mark.unlink(missing_ok=True)
 
@@ -330,23 +326,23 @@ class MLflowTracker(Mirror):
         tags = {f"sweeplab.{name}": text[:ERROR_CHARACTERS] for name, text in reasons.items() if text}
         tags["sweeplab.state"] = str(state)
         if error:
-            self._experiment.log_text(run_id, error, "error.txt", shipping.info.artifact_uri)
+            self.log_text(run_id, error, "error.txt", shipping.info.artifact_uri)
         folders = {"checkpoint": measures.folder.checkpoint(), "logged": measures.folder.logged_folder}
         for name, files in folders.items():
             if files and files.is_dir():
-                self._experiment.log_artifacts(run_id, files, name, shipping.info.artifact_uri)
+                self.log_artifacts(run_id, files, name, shipping.info.artifact_uri)
         ended_ms = measures.started_ms + round(end.wall_seconds * 1000)
         status = "FAILED" if state is RunState.FAILED else "FINISHED"
         points = [*points, measures.totals(end)]
-        self._experiment.log(run_id, points, shipping.params, tags, status, ended_ms)
+        self.log(run_id, points, shipping.params, tags, status, ended_ms)
 
     def _set_running_to_waiting(self, parent: Run) -> None:
         for run in self._nested(parent, "RUNNING"):
-            self._experiment.log(run.info.run_id, tags={"sweeplab.state": "waiting"}, status=WAITING)
+            self.log(run.info.run_id, tags={"sweeplab.state": "waiting"}, status=WAITING)
 
     def _nested(self, parent: Run, status: str) -> list[Run]:
         condition = f"attributes.status = '{status}' and tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
-        return list(self._experiment.runs(condition))
+        return list(self.runs(condition))
 
     # ------------------------------------------------------------ calls to MLflow
 
@@ -355,7 +351,7 @@ class MLflowTracker(Mirror):
         """Turn MLflow's failures into TrackingUnavailable, and forget the state of the run being shipped."""
         began = time.monotonic()
         try:
-            with reaching(self._experiment.uri):
+            with reaching(self.uri):
                 yield
         except BaseException as error:
             if folder is not None:

@@ -40,7 +40,7 @@ def tracker(lab, request):
 
 
 def seen(tracker):
-    return Tracked(tracker._experiment.lab, tracker._experiment.study)
+    return Tracked(tracker.lab, tracker.study)
 
 
 def nested(client, parent):
