@@ -77,13 +77,10 @@ def write_tokenizer(tokenizer: Tokenizer, special: Mapping[str, int], vocab_size
     except ValueError as error:
         raise BadInput(f"tokenizer {tokenizer.name}: {error}") from error
     vocabulary, added = definition["model"]["vocab"], definition["added_tokens"]
-    is_scored = isinstance(vocabulary, list)  # Unigram's: tokens with scores, in the order of their ids
-    known = len(vocabulary)
+    known = 1 + max(_ids_of(definition).values())
+    is_scored = isinstance(vocabulary, list)
     if not is_scored:
         vocabulary |= {each["content"]: each["id"] for each in added}
-        known = len(vocabulary)
-    elif added:
-        known = max(known, 1 + max(each["id"] for each in added))
     names = {number: f"<|{name}|>" for name, number in special.items()}
     for number in range(known, vocab_size):
         content = names.get(number, f"<|unused_{number}|>")
@@ -97,14 +94,16 @@ def write_tokenizer(tokenizer: Tokenizer, special: Mapping[str, int], vocab_size
     return definition
 
 
+def _ids_of(definition: Definition) -> dict[str, int]:
+    vocabulary: Any = definition["model"].get("vocab", {})
+    if isinstance(vocabulary, list):  # Unigram's: tokens with scores, in the order of their ids
+        vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
+    return {**vocabulary, **{each["content"]: each["id"] for each in definition["added_tokens"]}}
+
+
 def contents_of(definition: Definition) -> dict[int, str]:
     """Return the tokens of a tokenizer.json by their ids."""
-    vocabulary = definition["model"]["vocab"]
-    if isinstance(vocabulary, list):
-        known = {number: token for number, (token, _) in enumerate(vocabulary)}
-    else:
-        known = {number: token for token, number in vocabulary.items()}
-    return known | {each["id"]: each["content"] for each in definition["added_tokens"]}
+    return {number: token for token, number in _ids_of(definition).items()}
 
 
 def read_tokenizer(definition: Definition) -> Tokenizer:
@@ -113,23 +112,21 @@ def read_tokenizer(definition: Definition) -> Tokenizer:
     Raises:
         ValueError: we have no such tokenizer; the message says why.
     """
-    added = [each for each in definition.get("added_tokens") or [] if not OURS.fullmatch(each["content"])]
     model = definition["model"]
     vocabulary, kind = model.get("vocab", {}), LIBRARYS.get(str(model.get("type")))
     written: Any
     if kind is UnigramTokenizer:
         written = [scored for scored in vocabulary if not OURS.fullmatch(scored[0])]
-        ids = {token: number for number, (token, _) in enumerate(written)}
     else:
         written = {token: number for token, number in vocabulary.items() if not OURS.fullmatch(token)}
-        ids = dict(written)
+    added = [each for each in definition.get("added_tokens") or [] if not OURS.fullmatch(each["content"])]
     definition = {
         **definition,
         "added_tokens": added,
         "model": {**model, "vocab": written},
         **dict.fromkeys(("truncation", "padding", "post_processor")),
     }
-    ids |= {each["content"]: each["id"] for each in added}
+    ids = _ids_of(definition)
     tokens = sorted(ids, key=ids.__getitem__)
     if sorted(ids.values()) != list(range(len(tokens))) or len(tokens) > LARGEST_VOCABULARY:
         raise ValueError(f"its ids are not consecutive from 0, or more than {LARGEST_VOCABULARY:,}")
