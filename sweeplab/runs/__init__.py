@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 KINDS = (
     "a study's NAME, NAME/CELL or NAME/CELL/TRIAL-SEED, each with @ITERATION for one of a series of checkpoints, "
-    "an MLflow run id or a model such as models:/NAME@best, a folder with a checkpoint, "
+    "an MLflow run id, a folder with a checkpoint, "
     "or the name of a run imported by import-hf"
 )
 
@@ -38,19 +38,19 @@ def check_imported_name(lab: Path, name: str) -> None:
 
 
 def open_run(text: str, lab: Path, uri: str | None = None, allow_plugins: bool = False) -> Run:
-    """Open a run by a name, an MLflow run id, a model of MLflow's registry or a folder.
+    """Open a run by a name, an MLflow run id or a folder.
 
     NAME is the best run of a study, NAME/CELL that of a cell, NAME/CELL/TRIAL-SEED one run; NAME…@ITERATION is one of a
-    run's series of checkpoints. A model is models:/NAME@best, for example. A folder holds a checkpoint, or a run or
-    model downloaded from MLflow. A name may also be an imported run's. `uri` is MLflow's address, as for a study. With
-    `allow_plugins` the plugins of the run's study are imported first.
+    run's series of checkpoints. A folder holds a checkpoint, or a run or model downloaded from MLflow. A name may also
+    be an imported run's. `uri` is MLflow's address, as for a study. With `allow_plugins` the plugins of the run's study
+    are imported first.
 
     Raises:
         BadInput: there is no such run (offers the nearest name), or its checkpoint is missing or damaged.
         TrackingUnavailable: MLflow does not answer.
     """
     from sweeplab.runs.run import Run
-    from sweeplab.tracking.loading import MODEL_URI, load_checkpoint, load_run
+    from sweeplab.tracking.loading import load_checkpoint, load_run
     from sweeplab.train.checkpoint import DamagedCheckpoint
 
     # The folder itself, or that of an imported run.
@@ -65,7 +65,7 @@ def open_run(text: str, lab: Path, uri: str | None = None, allow_plugins: bool =
         checkpoint, name = _of_study(text, lab)
     elif folders:
         checkpoint, name = folders[0], text
-    elif RUN_ID.fullmatch(text) or text.startswith(MODEL_URI):
+    elif RUN_ID.fullmatch(text):
         return Run.of(load_run(text, lab, uri))
     else:
         raise BadInput(Problem(f"no run {text!r}", KINDS, nearest(text, _names(lab))))

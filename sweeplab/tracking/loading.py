@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,11 +23,6 @@ from sweeplab.model.transformer import model_of
 from sweeplab.permissions import name_address
 from sweeplab.plugins import import_allowed
 from sweeplab.train.checkpoint import read_checkpoint
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
-
-MODEL_URI = "models:/"
 
 
 class Model:
@@ -109,7 +104,7 @@ def load_checkpoint(folder: Path, run_id: str = "") -> LoadedRun:
 
 
 def load_run(run_id: str, lab: Path, uri: str | None = None) -> LoadedRun:
-    """Load a run by its MLflow run id, or by the URI of a model, such as models:/small@best.
+    """Load a run by its MLflow run id.
 
     `uri`, or by default the lab, gives MLflow's address, as for a study.
 
@@ -130,28 +125,9 @@ def load_run(run_id: str, lab: Path, uri: str | None = None) -> LoadedRun:
 
     with tempfile.TemporaryDirectory() as place:
         try:
-            if run_id.startswith(MODEL_URI):
-                return load_checkpoint(_downloaded(client, lab, uri, run_id, place), run_id)
             check_location(lab, uri, client.get_run(run_id).info.artifact_uri)
             if not client.list_artifacts(run_id, "checkpoint"):
                 raise BadInput(f"run {run_id} kept no checkpoint; track: {{checkpoints: best}} keeps one")
             return load_checkpoint(Path(client.download_artifacts(run_id, "checkpoint", place)), run_id)
         except MlflowException as error:
             raise BadInput(f"no run {run_id} at {where}: {error.message}") from error
-
-
-def _downloaded(client: MlflowClient, lab: Path, uri: str, model: str, place: str) -> Path:
-    """Download a registered model's checkpoint; MLflow's own function would ask its global registry."""
-    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-
-    from sweeplab.tracking.connection import check_location
-
-    name, _, alias = model.removeprefix(MODEL_URI).partition("@")
-    if alias:
-        version = client.get_model_version_by_alias(name, alias).version
-    else:
-        name, _, version = name.rpartition("/")
-    source = client.get_model_version_download_uri(name, str(version))
-    check_location(lab, uri, source)
-    there: Any = get_artifact_repository(source, uri)
-    return Path(there.download_artifacts("checkpoint", place))

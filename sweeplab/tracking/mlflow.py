@@ -131,8 +131,7 @@ class MLflowTracker(Experiment, Mirror):
         assert parent
         run_id, state, counts = parent.info.run_id, summary["state"], summary.get("counts", {})
         best, best_key = summary.get("best_value"), summary.get("best_run")
-        tags = {f"sweeplab.runs.{name}": str(count) for name, count in counts.items()}
-        tags |= {"sweeplab.state": state, "sweeplab.metric": summary.get("metric", "val_loss")}
+        tags = {"sweeplab.state": state, "sweeplab.metric": summary.get("metric", "val_loss")}
         points = []
         if best is not None:
             # With the parent's start as the timestamp, closing twice in the same state writes the same point.

@@ -122,7 +122,6 @@ def test_closing_writes_the_best(tracker, client, run_folder, tmp_path):
     ]
     best = client.get_run(run.data.tags["sweeplab.best_run"])
     assert best.data.tags["sweeplab.trial"] == "1"
-    assert run.data.tags["sweeplab.runs.pruned"] == "1"
     link = f"#/experiments/{best.info.experiment_id}/runs/{best.info.run_id}"
     assert run.data.tags["mlflow.note.content"] == (
         f"**Best val_loss 3.8000**: [all/1/0]({link}) betas [0.9, 0.95], bias True\n\n"

@@ -42,8 +42,7 @@ def test_a_model_is_published_on_a_server_and_a_better_one_after_it(server, tmp_
 
     model = mlflow.pyfunc.load_model(second.uri)
     assert model.predict(["import ", "import "], params={"max_new_tokens": 9}) == [text, text]
-    for name in ("models:/tiny@best", f"models:/tiny/{second.version}", "tiny"):
-        assert sweeplab.load_run(name, lab=lab).generate("import ", max_new_tokens=9) == text
+    assert sweeplab.load_run("tiny", lab=lab).generate("import ", max_new_tokens=9) == text
     client = MlflowClient(server)
     version = client.get_model_version_by_alias("tiny", "best")
     assert (version.status, version.run_id) == ("READY", result.best.run_id)

@@ -29,7 +29,6 @@ from sweeplab.data.corpora.splits import (
     deal,
     dealt,
     kept_of,
-    n_near_duplicates,
     overlaps,
     sampled,
     share_of,
@@ -226,10 +225,6 @@ class Corpus(AnyCorpus):
         else:
             of_split = {split: self.documents(paths, reading) for split, paths in files.items()}
             count, n_duplicates = sum(map(len, of_split.values())), 0
-            for split, held_out in of_split.items():
-                if split != "train" and (n_known := n_near_duplicates(of_split["train"], held_out)):
-                    among = f"{n_known:,} of {several(len(held_out), 'document')}"
-                    reading.more.append(f"{split}: near-duplicates of training documents: {among}")
             splits = {split: BETWEEN_DOCUMENTS.join(held) for split, held in of_split.items()}
             for split, shares in missing_splits(files).items():
                 splits |= deal(of_split[split], shares)

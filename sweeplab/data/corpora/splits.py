@@ -91,11 +91,6 @@ def kept_of(windows: Sequence[Hashes]) -> list[int]:
     return kept
 
 
-def n_near_duplicates(train: Sequence[str], held_out: Sequence[str]) -> int:
-    """Return how many held-out documents have more than MOST_SHARED of their windows in the training documents."""
-    return sum(share > MOST_SHARED for share in overlaps(train, *([text] for text in held_out)))
-
-
 def overlaps(train: Sequence[str], *held_out: Sequence[str]) -> list[float]:
     """Return, for each held-out split, the share of its windows that occur verbatim in the training texts."""
     n_characters = sum(map(len, train))
