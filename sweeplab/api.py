@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,13 +15,10 @@ from sweeplab.errors import BadInput, DamagedFile, TrackingUnavailable
 from sweeplab.files import read_bytes
 from sweeplab.formatting import yaml_text
 from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd, TrialEnded
-from sweeplab.lab.listing import find_study, read_spec, study_source, tracking_uri_of
+from sweeplab.lab.listing import tracking_uri_of
 from sweeplab.lab.studies import check_same_study
-from sweeplab.permissions import name_address
-from sweeplab.records.folders import StudyFolder, lab_folder
+from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
-from sweeplab.runs import find_checkpoint, open_run
-from sweeplab.study.file.reading import read_plain, read_study
 from sweeplab.study.plan import Plan
 from sweeplab.study.space import LONGEST_KEY
 from sweeplab.study.spec import Confirm
@@ -39,7 +35,6 @@ if TYPE_CHECKING:
     from sweeplab.report.data import ReportData
     from sweeplab.report.headline import Headline
     from sweeplab.report.style import Figure
-    from sweeplab.runs.run import Run
     from sweeplab.study.spec import StudySpec
     from sweeplab.tracking.models import Published
 
@@ -359,6 +354,7 @@ class Study(Results):
             BadInput: nothing is given, a value is not a budget, the range cannot be widened, or no law can be fitted.
         """
         from sweeplab.analysis.next_study import grow_by_law
+        from sweeplab.lab.listing import read_spec
         from sweeplab.sweep import steering
 
         if by_law:
@@ -428,79 +424,6 @@ class Study(Results):
         from sweeplab.sweep import steering
 
         steering.stop(self.folder)
-
-
-def make_study(
-    name: str, *, lab: str | Path | None = None, allow_plugins: bool = False, **parts: Any
-) -> Study:
-    """Make a study from values instead of a file; `.run()` runs it, or continues the one of this name in the lab.
-
-    `parts` are the keys of a study file: data, fixed, grid, search, budget, seeds, …. Relative paths start at the
-    working folder.
-
-    >>> study = sweeplab.make_study("mine", data={"path": "notes.txt"}, grid={"n_embd": [16, 32]})
-
-    Raises:
-        BadInput: lists every problem in the values.
-    """
-    return load_study({"name": name} | parts, lab=lab, allow_plugins=allow_plugins)
-
-
-def load_study(
-    path: str | Path | Mapping[str, Any],
-    *,
-    lab: str | Path | None = None,
-    name: str | None = None,
-    overrides: Sequence[str] | Mapping[str, Any] = (),
-    allow_plugins: bool = False,
-    **hyperparameters: Any,
-) -> Study:
-    """Read a study, given by its file, its name or its keys with their values; `.run()` runs it.
-
-    The name `small` means studies/small.yaml or small.yaml, else the lab's study as it was last run.
-
-    `hyperparameters` are fixed at other values: max_iters=100. `overrides` are written as on the command line,
-    ["budget.time=5m"], or map places to values, {"budget.time": "5m"}. A file or tracking address in an override is
-    trusted, while one that only the file names may be refused. The study's plugins, Python files, are imported only
-    with `allow_plugins`.
-
-    Raises:
-        BadInput: the file is wrong; lists every problem in it.
-    """
-    folder = lab_folder(lab)
-    find_run = partial(find_checkpoint, lab=folder)
-    changes = {**hyperparameters, **(overrides if isinstance(overrides, Mapping) else {})}
-    overrides = [] if isinstance(overrides, Mapping) else [*overrides]
-    overrides += [f"{place}={yaml_text(value)}" for place, value in changes.items()]
-    if isinstance(path, Mapping):
-        parts = {**path, "name": name or path.get("name")}
-        return Study(read_plain(parts, overrides, allow_plugins, find_run), folder)
-    file = study_source(path, folder)
-    spec = read_study(file, overrides, name, allow_plugins, find_run=find_run)
-    for place, _, address in spec.addresses:
-        if spec.is_overridden(place):
-            name_address(address)
-    return Study(spec, folder)
-
-
-def open_study(name: str, lab: str | Path | None = None, *, allow_plugins: bool = False) -> Study:
-    """Open a study of the lab as it was last run; `.run()` continues it.
-
-    Raises:
-        BadInput: there is no such study; offers the nearest name.
-    """
-    folder = find_study(lab, name)
-    return Study(read_spec(folder, allow_plugins), folder.lab)
-
-
-def load_run(run: str, *, lab: str | Path | None = None, uri: str | None = None) -> Run:
-    """Load a trained run, given by NAME (the best run of a study), NAME/CELL, NAME/CELL/TRIAL-SEED, an MLflow run id,
-    or a folder with a checkpoint.
-
-    Raises:
-        BadInput: there is no such run (offers the nearest name), or it kept no checkpoint.
-    """
-    return open_run(run, lab_folder(lab), uri)
 
 
 def _print_trial(event: Event, progress: StudyProgress) -> None:
