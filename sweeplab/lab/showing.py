@@ -108,7 +108,7 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
         "metric": plan["metric"],
         "trials_per_cell": read_budget(folder)["trials_per_cell"],
         "cells": cells,
-        "notes": {place: note.text for place, note in read_notes(folder).items() if note.text},
+        "notes": read_notes(folder),
         "warm_start": warm_start,
         "baselines": baselines,
         "reaches": plan.get("reaches", []),

@@ -12,7 +12,7 @@ import math
 import platform
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import shorten
@@ -313,21 +313,20 @@ def publish(folder: StudyFolder, cell: str | None = None, name: str | None = Non
     return publish_model(folder.lab, folder.name, tracking_uri_of(folder), lowest, name or folder.name)
 
 
-def keep_note(
-    folder: StudyFolder, text: str, tags: Sequence[str] = (), trial: tuple[str, int] | None = None
-) -> Done:
+def keep_note(folder: StudyFolder, text: str, trial: tuple[str, int] | None = None) -> Done:
     """Keep a note of a study or of a trial, given by cell and number, and show it in MLflow.
 
     Raises:
         BadInput: there is no such trial, or the note is too long.
     """
-    note = write_note(folder, text, tags, trial)
+    text = text.strip()
+    write_note(folder, text, trial)
     about = f"trial {trial[1]} in cell {trial[0]}" if trial else folder.name
     kept = f"the note of {about} is kept"
     try:
         tracker = open_tracker(folder.lab, folder.name, tracking_uri_of(folder))
         runs = trial and [run for run in folder.runs() if (run.cell, run.trial) == trial]
-        tracker.annotate(note.text, note.tags, runs)
+        tracker.annotate(text, runs)
     except (BadInput, TrackingUnavailable) as error:
         return Done(f"{kept}, but MLflow does not show it: {error}", [])
     return Done(kept, [])

@@ -48,12 +48,12 @@ function named(cell) {
   return name;
 }
 
-// n_layer=2 compares a value, loss<3 a number; any other word is looked for in a trial's cell, values, note and tags.
+// n_layer=2 compares a value, loss<3 a number; any other word is looked for in a trial's cell, values and note.
 function is_shown(run) {
   const known = { ...cells[run.cell], ...run.sampled, state: run.outcome, loss: run.loss, best: run.best, value: run.value, iteration: run.iteration, trial: run.trial };
   return at("filter").value.trim().split(/\s+/).every((word) => {
     const [, name, sign, wanted] = word.match(/^(\w+)(<=|>=|<|>|=)(.+)$/) ?? [];
-    if (!(name in known)) return `${run.cell} ${values(run.sampled)} ${run.note} ${run.tags}`.includes(word);
+    if (!(name in known)) return `${run.cell} ${values(run.sampled)} ${run.note}`.includes(word);
     const value = known[name], number = Number(wanted);
     if (sign === "=") return typeof value === "number" ? value === number : String(value) === wanted;
     return value !== null && (sign[0] === "<" ? value < number : value > number) || (sign[1] === "=" && value === number);
@@ -70,11 +70,10 @@ function details(run) {
 const text_of = (known) => Object.fromEntries(Object.entries(known ?? {}).map(([name, value]) => [name, short(value)]));
 function noted(run) {
   const form = element("form"), text = element("textarea", "", { name: "text", rows: 3, placeholder: "a note", value: run.note });
-  const tags = element("input", "", { name: "tags", placeholder: "tags, by commas", value: run.tags.join(", ") });
-  form.append(text, tags, element("button", "keep the note"));
+  form.append(text, element("button", "keep the note"));
   form.onsubmit = (event) => {
     event.preventDefault();
-    post("order", { order: "note", trial: run.trial, cell: run.cell, text: text.value, tags: tags.value }).then((said) => { if (!said.error) dialog.close(); });
+    post("order", { order: "note", trial: run.trial, cell: run.cell, text: text.value }).then((said) => { if (!said.error) dialog.close(); });
   };
   return form;
 }
@@ -123,7 +122,7 @@ function list() {
   const searched = [...new Set(shown.flatMap((run) => Object.keys(run.sampled)))];
   fill(at("trials"), [...searched, "loss", "lowest seen", "state", "iteration", "trial", "cell", "note", ""], shown.slice(0, 200).map((run) => [
     ...searched.map((name) => name in run.sampled ? short(run.sampled[name]) : "–"), loss(run.loss), loss(run.best), run.outcome, `${run.iteration}/${run.max_iters}`,
-    element("button", `#${run.trial}${run.key === latest.best ? " best" : ""}`, { className: "plain", onclick: () => details(run) }), named(run.cell), [run.note, ...run.tags.map((tag) => `[${tag}]`)].join(" "), stopButton(run)]));
+    element("button", `#${run.trial}${run.key === latest.best ? " best" : ""}`, { className: "plain", onclick: () => details(run) }), named(run.cell), run.note, stopButton(run)]));
   fill(at("cells"), ["cell", "parameters", "done", "lowest seen"], latest.cells.map((cell) => [
     named(cell.cell), cell.n_params.toLocaleString("en"), String(cell.done), loss(cell.lowest)]));
 }

@@ -30,7 +30,7 @@ from sweeplab.lab.listing import (
 from sweeplab.lab.showing import commands_about
 from sweeplab.lab.studies import Done, keep_note
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.notes import Note, read_notes
+from sweeplab.records.notes import read_notes
 from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunStart, RunState, TrialEnding, run_key
 from sweeplab.report.headline import Headline, StudyFacts, headline, read_facts, read_headline
 from sweeplab.report.style import looks
@@ -74,7 +74,7 @@ class Follower:
     _rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     _new_rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     _new_points: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
-    _notes: dict[str, Note] = field(default_factory=dict)
+    _notes: dict[str, str] = field(default_factory=dict)
 
     def look(self) -> dict[str, Any]:
         """Return the state of the study, with only those runs and points that are new since the last look.
@@ -142,15 +142,13 @@ class Follower:
         for key, row in self._rows.items():
             place = f"{row['cell']}/{row['trial']}"
             if notes.get(place) != self._notes.get(place):
-                note = notes.get(place, Note())
-                self._rows[key] = self._new_rows[key] = row | {"note": note.text, "tags": note.tags}
+                self._rows[key] = self._new_rows[key] = row | {"note": notes.get(place, "")}
         self._notes = notes
 
     def _hear(self, run: RunFolder, points: Sequence[CurvePoint], end: RunEnd | None) -> None:
         key = run_key(run.cell, run.trial, run.seed)
         start = self._starts[key] = self._starts.get(key) or run.read_start()
         before = self._rows.get(key, {"iteration": 0, "loss": None, "best": None})
-        note = self._notes.get(f"{run.cell}/{run.trial}", Note())
         losses = [(point.iteration, point.val_loss) for point in points if point.val_loss is not None]
         iteration, loss = [(before["iteration"], before["loss"]), *losses][-1]
         known = [each for each in (before["best"], *(loss for _, loss in losses)) if each is not None]
@@ -172,8 +170,7 @@ class Follower:
             "best": min(known, default=None),
             "ended": end and end.ended,
             "checkpoint": checkpoint and str(checkpoint),
-            "note": note.text,
-            "tags": note.tags,
+            "note": self._notes.get(f"{run.cell}/{run.trial}", ""),
         }
         if losses:
             self._new_points.setdefault(key, []).extend(losses)
@@ -211,7 +208,7 @@ def _give(folder: StudyFolder, order: str, values: Mapping[str, Any]) -> Done:
             return steering.stop_trial(folder, _trial(values), str(values["cell"]))
         case "note":
             trial = str(values["cell"]), _trial(values)
-            return keep_note(folder, str(values["text"]), str(values["tags"]).split(","), trial)
+            return keep_note(folder, str(values["text"]), trial)
     raise BadInput(f"there is no command {order!r}")
 
 

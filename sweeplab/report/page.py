@@ -21,7 +21,7 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from sweeplab.analysis.trials import TRIAL, grid_of, searched_of, trials_table
 from sweeplab.formatting import listed, sentence, written
 from sweeplab.lab.showing import commands_about
-from sweeplab.records.notes import Note, read_notes
+from sweeplab.records.notes import read_notes
 from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import Figure
@@ -74,11 +74,10 @@ def page_trials(report: ReportData) -> PageTrials:
         for row in table.sort_values("loss").head(MOST_TRIALS).to_dict("records"):
             place = str(row["cell"]), int(row["trial"])
             places[study, *place] = len(entries)
-            loss, note = round(float(row["loss"]), 5), notes.get(f"{place[0]}/{place[1]}", Note())
+            loss = round(float(row["loss"]), 5)
             entries.append(
                 {
-                    "note": note.text,
-                    "tags": note.tags,
+                    "note": notes.get(f"{place[0]}/{place[1]}", ""),
                     "study": study,
                     "cell": place[0],
                     "trial": place[1],

@@ -13,7 +13,6 @@ function open_trial(trial, about) {
   said("State", `${trial.state}${trial.loss === null ? "" : `, ${about.loss} ${trial.loss.toFixed(4)}${of}`}`);
   for (const [name, value] of Object.entries({ ...trial.cell_values, ...trial.values })) said(name, value);
   if (trial.note) said("Note", trial.note);
-  if (trial.tags?.length) said("Tags", trial.tags.join(", "));
   for (const run of trial.runs) {
     said(`Seed ${run.seed}`, run.checkpoint ? element("code", run.checkpoint) : "no checkpoint was kept");
     if (run.mlflow) {

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,16 +182,15 @@ class MLflowTracker(Experiment, Mirror):
         with self._reaching():
             self.log_artifacts(self._parent_id(), files, folder)
 
-    def annotate(self, text: str, tags: Sequence[str], runs: Iterable[RunFolder] | None = None) -> None:
-        """Show a note and its tags with the study, or with those `runs` of a trial that were sent."""
+    def annotate(self, text: str, runs: Iterable[RunFolder] | None = None) -> None:
+        """Show a note with the study, or with those `runs` of a trial that were sent."""
         with self._reaching():
             if runs is None:
                 self.log(self._parent_id(), tags={"sweeplab.note": text})
                 return
             for run in runs:
                 if run.tracked_id:
-                    shown = {NOTE: text, "sweeplab.tags": ", ".join(tags)}
-                    self.log(run.tracked_id, tags=shown)
+                    self.log(run.tracked_id, tags={NOTE: text})
 
     def _parent_id(self) -> str:
         parent, tracked = self._parent, self._folder.read_tracked()

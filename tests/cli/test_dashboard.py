@@ -21,7 +21,7 @@ import sweeplab
 from sweeplab.api import write_report
 from sweeplab.errors import BadInput
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.notes import Note, read_notes
+from sweeplab.records.notes import read_notes
 from sweeplab.report.live import Follower, give
 
 # Prints what the server answers to each address.
@@ -199,19 +199,18 @@ def test_a_note_is_kept_and_shown_everywhere(lab):
     follower = Follower(study)
     (first, *_) = follower.look()["runs"]
     place = {"cell": first["cell"], "trial": first["trial"]}
-    give(study, "note", place | {"text": " <b>odd</b> ", "tags": "again, , again,slow"})
-    kept = Note("<b>odd</b>", ("again", "slow"))
+    give(study, "note", place | {"text": " <b>odd</b> "})
+    kept = "<b>odd</b>"
     assert read_notes(study) == {f"{first['cell']}/{first['trial']}": kept}
-    assert {(row["note"], row["tags"]) for row in follower.look()["runs"]} == {(kept.text, kept.tags)}
+    assert {row["note"] for row in follower.look()["runs"]} == {kept}
     run_id = study.run(*place.values(), first["seed"]).tracked_id
-    tags = Tracked(lab, "tiny").client.get_run(run_id).data.tags
-    assert (tags["mlflow.note.content"], tags["sweeplab.tags"]) == (kept.text, "again, slow")
+    assert Tracked(lab, "tiny").client.get_run(run_id).data.tags["mlflow.note.content"] == kept
     page = write_report("sweep", lab, ["tiny"]).read_text(encoding="utf-8")
     assert "\\u003cb\\u003eodd" in page and "<b>odd" not in page
-    for wrong in ({"trial": 99}, {"cell": "n_embd=9"}, {"text": "x" * 9000}, {"tags": 5 * "a" * 100}):
+    for wrong in ({"trial": 99}, {"cell": "n_embd=9"}, {"text": "x" * 9000}):
         with pytest.raises(BadInput):
-            give(study, "note", {"text": "", "tags": ""} | place | wrong)
-    give(study, "note", place | {"text": "", "tags": ""})
+            give(study, "note", {"text": ""} | place | wrong)
+    give(study, "note", place | {"text": ""})
     assert read_notes(study) == {}
 
 
