@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem, TrackingUnavailable
@@ -105,38 +105,14 @@ class Shipping:
         return is_whole
 
 
-class Notifier:
-    """Notifies the targets that the study file names; failures to send are kept in `errors`, without URLs.
+def open_targets(spec: StudySpec) -> dict[str, Any]:
+    """Return Apprise's targets by the environment variables that the study file names.
 
     Raises:
         BadInput: a variable is not set or holds no URL that Apprise knows, or Apprise is not installed.
     """
-
-    def __init__(self, spec: StudySpec) -> None:
-        self._study = spec.name
-        self._targets = _targets(spec) if spec.notify else {}
-        self.errors: list[str] = []
-
-    def notify_end(self, folder: StudyFolder, status: str, errors: list[str]) -> None:
-        """Notify how the study ended: its runs by state, its best value, and the first error."""
-        if not self._targets:
-            return  # a summary reads every run's folder
-        summary = summarize(folder, status)
-        lines = [f"runs: {counts(summary['counts']) or 'none'}"]
-        if summary["best_value"] is not None:
-            lines.append(f"best {summary['metric']} {summary['best_value']:.4f} in {summary['best_run']}")
-        lines += [f"error: {each}" for each in errors[:1]]
-        lines += [f"and {len(errors) - 1} more"] if len(errors) > 1 else []
-        lines.append(f"show it: {folder.command('show')}")
-        self._notify(status, "\n".join(lines))
-
-    def _notify(self, what: str, text: str) -> None:
-        for variable, target in self._targets.items():
-            if not target.notify(title=f"sweeplab: {self._study} {what}", body=text):
-                self.errors.append(f"{variable}: Apprise could not send that the study is {what}")
-
-
-def _targets(spec: StudySpec) -> dict[str, Any]:
+    if not spec.notify:
+        return {}
     try:
         from apprise import Apprise
     except ImportError:
@@ -159,3 +135,25 @@ def _targets(spec: StudySpec) -> dict[str, Any]:
     if problems:
         raise BadInput(*problems)
     return targets
+
+
+def notify_end(
+    targets: Mapping[str, Any], folder: StudyFolder, status: str, errors: Sequence[str]
+) -> list[str]:
+    """Notify how a study ended: its runs by state, its best value, and the first error; return what was not sent."""
+    if not targets:
+        return []  # a summary reads every run's folder
+    summary = summarize(folder, status)
+    lines = [f"runs: {counts(summary['counts']) or 'none'}"]
+    if summary["best_value"] is not None:
+        lines.append(f"best {summary['metric']} {summary['best_value']:.4f} in {summary['best_run']}")
+    if errors:
+        lines.append(f"error: {errors[0]}")
+    if len(errors) > 1:
+        lines.append(f"and {len(errors) - 1} more")
+    text = "\n".join([*lines, f"show it: {folder.command('show')}"])
+    unsent = []
+    for variable, target in targets.items():
+        if not target.notify(title=f"sweeplab: {folder.name} {status}", body=text):
+            unsent.append(f"{variable}: Apprise could not send that the study is {status}")  # without its URL
+    return unsent

@@ -14,12 +14,12 @@ import shutil
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeplab.errors import BadInput, StorageUnavailable, TrackingUnavailable
 from sweeplab.files import make_folder, write_whole
@@ -35,7 +35,7 @@ from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.engines import LEFT, NO_REVISION, REFUSED, UNSEEN, WorkerEngine, engine_class
 from sweeplab.sweep.planning import check_reach, make_plan
 from sweeplab.sweep.progress import LOOK_SECONDS, StudyProgress, Watched
-from sweeplab.sweep.shipping import Notifier, Shipping
+from sweeplab.sweep.shipping import Shipping, notify_end, open_targets
 from sweeplab.sweep.trials.sharing import OUTAGE_SECONDS, Availability, Command
 from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
 from sweeplab.tracking import open_mirrors, open_tracker
@@ -174,7 +174,7 @@ class _Opened(NamedTuple):
     folder: StudyFolder
     plan: Plan
     store: Store
-    notifier: Notifier
+    targets: Mapping[str, Any]
     notices: list[str]
 
 
@@ -182,7 +182,7 @@ class _Opened(NamedTuple):
 def _opened(spec: StudySpec, lab: Path) -> Iterator[_Opened]:
     """Check a study, write it to its lab and hold it."""
     check_reach(spec, lab)
-    notifier = Notifier(spec)
+    targets = open_targets(spec)
     engine = engine_class(spec.engine.type)
     engine.check(spec.engine)
     plan, _, dataset = make_plan(spec, lab)
@@ -204,7 +204,7 @@ def _opened(spec: StudySpec, lab: Path) -> Iterator[_Opened]:
         if spec.warm_start:
             add_warm_starts(store, read_warm_starts(spec, folder, store.spaces, plan.data), folder)
         notices = [notice for notice in notices if notice]
-        yield _Opened(folder, plan, store, notifier, notices)
+        yield _Opened(folder, plan, store, targets, notices)
 
 
 def _open_tracking(trackers: Sequence[Mirror], spec: StudySpec, folder: StudyFolder, plan: Plan) -> None:
@@ -216,16 +216,6 @@ def _open_tracking(trackers: Sequence[Mirror], spec: StudySpec, folder: StudyFol
         raise BadInput(f"{error}; set another track: {{uri: …}} or MLFLOW_TRACKING_URI") from error
 
 
-def _in_words(places: Sequence[WorkerPlace]) -> str:
-    """Say which workers are where, and what keeps them from working."""
-    words = []
-    for place in places:
-        words.append(f"worker {place.worker} ({place.process})")
-        if place.why:
-            words[-1] += f", {place.why}"
-    return "; ".join(words)
-
-
 class _Supervisor:
     """Keeps workers on a study until no work is left, and sends what they write to tracking."""
 
@@ -235,7 +225,7 @@ class _Supervisor:
         listen: Callable[[events.Event, StudyProgress], None],
         interrupts: Callable[[], int],
     ) -> None:
-        folder, plan, store, self.notifier, _ = opened
+        folder, plan, store, self.targets, _ = opened
         self.folder, self.plan, self.store = folder, plan, store
         self.listen, self.interrupts = listen, interrupts
         self.spec, self.commands = store.spec, store.commands
@@ -244,7 +234,7 @@ class _Supervisor:
         availability.say = lambda message: self._take_in(events.StudyNotice(message=message))
         availability.stopping = lambda: interrupts() > 1
         # Which workers do not run, and why: one of them may hold a lock of the database.
-        availability.holders = lambda: _in_words([place for place in self.engine.places() if place.why])
+        availability.holders = lambda: "; ".join(str(place) for place in self.engine.places() if place.why)
         self.tracker = open_tracker(folder.lab, folder.name, self.spec.track.uri)
         self.trackers = [self.tracker, *open_mirrors(self.spec.fixed, folder.path)]
         self.shipping = Shipping(folder, self.trackers)
@@ -293,19 +283,19 @@ class _Supervisor:
             self.pool.leave()
             raise
         except Exception as error:
-            self.notifier.notify_end(self.folder, "failed", [f"{type(error).__name__}: {error}"])
+            notify_end(self.targets, self.folder, "failed", [f"{type(error).__name__}: {error}"])
             raise
         finally:
             self.engine.kill()
             self.engine.close()
             self.shipping.stop()  # before anyone else may ship the study
             self.commands.add("ended", status)
-        self.notifier.notify_end(self.folder, status, errors)
-        return StudyEnd(self.folder, status, [*errors, *self.notifier.errors])
+        unsent = notify_end(self.targets, self.folder, status, errors)
+        return StudyEnd(self.folder, status, [*errors, *unsent])
 
     def _supervise(self) -> None:
         looked = checked = now = time.monotonic()
-        n_interrupts, waited_for = 0, ""
+        n_interrupts, waited_for = 0, list[WorkerPlace]()
         while self._goes_on():
             self.pool.listen(stopping=bool(self.interrupts()) or self._is_over_time)
             before, now = now, time.monotonic()
@@ -341,9 +331,10 @@ class _Supervisor:
                     self.shipping.hear(event)
             if now - checked > CHECK_SECONDS:
                 self.shipping.check()
-                if n_interrupts and places and waited_for != _in_words(places):
-                    waited_for = _in_words(places)
-                    self._take_in(events.StudyNotice(message=f"still waiting for {waited_for}"))
+                if n_interrupts and places and waited_for != places:
+                    waited_for = places
+                    words = "; ".join(map(str, places))
+                    self._take_in(events.StudyNotice(message=f"still waiting for {words}"))
                 self._write_elapsed()
                 checked = time.monotonic()
         self._write_elapsed()
