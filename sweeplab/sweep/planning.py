@@ -26,7 +26,6 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.findings import find_limits
 from sweeplab.lab.listing import StudyTrials, study_names
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import RunEnd
 from sweeplab.study import inputs, plan
 from sweeplab.study.algorithms import settled_sampler
 from sweeplab.study.file.reading import read_plain, read_study
@@ -44,7 +43,7 @@ from sweeplab.tracking import mirror_in_words
 from sweeplab.tracking.connection import artifact_location, database_file, planned_uri
 from sweeplab.train.devices import settle_devices
 
-# How many earlier runs are needed to estimate a study's duration, and how many are read at most.
+# How many earlier runs are needed to estimate a study's duration, and how many of a study are read at most.
 FEWEST_RUNS, MOST_RUNS = 3, 200
 # A run tells how long others take if their FLOPs are within this factor: in a smaller one most time is overhead.
 LIKE = 4.0
@@ -139,35 +138,33 @@ def bench_study(spec: StudySpec, lab: Path) -> tuple[str, list[BenchRow]]:
 def with_durations(planned: plan.Plan, lab: Path) -> plan.Plan:
     """Return the plan with the seconds by which a run of each cell prolongs the study, where they are known.
 
-    They come from earlier runs of about as many FLOPs on the same kind of device, the study's own first.
+    They come from the lab's runs of about as many FLOPs on the same kind of device, each in a stack of runs.
     """
-    known, at_once = _earlier_runs(planned, lab)
-    cells = []
+    known, cells = _earlier_runs(planned.device, lab), []
     for cell in planned.cells:
-        near = sorted(known, key=lambda run: abs(math.log(run[0] / cell.train_flops)))[:FEWEST_RUNS]
-        if len(near) < FEWEST_RUNS or not 1 / LIKE <= near[0][0] / cell.train_flops <= LIKE:
+        like = [run for run in known if 1 / LIKE <= run[0] / cell.train_flops <= LIKE]
+        if len(like) < FEWEST_RUNS:
             return planned
-        per_flop = median(seconds / flops for flops, seconds in near)
+        per_flop = median(seconds / flops for flops, seconds in like)
+        at_once = cell.stack * len(planned.workers)
         cells.append(replace(cell, run_seconds=cell.train_flops * per_flop / at_once))
     return replace(planned, cells=cells, timed_by=f"{several(len(known), 'earlier run')} of this lab")
 
 
-def _earlier_runs(planned: plan.Plan, lab: Path) -> tuple[list[tuple[float, float]], float]:
-    """Return FLOPs and seconds of the lab's runs, and how many runs the plan's number of workers trains at once."""
-    known: list[tuple[float, float]] = []
-    elapsed = 0.0
-    for name in sorted(study_names(lab), key=lambda name: name != planned.name):
-        folder, ends = StudyFolder(lab, name), list[RunEnd]()
+def _earlier_runs(device: str, lab: Path) -> list[tuple[float, float]]:
+    """Return FLOPs and seconds of the lab's runs on a kind of device, of each study the first ones."""
+    known = []
+    for folder in (StudyFolder(lab, name) for name in study_names(lab)):
         with suppress(
             BadInput, OSError, ValueError, KeyError, TypeError
         ):  # `doctor` reports what is wrong with it
-            started = folder.read(folder.plan_file)
-            if started["device"] == planned.device and len(known) < MOST_RUNS:
-                ends = [end for end in (run.read_end() for run in folder.runs()) if end and end.train_flops]
-                elapsed += folder.elapsed_seconds * len(started["workers"]) / len(planned.workers)
-        known += [(end.train_flops, end.wall_seconds) for end in ends if end.wall_seconds]
-    trained = sum(seconds for _, seconds in known)
-    return known, max(1.0, trained / (elapsed or math.inf))
+            if folder.read(folder.plan_file)["device"] != device:
+                continue
+            for run in itertools.islice(folder.runs(), MOST_RUNS):
+                end = run.read_end()
+                if end and end.train_flops and end.wall_seconds:
+                    known.append((end.train_flops, end.wall_seconds))
+    return known
 
 
 @dataclass(frozen=True)

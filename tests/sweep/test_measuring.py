@@ -66,7 +66,7 @@ def test_a_plan_says_a_time_by_earlier_runs_like_its_own_or_by_its_budget(
 ):
     spec = tiny(budget=Budget(**budget), engine=Engine(workers=1, stack=1))
     flops = make_plan(spec, tmp_path)[0].cells[0].train_flops
-    monkeypatch.setattr(planning, "_earlier_runs", lambda *_: ([(share * flops, 3.0)] * 5, 1.0))
+    monkeypatch.setattr(planning, "_earlier_runs", lambda *_: [(share * flops, 3.0)] * 5)
     ahead = look_ahead(spec, make_plan(spec, tmp_path)[0], tmp_path)
     assert ahead.seconds == (seconds if seconds is None else pytest.approx(seconds))
     assert ("known once" in ahead.in_words) == (seconds is None)
