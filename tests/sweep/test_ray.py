@@ -5,19 +5,24 @@ import os
 import random
 import subprocess
 import sys
+import time
+from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 
 import postgres_server
+import psutil
 import pytest
 import ray_cluster
 import strangers
-from faults import cluster_kills, kills
+from faults import kills
 from sweep.engine_contract import EngineContract
 
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.spec import Engine
 from sweeplab.sweep.engines import LEFT, ray
 from sweeplab.sweep.trials.sharing import LEASE_SECONDS
+from sweeplab.sweep.trials.store import open_store
 
 pytestmark = [
     pytest.mark.ray,
@@ -73,17 +78,81 @@ class TestRay(EngineContract):
         study.wait(lambda: comes_to_be("running"))
 
 
-def test_a_study_on_three_nodes_comes_to_the_same_bits_whatever_is_lost(
-    cluster, running, tmp_path, monkeypatch
-):
-    dice, left = random.Random(0), [*cluster_kills.RayStudy.KINDS]
+class RayStudy(kills.Study):
+    """A study with an actor for each of three nodes of a Ray cluster; it takes the kinds of faults that are `left`."""
+
+    KINDS = ("SIGKILL to an actor", "SIGKILL to a worker", "node lost, another joins", "SIGSTOP to a worker")
+
+    def __init__(self, folder, dice, server, cluster, left):
+        super().__init__(folder, folder / "lab", dice, server=server)
+        self.cluster, self.left = cluster, left
+        self.free_after = defaultdict[str, list[float]](list)
+
+    def start(self):
+        """Start the study, or go on with it."""
+        address = f"engine.address={self.cluster.address}"
+        super().start("--engine", "ray", "-o", address, "-o", "engine.workers=3")
+
+    def workers(self):
+        """Return the worker processes, which are children of actors."""
+        lab = str(self.folder.lab)
+        listed = [(each, each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"])]
+        return [each for each, words in listed if lab in words and "sweeplab.sweep.worker" in words]
+
+    def held(self):
+        """Return the processes that hold trials which nobody else may take."""
+        store = open_store(self.folder)
+        with store.storage.reading() as connection:
+            leases = store.leases.all(connection).values()
+        store.storage.engine.dispose()
+        return {lease.owner.pid for lease in leases if not lease.is_dead}
+
+    def befall(self):
+        """Let one fault befall a worker that holds a trial; wait until none of its trials is its own."""
+        if not (self.left and self.n_points):
+            return
+        holding = self.held()
+        victims = [each for each in self.workers() if each.pid in holding]
+        if not victims:
+            return
+        victim, kind, began = self.dice.choice(victims), self.left[-1], time.monotonic()
+        with suppress(psutil.Error):  # it has ended meanwhile
+            actor = victim.parent()
+            assert actor and "ray::" in " ".join(actor.cmdline())
+            faults = {
+                self.KINDS[0]: actor.kill,
+                self.KINDS[1]: victim.kill,
+                self.KINDS[2]: lambda: self._lose_node(actor),
+                self.KINDS[3]: lambda: self._stop(victim),
+            }
+            faults[kind]()
+            self.counts[self.left.pop()] += 1
+        while victim.pid in self.held() and time.monotonic() - began < LEASE_SECONDS + 5:
+            if not self.pass_time(lambda: True):
+                break
+            time.sleep(0.1)
+        self.free_after[kind].append(time.monotonic() - began)
+
+    def _lose_node(self, actor):
+        raylets = {each.pid for each in [actor, *actor.parents()]}
+        for node in [*self.cluster.worker_nodes]:
+            if any(each.process.pid in raylets for each in node.all_processes["raylet"]):
+                self.cluster.remove_node(node, allow_graceful=False)
+                with suppress(psutil.Error):
+                    actor.kill()  # with its node all is gone that ran there
+                self.cluster.add_node(**ray_cluster.SMALL)
+                return
+        raise AssertionError("the actor is on no node")
+
+
+def test_a_study_on_three_nodes_comes_to_the_same_bits_whatever_is_lost(cluster, running, tmp_path):
+    dice, left = random.Random(0), [*RayStudy.KINDS]
     known = kills.undisturbed(tmp_path)
-    monkeypatch.setattr(cluster_kills, "STOP_SECONDS", LEASE_SECONDS + 5)
     cluster.add_node(**ray_cluster.SMALL)
     while left:  # on a fast machine a study ends before all has befallen it
         folder = tmp_path / f"left-{len(left)}"
         folder.mkdir()  # else nothing befell the study before
-        study = cluster_kills.RayStudy(folder, dice, running, cluster, left)
+        study = RayStudy(folder, dice, running, cluster, left)
         try:
             study.run(len(left))
         finally:

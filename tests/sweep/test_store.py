@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -66,58 +65,6 @@ def test_a_trial_given_back_goes_to_the_next_claim_as_it_was(tiny, opened):
         one.finish(first, "complete", 1.0, {})
     two.finish(again, "complete", 2.0, {})
     assert two.trials(two.cells[0])[0].value == 2.0
-
-
-# A process of its own with a store; `argv` has the address, the size of the vocabulary and what else it is given.
-CHILD = """
-import json, os, signal, sys
-import optuna
-from sweeplab.study.search import Range
-from sweeplab.study.options import Pruner
-from sweeplab.study.spec import Budget, DataSpec, StudySpec
-from sweeplab.sweep.trials.sharing import Leases, Report, renewing
-from sweeplab.sweep.trials.storage import TrialStorage
-from sweeplab.sweep.trials.store import Store
-spec = StudySpec(name="tiny", data=DataSpec(corpus="python-docs", tokenizer="char"), fixed={fixed!r},
-    search={{"learning_rate": Range(3e-4, 1e-2, log=True)}}, budget=Budget(trials_per_cell={trials}),
-    pruner=Pruner(type="none"))
-vocab = int(sys.argv[2])
-store = Store(spec, vocab, sys.argv[1])
-"""
-CLAIM_AND_DIE = """
-die = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
-where = sys.argv[3]
-if where == "asked":
-    Leases.take = die
-elif where == "suggesting":
-    optuna.trial.Trial.suggest_float = die
-elif where == "writing":
-    TrialStorage._write = die
-claim = store.claim()
-if where == "telling":
-    TrialStorage._write = die
-if where in ("telling", "told"):
-    store.finish(claim, "complete", 1.0, {})
-die()
-"""
-
-
-def child(code, url, tiny, dataset, *words, trials=4):
-    """Return the command of a process that runs code with a store."""
-    code = CHILD.format(fixed=tiny().fixed, trials=trials) + code
-    return [sys.executable, "-c", code, url, str(dataset.tokenizer.vocab_size), *words]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("where", ["told", "asked", "suggesting", "writing", "held", "telling"])
-def test_a_worker_killed_anywhere_loses_and_doubles_nothing(where, tiny, opened, dataset):
-    folder, store = opened(tiny())
-    command = child(CLAIM_AND_DIE, folder.storage_url, tiny, dataset, where)
-    assert subprocess.run(command, stderr=subprocess.PIPE).returncode == -9
-    numbers = [claim.number for claim in finish_all(store)]
-    assert numbers == ([1, 2, 3] if where == "told" else [0, 1, 2, 3])
-    states = Counter(trial.state.name for trial in store.study(store.cells[0]).get_trials())
-    assert states == {"COMPLETE": 4}
 
 
 def test_the_same_study_draws_the_same_trials(tiny, tmp_path, dataset):
@@ -369,7 +316,18 @@ def test_what_is_not_finite_is_never_reported(tiny, opened):
     assert store.trials(store.cells[0])[0].value == 3.0
 
 
+# A process of its own with a store; `argv` has its address, the values that the study fixes and the vocabulary's size.
 WORK = """
+import json, sys
+from sweeplab.study.search import Range
+from sweeplab.study.options import Pruner
+from sweeplab.study.spec import Budget, DataSpec, StudySpec
+from sweeplab.sweep.trials.sharing import Report, renewing
+from sweeplab.sweep.trials.store import Store
+spec = StudySpec(name="tiny", data=DataSpec(corpus="python-docs", tokenizer="char"), fixed=json.loads(sys.argv[2]),
+    search={"learning_rate": Range(3e-4, 1e-2, log=True)}, budget=Budget(trials_per_cell=60),
+    pruner=Pruner(type="none"))
+store = Store(spec, int(sys.argv[3]), sys.argv[1])
 numbers = []
 with renewing(store.renew):  # on a busy machine the others take longer to begin than a lease lasts
     while claim := store.claim():
@@ -386,7 +344,8 @@ print(json.dumps(numbers))
 @pytest.mark.slow
 def test_four_processes_share_sixty_trials_each_exactly_once(tiny, opened, dataset):
     folder, _ = opened(tiny(budget=Budget(trials_per_cell=60)))
-    command = child(WORK, folder.storage_url, tiny, dataset, trials=60)
+    words = (folder.storage_url, json.dumps(tiny().fixed), str(dataset.tokenizer.vocab_size))
+    command = [sys.executable, "-c", WORK, *words]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     workers = [subprocess.Popen(command, **pipes) for _ in range(4)]
     for worker in workers:
