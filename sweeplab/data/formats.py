@@ -86,10 +86,6 @@ ENCODINGS = (
 )  # fmt: skip
 
 
-# How files begin that may have neither a 0 nor invalid UTF-8, and where: PDF, RTF and tar.
-SIGNATURES = ((0, b"%PDF-"), (0, b"{\\rtf"), (257, b"ustar"))
-
-
 class NoText(BadInput):
     """A file is no text, of the `kind` that is said of skipped files."""
 
@@ -157,9 +153,6 @@ def text_parts(file: Path, encoding: str = "") -> Iterator[str]:
             marked = next((name for mark, name in MARKS.items() if part.startswith(mark)), "utf-8")
             encoding = encoding or marked
             decoder = codecs.getincrementaldecoder(encoding)()
-            if any(part.startswith(signature, at) for at, signature in SIGNATURES):
-                what = f"{file} is not a text: it begins as a PDF, RTF or tar file does"
-                raise NoText("binary", what, "a file with its text alone")
         # At once: a file with holes takes no room on the disk.
         if b"\0" in part and not encoding.startswith(("utf-16", "utf-32")):
             what = f"{file} is not a text: byte {n_before + part.index(0)} is 0"
