@@ -1,10 +1,9 @@
 """Tokens of a corpus, built once and then memory-mapped by every process.
 
 The cache folder has these files, each named by a digest of its inputs:
-  <corpus, files>.text        the key of the texts in these files, so that the files are not read again
-  <tokenizer, texts>.tokens   16-bit little-endian token ids of training, validation and test
-  <tokenizer, texts>.ends     for pairs: where each source and each target ends, as 64-bit little-endian numbers
-  <tokenizer, texts>.json     the digest of its second line, and in that line all other fields of a Dataset
+  <tokenizer, files>.tokens   16-bit little-endian token ids of training, validation and test
+  <tokenizer, files>.ends     for pairs: where each source and each target ends, as 64-bit little-endian numbers
+  <tokenizer, files>.json     the digest of its second line, and in that line all other fields of a Dataset
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ import hashlib
 import json
 import math
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,11 +50,11 @@ from sweeplab.files import cache_folder, make_folder, read_bytes, write_whole
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import Hyperparameters
 
-FORMAT = 5  # part of every digest: raise it when the same text would give other tokens or facts
+FORMAT = 6  # part of every digest: raise it when the same text would give other tokens or facts
 TOKEN = np.dtype("<u2")
 END = np.dtype("<i8")
-# A file written this shortly before its text was recorded may have been changed since without a change of
-# its time or size (git's "racy" files): its text is read again.
+# A file written this shortly before its tokens may have been changed since without a change of its time or size (git's
+# "racy" files): it is read again.
 SETTLED_NANOSECONDS = 2 * 10**9
 
 T = TypeVar("T")
@@ -179,39 +177,39 @@ def prepare(
         tokenizer_key = _digest(trained.to_json())
 
     of_split = {split: reader.files(place) for split, place in source.places.items()}
-    stamps = {split: _stamps(paths) for split, paths in of_split.items()}
-    known = folder / f"{_digest(corpus, stamps, source.fields, source.format, source.encoding)}.text"
-    changed = max(stamp[2] for each in stamps.values() for stamp in each)
-    with suppress(OSError):
-        if known.stat().st_mtime_ns - changed > SETTLED_NANOSECONDS:
-            texts_key = read_bytes(known).decode("ascii", "replace")
-            if dataset := open_cached(folder / _digest(tokenizer_key, texts_key)):
-                return dataset
-
+    stamps = [(split, *stamp) for split, paths in of_split.items() for stamp in _stamps(paths)]
+    base = folder / _digest(tokenizer_key, corpus, stamps, source.fields, source.format, source.encoding)
+    if dataset := _settled(base, stamps):
+        return dataset
     files: Files = of_split.get(WHOLE, of_split)
     with _writing(folder):
+        if dataset := _settled(base, stamps):  # another process was faster
+            return dataset
         texts: Texts | LargeText
         if is_large(reader, files):
             texts = LargeText(of_split[WHOLE], source.reading)
         else:
             texts = reader.texts(files, source.reading)
-        texts_key = _digest(*texts.key)
-        base = folder / _digest(tokenizer_key, texts_key)
-        dataset = open_cached(base)
-        if dataset is None:
-            try:
-                if trained is None and issubclass(kind, LibraryTokenizer):
-                    trained = kind.train(texts.sample(), vocab_size or DEFAULT_SIZE)
-                elif trained is None:
-                    trained = kind.train(texts.characters)
-                with tempfile.TemporaryDirectory(dir=folder) as scratch:
-                    dataset = _written(base, trained, texts.encoded(trained, Path(scratch)))
-            except ValueError as error:
-                if trained is None and vocab_size is not None:
-                    raise WrongVocabulary(str(error)) from error
-                raise BadInput(str(error)) from error
-        write_whole(known, texts_key.encode())
-    return dataset
+        try:
+            if trained is None and issubclass(kind, LibraryTokenizer):
+                trained = kind.train(texts.sample(), vocab_size or DEFAULT_SIZE)
+            elif trained is None:
+                trained = kind.train(texts.characters)
+            with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                return _written(base, trained, texts.encoded(trained, Path(scratch)))
+        except ValueError as error:
+            if trained is None and vocab_size is not None:
+                raise WrongVocabulary(str(error)) from error
+            raise BadInput(str(error)) from error
+
+
+def _settled(base: Path, stamps: Iterable[tuple[Any, ...]]) -> Dataset | None:
+    """Return the dataset at a path of the cache, unless a file may have changed since without another time or size."""
+    changed = max(stamp[-1] for stamp in stamps)
+    with suppress(OSError):
+        if base.with_suffix(".json").stat().st_mtime_ns - changed > SETTLED_NANOSECONDS:
+            return open_cached(base)
+    return None
 
 
 @contextmanager
@@ -230,8 +228,7 @@ def _of_tokens(place: str, tokenizer: str, vocab_size: int | None, folder: Path)
     files = token_files(place, tokenizer if is_file_of_tokenizer(tokenizer) else "")
     stamps = _stamps([file for file in (*files.arrays.values(), files.vocabulary) if file])
     base = folder / _digest("tokens", vocab_size, stamps)
-    is_settled = time.time_ns() - max(stamp[2] for stamp in stamps) > SETTLED_NANOSECONDS
-    if is_settled and (dataset := open_cached(base)):
+    if dataset := _settled(base, stamps):
         return dataset
     splits, vocabulary = token_splits(files), vocabulary_of(files)
     if vocab_size is not None:

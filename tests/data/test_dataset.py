@@ -120,7 +120,8 @@ def test_a_whole_cache_is_used_and_a_damaged_one_built_again(french, cache, whic
     os.utime(french, ns=(time, time))
     assert prepare("pairs", "char", str(french), cache).token_digest == first.token_digest
     assert {each: each.stat().st_mtime_ns for each in cache.iterdir()} == written
-    write(french, whole.decode())
+    french.write_bytes(whole)
+    os.utime(french, ns=(time, time))
     (damaged,) = cache.glob(which)
     content = damaged.read_bytes()
     damage(damaged)

@@ -99,11 +99,6 @@ class Texts:
         return hashlib.sha256(json.dumps([self.train, self.val, self.test]).encode()).hexdigest()
 
     @property
-    def key(self) -> Sequence[Any]:
-        """Return what tells prepared texts apart."""
-        return [self.digest, self.n_duplicates, self.kind, self.notes]
-
-    @property
     def n_characters(self) -> int:
         """Return the number of characters of all splits."""
         return sum(map(len, chain(self.train, self.val, self.test)))
@@ -388,11 +383,6 @@ class LargeText:
         self._is_kept = np.zeros(len(sizes), np.bool_)
         self._is_kept[order[kept_of([windows[index] for index in order])]] = True
         self.n_characters = int(sizes[self._is_kept].sum())
-
-    @property
-    def key(self) -> Sequence[Any]:
-        """Return what tells prepared texts apart."""
-        return [self.digest]
 
     def _documents(self, reading: Reading) -> Iterator[Document]:
         return (part for part in documents(self._files, reading) if part.text.strip())
