@@ -21,6 +21,7 @@ from sweeplab.files import (
     opened,
     read_bytes,
     read_only_uri,
+    shipped,
     unsafe,
     write_new,
     write_whole,
@@ -58,6 +59,24 @@ def test_a_file_is_written_whole_with_its_mode(lab):
     with pytest.raises(RuntimeError):
         write_whole(file, failing())
     assert file.read_bytes() == b"new parts" and names(lab) == {"a.txt"}
+
+
+def test_a_temporary_file_that_another_process_took_for_a_dead_one_is_written_again(lab, monkeypatch):
+    lock, taken = fcntl.flock, []
+
+    def first_taken(descriptor, how):
+        if not taken:
+            taken.append(descriptor)
+            raise BlockingIOError
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", first_taken)
+    write_whole(lab / "a.txt", b"whole")
+    assert taken and (lab / "a.txt").read_bytes() == b"whole"
+
+
+def test_files_that_a_user_copies_lie_in_the_package_or_beside_it():
+    assert (shipped("studies") / "small.yaml").is_file() and (shipped("presets") / "table.yaml").is_file()
 
 
 @pytest.mark.parametrize("write", [write_whole, write_new])
