@@ -42,7 +42,7 @@ from sweeplab.laws.hyperparameters.runs import SearchedRuns, runs_of_frame
 from sweeplab.laws.points import EACH, SHARED, UNKNOWN, Points, points_of
 from sweeplab.laws.reading import read_frame
 from sweeplab.laws.sentences import Facts
-from sweeplab.records.runs import MEASURED_ON, RunState
+from sweeplab.records.runs import MEASURED_ON, WHOLE_LOSSES, RunState
 from sweeplab.study.choice import Ranking
 
 if TYPE_CHECKING:
@@ -68,8 +68,6 @@ PARAMS = {
 FOLLOW_SIZE = ("learning_rate", "batch_size", "warmup_iters", "betas")
 _SMALL_BATCH = 2**18  # tokens of a step (Porian et al. 2024, arXiv 2406.19146)
 _LOSSES = {"best": STUDY_COLUMNS["loss"], "final": "final_val_loss"}
-# The loss of the same weights on the whole validation split: preferred if all cells with an end have it.
-_WHOLE = {"best": "best_whole_", "final": "final_whole_"}
 
 
 def study_points(runs: pd.DataFrame, counting: Counting = PLAIN, design: StudyDesign | None = None) -> Points:
@@ -225,7 +223,7 @@ def with_whole_losses(runs: pd.DataFrame, at: str = "best") -> pd.DataFrame:
     the largest model of a first study. So the difference of the means of a cell's evaluated runs is added to the loss
     of its other runs (the difference estimator of survey sampling).
     """
-    name = f"{_WHOLE[at]}val_loss"
+    name = WHOLE_LOSSES[at]
     if name not in runs or "state" not in runs:
         return runs
     sampled, whole = finite(runs, _LOSSES[at]), finite(runs, name)
@@ -242,7 +240,7 @@ def loss_column(runs: pd.DataFrame, at: str = "best") -> str:
 
     A law fitted to both kinds would attribute their difference, some percent, to the models.
     """
-    name = f"{_WHOLE[at]}val_loss"
+    name = WHOLE_LOSSES[at]
     if name not in runs or "state" not in runs:
         return _LOSSES[at]
     losses = numbers(runs, name)

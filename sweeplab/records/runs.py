@@ -35,6 +35,8 @@ END_MEASURES = (
     "final_whole_bits_per_byte",
     "slot_steps",
 )
+# The losses on the whole validation split, by the evaluation whose weights they are of.
+WHOLE_LOSSES = {"best": "best_whole_val_loss", "final": "final_whole_val_loss"}
 # What each loss is measured on: the words of every command and page beside a loss.
 MEASURED_ON = {
     "val_loss": "on the evaluation targets",

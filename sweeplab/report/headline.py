@@ -30,7 +30,7 @@ from sweeplab.lab.listing import (
 from sweeplab.lab.storage import TrialCounts, count_trials
 from sweeplab.records.confirmed import read_confirmed
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import RunState
+from sweeplab.records.runs import WHOLE_LOSSES, RunState
 from sweeplab.study.choice import LEVEL_90
 from sweeplab.study.problems import LENGTHS
 
@@ -62,7 +62,10 @@ class Best:
 
 @dataclass(frozen=True)
 class Ahead:
-    """A law's forecast at `AHEAD` times the largest size: the loss with its 90% interval, and the sizes fitted."""
+    """A law's forecast at `AHEAD` times the largest size: the loss with its 90% interval, and the sizes fitted.
+
+    `metric` is the column of the runs' losses that it is fitted to.
+    """
 
     what: str
     loss: float
@@ -70,6 +73,7 @@ class Ahead:
     high: float
     smallest: float
     largest: float
+    metric: str = "best_val_loss"
 
 
 @dataclass(frozen=True)
@@ -208,8 +212,10 @@ def _law(facts: StudyFacts) -> str:
     if ahead:
         digits = max(1, -math.floor(math.log10(max(ahead.high - ahead.low, 1e-9) / 4)))
         loss, low, high = (f"{value:.{digits}f}" for value in (ahead.loss, ahead.low, ahead.high))
-        fitted = f"{written(ahead.smallest)} to {written(ahead.largest)} fitted"
-        return f"at {AHEAD:g}x {ahead.what}: {loss} ({low} to {high}); {fitted}"
+        text = f"at {AHEAD:g}x {ahead.what}: {loss} ({low} to {high})"
+        if ahead.metric in WHOLE_LOSSES.values():
+            return f"{text} on the whole split"
+        return f"{text}; {written(ahead.smallest)} to {written(ahead.largest)} fitted"
     if facts.sizes == 1:
         return "none: one size; three or more are needed"
     if facts.begun < FEWEST_SIZES:
@@ -303,20 +309,25 @@ def read_headline(folder: StudyFolder, left: str = "", is_queued: bool = False) 
     return headline(with_law(facts, lambda: _assessment(folder)))
 
 
-def _assessment(folder: StudyFolder) -> Assessment:
-    from sweeplab.analysis.studies import read_studies
+def _assessment(folder: StudyFolder) -> tuple[Assessment, str]:
+    from sweeplab.analysis.studies import loss_column, read_studies, with_whole_losses
     from sweeplab.laws.assessment import assess, law_for
 
-    points = read_studies(folder.lab, [folder.name]).points()
-    return assess(points, law_for(points, AUTO))
+    studies = read_studies(folder.lab, [folder.name])
+    points = studies.points()
+    at = studies.specs[folder.name].objective.at
+    return assess(points, law_for(points, AUTO)), loss_column(with_whole_losses(studies.runs, at), at)
 
 
-def with_law(facts: StudyFacts, assess: Callable[[], Assessment]) -> StudyFacts:
-    """Add to the facts of a study what its law forecasts, or why there is no forecast, once the study is over."""
+def with_law(facts: StudyFacts, assess: Callable[[], tuple[Assessment, str]]) -> StudyFacts:
+    """Add to the facts of a study what its law forecasts, or why there is no forecast, once the study is over.
+
+    `assess` returns the law and the column of the runs' losses that it is fitted to.
+    """
     if not (facts.is_over and facts.best and facts.begun >= FEWEST_SIZES):
         return facts
     try:
-        assessment = assess()
+        assessment, metric = assess()
         forecast = forecast_at(assessment, AHEAD)
     except BadInput as refused:
         return replace(facts, why_no_law=refused.problems[0].what)
@@ -324,7 +335,7 @@ def with_law(facts: StudyFacts, assess: Callable[[], Assessment]) -> StudyFacts:
     what = " and ".join(name for name in ("params", "tokens", "flops") if name in scaled)
     fitted = assessment.points.columns[assessment.law.columns[0]]
     ends = float(fitted.min()), float(fitted.max())
-    return replace(facts, ahead=Ahead(what, forecast.loss, forecast.low, forecast.high, *ends))
+    return replace(facts, ahead=Ahead(what, forecast.loss, forecast.low, forecast.high, *ends, metric))
 
 
 def forecast_at(assessment: Assessment, times: float) -> Forecast:

@@ -50,7 +50,7 @@ def summarize(report: ReportData, panels: Sequence[Panel] = ()) -> Summary:
     study = next(iter(report.studies.specs), "no study") if runs.empty else report.study
     folder, first, facts = report.folder(study), None, None
     if folder and folder.plan_file.exists():
-        facts = with_law(read_facts(folder), lambda: report.assessment(AUTO))
+        facts = with_law(read_facts(folder), lambda: (report.assessment(AUTO), report.law_metric))
         first = headline(facts)
     if runs.empty:
         return Summary(study, {"Runs": "none yet"}, headline=first)

@@ -58,6 +58,15 @@ SCREENS = {
         next   sweeplab extend small --next
         """,
     ),
+    "a law of the whole validation split, and nothing to change": (
+        replace(SMALL, ahead=replace(AHEAD, low=1.24, high=1.28, metric="best_whole_val_loss")),
+        """
+        small  finished: 30 of 30 trials (57 runs)
+        best   val_loss 1.380 +-0.010 (seed)   n_layer=2 n_embd=66 learning_rate=0.0401
+        law    at 2x params and tokens: 1.26 (1.24 to 1.28) on the whole split
+        next   sweeplab confirm small
+        """,
+    ),
     "one size, worse than n-grams": (
         replace(ONE, findings=[EDGE, BELOW]),
         """
