@@ -197,11 +197,10 @@ class Normed(NamedTuple):
 
 
 class Routing(NamedTuple):
-    """The losses of one layer's router in each run, and the share of choices that each of E experts gets."""
+    """The losses of one layer's router in each run."""
 
     balance: Float[Tensor, "K"]
     z: Float[Tensor, "K"]
-    use: Float[Tensor, "K E"]
 
 
 @dataclass
@@ -497,6 +496,6 @@ def _route(p: Pass, name: str, present: Present, x: Stream) -> tuple[Shares, Cho
     use = (F.one_hot(chosen, p.shape.n_expert).sum(dim=2) * part).sum(dim=1) / p.shape.n_expert_active
     balance = p.shape.n_expert * (use * (probabilities * part).sum(dim=1)).sum(dim=1)
     z = ((logits - logits.log_softmax(dim=-1))[:, :, :1].square() * part).sum(dim=(1, 2))
-    p.routings.append(Routing(balance, z, use))
+    p.routings.append(Routing(balance, z))
     p.note_routing(name, x, shares, chosen)
     return shares, chosen

@@ -26,7 +26,6 @@ from sweeplab.model.blocks import (
     KVCache,
     Normed,
     Pass,
-    Routing,
     Site,
     Weights,
     at_least_float32,
@@ -139,12 +138,6 @@ class Transformer:
         if cache:
             cache.length += batch.inputs.shape[2]
         return self._head(p, hidden._replace(x=last))
-
-    def routings(self, w: Weights, batch: Batch) -> list[Routing]:
-        """Return each layer's routing of a batch, the encoder's layers first."""
-        p = self._pass(w, batch)
-        self.forward(p, batch)
-        return p.routings
 
     def forward(self, p: Pass, batch: Batch) -> Logits:
         """Return the logits of a pass over a batch."""

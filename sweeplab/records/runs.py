@@ -139,8 +139,6 @@ class CurvePoint:
     exact_match: Measured = None
     accuracy: Measured = None
     f1: Measured = None
-    expert_use_max: Measured = None
-    expert_use_entropy: Measured = None
     eval_train_loss: Measured = None
     whole_val_loss: float | None = None
     whole_bits_per_byte: float | None = None

@@ -51,8 +51,6 @@ CURVES = {
     "accuracy": "accuracy",
     "f1": "F1",
     "eval_train_loss": "loss on the training split ({unit})",
-    "expert_use_max": "largest share of one expert",
-    "expert_use_entropy": "entropy of expert use",
     "learning_rate": "learning rate",
     "grad_norm": "gradient norm",
     "tokens_per_second": "tokens per second",

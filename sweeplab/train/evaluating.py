@@ -1,11 +1,10 @@
 """Evaluate runs: their losses, and the measures of their task and model.
 
-Legend: K runs, B sequences, T positions, N = B*T, V vocab_size, L layers with experts, E n_expert.
+Legend: K runs, B sequences, T positions, N = B*T, V vocab_size.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -102,8 +101,6 @@ class Evaluator:
             measures = sequence_measures(self._outputs(weights, inputs))
         else:
             measures = {"val_loss": self.loss(weights, inputs)}
-        if self.transformer.shape.n_expert > 1:
-            measures |= self._expert_use(weights)
         return {name: values.tolist() for name, values in measures.items()}
 
     def loss(self, weights: Weights, inputs: LossInputs = NOTHING) -> PerRun:
@@ -134,17 +131,6 @@ class Evaluator:
             logits = self.transformer.logits(weights, batch)
             logits, targets = candidate_logits(logits, batch.targets, self.objective.n_candidates)
             yield logits, batch._replace(targets=targets)
-
-    def _expert_use(self, weights: Weights) -> dict[str, PerRun]:
-        """Return how unevenly the experts are used in the worst layer, measured on the first batch.
-
-        `expert_use_max` is the largest share of a layer's choices that one expert gets. `expert_use_entropy` is the
-        entropy of the shares divided by that of uniform use: 1 if all experts are used equally, 0 if one gets all.
-        """
-        batch = _for_all_runs(next(self.objective.evaluation(self.n_tokens)), weights)
-        use = torch.stack([routing.use for routing in self.transformer.routings(weights, batch)])  # [L, K, E]
-        entropy = -torch.xlogy(use, use).sum(dim=2) / math.log(use.shape[2])
-        return {"expert_use_max": use.amax(dim=(0, 2)), "expert_use_entropy": entropy.amin(dim=0)}
 
 
 def _for_all_runs(batch: Batch, weights: Mapping[str, Tensor]) -> Batch:

@@ -47,7 +47,7 @@ class Record:
     `eval_seconds` is the duration of this evaluation, a part of `wall_seconds`. `slot_steps` is the run's share of its
     stacks' slots, summed over its steps. `measures` has the results besides the validation loss: `eval_train_loss`, the
     loss on the training split; for pairs `exact_match`, the share of targets predicted without a mistake; for labels
-    `accuracy` and `f1`; for experts `expert_use_max` and `expert_use_entropy`.
+    `accuracy` and `f1`.
     """
 
     key: str

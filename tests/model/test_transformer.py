@@ -53,18 +53,6 @@ def test_label_smoothing_is_torchs_with_each_runs_share(dense):
         torch.testing.assert_close(losses[run], expected)
 
 
-def test_router_losses_are_each_runs_own_and_only_training_has_them():
-    model = Transformer(shape_of(n_expert=3, n_layer=2))
-    rows, batch = rows_of(model, 2), batch_of(model.shape, 2)
-    views = model.layout.views(rows)
-    plain = model.losses(views, batch)
-    routings = model.routings(views, batch)
-    assert len(routings) == 2
-    weighed = model.losses(views, batch, router=(torch.tensor([0.5, 0.0]), torch.tensor([0.0, 0.25])))
-    balance, z = sum(each.balance for each in routings), sum(each.z for each in routings)
-    torch.testing.assert_close(weighed - plain, torch.stack([0.5 * balance[0], 0.25 * z[1]]))
-
-
 QKV, OUT, UP, DOWN = (
     f"blocks.3.{part}.weight"
     for part in ("attention.qkv", "attention.out", "feed_forward.up", "feed_forward.down")

@@ -1,29 +1,10 @@
 """What evaluations find besides the loss, against plain loops."""
 
 import numpy as np
-import pytest
-import torch
 from trained import begun
 
 from sweeplab.data.batches import NO_TARGET
 from sweeplab.data.objectives import make_objective
-from sweeplab.train.run import TrainingRun
-from sweeplab.train.stack import Stack
-
-
-def test_experts_use_is_the_worst_layers(values_of, tokens):
-    values = values_of(n_expert=4, n_expert_active=2)
-    stack = Stack(values, tokens, tokens, 2)
-    for seed in range(2):
-        stack.admit(TrainingRun(str(seed), values.replace(seed=seed)))
-    # One run sends all that its last layer reads to the same two experts.
-    views = stack.transformer.layout.views(stack._rows["weights"])
-    views["blocks.1.feed_forward_norm.gain"][1].zero_()
-    views["blocks.1.feed_forward_norm.bias"][1].fill_(1.0)
-    views["blocks.1.feed_forward.router.weight"][1] = torch.tensor([0.0, 3.0, 1.0, 2.0])
-    even, uneven = (record.measures for record in stack.advance())
-    assert uneven == {"expert_use_max": pytest.approx(0.5), "expert_use_entropy": pytest.approx(0.5)}
-    assert 0.25 <= even["expert_use_max"] < 0.5 and 0.5 < even["expert_use_entropy"] <= 1
 
 
 def test_a_checkpoint_scores_the_same_whatever_batch_size_and_accumulation(values_of, tokens):
