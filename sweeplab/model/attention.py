@@ -235,22 +235,18 @@ def attend_cached(
         output = attend(q, k, v, mask, window)
     else:
         k, v = (torch.cat(pair, dim=2) for pair in zip(cached, (k, v), strict=True))
-        output = _last_rows(q, repeat_kv(k, q.shape[1]), repeat_kv(v, q.shape[1]), mask, window)
+        repeated = repeat_kv(k, q.shape[1])
+        distances, allowed = distance_matrix(q, repeated), None
+        if q.shape[2] > 1:  # else the query attends to all cached keys
+            allowed = (distances >= 0) & (distances < (window or k.shape[2]))
+        if mask.bias:
+            allowed = mask.additive_mask(window, len(q), distances, None if allowed is None else ~allowed)
+        kernel = torch.nn.functional.scaled_dot_product_attention
+        output = kernel(q, repeated, repeat_kv(v, q.shape[1]), attn_mask=allowed)
     if window is not None:
         first = max(0, k.shape[2] - window + 1)
         k, v = k[:, :, first:], v[:, :, first:]
     return output, (k, v)
-
-
-def _last_rows(q: Query, k: Key, v: Value, mask: AttentionMask, window: int | None) -> Out:
-    from torch.nn import functional as F
-
-    distances, allowed = distance_matrix(q, k), None
-    if q.shape[2] > 1:  # else the query attends to all cached keys
-        allowed = (distances >= 0) & (distances < (window or k.shape[2]))
-    if mask.bias:
-        allowed = mask.additive_mask(window, len(q), distances, None if allowed is None else ~allowed)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
 
 
 def n_weights(n_queries: int, n_keys: int, causal: bool, window: int | None = None) -> int:

@@ -247,7 +247,8 @@ class Pass:
 
     def linear(self, name: str, normed: Normed) -> Product:
         """Multiply by a matrix [K, C, O], and add its bias if it has one."""
-        return product(normed, self.w[f"{name}.weight"], self.w.get(f"{name}.bias"), self.mixed)
+        bias = self.w.get(f"{name}.bias")
+        return self.note(name, product(normed, self.w[f"{name}.weight"], bias, self.mixed))
 
     def float_linear(self, name: str, normed: Normed) -> Product:
         """Return `linear` in float32 with `mixed`: on a CPU, attention in bfloat16 is several times slower."""
@@ -276,7 +277,10 @@ class Pass:
 
     def add_residual(self, x: Stream, update: Stream, branch: str) -> Stream:
         """Add a sub-layer's output to the residual stream x, with dropout."""
-        return x + self.drop(update, f"{branch}.residual")
+        total = x + self.drop(update, f"{branch}.residual")
+        if not self.shape.parallel_block:
+            self.note(f"{branch}.added", total)
+        return total
 
 
 def product(
@@ -366,6 +370,8 @@ def _block(
         else:
             read = start if p.shape.parallel_block else x
             x = p.add_residual(x, compute(shared or p.normalize(norm, read)), branch)
+    if p.shape.parallel_block:
+        p.note(f"{name}.attention.added", x)  # of both sub-layers
     return x
 
 

@@ -33,7 +33,7 @@ from sweeplab.model.shape import ModelShape, check_transformer
 from sweeplab.model.transformer import Transformer
 
 if TYPE_CHECKING:
-    from sweeplab.model.blocks import Chosen, Heads, Out, Product, Shares, Stream, Value
+    from sweeplab.model.blocks import Chosen, Heads, Out, Shares, Stream, Value
 
 # The length of random sequences, at most block_size.
 SOURCE_LENGTH = 10
@@ -54,9 +54,6 @@ class _RecordingPass(Pass):
         normed = super().normalize(name, x)
         self.note(name, normed.affine())
         return normed
-
-    def linear(self, name: str, normed: Normed) -> Product:
-        return self.note(name, super().linear(name, normed))
 
     def attend(self, name: str, heads: Heads, mask: AttentionMask, window: int | None = None) -> Out:
         """Attend, and record the queries, keys, values, scores, attention weights and output of all heads."""
@@ -82,16 +79,6 @@ class _RecordingPass(Pass):
         weights = {key: weight[0] for key, weight in self.w.items() if key.startswith(f"{name}.")}
         as_runs = _RecordingPass(self.shape, weights, n_expert, self.n_sequences, steps=self.steps)
         feed_forward(as_runs, name, Normed(x.expand(n_expert, -1, -1)))
-
-    def add_residual(self, x: Stream, update: Stream, branch: str) -> Stream:
-        """Add to the residual stream, and record the sum; a parallel block records only the sum of both sub-layers."""
-        total = super().add_residual(x, update, branch)
-        block, _, part = branch.rpartition(".")
-        if not self.shape.parallel_block:
-            self.note(f"{branch}.added", total)
-        elif part == "feed_forward":
-            self.note(f"{block}.attention.added", total)
-        return total
 
 
 @torch.no_grad()
