@@ -140,9 +140,9 @@ class TrainStep:
     autocast: Autocast
     n_parts: int
 
-    def __call__(self, inputs: StepInputs) -> Losses:
+    def __call__(self, inputs: StepInputs, buffers: Iterable[Rows | None] = repeat(None)) -> Losses:
         """Take the step, and return the losses."""
-        losses, gradient = self.differentiate(inputs)
+        losses, gradient = self.differentiate(inputs, buffers)
         self.update_(inputs, losses, gradient)
         return losses
 
@@ -220,8 +220,7 @@ class EagerStep:
         if self._device.type != "cpu":
             inputs = inputs.placed(self._device)
         live = [buffer[: len(inputs.numbers)] for buffer in self.buffers]
-        losses, gradient = self._step.differentiate(inputs, chain(live, repeat(live[-1])))
-        self._step.update_(inputs, losses, gradient)
+        self._step(inputs, chain(live, repeat(live[-1])))
 
 
 class StagedStep:
