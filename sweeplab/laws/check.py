@@ -28,9 +28,7 @@ from sweeplab.laws.sentences import Plain, sentence
 
 FLAGGED, NOT_SEEN, UNSEEN = "flagged", "not seen", "cannot be seen"
 BEYOND, _WRONG = 10.0, 0.05  # the compute of the forecast, and its error, that a departure's power is for
-_SEEN = 0.5  # the power under which a departure cannot be seen
 SHARE_ABOVE, SHARE_BELOW = 0.2, 0.5  # of the rows
-SPARE = 2  # more rows below a cut than the law has parameters
 BETTER = 0.6  # the share of a law's hold-out error under which another form's is named
 
 
@@ -102,7 +100,7 @@ def misfit(points: Points, fitted: Fit) -> Misfit:
     status = NOT_SEEN
     if chance < FALSE_ALARM:
         status = FLAGGED
-    elif powers.max() < _SEEN:
+    elif powers.max() < 0.5:  # more likely than not it is missed
         status = UNSEEN
     by_name = dict(zip(law.departures_of, map(float, powers), strict=True))
     return Misfit(law.name, status, chance, strongest, by_name)
@@ -149,7 +147,7 @@ def hold_out(points: Points, law: Law) -> HoldOut:
     """Return a law's forecasts of the larger rows of a table."""
     by = next(name for name in ("flops", "tokens", "params") if name in points.columns)
     logs = np.log(points.columns[by]).round(6)
-    fewest = max(len(law.parameters) + SPARE, math.ceil(SHARE_BELOW * points.n))
+    fewest = max(len(law.parameters) + 2, math.ceil(SHARE_BELOW * points.n))
     most = points.n - max(2, math.ceil(SHARE_ABOVE * points.n))
     for value in np.unique(logs)[::-1]:
         few, larger = points.only(logs <= value), points.only(logs > value)

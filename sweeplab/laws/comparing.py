@@ -34,7 +34,6 @@ Array = NDArray[np.float64]
 Pairs = Sequence[tuple[int, int]]
 FALSE_ALARM = 0.05  # of all that is tested together
 PRIOR = 4.0  # degrees of freedom
-_MOST_LOWEST = 10  # trials of a cell that are used
 DIFFERENT: Final = "different"
 NOT_SEEN: Final = "no difference seen"
 UNKNOWN: Final = "undecided"
@@ -145,7 +144,8 @@ class _Model:
         self.first, self.second = np.array(pairs, np.intp).reshape(-1, 2).T
         self.n_trials = [cell.n_trials for cell in cells]
         self.is_searched = is_searched or max(self.n_trials) > 1
-        self.n_lowest = [min(len(cell.losses), cell.n_trials // 2 + 1, _MOST_LOWEST) for cell in cells]
+        # Of the lower half of a cell's trials ten are enough.
+        self.n_lowest = [min(len(cell.losses), cell.n_trials // 2 + 1, 10) for cell in cells]
         moments = np.zeros((self.n, 5))
         if self.is_searched:
             moments = np.array([*map(_moments, self.n_trials, self.n_lowest)])

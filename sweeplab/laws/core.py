@@ -44,7 +44,6 @@ _EFFECTIVE = 1000.0  # draws that the weighted ones must be worth
 _STAGE, _FEWEST = 1000, 300  # draws of an adaptation
 _AT_ONCE = 1e6  # rows times draws in memory
 _MOST_DRAWN = 20_000  # a stage
-_MOST_STAGES = 60  # tables of exact losses take about 30
 _FREEDOM = 5.0  # of the proposals: their tails are heavier than those of the target
 _SPREAD = 0.3  # the share of a stage's draws that must count at the next target
 _DIGITS = 1e-5  # relative: losses are not known better, and a residual of 0 has no logarithm
@@ -244,7 +243,7 @@ class _Problem:
         if self.z is not None:
             u[:, -1] = random.standard_normal(2 * count)
         base, marginal, temperature = np.zeros(len(u)), self.marginal(u), 0.0
-        for stage in range(1, _MOST_STAGES + 1):
+        for stage in range(60):  # tables of exact losses take about 30
             likelihood = marginal.log_density
             is_positive = (marginal.scales > 0).all(1) | (not self.is_law)
             if np.isfinite(likelihood[is_positive]).any():
@@ -252,7 +251,7 @@ class _Problem:
             temperature = _next_temperature(base, likelihood, temperature)
             weights = _weights(base, likelihood, temperature)
             effective = 1 / (weights**2).sum()
-            if stage == _MOST_STAGES or (temperature == 1.0 and effective >= _EFFECTIVE):
+            if stage == 59 or (temperature == 1.0 and effective >= _EFFECTIVE):
                 break
             if temperature == 1.0:
                 wanted = 1.3 * _EFFECTIVE * len(u) / effective

@@ -44,7 +44,6 @@ EMBEDDINGS = 0.5
 FAR = 6.0  # robust sigmas of a row
 LARGE = 0.03  # of the loss: tuned runs of one recipe on one text are within 1 or 2% of their law
 _DRIFT = 0.005  # of the loss between two points: a larger one is to be ruled out by the trials
-_N_EXCESSES = 4  # draws of the tuning excess to which a law is fitted
 _SIZES = ("params", "tokens", "flops")
 
 
@@ -108,8 +107,8 @@ class Tuning:
             return (self.points,)
         drifts = self._drifts(self.record)
         chosen = np.argsort(np.ptp(drifts, axis=1))
-        shares = (np.arange(_N_EXCESSES) + 0.5) / _N_EXCESSES
-        drawn = [_less(self.points, drifts[draw]) for draw in chosen[(shares * len(chosen)).astype(int)]]
+        four = chosen[(np.array([1, 3, 5, 7]) / 8 * len(chosen)).astype(int)]
+        drawn = [_less(self.points, drifts[draw]) for draw in four]
         return (self.points, *drawn)
 
 

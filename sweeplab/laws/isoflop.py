@@ -32,7 +32,6 @@ from sweeplab.laws.sentences import Plain, Reason
 SIZES = 4  # of a budget: a parabola and one more
 _NEAR = math.log(8.0)  # rows within this factor of the lowest one's size: a cubic goes no further
 _NOWHERE = 60.0  # log N of a minimum that is none
-_DRAWN = 60  # points of a curve
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ def _fitted(points: Points, groups: list[Index], log_c: Array) -> tuple[list[Arr
     draws = fit_line(log_loss[rows], columns, points.weights[rows]).scales
     minima, budgets = [], []
     for at, own in enumerate(groups):
-        sizes = np.linspace(log_n[own].min(), log_n[own].max(), _DRAWN)
+        sizes = np.linspace(log_n[own].min(), log_n[own].max(), 60)
         minimum, curve = _curve(draws, at, c[at], sizes - center - slope * c[at])
         minimum = minimum + center + slope * c[at]
         middle, low, high = interval(minimum)

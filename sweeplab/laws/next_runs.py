@@ -29,7 +29,6 @@ from sweeplab.laws.sentences import Plain
 
 MOST = 2000  # candidates
 MOST_RUNS, MOST_EACH = 12, 4  # runs, and runs of one candidate
-_IMAGINED = 5  # refits
 # Of a run besides its FLOPs, as a share of the budget over the most runs: tiny runs are not free.
 _RUN_PRICE = 0.3
 _NEAR_PATH = 1.5  # the factor of tokens per parameter within which candidates follow a table's path
@@ -201,7 +200,7 @@ def _imagined(
     rows = np.repeat(np.flatnonzero(counts), counts[counts > 0].astype(int))
     columns = {name: column[rows] for name, column in candidates.columns.items()}
     losses, halves = fitted.loss(columns), []
-    for draw in random.choice(len(losses), _IMAGINED, replace=False):
+    for draw in random.choice(len(losses), 5, replace=False):
         noise = float(fitted.draws.sigma[draw]) / math.sqrt(candidates.weight)
         loss = losses[draw] * np.exp(noise * random.standard_normal(len(rows)))
         new = columns | {"loss": loss}

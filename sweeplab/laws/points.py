@@ -51,12 +51,10 @@ STUDY_KEYS = frozenset({"study", "cell", "trial", "seed"})  # in a table that `s
 # How the points of a table were tuned: each by a search of its own, all by one setting, or it is not known.
 EACH, SHARED, UNKNOWN = TUNED = "each", "shared", "unknown"
 SAID = "as --tuned says"
-_MANY = 2  # rows per point, on average: then it is no accident
 _SEED = re.compile(r"(.*[^a-z])?(seed|seeds|replicate|repeat|repetition)([^a-z].*)?", re.IGNORECASE)
 _RUN = re.compile(r"(.*[^a-z])?run([ _-]?(id|name))?", re.IGNORECASE)
 _BY_ROW = ("columns", "weights", "names", "shape", "passes")
 _ONCE = 1.02  # passes over a text that count as one
-_FEWEST_NEW = 5  # rows of new text, to leave the others out
 _DEPTHS = ("n_encoder_layer", "n_decoder_layer")
 # That a column must span: N grows as n_layer and as the square of n_embd.
 DECADES = {"params": 0.8, "tokens": 0.8, "flops": 1.0, "n_embd": 0.4, "n_layer": 0.4}
@@ -147,7 +145,7 @@ class Points:
     def of_new_text(self) -> Points:
         """Return the rows of runs that read no text twice, if there are enough: the laws here hold for these alone."""
         again = self.is_repeated
-        if self.n - again.sum() < _FEWEST_NEW:
+        if self.n - again.sum() < 5:
             return self
         why = f"that read their text more than once (column {self.passes_by}; Muennighoff et al. 2023)"
         return self.only(~again).left_out(why, int(again.sum()))
@@ -333,7 +331,7 @@ def _combined(points: Points, frame: pd.DataFrame, others: Sequence[str], how: s
             searched.append(name)
     where = f"{several(points.n, 'row')} at {several(n_points, 'point')} of {' and '.join(counts[:2])}"
     if not how and not searched and not seeds:
-        if points.n < _MANY * n_points:
+        if points.n < 2 * n_points:  # that some come again may be an accident
             return points
         raise BadInput(
             f"{source}: {where}, and no column says why: --count rows=best takes the best of each (a search), "

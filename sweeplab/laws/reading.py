@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 MOST_COLUMNS = 2_000  # pandas takes seconds for more, and no table of runs has them
 _COMPRESSED: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _MOST_BYTES = 2**32  # of a text: a compressed file must not fill the memory
-_PART_BYTES = 2**24  # read at once
 
 
 def read_frame(path: Path) -> pd.DataFrame:
@@ -65,7 +64,7 @@ def _text_of(path: Path) -> str:
     opened = _COMPRESSED.get(path.suffix.lower(), Path.open)
     content = bytearray()
     with opened(path, "rb") as file:
-        while part := file.read(_PART_BYTES):
+        while part := file.read(2**24):
             content += part
             if b"\0" in part:  # at once: a file with holes takes no room on the disk
                 raise ValueError("it holds NUL bytes: it is no text")

@@ -34,7 +34,6 @@ MOST_FITTED = 200
 # It is conditioned on at most this many rows.
 MOST_ROWS = 600
 _JITTER = 1e-8
-_MOST_STEPS = 40
 _FARTHEST = 6.0  # standard deviations of a hyperparameter's prior: beyond, exponentials may overflow
 # Priors: the center of a log, and its standard deviation.
 _SEARCHED_SCALE, _SIZE_SCALE = (0.0, 0.5), (math.log(2.0), 0.7)
@@ -228,7 +227,7 @@ def _fitted_scales(
         value = y @ weights / 2 + np.log(np.diag(lower)).sum() + away @ away / 2
         return float(value), away / sd - gradient / 2
 
-    best = minimize(loss, center, jac=True, method="L-BFGS-B", options={"maxiter": _MOST_STEPS})
+    best = minimize(loss, center, jac=True, method="L-BFGS-B", options={"maxiter": 40})
     return Scales.of(best.x, n_columns)
 
 

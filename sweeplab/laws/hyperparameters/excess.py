@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _NEAR = 0.10  # of log loss above a cell's best: trials farther say little about the best values
-_FEWEST = 2  # points whose luck is seen
 _SHOWN = 6  # the best trials of a cell, one of which is the best
 
 
@@ -116,7 +115,7 @@ def _luck(losses: Array, levels: Array, n_trials: Array, n_draws: int) -> Array:
     lowest = ndtri((n_trials - 0.375) / (n_trials + 0.25))
     below = np.where(np.isfinite(levels), levels - losses, 0.0)
     known = np.isfinite(levels) & (n_trials > 1) & (np.abs(below) < _NEAR)
-    if known.sum() < _FEWEST:
+    if known.sum() < 2:  # one point says nothing of the error of a factor
         return np.zeros((n_draws, len(losses)))
     m, below = lowest[known], below[known]
     factor = float(m @ below / (m @ m))

@@ -48,7 +48,6 @@ _SAME_SIZE = {"params": 0.01, "tokens": 0.05}
 _NOT_SEARCHED = {"seed", "max_iters", "data_limit", *SHAPE}
 _MOST_SEARCHED = 3
 _FOLLOWS = 0.999  # the correlation within cells of a value that is computed from another
-_LEAST_STEP = 0.05  # of a log value about its cell's mean
 
 
 @dataclass(frozen=True)
@@ -255,7 +254,8 @@ def _searched(values: Mapping[str, Array], cell: Index) -> tuple[list[str], tupl
         means = np.bincount(cell, logs * is_positive) / np.maximum(np.bincount(cell, is_positive), 1)
         centered = (logs - means[cell]) * is_positive
         n_varied = len(np.unique(cell[np.abs(centered) > 1e-6]))
-        if n_varied < max(1, 0.3 * (cell.max() + 1)) or np.abs(centered).max() < _LEAST_STEP:
+        # In some cells at least, and by 5% at least.
+        if n_varied < max(1, 0.3 * (cell.max() + 1)) or np.abs(centered).max() < 0.05:
             continue
         centered /= np.linalg.norm(centered)
         follows = [other for other in searched if abs(centered @ away[other]) > _FOLLOWS]

@@ -38,11 +38,8 @@ N_DRAWS = 2000
 _TIMES_NOISE, _CURVATURE = 4.0, 0.15  # noise against the window, and the error of the curvature over it
 _SCATTER = np.array([0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.13, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0])  # t
 _BENT = np.array([0.003, 0.03, 0.1])  # q: a kink of 0.8 in the middle of a factor 16 has 0.14
-_USUAL = 0.1, 0.03  # t and q while the law is moved
 _SKEW = 0.7  # sd of a skew over the curvature: a factor e away the curvature is 0.3 to 1.7
-_ROUNDS, _FARTHEST = 10, 0.5  # of moving the law, and by how much at once in log units
 _LEAST_BEND = 1e-5
-_FEWEST_FREE = 6  # rows more than levels and terms
 _APART = 0.7  # correlation of log width and log depth: below, the law is in both
 _RIDGE = 1e-9
 _MOST_CELLS = 300  # the fit takes the cube of their number
@@ -238,10 +235,10 @@ class _Regression:
 
     def converge(self) -> bool:
         """Move the law, and choose the rows, until these are near the fitted optima; False if they fail."""
-        for _ in range(_ROUNDS):
+        for _ in range(10):
             if self.n_free < 3:
                 return False
-            found = self.posterior(self.products(), *_USUAL)
+            found = self.posterior(self.products(), scatter=0.1, bent=0.03)
             _, _, bend, moves = self.parts(found.best)
             if np.linalg.eigvalsh(bend)[0] <= _LEAST_BEND:
                 return False
@@ -249,9 +246,9 @@ class _Regression:
             self.noise = max(math.sqrt(found.squares / freedom), 1e-7)
             curvature_error = np.diag(self.parts(self.noise * np.sqrt(found.variance))[2])
             is_known = bool((curvature_error < _CURVATURE * np.diag(bend)).all())
-            self.is_sure = is_known and self.n_free >= _FEWEST_FREE
+            self.is_sure = is_known and self.n_free >= 6
             self.bend = bend
-            self.law = self.law + np.clip(moves, -_FARTHEST, _FARTHEST)
+            self.law = self.law + np.clip(moves, -0.5, 0.5)  # in log units
             z = self.distances()
             self.used = np.einsum("nj,jk,nk->n", z, bend, z) / 2 <= self.window
         return self.n_free >= 1
