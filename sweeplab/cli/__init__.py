@@ -16,8 +16,7 @@ from typer.main import get_command
 
 from sweeplab.cli import data, models, report
 from sweeplab.cli.lab import backup_storage, doctor, start_storage, stop_storage
-from sweeplab.cli.laws.fit import fit
-from sweeplab.cli.laws.next import next_runs
+from sweeplab.cli.laws.fit import fit, next_runs
 from sweeplab.cli.laws.predicting import predict as predict_size
 from sweeplab.cli.laws.predicting import verify
 from sweeplab.cli.mcp import mcp

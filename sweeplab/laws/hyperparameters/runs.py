@@ -273,12 +273,10 @@ def _cells(logs: Sequence[Array], sizes: Sequence[str]) -> tuple[Array, Index]:
     """The mean log sizes of each cell, [C, k], and the cell of each run, [n]; tokens differ within a model."""
     cell = np.zeros(len(logs[0]), np.intp)
     for name, column in sorted(zip(sizes, logs, strict=True), key=lambda each: each[0] == "tokens"):
-        split, label, start, model = np.empty_like(cell), -1, math.nan, -1
-        for row in np.lexsort((column, cell)):
-            if cell[row] != model or column[row] - start > _SAME_SIZE.get(name, 1e-6):
-                label, start, model = label + 1, column[row], int(cell[row])
-            split[row] = label
-        cell = split
+        order = np.lexsort((column, cell))
+        is_other = np.diff(column[order]) > _SAME_SIZE.get(name, 1e-6)
+        begins = np.append(False, (np.diff(cell[order]) > 0) | is_other)
+        cell[order] = np.cumsum(begins)
     counts = np.bincount(cell)
     means = np.stack([np.bincount(cell, column) / counts for column in logs], 1)
     order = np.lexsort(means.T[::-1])
