@@ -21,7 +21,7 @@ from sweeplab.laws.forms import LAWS, Quantity, has_optimum, loss_at, optimum_of
 from sweeplab.laws.isoflop import isoflop as find_minima
 from sweeplab.report.data import ROLES, ReportData
 from sweeplab.report.panels.base import Panel, TablePanel, one_of
-from sweeplab.report.style import GREY, SHADE, Axis, Figure, Look, bars, looks
+from sweeplab.report.style import GREY, MIDDLE, SHADE, Axis, Figure, Look, bars, looks
 
 Law = Annotated[str, one_of(AUTO, *LAWS)]
 SIZES = ("params", "tokens", "flops")
@@ -29,7 +29,6 @@ Size = Annotated[str, one_of(*SIZES)]
 Entries = Mapping[str, Mapping[str, Any]]
 
 _FEW_TICKS = 3  # of a figure a third as wide
-_MOST_COLORS = 12
 BEYOND = 10.0  # a line is extended beyond the points by at most this factor, while it is identified
 MOST_LINES = 7
 _SOME_LINES = 4  # if no column has few values
@@ -100,16 +99,10 @@ class ResidualsPanel(Panel, name="residuals", source="points"):
         data = self.data
         figure.set_subplots(1, len(self.axes), shared_yaxes=True, horizontal_spacing=0.03)
         reach = 1.1 * max(float(data["residual"].abs().max()), 2 * self.sigma)
-        # One color per size if there are few, so that a pattern of one size shows in every plot.
-        groups, sizes = {"": data}, sorted(set(data.get("params", ())))
-        if 1 < len(sizes) <= _MOST_COLORS:
-            groups = {f"params {short(size)}": data[data["params"] == size] for size in sizes}
         for at, axis in enumerate(self.axes, start=1):
             place = {"row": 1, "col": at}
             hover = f"{axis.column} %{{x:.4s}}<br>loss %{{loss:.4f}}, law %{{fitted:.4f}}: %{{y:.2f}}%"
-            for look in looks([*groups]):
-                group = {"legendgroup": look.name, "showlegend": at == 1 and len(groups) > 1, **place}
-                look.points(figure, groups[look.name], axis.column, "residual", hover, **group)
+            Look("", MIDDLE).points(figure, data, axis.column, "residual", hover, showlegend=False, **place)
             figure.update_xaxes(**axis.around(data[axis.column]), nticks=_FEW_TICKS, **place)
             ends = {"y0": -2 * self.sigma, "y1": 2 * self.sigma}
             figure.add_hrect(**ends, fillcolor=SHADE, line_width=0, layer="below", **place)
