@@ -108,8 +108,8 @@ def read_source(
     columns: str | None,
     count: str | None,
     lab: Path | None,
-    where: str | None,
-    tuned: str | None,
+    where: str | None = None,
+    tuned: str | None = None,
 ) -> Read:
     """Read a file, or the studies that the source names, with commas between them."""
     from sweeplab.analysis.studies import file_points, read_studies
