@@ -4,11 +4,10 @@ A study has a false alarm where any two of its cells, all of one mean, are calle
 times what a seed does. Noise is equal, or its standard deviation differs between cells: it is 4 times as large in one
 cell, in half of them, or grows from cell to cell up to that. Power is the share of a cell's differences that are found
 where that cell alone lies lower by `--shift` standard deviations of a best trial's mean loss under equal noise. With
-one seed no difference is ever called; its rows stand here to show that. `--tables` prints instead how often a right
-form of a law is flagged, with errors that are independent, or shared by size or by D/N (`misfit.py right`).
+one seed no difference is ever called; its rows stand here to show that.
 
 Run: python tests/benchmarks/false_alarms.py [--studies 500] [--cells 6 14] [--trials 1 2 4 8] [--spread 2] [--shift 6]
-[--seed 1] [--processes 1] [--tables 200]
+[--seed 1] [--processes 1]
 """
 
 import argparse
@@ -24,7 +23,6 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 sys.path[0] = str(Path(__file__).parents[1])  # not this folder, which has a laws.py
 
 import numpy as np
-from benchmarks.misfit import REFERENCE, right
 from benchmarks.setting import print_table, setting
 from laws.planted_cells import NOISES, SEED_SD, plant_cells
 
@@ -81,11 +79,5 @@ if __name__ == "__main__":
     parser.add_argument("--shift", type=float, default=6.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--tables", type=int, default=0)
-    asked = vars(parser.parse_args())
     print(setting())
-    if n_tables := asked.pop("tables"):
-        with Pool(asked["processes"]) as pool:
-            right(pool, ["12 points, 4 x 3", REFERENCE], n_tables, [0.005])
-    else:
-        main(**asked)
+    main(**vars(parser.parse_args()))
