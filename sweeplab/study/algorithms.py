@@ -97,8 +97,6 @@ def _grid_sampler(space: Space, seed: int) -> BaseSampler:
         def after_trial(self, *_: Any) -> None:
             pass
 
-    if space.n_points is None:
-        raise ValueError("a grid needs every parameter in every trial, with a step or as a list")
     return AskedGrid({name: list(stored_values(each)) for name, each in space.parameters.items()}, seed)
 
 

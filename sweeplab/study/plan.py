@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,8 +14,8 @@ from pydantic import Field, TypeAdapter
 
 from sweeplab.data.task import TASK, have_one_task
 from sweeplab.errors import BadInput
-from sweeplab.formatting import bytes_in_words, several, several_named
-from sweeplab.hyperparameters import AUTO, TABLE, TRANSFORMER, Hyperparameters
+from sweeplab.formatting import bytes_in_words, several
+from sweeplab.hyperparameters import TABLE, TRANSFORMER, Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import DataDescription
@@ -186,20 +186,6 @@ class Plan:
             size = several(cell.n_params, "parameter")
             lines.append(f"  {cell.cell}: {size}, {cell.train_flops:.2e} FLOPs a run")
         return "\n".join([*lines, *(f"  warning: {each}" for each in self.warnings)]) + ">"
-
-    def precisions(self) -> list[str]:
-        """Say in which precision the cells train, and why: a line for each precision."""
-        cells = defaultdict[str, list[str]](list)
-        for cell in self.cells:
-            asked = cell.values.get("dtype", AUTO)
-            cells[self.dtype if asked == AUTO else asked].append(cell.cell)
-        lines = []
-        for dtype, names in cells.items():
-            line = f"every cell trains in {dtype}: {self.dtype_by}"
-            if len(cells) > 1:
-                line = f"{several_named(names)} in {dtype}: as the study says"
-            lines.append(line)
-        return lines
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as plain data for JSON."""

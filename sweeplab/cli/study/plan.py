@@ -216,7 +216,7 @@ def _print_plan(plan: Plan, ahead: Outlook) -> None:
         lines.append(f"at most {most}: pruning and patience save some")
     lines.append(workers_in_words(plan))
     if plan.dtype_by:
-        lines += plan.precisions()
+        lines.append(f"dtype {plan.dtype}: {plan.dtype_by}")
     room = f"{bytes_in_words(plan.checkpoint_bytes)} of the {bytes_in_words(ahead.free_bytes)} free on disk"
     lines += [reaches_in_words(plan.reaches), plan.mirror, f"checkpoints and snapshots take up to {room}"]
     for line in filter(None, lines):

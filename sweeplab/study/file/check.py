@@ -18,15 +18,12 @@ from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE
 from sweeplab.model.shape import SETTLED
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, shown
-from sweeplab.study.rules import Rule
 from sweeplab.study.search import EVALUATED, Choices, Range, is_searched, needs
-from sweeplab.study.space import Space, cells, spaces_of, unmet
+from sweeplab.study.space import Space, cells
 from sweeplab.study.spec import MOST_CELLS, NOWHERE, StudySpec
 from sweeplab.study.values import FACTS, LENGTHS_OF
 from sweeplab.train.run import is_at_end
 
-# Total draws over all cells in search of one that meets every rule.
-MOST_DRAWS = 2000
 # No study finishes a grid with more points.
 LARGEST_GRID = 100_000
 
@@ -161,21 +158,7 @@ def _check_space(spec: StudySpec, problems: Problems) -> None:
     except BadInput as error:
         problems.found += error.problems
         return
-    spaces = spaces_of(spec, kept, None)
-    problems.found += [unmet(spec, rule, "trial", None) for rule in _never_met(spaces)]
-    n_points = spaces[0].n_points
+    n_points = Space(spec, kept[0], None).n_points
     if spec.sampler.type == "grid" and (n_points is None or n_points > LARGEST_GRID):
         what = "the grid sampler needs every parameter in every trial, with a step or as a list"
         problems.add(("sampler",), what, f"at most {LARGEST_GRID:,} points, or another sampler")
-
-
-def _never_met(spaces: Sequence[Space]) -> list[Rule]:
-    """Return the rules that drawn trials break, none if a trial meets all."""
-    broken: dict[str, Rule] = {}
-    for space in spaces:
-        for values in space.draws(max(4, MOST_DRAWS // len(spaces))):
-            rule = space.broken(values)
-            if rule is None:
-                return []
-            broken[rule.text] = rule
-    return list(broken.values())
