@@ -132,9 +132,9 @@ def start_storage(
     state = "was running already"
     if server.start(host, port, allow_data):
         state = "is running now"
-    status = {**server.status(), "version": server.check()}
-    place = f"on {status['address']}; its data: {status['data']}"
-    return status, f"PostgreSQL {status['version']} {state}, {place}"
+    started = {"version": server.check(), "address": server.address, "data": str(server.data)}
+    place = f"on {server.address}; its data: {server.data}"
+    return started, f"PostgreSQL {started['version']} {state}, {place}"
 
 
 def stop_storage(lab: options.Lab = None) -> Answer:
@@ -151,7 +151,7 @@ def stop_storage(lab: options.Lab = None) -> Answer:
     how = "was not running"
     if server.stop():
         how = "has stopped"
-    return server.status(), f"the lab's storage {how}"
+    return {"data": str(server.data)}, f"the lab's storage {how}"
 
 
 def backup_storage(

@@ -97,12 +97,11 @@ def _server_check(server: Server) -> Iterator[Check]:
     """Yield whether the lab's own server runs, if it has one."""
     if not server.exists:
         return
-    status = server.status()
-    check = partial(Check, "server", f"{status['address']}, data in {status['data']}")
-    if status["state"] == "runs":
-        yield check("ok", f"PostgreSQL {status['version']} is up")
-    else:
-        yield check("warn", f"PostgreSQL does not answer: {status['why']}", server.command("start"))
+    check = partial(Check, "server", f"{server.address}, data in {server.data}")
+    try:
+        yield check("ok", f"PostgreSQL {server.check()} is up")
+    except BadInput as error:
+        yield check("warn", f"PostgreSQL does not answer: {error}", server.command("start"))
 
 
 def _unstarted_checks(lab: Path) -> Iterator[Check]:

@@ -303,18 +303,11 @@ class Server:
         restore = ("--clean", "--if-exists", "-d", service, str(file))
         return shlex.join(["env", f"PGSERVICEFILE={self.service}", str(programs / "pg_restore"), *restore])
 
-    def status(self) -> dict[str, Any]:
-        """Return the server's state (`state` is none, runs or stopped) and its address, without the password."""
-        if not self.exists:
-            return {"state": "none"}
+    @property
+    def address(self) -> str:
+        """Return its host and port."""
         url = read_service(self.service)
-        state = {"address": f"{url.host}:{url.port}", "data": str(self.data)}
-        if self.elsewhere:
-            state["host"] = self.elsewhere
-        try:
-            return {"state": "runs", **state, "version": self.check()}
-        except BadInput as error:
-            return {"state": "stopped", **state, "why": str(error)}
+        return f"{url.host}:{url.port}"
 
     def _programs(self) -> Path:
         """Find the folder of PostgreSQL's programs, of the version that wrote the data if there are data.

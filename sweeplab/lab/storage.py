@@ -17,7 +17,7 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.files import read_only_uri, write_whole
 from sweeplab.formatting import without_password, without_passwords
 from sweeplab.lab.server import EVERYWHERE, NEEDS_DRIVER, Server, is_loopback
-from sweeplab.lab.tables import RENAME, counts, why_public
+from sweeplab.lab.tables import counts
 from sweeplab.permissions import STORAGE, allow_address
 from sweeplab.processes import switched_off
 from sweeplab.records.folders import OWN_SERVER, StudyFolder, check_inside, schema_url, service_url
@@ -148,16 +148,8 @@ def _rows(folder: StudyFolder, query: str) -> list[Any]:
 def rename_studies(url: str, old: str, new: str) -> None:
     """Rename the Optuna studies of a database whose names begin with a text.
 
-    Optuna has no call for it: without its tables they are copied, by which their trials get other ids.
+    Optuna has no call for it: they are copied, by which their trials get other ids.
     """
-    if not why_public():
-        from sqlalchemy import text
-
-        engine = open_database(url)
-        with engine.begin() as connection:
-            connection.execute(text(RENAME), {"old": old, "new": new})
-        engine.dispose()
-        return
     import optuna
 
     names = optuna.get_all_study_names(url)

@@ -1,7 +1,7 @@
 """The one file that knows Optuna's tables, private parts of it: statements over them, for SQLite and PostgreSQL.
 
 `unlike` compares the tables with those that are known here; where they differ, and where a statement over them fails,
-Optuna's public calls are used instead. Counts and renames are plain text, as a list of studies is shown without Optuna.
+Optuna's public calls are used instead. Counts are plain text, as a list of studies is shown without Optuna.
 """
 
 from __future__ import annotations
@@ -38,13 +38,6 @@ JOIN studies USING (study_id)
 LEFT JOIN trial_user_attributes AS outcome ON outcome.trial_id = trials.trial_id AND outcome.key = 'outcome'
 WHERE trials.trial_id NOT IN (SELECT trial_id FROM trial_user_attributes WHERE key IN {void})
 GROUP BY study_name, state, outcome.value_json
-"""
-
-
-# Renames the studies whose names begin with :old, since Optuna has no call for it.
-RENAME = """
-UPDATE studies SET study_name = :new || substr(study_name, length(:old) + 1)
-WHERE substr(study_name, 1, length(:old)) = :old
 """
 
 

@@ -92,7 +92,6 @@ def test_studies_are_counted_and_renamed_whatever_the_tables(is_unlike, opened, 
     store.finish(claims[0], RunState.COMPLETE, 2.5, {"train_flops": 1.0, "wall_seconds": 1.0})
     if is_unlike:
         monkeypatch.setattr(storage, "counts", lambda void: "SELECT state FROM trials_of_another_version")
-        monkeypatch.setattr(storage, "why_public", lambda: "Optuna has other tables")
     counted = count_trials(folder)
     assert counted["all"].states == {"complete": 1, "waiting": 1}
     rename_studies(folder.storage_url, "tiny/", "renamed/")
