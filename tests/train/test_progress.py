@@ -3,7 +3,8 @@ import math
 import pytest
 
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.train.member import StoppingState
+from sweeplab.train.member import Member, StoppingState
+from sweeplab.train.run import TrainingRun
 
 VALUES = Hyperparameters.of({
     "max_iters": 1000, "patience": 3, "min_delta": 0.1, "lr_decay": True,
@@ -50,3 +51,18 @@ def test_plateau_halves_every_patience_lr_bad_evaluations(scheduler, n_halvings)
     for index in range(6):
         progress.evaluated(4.0, index * 100, values)
     assert progress.n_halvings == n_halvings
+
+
+def test_a_point_of_the_curve_is_of_the_steps_since_the_last_one():
+    values = VALUES.replace(batch_size=4, block_size=8)
+    member = Member.of(TrainingRun("0", values), {"iteration": 10, "counted": 10, "wall_seconds": 2.0})
+    first = member.add_point(loss=30.0, norm=20.0)
+    assert (first["train_loss"], first["grad_norm"], first["tokens_per_second"]) == (3.0, 2.0, 10 * 32 / 2.0)
+    member.iteration, member.wall_seconds = 14, 3.0
+    member.counted += 4
+    second = member.add_point(loss=8.0, norm=4.0)
+    assert (second["train_loss"], second["grad_norm"], second["tokens_per_second"]) == (
+        2.0,
+        1.0,
+        4 * 32 / 1.0,
+    )
