@@ -66,3 +66,14 @@ def test_a_point_of_the_curve_is_of_the_steps_since_the_last_one():
         1.0,
         4 * 32 / 1.0,
     )
+
+
+def test_the_numbers_of_a_step_are_those_of_the_run():
+    own = {"betas": (0.8, 0.95), "eps": 1e-6, "momentum": 0.7, "weight_decay": 0.3, "dropout": 0.1}
+    values = VALUES.replace(**own, learning_rate=0.5, warmup_iters=0, grad_clip=None)
+    numbers = Member.of(TrainingRun("0", values), {"iteration": 2}).step_numbers(["dropout"])
+    assert numbers == {
+        "learning_rate": 0.5, "weight_decay": 0.3, "beta1": 0.8, "beta2": 0.95, "eps": 1e-6, "momentum": 0.7, "step": 3,
+        "correction1": 1 - 0.8**3, "correction2": (1 - 0.95**3) ** -0.5, "limit": math.inf, "loss.dropout": 0.1,
+    }  # fmt: skip
+    assert Member.of(TrainingRun("0", values.replace(grad_clip=0.5)), {}).step_numbers([])["limit"] == 0.5
