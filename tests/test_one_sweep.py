@@ -19,22 +19,8 @@ FILE = Path(__file__).parents[1] / "studies" / "one_sweep.py"
 @pytest.mark.slow
 def test_the_plain_sweep_and_the_program_train_the_same(tmp_path):
     draw = random.Random(0)
-    words = [
-        "the",
-        "the",
-        "quick",
-        "brown",
-        "fox",
-        "jumps",
-        "over",
-        "lazy",
-        "dog",
-        "and",
-        "vixen",
-        "then",
-        "hen",
-    ]
-    (tmp_path / "text.txt").write_text(" ".join(draw.choices(words, k=3_000)))
+    text = "the the quick brown fox jumps over lazy dog and vixen then hen"
+    (tmp_path / "text.txt").write_text(" ".join(draw.choices(text.split(), k=3_000)))
     spec = spec_from_file_location("one_sweep", FILE)
     plain = module_from_spec(spec)
     spec.loader.exec_module(plain)

@@ -61,8 +61,8 @@ class WandbMirror(Mirror):
         known: dict[str, Any] = {"id": uuid.uuid4().hex[:8], "sent": None}
         if mark.exists():
             known = json.loads(read_bytes(mark))
-        # The end that was sent may have been replaced since; earlier versions recorded only True.
-        if known["sent"] not in (True, end.ended):
+        # The end that was sent may have been replaced since.
+        if known["sent"] != end.ended:
             write_whole(mark, json.dumps(known).encode())
             try:
                 self._send(RunFolder(folder), end, known["id"])

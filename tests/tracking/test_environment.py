@@ -16,6 +16,34 @@ def in_repository(folder, *command):
     return done.stdout.strip()
 
 
+@pytest.fixture
+def repository(tmp_path):
+    """Return a repository of one file."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    in_repository(folder, "init", "--quiet")
+    (folder / "study.yaml").write_text("name: a\n")
+    in_repository(folder, "add", ".")
+    in_repository(folder, "commit", "--quiet", "--message", "first")
+    return folder
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Return a program that says that it was run, in the file `ran` beside it."""
+    file = tmp_path / "program"
+    file.write_text(f"#!/bin/sh\ntouch '{tmp_path / 'ran'}'\ncat\n")
+    file.chmod(0o755)
+    return file
+
+
+def assert_only_git_itself_runs_it(repository, program, dirty):
+    ran = program.with_name("ran")
+    assert git(repository)["dirty"] is dirty and not ran.exists()
+    subprocess.run(["git", "-C", repository, "status"], capture_output=True, timeout=300)
+    assert ran.exists(), "git itself would have run it"
+
+
 def test_git_says_commit_and_dirtiness(tmp_path):
     assert git(tmp_path) is None
     in_repository(tmp_path, "init")
@@ -39,59 +67,36 @@ def test_git_says_commit_and_dirtiness(tmp_path):
         ("core.hooksPath",),
     ],
 )
-def test_nothing_that_git_is_configured_to_run_is_run(keys, tmp_path):
-    repository, ran = tmp_path / "repository", tmp_path / "ran"
-    repository.mkdir()
-    in_repository(repository, "init", "--quiet")
-    (repository / "study.yaml").write_text("name: a\n")
-    name = next(
-        (key.partition(".")[2].rpartition(".")[0] for key in keys if key.startswith("filter.")), "own"
-    )
-    (repository / ".gitattributes").write_text(f"*.yaml filter={name}\n")
+def test_nothing_that_git_is_configured_to_run_is_run(keys, repository, program, tmp_path):
+    filters = [key.partition(".")[2].rpartition(".")[0] for key in keys if key.startswith("filter.")]
+    (repository / ".gitattributes").write_text(f"*.yaml filter={[*filters, 'own'][0]}\n")
     in_repository(repository, "add", ".")
-    in_repository(repository, "commit", "--quiet", "--message", "first")
+    in_repository(repository, "commit", "--quiet", "--message", "second")
     hooks = tmp_path / "hooks"
     hooks.mkdir()
-    for program in (tmp_path / "program", hooks / "post-index-change"):
-        program.write_text(f"#!/bin/sh\ntouch '{ran}'\ncat\n")
-        program.chmod(0o755)
+    (hooks / "post-index-change").symlink_to(program)
     values = {"core.hooksPath": str(hooks), "filter.own.required": "true"}
     for key in keys:
-        in_repository(repository, "config", key, values.get(key, str(tmp_path / "program")))
+        in_repository(repository, "config", key, values.get(key, str(program)))
     (repository / "study.yaml").write_text("name: b\n")  # as long: git has to read it
     os.utime(repository / ".gitattributes", (1, 1))  # the same still: git writes its index anew
-    found = git(repository)
-    assert found is not None and found["dirty"] is True
-    assert not ran.exists()
-    subprocess.run(["git", "-C", repository, "status"], capture_output=True, timeout=300)
-    assert ran.exists(), "git itself would have run it"
+    assert_only_git_itself_runs_it(repository, program, dirty=True)
 
 
-def test_what_a_repository_lacks_is_not_fetched(tmp_path):
+def test_what_a_repository_lacks_is_not_fetched(repository, program):
     """A clone in part fetches what it lacks when it is looked at, by a program that its configuration names."""
-    repository, ran = tmp_path / "repository", tmp_path / "ran"
-    repository.mkdir()
-    in_repository(repository, "init", "--quiet")
-    (repository / "study.yaml").write_text("name: a\n")
-    in_repository(repository, "add", ".")
-    in_repository(repository, "commit", "--quiet", "--message", "first")
+    program.write_text(program.read_text().removesuffix("cat\n"))  # it is heard to the end
     tree = in_repository(repository, "rev-parse", "HEAD^{tree}")
     (repository / ".git" / "objects" / tree[:2] / tree[2:]).unlink()
     (repository / ".git" / "index").unlink()
-    (tmp_path / "program").write_text(f"#!/bin/sh\ntouch '{ran}'\n")
-    (tmp_path / "program").chmod(0o755)
     for key, value in {
         "protocol.ext.allow": "always",
         "remote.origin.promisor": "true",
-        "remote.origin.url": f"ext::{tmp_path / 'program'}",
+        "remote.origin.url": f"ext::{program}",
         "extensions.partialClone": "origin",
     }.items():
         in_repository(repository, "config", key, value)
-    found = git(repository)
-    assert found is not None and found["dirty"] is None
-    assert not ran.exists()
-    subprocess.run(["git", "-C", repository, "status"], capture_output=True, timeout=300)
-    assert ran.exists(), "git itself would have run it"
+    assert_only_git_itself_runs_it(repository, program, dirty=None)
 
 
 def test_without_git(tmp_path, monkeypatch):
