@@ -399,13 +399,13 @@ def windows(shape: ModelShape, side: Side) -> list[int | None]:
     Raises:
         BadInput: the run is of an older version, with a kind that this one does not have.
     """
-    found: list[int | None] = []
+    widths: list[int | None] = []
     for layer in range(shape.layers(side)):
         kind = shape.attention_of(layer)
         if kind not in ATTENTION:
             raise BadInput(Problem(f"attention is {kind}; {KNOWN_KINDS}"))
-        found.append(shape.attention_window if kind == "local" else None)
-    return found
+        widths.append(shape.attention_window if kind == "local" else None)
+    return widths
 
 
 def query_factor(shape: ModelShape) -> float:

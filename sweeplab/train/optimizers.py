@@ -87,14 +87,14 @@ def add_l2_(gradient: Rows, weights: Rows, n_decayed: int, rates: Rates) -> None
 
 def spans(layout: Layout, key: Callable[[Weight], Any]) -> list[tuple[slice, Any]]:
     """Return the spans of adjacent columns whose weights have the same key; the last span includes the padding."""
-    found, begin = [], 0
+    pieces, begin = [], 0
     for shared, weights in groupby(layout.weights, key):
         end = begin + sum(weight.size for weight in weights)
         if end == layout.n_params:
             end = layout.row_size
-        found.append((slice(begin, end), shared))
+        pieces.append((slice(begin, end), shared))
         begin = end
-    return found
+    return pieces
 
 
 def packed(sizes: Sequence[int]) -> tuple[list[slice], int]:

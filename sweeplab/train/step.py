@@ -104,13 +104,13 @@ class TrainingLoss:
         self, weights: Mapping[str, Tensor], batch: Batch, dropout: Dropout | None, columns: Columns
     ) -> Losses:
         """Return the loss of each run on a batch."""
-        *own, smoothing, balance, z = (columns[f"loss.{name}"].float() for name in self.names)
-        given = {**self._fixed, "hyperparameters": own}
+        *hyperparameters, smoothing, balance, z = (columns[f"loss.{name}"].float() for name in self.names)
+        arguments = {**self._fixed, "hyperparameters": hyperparameters}
         if self._smooths:
-            given["smoothing"] = smoothing
+            arguments["smoothing"] = smoothing
         if self._routes:
-            given["router"] = balance, z
-        return self.losses(weights, batch, dropout, **given)
+            arguments["router"] = balance, z
+        return self.losses(weights, batch, dropout, **arguments)
 
     def parts(self, batch: Batch, n_parts: int) -> Iterator[tuple[Batch, Tensor | None]]:
         """Yield each micro-batch and its share of the batch's losses; a whole batch has no share."""
