@@ -40,7 +40,7 @@ def _whitened(points: Points, fitted: Fit, columns: Array) -> Array:
         scale = scale * np.exp(-float(np.median(fitted.draws.tilt)) * (z - z.mean()))
     scaled, groups = columns * scale[:, None], groups_of(points)
     if not groups:
-        return np.asarray(scaled)
+        return scaled
     r = float(np.quantile(fitted.draws.shared, 0.05))  # as far as the rows show it
     places, sizes = np.unique(np.array(groups), return_inverse=True, return_counts=True)[1:]
     sums = np.zeros((len(sizes), columns.shape[1]))

@@ -125,7 +125,7 @@ class CellComparison:
     @property
     def significant(self) -> NDArray[np.bool_]:
         """Return whether each pair differs by more than chance, [P]."""
-        return np.asarray((self.low > 0) | (self.high < 0))
+        return (self.low > 0) | (self.high < 0)
 
 
 class _Estimates(NamedTuple):
@@ -208,7 +208,7 @@ class _Model:
     def selection_effect(self, trial_variance: Array) -> Array:
         """Return the part of each pair's difference that is due to the numbers of trials, [..., P]."""
         expected = self.mean_lowest * np.sqrt(trial_variance)
-        return np.asarray(expected[..., self.second] - expected[..., self.first])
+        return expected[..., self.second] - expected[..., self.first]
 
     def differences(self, estimates: _Estimates) -> tuple[Array, Array, Array, Array]:
         """Return each pair's difference, selection effect, standard error and degrees of freedom, each [..., P]."""
@@ -302,7 +302,7 @@ def _draw_lowest(n_trials: int, count: int, n: int, random: np.random.Generator)
     from scipy.special import ndtri
 
     gaps = random.standard_exponential((n, count)) / (n_trials - np.arange(count))
-    return np.asarray(ndtri(-np.expm1(-np.cumsum(gaps, 1))))
+    return ndtri(-np.expm1(-np.cumsum(gaps, 1)))
 
 
 @cache

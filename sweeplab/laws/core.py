@@ -60,7 +60,7 @@ def logistic(sd: float) -> Prior:
 
     def at(share: Array) -> Array:
         inside = np.clip(share, 1e-12, 1 - 1e-12)
-        return np.asarray(sd * math.sqrt(3) / math.pi * np.log(inside / (1 - inside)))
+        return sd * math.sqrt(3) / math.pi * np.log(inside / (1 - inside))
 
     return at
 

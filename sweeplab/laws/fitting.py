@@ -44,12 +44,12 @@ class Fit:
 
     def predict(self, sizes: Sizes) -> Array:
         """Return the median loss at rows of these columns, [n]."""
-        return np.asarray(np.median(self.loss(sizes), axis=0))
+        return np.median(self.loss(sizes), axis=0)
 
     @cached_property
     def residuals(self) -> Array:
         """Return the log of each row's loss over the law's, [n]."""
-        return np.asarray(np.log(self.rows["loss"] / self.predict(self.rows)))
+        return np.log(self.rows["loss"] / self.predict(self.rows))
 
     @property
     def sigma(self) -> float:

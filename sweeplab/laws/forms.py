@@ -112,12 +112,12 @@ class Law:
             center = values.get(f"center of {term.column}", np.zeros(1))
             logs[term.column] = np.log(sizes[term.column]) - center[:, None]
             scales.append(values[term.scale] * np.exp(-values[term.exponent] * center))
-        return np.asarray((self.design(logs, bool(names))(shapes) @ np.stack(scales, 1)[:, :, None])[:, :, 0])
+        return (self.design(logs, bool(names))(shapes) @ np.stack(scales, 1)[:, :, None])[:, :, 0]
 
 
 def turn(x: Array) -> Array:
     """Return the integral of tanh(x) / 2, without overflow."""
-    return np.asarray((np.logaddexp(x, -x) - math.log(2)) / 2)
+    return (np.logaddexp(x, -x) - math.log(2)) / 2
 
 
 _N, _D, _C = (
@@ -184,7 +184,7 @@ def parameters_of(law: Law) -> list[Quantity]:
 
 
 def _log_of(name: str) -> Callable[[Values], Array]:
-    return lambda values: np.asarray(np.log(values[name]))
+    return lambda values: np.log(values[name])
 
 
 def log_n_opt(law: Law, values: Values, log_nd: float) -> Array:
@@ -192,7 +192,7 @@ def log_n_opt(law: Law, values: Values, log_nd: float) -> Array:
     of_n, of_d = law.terms
     alpha, beta = values[of_n.exponent], values[of_d.exponent]
     scales = np.log(values[of_n.scale] / values[of_d.scale]) + np.log(alpha / beta)
-    return np.asarray((scales + beta * log_nd) / (alpha + beta))
+    return (scales + beta * log_nd) / (alpha + beta)
 
 
 def has_optimum(law: Law) -> bool:
@@ -212,7 +212,7 @@ def optimum_of(law: Law, budget: float, per_param_token: float) -> list[Quantity
 
     def loss(values: Values) -> Array:
         n = np.exp(log_n_opt(law, values, log_nd))[:, None]
-        return np.asarray(np.log(law.loss(values, {"params": n, "tokens": math.exp(log_nd) / n}))[:, 0])
+        return np.log(law.loss(values, {"params": n, "tokens": math.exp(log_nd) / n}))[:, 0]
 
     def ratio(values: Values) -> Array:
         return log_nd - 2 * log_n_opt(law, values, log_nd)
@@ -237,6 +237,6 @@ def loss_at(law: Law, target: Mapping[str, float]) -> Quantity:
     where = ", ".join(f"{name} {target[name]:.3g}" for name in law.columns)
 
     def measure(values: Values) -> Array:
-        return np.asarray(np.log(law.loss(values, sizes))[:, 0])
+        return np.log(law.loss(values, sizes))[:, 0]
 
     return Quantity(LOSS_AT, "loss", f"the loss at {where}", measure, law.columns, is_log=True)

@@ -140,7 +140,7 @@ class Points:
         """Return which runs read their text more than once, [n]; all False if it is not known."""
         if self.passes is None:
             return np.zeros(self.n, bool)
-        return np.asarray(self.passes > _ONCE)
+        return self.passes > _ONCE
 
     def of_new_text(self) -> Points:
         """Return the rows of runs that read no text twice, if there are enough: the laws here hold for these alone."""

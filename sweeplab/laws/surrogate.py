@@ -71,7 +71,7 @@ class Columns:
 
 def _products(one: Floats, other: Floats) -> Floats:
     first, second = np.triu_indices(one.shape[1])
-    return np.asarray(one[:, first] * other[:, second])
+    return one[:, first] * other[:, second]
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,12 @@ class Surrogate:
     def noise_sd(self, x: Floats) -> Floats:
         """Return the standard deviation of a run's log loss about its mean at some points."""
         slopes = x[:, self.columns.numbers] @ self.scales.noise_slope
-        return np.asarray(np.exp(self.scales.noise + slopes))
+        return np.exp(self.scales.noise + slopes)
 
     @property
     def errors(self) -> Floats:
         """Return each row's error if it is predicted from all others, in standard deviations [n]."""
-        return np.asarray(self._weights / np.sqrt(np.diag(_inverse(self._lower))))
+        return self._weights / np.sqrt(np.diag(_inverse(self._lower)))
 
     def predict(self, x: Floats) -> Posterior:
         """Return the expected log losses at points [m, d] and their covariance."""
@@ -245,11 +245,11 @@ def _priors(columns: Columns) -> tuple[Floats, Floats]:
 def _solved(triangle: Floats, right: Floats, is_lower: bool = True) -> Floats:
     from scipy.linalg import solve_triangular
 
-    return np.asarray(solve_triangular(triangle, right, lower=is_lower, check_finite=False))
+    return solve_triangular(triangle, right, lower=is_lower, check_finite=False)
 
 
 def _inverse(lower: Floats) -> Floats:
     from scipy.linalg import cho_solve
 
     identity: Any = np.eye(len(lower))
-    return np.asarray(cho_solve((lower, True), identity, check_finite=False))
+    return cho_solve((lower, True), identity, check_finite=False)

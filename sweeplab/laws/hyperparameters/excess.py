@@ -121,4 +121,4 @@ def _luck(losses: Array, levels: Array, n_trials: Array, n_draws: int) -> Array:
     factor = float(m @ below / (m @ m))
     error = math.sqrt(float(((below - factor * m) ** 2).sum()) / (known.sum() - 1) / float(m @ m))
     factors = np.maximum(factor + error * np.random.default_rng(0).standard_normal(n_draws), 0.0)
-    return np.asarray(factors[:, None] * lowest)
+    return factors[:, None] * lowest

@@ -102,7 +102,7 @@ class SearchedRuns:
 
     def log_of(self, size: str) -> Array:
         """Return the log of a size of each cell."""
-        return np.asarray(self.logs[:, self.sizes.index(size)])
+        return self.logs[:, self.sizes.index(size)]
 
     def ends(self, j: int) -> tuple[Array, Array]:
         """Return the smallest and the largest value j that each cell tried, in logs."""

@@ -184,7 +184,7 @@ class _Regression:
 
     def distances(self) -> Array:
         """Return z, [n, J]."""
-        return np.asarray(self.runs.x - (self.terms @ self.law)[self.runs.cell])
+        return self.runs.x - (self.terms @ self.law)[self.runs.cell]
 
     def products(self) -> tuple[Array, Array, Array]:
         """Return the columns of the rows that count, [n, p], and by their seeds X'WX and X'Wy."""
