@@ -95,7 +95,7 @@ def differences(sweeps: Sequence[Sweep], at: str = "best") -> list[LossDifferenc
         cells = [tried[key] for key in keys]
         compared = compare(cells, between, any(each.space for each in sweeps))
     for a, b in pairs:
-        names, by_cell, effects = (sweeps[a].name, sweeps[b].name), list[LossDifference](), list[float]()
+        names, by_cell, effects = (sweeps[a].name, sweeps[b].name), [], []
         for k, (first, second, cell) in enumerate(shared):
             if compared and (first, second) == (a, b):
                 by_cell.append(_between(names, cell, cells, compared, between[k], k))

@@ -72,7 +72,7 @@ def append(
             entries = _entries(path, read_bytes(path)) if path.exists() else []
             lines = b""
             for fields in contents:
-                line: dict[str, Any] = {
+                line = {
                     "number": len(entries) + 1,
                     "sealed": datetime.now(UTC).isoformat(timespec="microseconds"),
                     "previous": entries[-1].sha256 if entries else _BEFORE_ALL,
@@ -98,7 +98,7 @@ def canonical(content: Any) -> bytes:
 
 def _entries(path: Path, text: bytes) -> list[LedgerEntry]:
     *lines, tail = text.split(b"\n")
-    entries: list[LedgerEntry] = []
+    entries = []
     previous = _BEFORE_ALL
     for number, line in enumerate(lines, start=1):
         try:

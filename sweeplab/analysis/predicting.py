@@ -104,7 +104,7 @@ class Prediction:
 
     def as_dict(self) -> Plain:
         """Return it as plain values."""
-        loss: Plain = {"value": None, "low": None, "high": None, "law": None, "why": self.why_none}
+        loss = {"value": None, "low": None, "high": None, "law": None, "why": self.why_none}
         if self.loss and self.law:
             shown = (self.loss.loss, self.loss.low, self.loss.high)
             loss = self.loss.verdict.entry(shown, "the loss of a run") | {"law": self.law.law.name}
@@ -269,7 +269,7 @@ class Transferred:
         diverged; `held` says whether the loss's interval holds the loss seen, if both are known.
         """
         known = {loss: rate for rate, loss in self.losses.items() if loss is not None}
-        costs: dict[float, float | None] = dict.fromkeys((*self.losses, self.copied))
+        costs = dict.fromkeys((*self.losses, self.copied))
         for loss, rate in known.items():
             costs[rate] = loss / min(known) - 1
         best = known[min(known)] if known else None

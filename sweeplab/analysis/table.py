@@ -95,7 +95,7 @@ def runs_table(lab: Path, name: str) -> pd.DataFrame:
 
 def _row(study: str, run: RunFolder, unfinished: RunState) -> dict[str, Any]:
     start, end = run.read_start(), run.read_end()
-    row: dict[str, Any] = dict(vars(start.values))
+    row = dict(vars(start.values))
     for name, applies in _AUTOMATIC.items():
         if row[name] == AUTO or not applies(start.values):
             row[name] = None

@@ -168,7 +168,7 @@ def rankings(
     """Return the order of the trials that have a value, by study and task; `designs` are the studies' own."""
     own_trial = [runs[name] for name in ("study", *TRIAL)]
     ended = runs[runs["state"].isin(VALUED).groupby(own_trial).transform("all").astype(bool)]
-    ranked: dict[tuple[str, str], Ranking] = {}
+    ranked = {}
     for study, of_study in ended.groupby("study", sort=False):
         design = (designs or {}).get(str(study))
         searched = searched_of(of_study, design)
@@ -189,7 +189,7 @@ def _tried(seeds: DataFrame, grid: Sequence[str], searched: Sequence[str]) -> Tr
         values = finite(seeds, "best_val_loss").dropna()
     if values.empty:
         return None
-    row: dict[Any, Any] = seeds.iloc[0].dropna().to_dict()
+    row = seeds.iloc[0].dropna().to_dict()
     sizes, sampled = ({name: row[name] for name in names if name in row} for names in (grid, searched))
     losses = dict(zip(seeds["seed"].map(int), finite(seeds, "valued_val_loss").tolist(), strict=True))
     return Tried.of((str(row["cell"]), int(row["trial"])), float(values.mean()), sizes, sampled, losses)
@@ -204,7 +204,7 @@ def with_expected(runs: DataFrame, ranked: Mapping[tuple[str, str], Ranking] | N
         return runs
     if ranked is None:
         ranked = rankings(runs)
-    by_trial: dict[tuple[str, str, int], tuple[float, int]] = {}
+    by_trial = {}
     for (study, _), ranking in ranked.items():
         first = first_of_same(ranking.order)
         for trial in ranking.order:

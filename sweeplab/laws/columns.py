@@ -140,7 +140,7 @@ def pairs_of(option: str, text: str, known: Collection[str], others: Collection[
     Raises:
         BadInput: a part that is not a pair, an unknown name, a name that is there twice.
     """
-    chosen: dict[str, str] = {}
+    chosen = {}
     problems = []
     for pair in text.split(","):
         name, _, value = map(str.strip, pair.partition("="))
@@ -176,13 +176,13 @@ def role_names(known: Sequence[str], taken: Collection[str] = ()) -> tuple[dict[
 
     A column of the name of a role is before one with a unit; columns that are `taken` have no other name.
     """
-    own: dict[str, str] = {}
+    own = {}
     for name in known:
         for role in ROLES:
             alike = role in (name.lower(), _called(_unit(name, role)[0]))
             if name == role or (alike and role not in own):
                 own[role] = name
-    guessed: dict[str, str] = {}
+    guessed = {}
     for role, others in OTHER_NAMES.items():
         called = {
             _called(_unit(name, role)[0]): name
@@ -237,7 +237,7 @@ def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -
         BadInput: every column that is missing, has two roles, or has a cell that is not a positive number.
     """
     known = [str(name) for name in frame]
-    problems: list[Problem] = []
+    problems = []
     read: dict[str, Column] = {}
     for role, asked in columns.items():
         name, factor, wrong = named_column(asked, known)

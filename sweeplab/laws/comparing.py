@@ -150,7 +150,7 @@ class _Model:
         if self.is_searched:
             moments = np.array([*map(_moments, self.n_trials, self.n_lowest)])
         self.mean_lowest, self.variance_lowest, self.gap, self.gap_square, self.freedom = moments.T
-        self.kept, rows = [], list[tuple[int, int, float]]()  # of rows the cell, the seed and the mean
+        self.kept, rows = [], []  # of rows the cell, the seed and the mean
         for at, (cell, count) in enumerate(zip(cells, self.n_lowest, strict=True)):
             lowest = sorted(cell.losses, key=_mean_of)[:count]
             self.kept.append(lowest)

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from sweeplab.errors import BadInput, Problem
+from sweeplab.errors import BadInput
 from sweeplab.formatting import several
 from sweeplab.laws.core import Array, Draws, RowErrors, fit_law
 from sweeplab.laws.forms import Law, Values
@@ -131,7 +131,7 @@ def groups_of(points: Points) -> tuple[str, ...] | None:
 
 
 def _check(points: Points, law: Law) -> None:
-    problems: list[Problem | str] = []
+    problems = []
     n_params = len(law.parameters)
     if points.n <= n_params:
         few = f"{several(points.n, 'row')} for the {several(n_params, 'parameter')} of {law.name}"

@@ -123,7 +123,7 @@ def _fitted(points: Points, groups: list[Index], log_c: Array) -> tuple[list[Arr
         elif high > sizes[-1]:
             code = "minimum above"
         flops = math.exp(log_c[at])
-        best: dict[str, float | None] = dict.fromkeys(("n_opt", "n_opt_low", "n_opt_high", "d_opt", "loss"))
+        best = dict.fromkeys(("n_opt", "n_opt_low", "n_opt_high", "d_opt", "loss"))
         if not code:
             best = {"n_opt": math.exp(middle), "n_opt_low": math.exp(low), "n_opt_high": math.exp(high)}
             best["d_opt"] = flops / points.flops_per_param_token / math.exp(middle)

@@ -313,7 +313,7 @@ def _combined(points: Points, frame: pd.DataFrame, others: Sequence[str], how: s
     import pandas as pd
 
     counts = [role for role in COUNTS if role in points.columns]
-    keys: list[Any] = [np.log(points.columns[role]).round(6) for role in counts]
+    keys = [np.log(points.columns[role]).round(6) for role in counts]
     if points.passes is not None:
         keys.append(points.passes.round(6))
     point = _numbered([*keys, *points.shape.values()])

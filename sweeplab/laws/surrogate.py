@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,7 +166,7 @@ def _conditioned(
     columns: Columns, scales: Scales, x: Floats, y: Floats, extra: Floats, center: float
 ) -> Surrogate:
     noise = np.exp(2 * (scales.noise + x[:, columns.numbers] @ scales.noise_slope))
-    covariance: Floats = _covariance(columns, scales, x, x) + np.diag(noise + extra + _JITTER)
+    covariance = _covariance(columns, scales, x, x) + np.diag(noise + extra + _JITTER)
     lower = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
     weights = _solved(lower.T, _solved(lower, y - center), is_lower=False)
     return Surrogate(columns, scales, x, y, extra, center, lower, weights)
@@ -251,5 +250,5 @@ def _solved(triangle: Floats, right: Floats, is_lower: bool = True) -> Floats:
 def _inverse(lower: Floats) -> Floats:
     from scipy.linalg import cho_solve
 
-    identity: Any = np.eye(len(lower))
+    identity = np.eye(len(lower))
     return cho_solve((lower, True), identity, check_finite=False)

@@ -117,7 +117,7 @@ def read_source(
     from sweeplab.laws.columns import ROLES, Conventions, Counting, pairs_of, parse_conventions
     from sweeplab.laws.hyperparameters.runs import OTHER_NAMES
 
-    conventions, named = Conventions(), dict[str, str]()
+    conventions, named = Conventions(), {}
     if count:
         conventions = parse_conventions(count)
     if columns:

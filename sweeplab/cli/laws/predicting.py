@@ -148,7 +148,7 @@ def _targets(
     from sweeplab.laws.columns import COUNTS
     from sweeplab.study.file.reading import read_study
 
-    counting, digests = read.counting, dict[str, str]()
+    counting, digests = read.counting, {}
     if file:
         if not read.studies:  # columns of the file, which a study does not have
             counting = replace(counting, columns={}, where="")

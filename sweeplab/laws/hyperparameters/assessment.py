@@ -52,7 +52,7 @@ class Searched:
     @property
     def numbers(self) -> dict[str, Plain]:
         """Return the exponents and the best value at the largest cell."""
-        surface, entries = self.surface, dict[str, Plain]()
+        surface, entries = self.surface, {}
         for k, size in enumerate(surface.sizes):
             meaning = f"the best {self.name} grows as {size} to this power"
             others = [other for other in surface.sizes if other != size]

@@ -116,7 +116,7 @@ def shown_of(entries: Entries) -> DataFrame:
 
     The second line of a table cell is set in small type.
     """
-    rows: list[dict[str, str]] = []
+    rows = []
     first: dict[str, str] = {}  # the number whose row gives a reason
     for name, entry in entries.items():
         value, verdict = "–", entry["verdict"]

@@ -61,7 +61,7 @@ class BestValuesPanel(Panel, name="best_values", heading="Best value against siz
         hover = "%{cell}: %{y:.3g} (%{low:.3g} to %{high:.3g}) %{edge}"
         for column, name in enumerate(names, start=1):
             data = self.data[self.data["hyperparameter"] == name]
-            place: dict[str, Any] = {"row": 1, "col": column}
+            place = {"row": 1, "col": column}
             law, is_edge = data[data["what"] == "law"], data["edge"] != ""
             inside = data[(data["what"] == "cell") & ~is_edge]
             shown = {"showlegend": column == 1, **place}
@@ -90,7 +90,7 @@ def _laws(report: ReportData) -> HyperparameterLaws:
 def _table(laws: HyperparameterLaws, name: str, size: str) -> DataFrame:
     runs, surface, searched = laws.surface.runs, laws.surface, laws.searched[name]
     logs = runs.log_of(size)
-    rows: list[dict[str, Any]] = []
+    rows = []
     for c in range(runs.n_cells):
         best = searched.cell(c)
         place = {"hyperparameter": name, "what": "cell", "cell": runs.cell_name(c), "x": math.exp(logs[c])}
