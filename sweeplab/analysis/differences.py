@@ -17,7 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pandas import DataFrame
@@ -166,8 +166,7 @@ def _losses(sweep: Sweep, at: str) -> DataFrame:
     return runs[runs["state"].isin(VALUED) & runs["loss"].notna()].merge(ended, on=TRIAL)
 
 
-@dataclass(frozen=True)
-class RankedCell:
+class RankedCell(NamedTuple):
     """A cell by its best trial: the mean and the standard deviation of its seeds' losses, and its first run."""
 
     cell: str
@@ -183,8 +182,7 @@ class RankedCell:
         return float(self.loss * bits / self.values["best_val_loss"])
 
 
-@dataclass(frozen=True)
-class CellRanking:
+class CellRanking(NamedTuple):
     """The cells of one task, the best first, and the difference of each from the `reference`, by its name.
 
     The reference is the base, or else the best cell. `evidence` is that of all differences of pairs, which share one

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -51,8 +50,7 @@ ROUNDING = 0.01
 _MODEL = [name for name in TABLE if not is_tuned(name) and name not in LENGTHS]
 
 
-@dataclass(frozen=True)
-class StudyDesign:
+class StudyDesign(NamedTuple):
     """The design in a study's own file: the hyperparameters of its grid, and the search space of a cell.
 
     `grid` has the order of the names in a cell.
@@ -263,8 +261,7 @@ def check_one_task(runs: DataFrame) -> None:
         raise BadInput(f"losses of different tasks cannot be compared: {'; '.join(tasks)}")
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(NamedTuple):
     """The points' table, one row per point, and the runs that went in, one row per run; both name the `point`.
 
     `weights` are the numbers of runs whose mean a point's loss is. `dropped` counts the runs left out, by reason.

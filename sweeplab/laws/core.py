@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -76,8 +75,7 @@ class RowErrors(NamedTuple):
     weights: Array | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Draws:
+class Draws(NamedTuple):
     """Draws of all unknowns: `shapes` [S, q], `scales` [S, p], `sigma`, `tilt` and `shared` [S].
 
     `effective` is how many independent draws they are worth.

@@ -144,8 +144,7 @@ LAWS: dict[str, Law] = {
 }
 
 
-@dataclass(frozen=True)
-class Quantity:
+class Quantity(NamedTuple):
     """A number of the law: `measure` gives its draws, of its log where `is_log`.
 
     `kind` names its tolerances, `needs` the columns whose spread it depends on. A scale is no better than the exponent

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +41,7 @@ _DEPARTURE, _RESPONSE = (math.log(0.05), 0.7), (math.log(0.1), 0.7)
 _NOISE, _NOISE_SLOPE = (math.log(0.008), 0.7), (0.7, 0.5)
 
 
-@dataclass(frozen=True)
-class Columns:
+class Columns(NamedTuple):
     """What the columns of a table of inputs are: searched or sizes, numbers or indicators (0 or 1) of a choice.
 
     Searched numbers run from -1 to 1 over their range; sizes have mean 0 and standard deviation 1.
@@ -73,16 +73,14 @@ def _products(one: Floats, other: Floats) -> Floats:
     return one[:, first] * other[:, second]
 
 
-@dataclass(frozen=True)
-class Posterior:
+class Posterior(NamedTuple):
     """The log losses expected at some points [m], and their covariance [m, m] without the noise of a run."""
 
     mean: Floats
     covariance: Floats
 
 
-@dataclass(frozen=True)
-class Scales:
+class Scales(NamedTuple):
     """The hyperparameters of the process, as logs but for `noise_slope`."""
 
     length: Floats

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,7 @@ _BENT = 0.5  # the chance of a bend above which numbers are weak: without one, i
 _EDGES = {-1: "at or below the smallest value", 1: "at or above the largest value", 0: ""}
 
 
-@dataclass(frozen=True, eq=False)
-class Searched:
+class Searched(NamedTuple):
     """What the surface tells about the value of an index `j`.
 
     `side` [C] is -1 where a cell's optimum is at or below the smallest value tried, 1 at or above the largest, else 0.
@@ -73,8 +72,7 @@ class Searched:
         return {"value": value, "low": low, "high": high, "edge": _EDGES[int(self.side[c])]}
 
 
-@dataclass(frozen=True, eq=False)
-class HyperparameterLaws:
+class HyperparameterLaws(NamedTuple):
     """The surface of a table, and what it tells about every searched value that shows a minimum."""
 
     surface: Surface

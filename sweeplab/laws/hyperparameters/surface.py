@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
@@ -45,8 +44,7 @@ _RIDGE = 1e-9
 _MOST_CELLS = 300  # the fit takes the cube of their number
 
 
-@dataclass(frozen=True, eq=False)
-class Surface:
+class Surface(NamedTuple):
     """The draws of what the cells share, and of each cell's own optimum and level.
 
     `sizes` are the columns of the law. `bend` [S, J, J], `law` [S, L, J], `scatter` [S] and `bent` [S] (q) are draws;
