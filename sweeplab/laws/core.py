@@ -243,7 +243,7 @@ class _Problem:
         base, marginal, temperature = np.zeros(len(u)), self.marginal(u), 0.0
         for stage in range(60):  # tables of exact losses take about 30
             likelihood = marginal.log_density
-            is_positive = (marginal.scales > 0).all(1) | (not self.is_law)
+            is_positive = (marginal.scales > 0).all(1)
             if np.isfinite(likelihood[is_positive]).any():
                 likelihood = np.where(is_positive, likelihood, -np.inf)
             temperature = _next_temperature(base, likelihood, temperature)
