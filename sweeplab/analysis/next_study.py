@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sweeplab.analysis.studies import run_to_come, sizes_of
-from sweeplab.data.task import Sizes
+from sweeplab.data import Sizes
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import AUTO

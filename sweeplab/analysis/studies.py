@@ -21,8 +21,8 @@ from sweeplab.analysis.trials import (
     select,
     with_expected,
 )
+from sweeplab.data import loss_unit
 from sweeplab.data.objectives import MOST_WHOLE
-from sweeplab.data.task import loss_unit
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import listed, several
 from sweeplab.hyperparameters import TABLE

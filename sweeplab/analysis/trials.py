@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sweeplab.data.task import TASK, task_of
+from sweeplab.data import TASK, task_of
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.laws.columns import Array, numbers

@@ -22,6 +22,7 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
+from sweeplab.data import DataSizes
 from sweeplab.data.batches import NO_TARGET, DataKind, Pairs, Split, kind_of, limited
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.corpora.base import Encoded, Files, LargeText, Texts, is_large
@@ -35,7 +36,6 @@ from sweeplab.data.source import (
     token_splits,
     vocabulary_of,
 )
-from sweeplab.data.task import DataSizes
 from sweeplab.data.tokenizers import (
     DEFAULT_SIZE,
     TOKENIZERS,

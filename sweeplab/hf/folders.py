@@ -30,7 +30,7 @@ from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.attention import why_not
 from sweeplab.model.shape import ModelShape, settled
-from sweeplab.tracking.loading import LoadedRun
+from sweeplab.tracking.models import LoadedRun
 from sweeplab.train.checkpoint import write_checkpoint
 from sweeplab.train.devices import settle_devices
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab import plugins
-from sweeplab.data.task import loss_unit, task_of
+from sweeplab.data import loss_unit, task_of
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import shipped
 from sweeplab.formatting import several

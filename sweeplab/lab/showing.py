@@ -9,7 +9,7 @@ from socket import gethostname
 from statistics import fmean
 from typing import Any
 
-from sweeplab.data.task import task_of
+from sweeplab.data import task_of
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import several_named
 from sweeplab.hyperparameters import TABLE

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from sweeplab.data.task import DataSizes
+from sweeplab.data import DataSizes
 from sweeplab.errors import BadInput, DamagedFile, Problem, nearest
 from sweeplab.files import database_url, keep_inside, machine, opened, read_bytes, read_only_uri, write_whole
 from sweeplab.formatting import several, several_named

@@ -11,7 +11,7 @@ from pandas import DataFrame, Series
 
 from sweeplab.analysis.studies import unlike_precision
 from sweeplab.analysis.trials import COUNTED, are_best, grid_of, searched_of, tasks_of, trials_table
-from sweeplab.data.task import loss_unit
+from sweeplab.data import loss_unit
 from sweeplab.formatting import listed, rounded, sentence, several, several_named, span, written
 from sweeplab.hyperparameters import AUTO
 from sweeplab.lab.showing import baselines_in_words, commands_about

@@ -50,7 +50,7 @@ def open_run(text: str, lab: Path, uri: str | None = None, allow_plugins: bool =
         TrackingUnavailable: MLflow does not answer.
     """
     from sweeplab.runs.run import Run
-    from sweeplab.tracking.loading import load_checkpoint, load_run
+    from sweeplab.tracking.models import load_checkpoint, load_run
     from sweeplab.train.checkpoint import DamagedCheckpoint
 
     # The folder itself, or that of an imported run.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset
     from sweeplab.data.tokenizers import Tokenizer
     from sweeplab.model.generation import Next, Reader, Sampling
-    from sweeplab.tracking.loading import LoadedRun
+    from sweeplab.tracking.models import LoadedRun
 
 BROKEN = "\ufffd"  # how the first bytes of an incomplete character are decoded
 # So that a study does not wait long for its sample.
@@ -307,7 +307,7 @@ def _keep(folder: StudyFolder, dataset: Dataset) -> None:
 
 
 def _written(checkpoint: Path, name: str, dataset: Dataset) -> dict[str, Any]:
-    from sweeplab.tracking.loading import load_checkpoint
+    from sweeplab.tracking.models import load_checkpoint
 
     run = load_checkpoint(checkpoint, name)
     encoded = make_objective(dataset.val, run.values, run.own_special).example()

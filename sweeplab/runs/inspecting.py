@@ -22,7 +22,7 @@ from sweeplab.study.inputs import recorded_dataset, start_weights
 if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset, Scored
     from sweeplab.study.spec import StudySpec
-    from sweeplab.tracking.loading import LoadedRun
+    from sweeplab.tracking.models import LoadedRun
 
 Rows = list[dict[str, Any]]
 # White space, which a label would not show.

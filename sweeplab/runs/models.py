@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.data.task import Sizes
+from sweeplab.data import Sizes
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import bytes_in_words, several
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameters

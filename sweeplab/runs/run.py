@@ -21,8 +21,7 @@ from sweeplab.formatting import several
 from sweeplab.model.accounting import n_params
 from sweeplab.model.transformer import candidate_logits
 from sweeplab.runs.generating import Writer, chosen, named
-from sweeplab.tracking.loading import LoadedRun, load_checkpoint
-from sweeplab.tracking.models import RETURNED, WRITTEN
+from sweeplab.tracking.models import RETURNED, WRITTEN, LoadedRun, load_checkpoint
 
 
 @dataclass(frozen=True, repr=False)

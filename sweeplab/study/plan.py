@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from sweeplab.data.task import TASK, have_one_task
+from sweeplab.data import TASK, have_one_task
 from sweeplab.errors import BadInput
 from sweeplab.formatting import bytes_in_words, several
 from sweeplab.hyperparameters import TABLE, TRANSFORMER, Hyperparameters

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sweeplab.data.task import DataSizes, Sizes
+from sweeplab.data import DataSizes, Sizes
 from sweeplab.expressions import Expression
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model import accounting

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from sweeplab.data.task import DataSizes, Sizes
+from sweeplab.data import DataSizes, Sizes
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameters, defaults, is_number
 from sweeplab.model.shape import settled

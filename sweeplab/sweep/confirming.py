@@ -24,7 +24,7 @@ from sweeplab.study.search import Derived
 from sweeplab.study.space import cells
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.planning import check_reach
-from sweeplab.tracking.loading import load_checkpoint
+from sweeplab.tracking.models import load_checkpoint
 
 RACE, CONFIRM = CONFIRMING
 

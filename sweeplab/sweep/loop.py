@@ -307,7 +307,7 @@ def score_chosen(spec: StudySpec, folder: StudyFolder, dataset: Dataset) -> None
     not evaluated.
     """
     from sweeplab.runs.inspecting import scored
-    from sweeplab.tracking.loading import load_checkpoint
+    from sweeplab.tracking.models import load_checkpoint
 
     trials = StudyTrials(folder)
     choices = {cell: trials.choice(cell) for cell in trials.best_of_cells()}

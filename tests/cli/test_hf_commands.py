@@ -7,7 +7,7 @@ import pytest
 from trained import run_in
 
 from sweeplab.hf.mapping import LAYOUT
-from sweeplab.tracking.loading import load_checkpoint
+from sweeplab.tracking.models import load_checkpoint
 
 OF_T5 = {"positions": "relative", "norm": "rmsnorm", "bias": False, "activation": "relu"}
 OF_BERT = {"norm_position": "post", "embedding_norm": True}

@@ -11,7 +11,7 @@ from sweeplab.lab.listing import find_study
 from sweeplab.runs import open_run
 from sweeplab.runs.run import Run
 from sweeplab.tracking.connection import tracking_uri
-from sweeplab.tracking.loading import load_checkpoint
+from sweeplab.tracking.models import load_checkpoint
 
 STUDY = """
 name: kinds

@@ -12,7 +12,7 @@ from sweeplab.hyperparameters import TABLE, Hyperparameters, defaults
 from sweeplab.model.attention import why_not
 from sweeplab.model.shape import settled
 from sweeplab.model.transformer import Transformer
-from sweeplab.tracking.loading import LoadedRun, Model
+from sweeplab.tracking.models import LoadedRun, Model
 
 VOCABULARY = 262
 GPT2 = {"family": "decoder"}

@@ -31,7 +31,7 @@ from sweeplab.hf.folders import architecture_of, export_run, import_folder
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.layout import declared
 from sweeplab.runs.generating import laid_out
-from sweeplab.tracking.loading import load_checkpoint
+from sweeplab.tracking.models import load_checkpoint
 
 
 def rewritten(folder, **changed):

@@ -30,7 +30,7 @@ from sweeplab.data.tokenizers import TOKENIZERS
 from sweeplab.errors import BadInput
 from sweeplab.hf.folders import export_run, import_folder
 from sweeplab.runs.run import Run
-from sweeplab.tracking.loading import load_checkpoint
+from sweeplab.tracking.models import load_checkpoint
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")

@@ -11,7 +11,7 @@ from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape, settled
 from sweeplab.report.models import write_attention
 from sweeplab.runs.inspecting import AttentionMap, attention_maps
-from sweeplab.tracking.loading import LoadedRun, Model
+from sweeplab.tracking.models import LoadedRun, Model
 
 SYMBOLS = "abcdef \n"
 SIZES = {"n_layer": 2, "n_head": 2, "n_embd": 8, "block_size": 12}

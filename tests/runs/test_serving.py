@@ -7,8 +7,7 @@ from mlflow.models import Model
 from trained import run_in
 
 from sweeplab.runs.run import Run
-from sweeplab.tracking.loading import load_checkpoint
-from sweeplab.tracking.models import write_model
+from sweeplab.tracking.models import load_checkpoint, write_model
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*type hint is inferred as AnyType:UserWarning"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_study import FIXED
 
-from sweeplab.data.task import DataSizes
+from sweeplab.data import DataSizes
 from sweeplab.errors import BadInput
 from sweeplab.study.file.reading import read_plain, read_study
 from sweeplab.study.rules import facts

@@ -23,7 +23,7 @@ from sweeplab.study.spec import Budget, DataSpec, Track
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.trials.store import Store
-from sweeplab.tracking.loading import load_checkpoint
+from sweeplab.tracking.models import load_checkpoint
 from sweeplab.train.checkpoint import read_checkpoint
 from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack

@@ -10,7 +10,7 @@ from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialRequeued
 from sweeplab.study.spec import Budget, Engine
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.trials.sharing import Commands
-from sweeplab.tracking.loading import load_checkpoint
+from sweeplab.tracking.models import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -19,7 +19,7 @@ from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.supervisor import write_study
 from sweeplab.sweep.trials.store import Store
-from sweeplab.tracking.loading import load_checkpoint
+from sweeplab.tracking.models import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

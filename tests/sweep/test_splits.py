@@ -13,7 +13,7 @@ from sweeplab.study.options import Pruner
 from sweeplab.study.search import Choices
 from sweeplab.study.spec import Budget, ObjectiveSpec
 from sweeplab.sweep.loop import Loop
-from sweeplab.tracking.loading import LoadedRun, load_checkpoint
+from sweeplab.tracking.models import LoadedRun, load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TIMES = ("wall_seconds", "eval_seconds", "tokens_per_second", "started", "ended")

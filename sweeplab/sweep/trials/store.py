@@ -18,7 +18,7 @@ import optuna
 import sqlalchemy as sql
 from optuna.trial import FrozenTrial, TrialState
 
-from sweeplab.data.task import Sizes
+from sweeplab.data import Sizes
 from sweeplab.lab.listing import read_spec
 from sweeplab.lab.storage import PROMOTED, REPEATS, SEED_OFFSET
 from sweeplab.records.folders import StudyFolder
