@@ -77,3 +77,11 @@ def test_the_numbers_of_a_step_are_those_of_the_run():
         "correction1": 1 - 0.8**3, "correction2": (1 - 0.95**3) ** -0.5, "limit": math.inf, "loss.dropout": 0.1,
     }  # fmt: skip
     assert Member.of(TrainingRun("0", values.replace(grad_clip=0.5)), {}).step_numbers([])["limit"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("iteration", "has_point"), [(0, False), (2, True), (3, False), (6, True), (7, False), (8, True)]
+)
+def test_the_curve_has_a_point_at_each_interval_and_each_evaluation(iteration, has_point):
+    values = VALUES.replace(log_interval=3, eval_interval=7, max_iters=9)
+    assert Member.of(TrainingRun("0", values), {"iteration": iteration}).has_point_ahead() is has_point
