@@ -26,7 +26,7 @@ AREAS = {
     "sampler": ("study/algorithms.py study/joint.py", "study/test_algorithms.py study/test_joint.py"),
     "store": ("sweep/trials/storage.py", "sweep/test_storage.py sweep/test_store.py"),
     "claims": ("sweep/trials/store.py sweep/trials/sharing.py", "sweep/test_store.py sweep/test_runner.py"),
-    "schedules": ("train/run.py", "-m '' train/test_schedule.py"),
+    "schedules": ("train/run.py", "-m '' train/test_schedule.py train/test_counting.py"),
     "optimizers": ("train/optimizers.py", "-m '' train/test_optimizers.py train/test_plugin_optimizers.py"),
     "accounting": ("model/accounting.py", "-m '' model/test_accounting.py"),
     "resume": (

@@ -122,6 +122,15 @@ def test_whatever_is_damaged_of_a_snapshot_the_one_before_it_is_read(iterations,
     assert same(read_snapshot(tmp_path), at(iterations[-1]))
 
 
+def test_the_last_snapshot_stays_of_a_run_that_may_continue(tmp_path):
+    for iteration in (10, 20):
+        write_snapshot(tmp_path, at(iteration))
+    remove_snapshots(tmp_path, but_last=True)
+    assert same(read_snapshot(tmp_path), at(20)) and len(list(tmp_path.glob("state*"))) == 1
+    remove_snapshots(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_follows_a_damaged_snapshot_does_not_take_the_good_ones_place(tmp_path):
     for iteration in (10, 20):
         write_snapshot(tmp_path, at(iteration))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.train.member import Member, StoppingState
-from sweeplab.train.run import SCHEDULES, TrainingRun, learning_rate
+from sweeplab.train.run import SCHEDULES, TrainingRun, learning_rate, own_schedule
 
 VALUES = Hyperparameters.of({
     "learning_rate": 1e-3, "warmup_iters": 10, "max_iters": 110, "min_lr": 1e-4,
@@ -112,3 +112,10 @@ def test_what_a_loss_takes_is_not_mistaken_for_what_the_optimizer_takes(values_o
     numbers = Member.of(TrainingRun("run", values), {}).step_numbers(["learning_rate"])
     assert numbers["learning_rate"] == learning_rate(values, 0) == 2e-3
     assert numbers["loss.learning_rate"] == 1e-2
+
+
+def test_a_schedule_of_ones_own_is_checked_over_all_of_training():
+    own_schedule(lambda progress: 1 - progress)
+    for wrong, at in ((lambda progress: 1.5 * progress, 0.67), (lambda progress: 0.99 - progress, 1)):
+        with pytest.raises(ValueError, match=f" at {at} of training; allowed: 0 to 1"):
+            own_schedule(wrong)
