@@ -34,16 +34,6 @@ def test_cells_that_are_alike_are_seldom_told_apart(noise):
     assert alarms(15, noise=noise) <= 2
 
 
-@pytest.mark.slow
-def test_more_trials_in_one_cell_are_no_difference():
-    """The best of sixteen is lower than the best of two."""
-    random, found = np.random.default_rng(3), 0
-    for _ in range(60):
-        cells = [*plant_cells(random, 3, 2), *plant_cells(random, 3, 16)]
-        found += bool(compare(cells, SIX).significant.any())
-    assert found <= 10
-
-
 @pytest.mark.parametrize("n_trials", [1, 4])
 def test_a_planted_difference_is_told_with_its_size(n_trials):
     random = np.random.default_rng(1)

@@ -80,8 +80,6 @@ def test_a_figure(law):
 def test_refused(frame):
     with pytest.raises(BadInput, match=r"columns has no 'parms'; allowed: .* did you mean 'params'"):
         laws.fit(frame, columns={"parms": "N"})
-    with pytest.raises(BadInput, match="there is no law 'chinchila'"):
-        laws.fit(frame, "chinchila")
     with pytest.raises(BadInput, match="the table: which column is the loss"):
         laws.fit(frame.drop(columns="val_loss"))
 

@@ -81,15 +81,3 @@ def test_expected_results_narrow_the_loss_and_leave_it_where_it_is():
     after_mean, after_sd = surrogate.expecting(points[:1]).marginal(points)
     assert after_mean == pytest.approx(mean, abs=1e-6)
     assert after_sd[0] < sd[0]
-
-
-def test_choices_are_indicators_without_order():
-    columns = Columns(np.array([True, True, True]), np.array([True, False, False]))
-    draws = np.random.default_rng(0)
-    is_first = draws.integers(0, 2, 30).astype(float)
-    x = np.stack([draws.uniform(-1, 1, 30), is_first, 1 - is_first], axis=1)
-    y = 0.1 * x[:, 0] ** 2 + 0.05 * is_first + 0.002 * draws.standard_normal(30)
-    nothing = np.zeros(30)
-    surrogate = condition(columns, fit_scales(columns, x, y, nothing), x, y, nothing)
-    (first, second), _ = surrogate.marginal(np.array([[0.2, 1.0, 0.0], [0.2, 0.0, 1.0]]))
-    assert first - second == pytest.approx(0.05, abs=0.01)
