@@ -149,11 +149,11 @@ def predict_size(
     values = _values(sized, best, laws, why)
     law, loss, regret, why_none = None, None, None, ""
     # What the values cost is known where laws give all that have a law.
-    told = laws.get("best", {})
+    of_laws = laws.get("best", {})
     if (
-        told
-        and all(entry["value"] is not None for entry in told.values())
-        and told.keys() <= sized.search.keys()
+        of_laws
+        and all(entry["value"] is not None for entry in of_laws.values())
+        and of_laws.keys() <= sized.search.keys()
     ):
         regret = laws["regret"]
     try:

@@ -211,8 +211,8 @@ def tuned_runs(
     counting = replace(counting, columns={**roles, **counting.columns}, where="")
     read = runs_of_frame(table, source, counting, searched_of(ended, design))
     left = {"without an end": len(runs) - len(ended)}
-    said = {role: meanings.get(role, words) for role, words in read.said.items()}
-    return replace(read, said=said, dropped={**left, **read.dropped})
+    meanings_read = {role: meanings.get(role, words) for role, words in read.said.items()}
+    return replace(read, said=meanings_read, dropped={**left, **read.dropped})
 
 
 def with_whole_losses(runs: pd.DataFrame, at: str = "best") -> pd.DataFrame:

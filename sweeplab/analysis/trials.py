@@ -313,8 +313,8 @@ def select(runs: DataFrame, loss: str) -> Selection:
         parts = TRIAL
     best["point"] = best[parts].astype(str).agg("/".join, axis=1)
     # All trials of each point; those of the best, and those that repeat it, are its own.
-    own = best[["study", "cell", "first_trial", "point"]].assign(is_own=True)
-    of_points = used.merge(best[[*POINT, "point"]], on=POINT).merge(own, on=[*own][:4], how="left")
+    chosen = best[["study", "cell", "first_trial", "point"]].assign(is_own=True)
+    of_points = used.merge(best[[*POINT, "point"]], on=POINT).merge(chosen, on=[*chosen][:4], how="left")
     of_points["is_own"] = of_points["is_own"].eq(True)
     kept = of_points[of_points["is_own"]]
     dropped["not the best of its model and length"] += len(used) - len(kept)

@@ -176,23 +176,23 @@ def role_names(known: Sequence[str], taken: Collection[str] = ()) -> tuple[dict[
 
     A column of the name of a role is before one with a unit; columns that are `taken` have no other name.
     """
-    own = {}
+    named = {}
     for name in known:
         for role in ROLES:
             alike = role in (name.lower(), _called(_unit(name, role)[0]))
-            if name == role or (alike and role not in own):
-                own[role] = name
+            if name == role or (alike and role not in named):
+                named[role] = name
     guessed = {}
     for role, others in OTHER_NAMES.items():
         called = {
             _called(_unit(name, role)[0]): name
             for name in reversed(known)
-            if name not in taken and name not in own.values()
+            if name not in taken and name not in named.values()
         }
-        found = [called[other] for other in others.split() if other in called]
-        if found and role not in own:
-            guessed[role] = found[0]
-    return own, guessed
+        others_there = [called[other] for other in others.split() if other in called]
+        if others_there and role not in named:
+            guessed[role] = others_there[0]
+    return named, guessed
 
 
 def role_columns(
@@ -204,8 +204,8 @@ def role_columns(
         BadInput: no column is the loss.
     """
     free = [name for name in known if name not in taken]
-    own, guessed = role_names(free, {named_column(name, known)[0] for name in asked.values()})
-    columns = own | dict(asked)
+    named, guessed = role_names(free, {named_column(name, known)[0] for name in asked.values()})
+    columns = named | dict(asked)
     guessed = {role: name for role, name in guessed.items() if role not in columns}
     if "loss" not in columns | guessed:
         what = f"{source}: which column is the loss? name it with --columns loss=COLUMN"

@@ -110,8 +110,8 @@ def _fitted(points: Points, groups: list[Index], log_c: Array) -> tuple[list[Arr
     columns = np.column_stack([levels, z, z * c[place], z**2 / 2, z**3 / 6, z**2 / 2 * c[place]])
     draws = fit_line(log_loss[rows], columns, points.weights[rows]).scales
     minima, budgets = [], []
-    for at, own in enumerate(groups):
-        sizes = np.linspace(log_n[own].min(), log_n[own].max(), 60)
+    for at, of_budget in enumerate(groups):
+        sizes = np.linspace(log_n[of_budget].min(), log_n[of_budget].max(), 60)
         minimum, curve = _curve(draws, at, c[at], sizes - center - slope * c[at])
         minimum = minimum + center + slope * c[at]
         middle, low, high = interval(minimum)
@@ -130,8 +130,8 @@ def _fitted(points: Points, groups: list[Index], log_c: Array) -> tuple[list[Arr
             best["loss"] = float(np.interp(middle, sizes, curve))
         budget = {
             "flops": flops,
-            "n_rows": len(own),
-            "rows": {name: points.columns[name][own].tolist() for name in ("params", "loss")},
+            "n_rows": len(of_budget),
+            "rows": {name: points.columns[name][of_budget].tolist() for name in ("params", "loss")},
             "curve": {"params": np.exp(sizes).tolist(), "loss": curve.tolist()},
             "code": code,
             "why_none": Reason(code, {}).words if code else "",

@@ -128,8 +128,8 @@ class Surrogate:
 
     def marginal(self, x: Floats) -> tuple[Floats, Floats]:
         """Return the expected log losses at points [m, d] and the standard deviation of each [m]."""
-        found = self.predict(x)
-        return found.mean, np.sqrt(np.maximum(np.diag(found.covariance), _JITTER))
+        posterior = self.predict(x)
+        return posterior.mean, np.sqrt(np.maximum(np.diag(posterior.covariance), _JITTER))
 
     def expecting(self, x: Floats) -> Surrogate:
         """Return the surrogate if runs at these points ended with their expected losses (the kriging believer)."""

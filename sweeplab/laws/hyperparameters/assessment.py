@@ -83,7 +83,7 @@ class HyperparameterLaws(NamedTuple):
         runs, surface, cells = self.surface.runs, self.surface, []
         for c in range(runs.n_cells):
             sizes = {name: math.exp(runs.log_of(name)[c]) for name in runs.sizes}
-            best = {name: found.cell(c) for name, found in self.searched.items()}
+            best = {name: searched.cell(c) for name, searched in self.searched.items()}
             cells.append({**sizes, "n_trials": int((runs.cell == c).sum()), "best": best})
         return {
             "n_trials": len(runs.y),
@@ -96,8 +96,8 @@ class HyperparameterLaws(NamedTuple):
             "level": LEVEL,
             "cells": cells,
             "searched": {
-                name: {"law": list(surface.sizes), "numbers": found.numbers}
-                for name, found in self.searched.items()
+                name: {"law": list(surface.sizes), "numbers": searched.numbers}
+                for name, searched in self.searched.items()
             },
             "warnings": list(runs.notes),
         }
@@ -151,8 +151,8 @@ def predict_values(laws: HyperparameterLaws, target: Point) -> Plain:
     surface = laws.surface
     best = surface.optimum(_logs_of(surface, target))
     entries = {
-        name: found.entry("hyperparameter", best[:, found.j], f"the best {name}")
-        for name, found in laws.searched.items()
+        name: searched.entry("hyperparameter", best[:, searched.j], f"the best {name}")
+        for name, searched in laws.searched.items()
     }
     return {
         "at": dict(target),

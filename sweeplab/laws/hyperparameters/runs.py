@@ -188,14 +188,14 @@ def runs_of_frame(
     words = {role: column.words for role, column in read.items()}
     # The columns of hyperparameters: named ones, those of that name, or of another.
     taken = {*(column.name for column in read.values()), *named.values()}
-    found = {name: name for name in known if name in TABLE and name not in taken} | named
+    column_of = {name: name for name in known if name in TABLE and name not in taken} | named
     for name, others in OTHER_NAMES.items():
         for column in known:
             if column.lower() in others.split() and column not in taken:
-                found.setdefault(name, column)
-    for name in sorted(found, key=lambda name: [*OTHER_NAMES, name].index(name)):
-        values[name] = _numbers(frame, found[name], name, source)
-        words[name] = f"column {found[name]}"
+                column_of.setdefault(name, column)
+    for name in sorted(column_of, key=lambda name: [*OTHER_NAMES, name].index(name)):
+        values[name] = _numbers(frame, column_of[name], name, source)
+        words[name] = f"column {column_of[name]}"
     sizes = [name for name in SIZES if name in values]
     if not sizes:
         what = f"{source}: no column is a size; name params, tokens, n_embd or n_layer with --columns"

@@ -236,13 +236,13 @@ class _Regression:
         for _ in range(10):
             if self.n_free < 3:
                 return False
-            found = self.posterior(self.products(), scatter=0.1, bent=0.03)
-            _, _, bend, moves = self.parts(found.best)
+            posterior = self.posterior(self.products(), scatter=0.1, bent=0.03)
+            _, _, bend, moves = self.parts(posterior.best)
             if np.linalg.eigvalsh(bend)[0] <= _LEAST_BEND:
                 return False
-            freedom = max(float(self.used.sum()) - found.n_effective, 1.0)
-            self.noise = max(math.sqrt(found.squares / freedom), 1e-7)
-            curvature_error = np.diag(self.parts(self.noise * np.sqrt(found.variance))[2])
+            freedom = max(float(self.used.sum()) - posterior.n_effective, 1.0)
+            self.noise = max(math.sqrt(posterior.squares / freedom), 1e-7)
+            curvature_error = np.diag(self.parts(self.noise * np.sqrt(posterior.variance))[2])
             is_known = bool((curvature_error < _CURVATURE * np.diag(bend)).all())
             self.is_sure = is_known and self.n_free >= 6
             self.bend = bend
