@@ -445,8 +445,8 @@ class StudyTrials:
         if number is not None:
             numbered = {(trial.cell, trial.number): trial for trial in self.all}
             numbers = defaultdict[str, list[int]](list)
-            for key, each in numbered:
-                numbers[key].append(each)
+            for key, trial_number in numbered:
+                numbers[key].append(trial_number)
             return numbered[find_trial(self.folder.name, numbers, number, cell), number]
         name, cell = self.folder.name, self.cell_named(cell)
         by_task = self.by_task(cell)
