@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from sweeplab.formatting import several
 from sweeplab.model.accounting import n_params
 from sweeplab.model.transformer import candidate_logits
 from sweeplab.runs.generating import Writer, chosen, named
-from sweeplab.tracking.models import RETURNED, WRITTEN, LoadedRun, load_checkpoint
+from sweeplab.tracking.models import LoadedRun
 
 
 @dataclass(frozen=True, repr=False)
@@ -179,39 +178,3 @@ def two_texts(text: str) -> tuple[str, str]:
     if not tab or not first.strip() or not second.strip():
         raise BadInput(Problem(f"there are no two texts in {text!r}", "a tab between two texts"))
     return first, second
-
-
-@dataclass(frozen=True)
-class ServedModel:
-    """A trained run as the model that MLflow calls, for `mlflow.pyfunc.load_model` or `mlflow models serve`."""
-
-    run: Run
-
-    def predict(
-        self, model_input: Any, params: Mapping[str, Any] | None = None
-    ) -> list[str] | list[dict[str, Any]]:
-        """Return the run's text for each row, or its label, under the names of the model's signature.
-
-        A row is a text: given alone, in a list or as a frame's first column. A run that predicts something else than
-        text, such as labels, returns what `Run.predict` does; others continue each text, with the `params` of
-        `Run.generate`.
-
-        Raises:
-            BadInput: the tokenizer cannot encode a text, or a parameter is out of range.
-        """
-        kind, texts = objective_of(self.run.values).learns, _texts(model_input)
-        if kind in WRITTEN:
-            return [self.run.generate(text, **(params or {})) for text in texts]
-        return [{name: row[name] for name in RETURNED.get(kind, row)} for row in self.run.predict(texts)]
-
-
-def _texts(model_input: Any) -> list[str]:
-    if hasattr(model_input, "iloc"):
-        model_input = model_input.iloc[:, 0].tolist()
-    if isinstance(model_input, str):
-        return [model_input]
-    return [str(text) for text in model_input]
-
-
-def _load_pyfunc(path: str) -> ServedModel:
-    return ServedModel(Run.of(load_checkpoint(Path(path), Path(path).name)))

@@ -159,7 +159,7 @@ def load_run(run_id: str, lab: Path, uri: str | None = None) -> LoadedRun:
 
 
 CELL, WEIGHTS = "sweeplab.cell", "sweeplab.weights"  # tags of a logged model: its cell, its weights' digest
-LOADER = "sweeplab.runs.run"  # the module whose function MLflow calls with the checkpoint's folder
+LOADER = "sweeplab.runs.serving"  # the module whose function MLflow calls with the checkpoint's folder
 CHECKPOINT = "checkpoint"
 ALIAS = "best"
 WRITTEN: Sequence[DataKind] = ("text", "pairs")  # kinds of objectives whose runs generate text
