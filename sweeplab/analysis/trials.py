@@ -70,11 +70,14 @@ def grid_of(runs: DataFrame, design: StudyDesign | None = None) -> list[str]:
     """Return the hyperparameters of the study's grid.
 
     For a table without a record of its study these are the columns that are constant in each cell and differ between
-    cells.
+    cells, in ascending order of changes between neighboring cells.
     """
     if design:
         return [name for name in design.grid if name in TABLE and name in runs]
-    return [name for name in _settled_in_cells(runs, _known(runs)) if not _only_follows(runs, name)]
+    names = [name for name in _settled_in_cells(runs, _known(runs)) if not _only_follows(runs, name)]
+    cells = runs.drop_duplicates("cell")[names].astype(object).map(str)
+    changes = (cells != cells.shift()).sum()
+    return sorted(names, key=lambda name: float(changes[name]))
 
 
 def searched_of(runs: DataFrame, design: StudyDesign | None = None) -> list[str]:

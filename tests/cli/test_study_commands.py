@@ -61,11 +61,7 @@ def test_list_and_show(cli, finished):
     assert one["cells"] == shown["cells"][1:] and one["best"]["key"].startswith(CELLS[1])
     first, printed = shown["headline"], cli("show", "tiny", *lab).out
     assert printed.startswith(f"tiny   {first['state']}\nbest   {first['best']}\n")
-    values = json_of(cli, "best tiny", *lab)["values"]
-    read = values["max_iters"] * values["batch_size"] * values["block_size"]
-    assert (
-        f"{shown['baselines'][CELLS[0]]['loss']:.4f} nats/token" in printed and f"{read:,} tokens" in printed
-    )
+    assert f"{shown['baselines'][CELLS[0]]['loss']:.4f} nats/token" in printed
     assert ["n_embd=8", "1,840", "2/2", "2"] in [line.split()[:4] for line in printed.splitlines()]
     heading, line = cli("list", *lab).out.splitlines()
     assert heading.split() == ["name", "state", "trials", "goal", "best", "age", "next"]
