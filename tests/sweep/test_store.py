@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -317,17 +318,37 @@ def test_what_is_not_finite_is_never_reported(tiny, opened):
 
 
 # A process of its own with a store; `argv` has its address, the values that the study fixes and the vocabulary's size.
-WORK = """
-import json, sys
+STORE = """
+import json, os, signal, sys
+import optuna
 from sweeplab.study.search import Range
 from sweeplab.study.options import Pruner
 from sweeplab.study.spec import Budget, DataSpec, StudySpec
-from sweeplab.sweep.trials.sharing import Report, renewing
+from sweeplab.sweep.trials.sharing import Leases, Report, renewing
+from sweeplab.sweep.trials.storage import TrialStorage
 from sweeplab.sweep.trials.store import Store
 spec = StudySpec(name="tiny", data=DataSpec(corpus="python-docs", tokenizer="char"), fixed=json.loads(sys.argv[2]),
-    search={"learning_rate": Range(3e-4, 1e-2, log=True)}, budget=Budget(trials_per_cell=60),
+    search={"learning_rate": Range(3e-4, 1e-2, log=True)}, budget=Budget(trials_per_cell=int(sys.argv[4])),
     pruner=Pruner(type="none"))
 store = Store(spec, int(sys.argv[3]), sys.argv[1])
+"""
+CLAIM_AND_DIE = """
+die = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
+where = sys.argv[5]
+if where == "asked":
+    Leases.take = die
+elif where == "suggesting":
+    optuna.trial.Trial.suggest_float = die
+elif where == "writing":
+    TrialStorage._write = die
+claim = store.claim()
+if where == "telling":
+    TrialStorage._write = die
+if where in ("telling", "told"):
+    store.finish(claim, "complete", 1.0, {})
+die()
+"""
+WORK = """
 numbers = []
 with renewing(store.renew):  # on a busy machine the others take longer to begin than a lease lasts
     while claim := store.claim():
@@ -341,11 +362,28 @@ print(json.dumps(numbers))
 """
 
 
+def child(code, url, tiny, dataset, trials, *words):
+    """Return the command of a process that runs code with a store."""
+    known = (url, json.dumps(tiny().fixed), str(dataset.tokenizer.vocab_size), str(trials))
+    return [sys.executable, "-c", STORE + code, *known, *words]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["told", "asked", "suggesting", "writing", "held", "telling"])
+def test_a_worker_killed_anywhere_loses_and_doubles_nothing(where, tiny, opened, dataset):
+    folder, store = opened(tiny())
+    command = child(CLAIM_AND_DIE, folder.storage_url, tiny, dataset, 4, where)
+    assert subprocess.run(command, stderr=subprocess.PIPE).returncode == -9
+    numbers = [claim.number for claim in finish_all(store)]
+    assert numbers == ([1, 2, 3] if where == "told" else [0, 1, 2, 3])
+    states = Counter(trial.state.name for trial in store.study(store.cells[0]).get_trials())
+    assert states == {"COMPLETE": 4}
+
+
 @pytest.mark.slow
 def test_four_processes_share_sixty_trials_each_exactly_once(tiny, opened, dataset):
     folder, _ = opened(tiny(budget=Budget(trials_per_cell=60)))
-    words = (folder.storage_url, json.dumps(tiny().fixed), str(dataset.tokenizer.vocab_size))
-    command = [sys.executable, "-c", WORK, *words]
+    command = child(WORK, folder.storage_url, tiny, dataset, 60)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     workers = [subprocess.Popen(command, **pipes) for _ in range(4)]
     for worker in workers:
