@@ -252,12 +252,12 @@ def show_trial(folder: StudyFolder, number: int, cell: str | None = None) -> dic
 
 
 def _origin(name: str, study: Mapping[str, Any], start: RunStart) -> str:
+    if name in start.grid:
+        return "grid"
     if name in (start.enqueued or {}):
         return "enqueued"
     if name in start.sampled:
         return "searched"
-    if name in start.grid:
-        return "grid"
     if name in study["search"] and "expr" in study["search"][name]:
         return "derived"
     return "fixed" if name in study["fixed"] else "default"
