@@ -1,7 +1,5 @@
 """Sweeps that never ran: trials in cells with losses of a known form, and seeds with a known spread."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -22,7 +20,6 @@ DESIGN = StudyDesign(("n_layer", "n_embd"), SEARCH)
 SETTLED = {"device": "cpu", "dtype": "float32", "compile": False, "vocab_size": 97, "block_size": 16}
 SETTLED |= {"batch_size": 8, "n_head": 4, "max_iters": 300, "eval_interval": 100, "eval_tokens": 256}
 CELLS = tuple((n_layer, n_embd) for n_layer in (1, 2, 4) for n_embd in (32, 64))
-Values = dict[str, Any]
 
 
 def place(name, value):

@@ -65,7 +65,6 @@ def repeat(seed, folder):
         "seed": seed,
         **cost,
         "alpha": law["parameters"]["alpha"],
-        "form": law["misfit"]["status"],
         **scored,
     }
 
@@ -85,10 +84,15 @@ def main(repeats, folder):
         interval = f"{ends['low']:.4f} to {ends['high']:.4f}"
         rows.append(
             [
-                *(str(seed), f"{found['seconds']:.0f}", f"{found['cpu']:.0f}"),
+                str(seed),
+                f"{found['seconds']:.0f}",
+                f"{found['cpu']:.0f}",
                 f"{alpha['low']:.3f} to {alpha['high']:.3f}",
-                *(alpha["verdict"], found["form"], interval, f"{width:.2%}"),
-                *(f"{found['loss']:.4f}", str(found["held"])),
+                alpha["verdict"],
+                interval,
+                f"{width:.2%}",
+                f"{found['loss']:.4f}",
+                str(found["held"]),
             ]
         )
     headings = [
@@ -97,7 +101,6 @@ def main(repeats, folder):
         "CPU",
         "alpha",
         "verdict",
-        "form",
         "forecast",
         "half width",
         "loss",

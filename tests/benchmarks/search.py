@@ -34,7 +34,7 @@ from sweeplab.study.choice import Tried, rank
 from sweeplab.study.file.check import study_from
 from sweeplab.study.joint import JointModel
 from sweeplab.study.problems import Problems, SourceMap
-from sweeplab.study.space import Space, cells, spaces_of
+from sweeplab.study.space import cells, spaces_of
 
 TABLES = {"unstable": "sweep_small.csv", "stable": "sweep_stable.csv"}
 TRIALS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -46,7 +46,6 @@ KINDS = {
 }
 
 Losses = dict[tuple[int, int], dict[float, list[float]]]
-Spaces = dict[tuple[int, int], Space]
 
 
 def losses_of(file):

@@ -1,15 +1,12 @@
 """`plan --layers`, `plan --coordinates` and `trace`, as a person and as a program reads them."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.conftest import STUDY, Said
+from cli.conftest import STUDY
 
 from sweeplab.runs.models import STEPS
-
-Cli = Callable[..., Said]
 
 
 def test_layers_reproduce_the_lectures_table(cli):

@@ -5,7 +5,6 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_study import FIXED
 
 from sweeplab.data import DataSizes
 from sweeplab.errors import BadInput
@@ -15,7 +14,6 @@ from sweeplab.study.space import Space, cells
 from sweeplab.train.run import train_tokens
 
 SIZES = DataSizes(65, train_tokens=10_000)
-WITHOUT = {name: value for name, value in FIXED.items() if name != "max_iters"}
 
 
 def written(**parts):
