@@ -174,7 +174,11 @@ def counted(runs: pd.DataFrame, counting: Counting) -> tuple[pd.DataFrame, dict[
     if how.chosen("loss") != "nats":
         if "best_bits_per_byte" not in runs:
             raise BadInput("bits per byte need the bytes per token, which the runs do not record")
-        loss = loss * numbers(runs, "best_bits_per_byte") / numbers(runs, _LOSSES["best"])
+        bits = finite(runs, "best_bits_per_byte") / finite(runs, _LOSSES["best"])
+        if column != _LOSSES[at]:  # the whole split has more or fewer bytes per token than the targets
+            of_whole = finite(runs, column.replace("val_loss", "bits_per_byte")) / finite(runs, column)
+            bits = of_whole.groupby(runs["cell"]).transform("mean").fillna(bits)
+        loss = loss * bits.to_numpy()
         unit = CHOICES["loss"]["bits-per-byte"]
     if column != _LOSSES[at]:
         measured = (

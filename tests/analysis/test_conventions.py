@@ -67,6 +67,12 @@ def test_laws_are_of_the_whole_validation_split_where_all_cells_have_it():
     every = seeds.assign(best_whole_val_loss=seeds["best_val_loss"] + 0.02 * seeds["n_layer"])
     some = every.assign(best_whole_val_loss=every["best_whole_val_loss"].where(every["seed"] == 1))
     np.testing.assert_allclose(study_points(some).columns["loss"], study_points(every).columns["loss"])
+    # The whole split has its own number of bits per nat.
+    bits = some.assign(
+        best_bits_per_byte=some["best_val_loss"], best_whole_bits_per_byte=2 * some["best_whole_val_loss"]
+    )
+    found = study_points(bits, Counting(Conventions(loss="bits-per-byte"))).columns["loss"]
+    np.testing.assert_allclose(found, 2 * study_points(every).columns["loss"])
 
 
 @pytest.mark.parametrize(
