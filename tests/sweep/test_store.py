@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import postgres_server
 import psutil
 import pytest
 from optuna.samplers._tpe.sampler import _split_trials
@@ -19,6 +20,7 @@ from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.search import Choices, Range
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.trials.sharing import Lease, LeaseLost, Owner, Report
+from sweeplab.sweep.trials.store import Store
 
 
 @pytest.mark.parametrize(
@@ -69,8 +71,6 @@ def test_a_trial_given_back_goes_to_the_next_claim_as_it_was(tiny, opened):
 
 
 def test_the_same_study_draws_the_same_trials(tiny, tmp_path, dataset):
-    from sweeplab.sweep.trials.store import Store
-
     search = {"learning_rate": Range(3e-4, 1e-2, log=True), "activation": Choices(("gelu", "relu"))}
     spec, drawn = tiny(budget=Budget(trials_per_cell=14), search=search), []
     for place in ("one", "two"):
@@ -119,6 +119,7 @@ def test_a_cell_without_valid_samples_is_set_aside_and_said(tiny, opened):
     assert [claim and claim.cell.key for claim in claims] == ["n_embd=32"] * 4 + [None]
     (notice,) = store.take_notices()
     assert notice == "cell n_embd=16: found no new point that meets the constraints"
+    assert len(store.study(store.cells[0]).get_trials()) == 100, "all that were drawn"
     assert store.take_notices() == []
 
 
@@ -160,6 +161,9 @@ def test_the_longest_cells_come_first_unless_time_is_short(time, first, tiny, op
     spec = tiny(grid={"n_embd": [8, 16]}, budget=Budget(trials_per_cell=2, time=time))
     _, store = opened(spec)
     assert store.claim().cell.key == first
+    assert store.claim(lambda cell: cell.key == first)
+    store.n_workers = 2
+    assert len(store.claim_many(4)) == 1, "half of what is left"
 
 
 @pytest.mark.slow
@@ -380,10 +384,23 @@ def test_a_worker_killed_anywhere_loses_and_doubles_nothing(where, tiny, opened,
     assert states == {"COMPLETE": 4}
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def storage_url(request, tmp_path):
+    """Yield the address of an empty storage."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/trials.db"
+        return
+    if not postgres_server.IS_INSTALLED:
+        pytest.skip("PostgreSQL's programs or psycopg are not installed")
+    with postgres_server.started() as server:
+        yield server.url
+
+
 @pytest.mark.slow
-def test_four_processes_share_sixty_trials_each_exactly_once(tiny, opened, dataset):
-    folder, _ = opened(tiny(budget=Budget(trials_per_cell=60)))
-    command = child(WORK, folder.storage_url, tiny, dataset, 60)
+def test_four_processes_share_sixty_trials_each_exactly_once(storage_url, tiny, dataset):
+    store = Store.create(tiny(), dataset.tokenizer.vocab_size, storage_url)
+    store.storage.engine.dispose()
+    command = child(WORK, storage_url, tiny, dataset, 60)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     workers = [subprocess.Popen(command, **pipes) for _ in range(4)]
     for worker in workers:

@@ -332,8 +332,8 @@ class Claim:
     trial: optuna.Trial = field(repr=False)
     reported: set[int]
     asked: dict[str, Any]
-    promoted: int | None = None
-    seed_offset: int = 0
+    promoted: int | None
+    seed_offset: int
 
 
 class Report(NamedTuple):
