@@ -37,7 +37,7 @@ from sweeplab.version import VERSION
 # What such a program sets beside hyperparameters; elsewhere a setting may name a file, and so would allow it.
 SETTABLE = ("budget", "confirm", "constraints", "objective", "pruner", "sampler", "seeds")
 # The keys of a study file that name files.
-_NAMING = ("data", "init_from", "warm_start", "plugins")
+_NAMING = ("data", "init_from", "plugins")
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,6 @@ MOST_TRIALS, MOST_SEEDS = 10**12, 1000
 # Every draw is checked against all constraints: more of them take minutes before the first trial.
 MOST_CELLS, MOST_CONSTRAINTS = 1000, 100
 PRESETS = files("sweeplab") / "presets"
-# A warm start with this suffix is a table, any other a study of the lab.
-TABLE_SUFFIX = ".csv"
 # The place of a problem that no line of the file causes.
 NOWHERE: Location = ("name",)
 # The keys that identify a study: where one differs, it is another study. All others may change between two runs.
@@ -339,7 +337,7 @@ class StudySpec(Section):
     seeds: list[Seed] = key([0], "A trial trains once per seed", min_length=1)
     engine: Engine = Engine()
     track: Track = Track()
-    warm_start: list[str] = key([], "Studies of the lab and .csv tables whose trials the sampler begins with")
+    warm_start: list[str] = key([], "Studies of the lab whose trials the sampler begins with")
     init_from: Place | None = key(
         None, "Run, or folder with a checkpoint, whose weights, tokenizer and sizes runs start from"
     )
@@ -443,14 +441,6 @@ class StudySpec(Section):
         return None if self.init_from is None else beside(self.source, self.init_from)
 
     @property
-    def warm_starts(self) -> list[str]:
-        """Return the sources of the warm start: names of studies, and absolute paths of tables."""
-        tables = {
-            name: str(beside(self.source, name)) for name in self.warm_start if name.endswith(TABLE_SUFFIX)
-        }
-        return [tables.get(source, source) for source in self.warm_start]
-
-    @property
     def addresses(self) -> list[tuple[Location, Kind, str]]:
         """Return the addresses that the study names, each with its place and kind."""
         addresses: list[tuple[Location, Kind, str]] = []
@@ -501,7 +491,6 @@ class StudySpec(Section):
         written = self.model_dump(mode="json", exclude={"preset"})
         written["data"] |= self.data_files
         written["init_from"] = self.init_folder and str(self.init_folder)
-        written["warm_start"] = self.warm_starts
         return {name: value for name, value in written.items() if value or name not in OPTIONAL}
 
     def identity(self) -> dict[str, Any]:

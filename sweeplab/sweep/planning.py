@@ -34,7 +34,7 @@ from sweeplab.study.file.template import section_of
 from sweeplab.study.options import Algorithm
 from sweeplab.study.problems import Location, dotted
 from sweeplab.study.space import Cell, cells, spaces_of
-from sweeplab.study.spec import TABLE_SUFFIX, StudySpec
+from sweeplab.study.spec import StudySpec
 from sweeplab.sweep import choosing
 from sweeplab.sweep.choosing import BenchRow, Way
 from sweeplab.sweep.progress import Remaining, time_in_words
@@ -274,13 +274,12 @@ def _reached(spec: StudySpec, lab: Path, in_folder: bool = True) -> dict[Locatio
     if spec.source and in_folder:
         inside.append(spec.source.absolute().parent.resolve())
     start, database = spec.init_folder, database_file(spec.track.uri or "")
-    tables = [Path(name) for name in spec.warm_starts if name.endswith(TABLE_SUFFIX)]
     files: dict[Location, Sequence[Path]] = {}
     for key, named_place in spec.data_files.items():
         with suppress(BadInput):  # said of the data, with its place
             files["data", key] = user_files(named_place)
     files["init_from",] = [start / "model.json"] if start else []
-    files |= {("warm_start",): tables, ("track", "uri"): [database] if database else []}
+    files["track", "uri"] = [database] if database else []
     reached: dict[Location, list[str]] = {}
     for place, named in files.items():
         resolved = dict.fromkeys(file.resolve() for file in named)

@@ -60,10 +60,9 @@ def test_a_cells_best_trains_again_to_the_same_bits(case, cli, folder):
     assert "fixed.max_iters" not in [each["place"] for each in diff["file"]]
 
 
-def test_a_study_starts_from_another_and_from_its_table(cli, finished, lab, folder):
-    assert cli("export", "tiny", "--output", "tiny.csv").code == 0
+def test_a_study_starts_from_another(cli, finished, lab, folder):
     text = finished.file.read_text().replace("name: tiny", "name: next").replace("[8, 16]", "[16, 24]")
-    (folder / "next.yaml").write_text(text.replace("grid:", "warm_start: [tiny, tiny.csv]\ngrid:"))
+    (folder / "next.yaml").write_text(text.replace("grid:", "warm_start: [tiny]\ngrid:"))
     planned = cli("plan", "next.yaml").out
     assert "warm start: 2 trials of tiny\n" in planned and "no cell has n_embd=8" in planned
     for _ in range(2):
@@ -71,4 +70,4 @@ def test_a_study_starts_from_another_and_from_its_table(cli, finished, lab, fold
     shown = json.loads(cli("show", "next", "--json").out)
     counts = [(cell["cell"], cell["trials"], cell["known"]) for cell in shown["cells"]]
     assert counts == [("n_embd=16", 2, 2), ("n_embd=24", 2, 0)]
-    assert shown["warm_start"] == {"n_embd=16": {"tiny": 2}}, "the table says the same trials"
+    assert shown["warm_start"] == {"n_embd=16": {"tiny": 2}}

@@ -101,11 +101,8 @@ def test_a_file_of_the_user_s_is_read_at_the_user_s_word_only(path, places):
     ]
 
 
-def test_tables_and_databases_need_the_word_too(places):
+def test_a_database_needs_the_word_too(places):
     (places.own / "text.txt").write_text(TEXT)
-    table = places.secret.with_name("trials.csv")
-    table.write_text("learning_rate,value\n0.001,3.5\n")
-    refused(places.study("text.txt", f"warm_start: [{table}]\n"), "warm_start names", str(table))
     database = places.secret.with_name("other.db")
     study = places.study("text.txt", f"track: {{uri: 'sqlite:///{database}'}}\n")
     refused(study, f"track.uri names {database}", f"-o track.uri=sqlite:///{database}")

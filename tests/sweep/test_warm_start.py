@@ -16,11 +16,13 @@ from sweeplab.lab.studies import write_study
 from sweeplab.study.inputs import describe_data
 from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.search import Choices, Derived, Range
+from sweeplab.study.space import cells, spaces_of
 from sweeplab.study.spec import Budget
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan
+from sweeplab.sweep.trials import warm_start
 from sweeplab.sweep.trials.sharing import Report
-from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
+from sweeplab.sweep.trials.warm_start import FinishedTrial, add_warm_starts, read_warm_starts
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -41,14 +43,22 @@ def warm(opened, dataset):
 
 
 @pytest.fixture
-def table(tmp_path):
-    """Return a function that writes a table and returns its path."""
+def elsewhere(tiny, dataset, monkeypatch):
+    """Return a function that says what a study has whose trials would fit, but for changed values of each; its name."""
+    studies = {}
+    monkeypatch.setattr(warm_start, "_finished_trials", lambda spec, lab, name, data: studies[name])
+    monkeypatch.setattr(warm_start, "study_names", lambda lab: studies)
 
-    def write(*lines, name="results.csv"):
-        (tmp_path / name).write_text("\n".join(lines) + "\n")
-        return str(tmp_path / name)
+    def make(*trials, name="other"):
+        space = spaces_of(tiny(), cells(tiny(), dataset.sizes)[0], dataset.sizes)[0]
+        studies[name] = []
+        for number, (changed, value, *ended) in enumerate(trials):
+            outcome, iteration = ended or ("complete", 20)
+            values = space.typical.replace(device="cpu", dtype="float32").as_dict() | changed
+            studies[name].append(FinishedTrial(f"all/{number}", values, outcome, value, iteration))
+        return name
 
-    return write
+    return make
 
 
 def known(store, cell=0):
@@ -80,28 +90,32 @@ def test_trials_of_another_study_are_known_and_count_for_nothing(tiny, opened, w
 
 
 @pytest.mark.slow
-def test_whatever_is_interrupted_comes_in_once(tiny, warm, table):
-    lines = ["learning_rate,val_loss", *(f"{rate},{value}" for rate, value in ((1e-3, 2.0), (2e-3, 2.1)))]
-    spec = tiny(warm_start=[table(*lines[:2], name="half.csv")])
-    warm(spec)
-    spec = tiny(warm_start=[table(*lines, "2e-3,2.1"), table(*lines, name="again.csv")])
+def test_whatever_is_interrupted_comes_in_once(tiny, warm, elsewhere, monkeypatch):
+    trials = [({"learning_rate": rate}, value) for rate, value in ((1e-3, 2.0), (2e-3, 2.1))]
+    warm(tiny(warm_start=[elsewhere(*trials[:1])]))
+    spec = tiny(warm_start=[elsewhere(*trials)])
     for _ in range(3):
         folder, store, _ = warm(spec)
         assert sorted(trial.value for trial in known(store)) == [2.0, 2.1]
     assert sum(json.loads(folder.warm_start_file.read_text())["all"].values()) == 2
+    with monkeypatch.context() as patched:
+        patched.setattr(warm_start, "study_names", lambda lab: [])
+        _, store, sources = warm(spec)
+    assert sources == [], "a study that is gone, and is known already, is not missed"
     store.finish(store.claim(), "complete", 3.0, {})
-    _, store, _ = warm(tiny(warm_start=[*spec.warm_start, table(*lines, "3e-3,2.2", name="late.csv")]))
+    late = elsewhere(({"learning_rate": 3e-3}, 2.2), name="late")
+    _, store, _ = warm(tiny(warm_start=["other", late]))
     assert len(known(store)) == 2, "a cell that has begun starts from nothing more"
 
 
-def test_a_sampler_learns_from_them(tiny, warm, table):
+def test_a_sampler_learns_from_them(tiny, warm, elsewhere):
     def loss(rate):
         return 2 + math.log(rate / 2e-3) ** 2
 
     rates = [3e-4 * (1e-2 / 3e-4) ** (k / 23) for k in range(24)]
-    rows = ["learning_rate,val_loss", *(f"{rate!r},{loss(rate)!r}" for rate in rates)]
+    other = elsewhere(*(({"learning_rate": rate}, loss(rate)) for rate in rates))
     apart = {}
-    for name, start in (("cold", []), ("warm", [table(*rows)])):
+    for name, start in (("cold", []), ("warm", [other])):
         changes = {"budget": Budget(trials_per_cell=8), "sampler": Sampler(type="tpe")}
         _, store, _ = warm(tiny(name=name, warm_start=start, **changes))
         claims = finish_all(store, lambda claim: loss(claim.sampled["learning_rate"]))
@@ -117,9 +131,10 @@ def test_a_sampler_learns_from_them(tiny, warm, table):
         Pruner(type="median", options={"n_startup_trials": 1}),
     ],
 )
-def test_pruners_do_not_judge_by_them(pruner, tiny, warm, table):
-    rows = [f"{(k + 4) * 1e-4},1.0,{state},20" for k, state in enumerate(["complete", "pruned"] * 6)]
-    _, store, _ = warm(tiny(pruner=pruner, warm_start=[table("learning_rate,value,state,iterations", *rows)]))
+def test_pruners_do_not_judge_by_them(pruner, tiny, warm, elsewhere):
+    states = ["complete", "pruned"] * 6
+    trials = [({"learning_rate": (k + 4) * 1e-4}, 1.0, state, 20) for k, state in enumerate(states)]
+    _, store, _ = warm(tiny(pruner=pruner, warm_start=[elsewhere(*trials)]))
     pruned = [trial for trial in known(store) if trial.state == TrialState.PRUNED]
     assert [trial.intermediate_values for trial in pruned] == [{20: 1.0}] * 6
     claim = store.claim()
@@ -127,33 +142,30 @@ def test_pruners_do_not_judge_by_them(pruner, tiny, warm, table):
 
 
 FITS = [
-    ("learning_rate,val_loss\n0.5,2", "line 2: learning_rate lies outside of 0.0003 to 0.01"),
-    ("learning_rate,val_loss\n1e-3,\n2e-3,nan", "2 (line 2, line 3): no finite value"),
-    ("learning_rate,val_loss\nfast,2", 'line 2: learning_rate is "fast", which is not a number'),
-    ("learning_rate,val_loss,state\n1e-3,2,failed", "line 2: not finished (state failed)"),
-    ("learning_rate,val_loss,dtype\n1e-3,2,bfloat16", 'line 2: dtype is "bfloat16" there and "float32" here'),
-    ("learning_rate,val_loss,betas\n1e-3,2,\"(0.9, 0.99)\"", "line 2: betas is [0.9, 0.99] there and [0.9, 0.95]"),
-    ("learning_rate,val_loss,dropout\n1e-3,2,\n1e-3,2.5,0.1", "line 3: dropout is 0.1 there and 0.0 here"),
-    ("learning_rate,val_loss,warmup_iters\n1e-3,2,2\n1e-3,2,3", "line 3: warmup_iters is 3 there and 2 here"),
-]  # fmt: skip
+    ([({"learning_rate": 0.5}, 2.0)], "all/0: learning_rate lies outside of 0.0003 to 0.01"),
+    ([({}, None), ({}, math.nan)], "2 (all/0, all/1): no finite value"),
+    ([({}, 2.0, "failed", 20)], "all/0: not finished (state failed)"),
+    ([({"dtype": "bfloat16"}, 2.0)], 'all/0: dtype is "bfloat16" there and "float32" here'),
+    ([({"betas": (0.9, 0.99)}, 2.0)], "all/0: betas is [0.9, 0.99] there and [0.9, 0.95]"),
+    ([({"dropout": 0.0}, 2.0), ({"dropout": 0.1}, 2.5)], "all/1: dropout is 0.1 there and 0.0 here"),
+    ([({"warmup_iters": 3}, 2.0)], "all/0: warmup_iters is 3 there and 2 here"),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("text", "reason"), FITS)
-def test_rows_that_do_not_fit_say_why(text, reason, tiny, warm, table):
-    header = text.partition("\n")[0].replace(",state", "")
-    good = "0.001,1.5" + {3: ""}.get(header.count(",") + 1, "")
-    tables = [table("learning_rate,val_loss", good, name="good.csv"), table(*text.splitlines())]
-    spec = tiny(warm_start=tables)
+@pytest.mark.parametrize(("trials", "reason"), FITS)
+def test_trials_that_do_not_fit_say_why(trials, reason, tiny, warm, elsewhere):
+    good = elsewhere(({"learning_rate": 1e-3}, 1.5), name="good")
+    spec = tiny(warm_start=[good, elsewhere(*trials)])
     try:
         refused = warm(spec)[2][1].refused
     except BadInput as error:
-        assert "results.csv fits: " in str(error)
+        assert "other fits: " in str(error)
         refused = [str(error).partition(" fits: ")[2]]
     assert len(refused) == 1 and refused[0].startswith(reason)
 
 
-def test_conditions_and_derived_values_are_followed(tiny, warm, table):
+def test_conditions_and_derived_values_are_followed(tiny, warm, elsewhere):
     fixed = {name: each for name, each in tiny().fixed.items() if name not in ("n_head", "warmup_iters")}
     search = {
         "lr_decay": Choices((True, False)),
@@ -161,42 +173,26 @@ def test_conditions_and_derived_values_are_followed(tiny, warm, table):
         "n_head": Choices((1, 2, 4)),
         "warmup_iters": Derived(Expression("max_iters // 10")),
     }
-    rows = ("True,1e-5,2,2,2.0", "False,1e-5,4,2,2.1", "False,1e-5,3,2,2.2", "False,1e-6,4,2,2.3")
-    file = table("lr_decay,min_lr,n_head,warmup_iters,val_loss", *rows)
-    spec = tiny(search=search).model_copy(update={"fixed": fixed, "warm_start": [file]})
+    found = ((True, 1e-5, 2, 2.0), (False, 1e-5, 4, 2.1), (False, 1e-5, 3, 2.2), (False, 1e-6, 4, 2.3))
+    trials = []
+    for decays, lowest, n_head, loss in found:
+        changed = {"lr_decay": decays, "min_lr": lowest, "n_head": n_head, "n_kv_head": n_head}
+        trials.append((changed | {"learning_rate": 3e-4, "head_dim": 16 // n_head}, loss))
+    other = elsewhere(*trials)
+    spec = tiny(search=search).model_copy(update={"fixed": fixed, "warm_start": [other]})
     _, store, (source,) = warm(spec)
     assert [trial.params for trial in known(store)] == [
         {"lr_decay": True, "min_lr": 1e-5, "n_head": 2},
         {"lr_decay": False, "n_head": 4},
         {"lr_decay": False, "n_head": 4},  # without decay any min_lr is the same
     ]
-    assert source.refused == ["line 4: n_head lies outside of 1 | 2 | 4"]
-
-
-def test_of_an_exported_table_each_trial_once(tiny, warm, table):
-    lines = ("a,all,0,0,complete,2.0,1e-3", "a,all,0,1,complete,2.0,1e-3", "a,all,1,0,diverged,,9e-3")
-    rows = table("study,cell,trial,seed,state,value,learning_rate", *lines)
-    _, store, _ = warm(tiny(seeds=[0, 1], warm_start=[rows]))
-    found = [(trial.state, trial.value) for trial in known(store)]
-    assert found == [(TrialState.COMPLETE, 2.0), (TrialState.PRUNED, None)]
+    assert source.refused == ["all/2: n_head lies outside of 1 | 2 | 4"]
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ("tiny", "a study cannot start from itself"),
-        ("nowhere", "no study 'nowhere' in "),
-        ("nowhere.csv", "no such file: "),
-        ("wordless.csv", "has no column with the values of its trials; allowed: value | val_loss"),
-        ("binary.csv", "cannot be read as a table"),
-        ("empty.csv", "fits: it has none"),
-    ],
+    ("source", "said"), [("tiny", "a study cannot start from itself"), ("nowhere", "no study 'nowhere' in ")]
 )
-def test_what_is_no_source(source, said, tiny, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "wordless.csv").write_text("learning_rate,loss\n1e-3,2\n")
-    (tmp_path / "empty.csv").write_text("learning_rate,val_loss\n")
-    (tmp_path / "binary.csv").write_bytes(bytes(range(256)))
+def test_what_is_no_source(source, said, tiny, tmp_path):
     with pytest.raises(BadInput) as error:
         make_plan(tiny(warm_start=[source]), tmp_path / "lab")
     (problem,) = error.value.problems
