@@ -226,9 +226,8 @@ class Study(Results):
         """Run the study to the end of its budget, or continue it; write its report unless it is interrupted.
 
         Errors on the way are in the result's `errors`. So are exceptions of the callbacks, which change nothing else.
-        Callbacks run in this process, between two polls of the workers: a slow one delays no training. They may log
-        their own numbers and files with a trial's runs in MLflow (`log_metric`, `log_artifact`); `on_evaluation` may
-        `prune` the trial.
+        Callbacks run in this process, between two polls of the workers: a slow one delays no training.
+        `on_evaluation` may `prune` the trial.
 
         `sampler` and `pruner` are as in a study file, or Optuna's: a class, an object, or a functools.partial of a
         class with its arguments. They are recorded by class and arguments, from which every worker makes its own; a

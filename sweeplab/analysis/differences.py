@@ -252,7 +252,6 @@ class CellConfirmed:
     `optimism` is the test loss minus the loss that the search found; `selection_bias` is the part of it that appears
     with fresh seeds on the same split; both are None without a test loss, which a cell lacks if a seed diverged.
     `apart` is the difference from the reference's test loss, with its `evidence`; both are None for the reference.
-    `look` is the number of the look at the text's test split.
     """
 
     cell: str
@@ -265,7 +264,6 @@ class CellConfirmed:
     selection_bias: float | None = None
     apart: SeedMean | None = None
     evidence: Evidence | None = None
-    look: int = 1
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -273,27 +271,22 @@ class CellConfirmed:
 
 
 def confirmed_cells(confirmed: Sequence[Confirmed]) -> list[CellConfirmed]:
-    """Return each cell's winner, the lowest test loss first, cells without one last.
-
-    Intervals and verdicts allow for the number of looks at the test split (Bonferroni).
-    """
-    look = max((winner.look for winner in confirmed), default=1)
-    level = 1 - (1 - LEVEL) / look
+    """Return each cell's winner, the lowest test loss first, cells without one last."""
     raced = Counter(each.cell for each in confirmed)
     winners = sorted((each for each in confirmed if each.won), key=lambda winner: winner.searched)
     scored = [winner for winner in winners if winner.test]
     compared = None
     if len(scored) > 1:
         tried = [CellTrials([winner.test], 1) for winner in scored]
-        compared = compare(tried, [(0, place) for place in range(1, len(tried))], looks=look)
+        compared = compare(tried, [(0, place) for place in range(1, len(tried))])
     rows = []
     for winner in winners:
         searched, n_raced, validation = winner.searched, raced[winner.cell], math.nan
         if winner.validation:
             validation = float(np.mean([*winner.validation.values()]))
-        row = CellConfirmed(winner.cell, winner.trial, n_raced, searched, validation, None, look=look)
+        row = CellConfirmed(winner.cell, winner.trial, n_raced, searched, validation, None)
         if winner.test:
-            test = SeedMean.of(np.array([*winner.test.values()]), level)
+            test = SeedMean.of(np.array([*winner.test.values()]))
             optimism = test.value - searched
             row = replace(row, test=test, optimism=optimism, selection_bias=validation - searched)
         if compared and winner in scored[1:]:
@@ -305,6 +298,6 @@ def confirmed_cells(confirmed: Sequence[Confirmed]) -> list[CellConfirmed]:
             )
             other = scored[0].test
             shared = np.array([loss - other[seed] for seed, loss in winner.test.items() if seed in other])
-            row = replace(row, apart=SeedMean.of(shared, level), evidence=evidence)
+            row = replace(row, apart=SeedMean.of(shared), evidence=evidence)
         rows.append(row)
     return sorted(rows, key=lambda row: row.test.value if row.test else math.inf)

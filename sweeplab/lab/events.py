@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-from sweeplab.errors import BadInput, Problem
-from sweeplab.files import GrowingFile, make_folder, opened, read_bytes, write_whole
+from sweeplab.files import GrowingFile, make_folder, opened
 from sweeplab.formatting import several
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurvePoint, CurveReader, RunEnd, RunFolder, TrialEnding
@@ -204,51 +200,8 @@ class EventStream:
                     yield TrialClaimed(cell=folder.cell, trial=folder.trial, started=folder.started)
 
 
-# The names of MLflow's metrics that a callback may log.
-_NAME = re.compile(r"[\w.\- /]{1,200}")
-
-
 @dataclass(frozen=True, kw_only=True)
-class Logging:
-    """Logs a callback's numbers and files with the runs of its trial, from where they are sent to MLflow."""
-
-    runs: Sequence[RunFolder] = field(repr=False, compare=False)
-
-    def log_metric(self, name: str, value: float) -> None:
-        """Log a number under a name of your own, at the run's last iteration.
-
-        Raises:
-            BadInput: the name is one of sweeplab's own, or not possible in MLflow; or the value is no finite number.
-        """
-        if not _NAME.fullmatch(name) or name in CurvePoint.__dataclass_fields__:
-            raise BadInput(
-                Problem(f"{name!r} cannot be logged", "a name of your own: letters, digits, _ - . /")
-            )
-        if isinstance(value, bool) or not math.isfinite(value):
-            raise BadInput(Problem(f"{name} is {value!r}", "a finite number"))
-        self._log({name: float(value)})
-
-    def log_artifact(self, path: str | Path) -> None:
-        """Keep a copy of a file with the trial's runs; it is among their artifacts in MLflow, in `logged`.
-
-        Raises:
-            BadInput: there is no such file.
-        """
-        file = Path(path)
-        if not file.is_file():
-            raise BadInput(Problem("there is no such file to log", file=file))
-        for run in self.runs:
-            make_folder(run.logged_folder)
-            write_whole(run.logged_folder / file.name, read_bytes(file, is_large=True))
-        self._log({"file": file.name})
-
-    def _log(self, entry: Mapping[str, Any]) -> None:
-        for run in self.runs:
-            run.log(max((point.iteration for point in run.points()), default=0), entry)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation(RunEvaluated, Logging):
+class Evaluation(RunEvaluated):
     """One run's evaluation: its validation loss, in its objective's unit, and what else was measured, by name."""
 
     study: str
@@ -260,7 +213,7 @@ class Evaluation(RunEvaluated, Logging):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialEnd(TrialEvent, Logging):
+class TrialEnd(TrialEvent):
     """How a trial ended: `outcome` is complete, stopped, pruned, diverged or failed; `states` is the same by seed.
 
     `value` is None if there was no finite loss; `error` is a traceback if it failed.
@@ -301,20 +254,15 @@ class Callbacks:
 
     def hear(self, event: Event) -> None:
         """Call the function for an event, if there is one."""
-        function: Any
-        if isinstance(event, RunEvaluated):
-            name, function, more = "on_evaluation", self._on_evaluation, vars(event)
-            runs = [self._folder.run(*event.place, event.seed)]
-            make: Callable[..., object] = partial(Evaluation, ask_to_prune=self._prune)
-        elif isinstance(event, TrialEnded):
-            name, function, make = "on_trial_end", self._on_trial_end, TrialEnd
-            runs = [*self._folder.runs_of(*event.place)]
-            more = {"cell": event.cell, "trial": event.trial, **vars(event.ending)}
-        else:
-            return
+        study = self._folder.name
         try:
-            if function:
-                function(make(study=self._folder.name, runs=runs, **more))
+            if self._on_evaluation and isinstance(event, RunEvaluated):
+                name = "on_evaluation"
+                self._on_evaluation(Evaluation(study=study, ask_to_prune=self._prune, **vars(event)))
+            elif self._on_trial_end and isinstance(event, TrialEnded):
+                name = "on_trial_end"
+                ending = vars(event.ending)
+                self._on_trial_end(TrialEnd(study=study, cell=event.cell, trial=event.trial, **ending))
         except Exception as error:
             raised = self._raised[name]
             raised.append(f"{type(error).__name__}: {error}")

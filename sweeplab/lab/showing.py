@@ -205,19 +205,6 @@ def commands_about(
     }
 
 
-def baselines_in_words(baselines: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Say which loss n-grams reach: one line for all cells with the same baseline."""
-    cells: dict[str, list[str]] = {}
-    for cell, baseline in baselines.items():
-        text = (
-            f"{baseline['loss']:.4f} {baseline['unit']}, by {baseline['method']}, order {baseline['order']}"
-        )
-        cells.setdefault(text, []).append(cell)
-    if len(cells) == 1:
-        return [f"n-gram baseline: {text}" for text in cells]
-    return [f"n-gram baseline of {several_named(names)}: {text}" for text, names in cells.items()]
-
-
 def is_close(one: float | None, other: float | None) -> bool:
     """Return whether two records hold the same number, up to rounding in text; NaN equals NaN."""
     if one is None or other is None:

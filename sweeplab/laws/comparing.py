@@ -248,10 +248,8 @@ class _Model:
         return min(rate, float(np.quantile(2 * stdtr(freedom, -sizes).min(1), rate)))
 
 
-def compare(
-    cells: Sequence[CellTrials], pairs: Pairs, is_searched: bool = False, looks: int = 1
-) -> CellComparison:
-    """Return which pairs of cells differ; all pairs together, over so many looks, have one false-alarm rate.
+def compare(cells: Sequence[CellTrials], pairs: Pairs, is_searched: bool = False) -> CellComparison:
+    """Return which pairs of cells differ; all pairs together have one false-alarm rate.
 
     `is_searched` says that a cell's one trial was drawn from a search. The result is deterministic.
     """
@@ -279,7 +277,7 @@ def compare(
             effect = model.selection_effect(_pooled(estimates.trial_variance, model.freedom)[0])
         unknown = replace(evidence, tested_on="", verdict=UNKNOWN, why=why)
         return CellComparison(estimates.best, effect, none, none, np.nan, unknown)
-    rate = model.pair_rate(estimates, FALSE_ALARM / looks)
+    rate = model.pair_rate(estimates, FALSE_ALARM)
     difference, effect, error, freedom = model.differences(estimates)
     half = -stdtrit(freedom, rate / 2) * error
     without = difference - effect

@@ -1,14 +1,14 @@
-"""The confirmed configurations of a study, and the looks at a test split: each confirmation of a lab that scored it."""
+"""The confirmed configurations of a study."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from sweeplab.files import opened, read_bytes, write_whole
+from sweeplab.files import write_whole
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import read_json, reading, typed
+from sweeplab.records.runs import read_json, typed
 
 # Losses by seed, in its objective's unit.
 Losses = dict[int, float]
@@ -21,8 +21,7 @@ class Confirmed:
     """One configuration: the trial that found it, its loss there, and its losses on fresh seeds.
 
     `searched`, `race` and `validation` are losses on the whole validation split, `test` on the whole test split. The
-    last two are empty if another configuration won the race, or if a seed diverged. `look` counts how often a
-    confirmation of this lab has scored the text's test split, this one included.
+    last two are empty if another configuration won the race, or if a seed diverged.
     """
 
     cell: str
@@ -32,7 +31,6 @@ class Confirmed:
     race: Losses
     validation: Losses
     test: Losses
-    look: int = 1
 
 
 def write_confirmed(folder: StudyFolder, confirmed: Iterable[Confirmed]) -> None:
@@ -50,25 +48,3 @@ def read_confirmed(folder: StudyFolder) -> list[Confirmed]:
         return []
     cure = f"{folder.command('confirm')} writes it again"
     return read_json(folder.confirm_file, cure, lambda found: typed(list[Confirmed], found))
-
-
-def record_look(folder: StudyFolder, text_digest: str, confirmed: Sequence[Confirmed]) -> int:
-    """Record that a study's winners were scored on the test split of a text; return the look's number for this text.
-
-    The same losses of the same trials and seeds, from the same command given again, are the same look.
-
-    Raises:
-        DamagedFile: the file of looks is not as it was written.
-    """
-    losses = {f"{row.cell}/{row.trial}/{seed}": loss for row in confirmed for seed, loss in row.test.items()}
-    look = {"text": text_digest, "study": folder.name, "test": losses}
-    file, before = folder.lab / "looks.jsonl", []
-    if file.exists():
-        with reading(file, "put a copy of it back"):
-            known = [json.loads(line) for line in read_bytes(file).splitlines()]
-            before = [each for each in known if each["text"] == text_digest]
-    if look in before:
-        return before.index(look) + 1
-    with opened(file, "ab") as stream:
-        stream.write(f"{json.dumps(look)}\n".encode())
-    return len(before) + 1

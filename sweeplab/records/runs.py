@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
@@ -272,8 +271,6 @@ class RunFolder:
     points_file = Inside("points.jsonl")
     gradients_file = Inside("gradients.jsonl")
     end_file = Inside("end.json")
-    logged_file = Inside("logged.jsonl")  # what the callbacks of a program have logged
-    logged_folder = Inside("logged")  # its files
     test_file = Inside("test.json")  # its measures on the test split
     tracked_file = Inside("tracked")  # where tracking has the run: the place, its study's id and its own
     shipped_file = Inside("shipped")  # the marker that tracking has the complete run
@@ -371,11 +368,6 @@ class RunFolder:
         if not self.end_file.exists():
             return None
         return read_json(self.end_file, FROM_A_COPY, RunEnd.from_json)
-
-    def log(self, iteration: int, entry: Mapping[str, Any]) -> None:
-        """Add what a callback has logged at an iteration, for tracking: numbers by name, or the name of a file."""
-        line = {"iteration": iteration, "time": time.time(), **entry}
-        append_lines(self.logged_file, [json.dumps(line)])
 
     def write_test(self, measures: Mapping[str, float]) -> None:
         """Write the run's measures on the whole test split; the loss is `test_loss`."""

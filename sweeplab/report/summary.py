@@ -14,7 +14,7 @@ from sweeplab.analysis.trials import COUNTED, are_best, grid_of, searched_of, ta
 from sweeplab.data import loss_unit
 from sweeplab.formatting import listed, rounded, sentence, several, several_named, span, written
 from sweeplab.hyperparameters import AUTO
-from sweeplab.lab.showing import baselines_in_words, commands_about
+from sweeplab.lab.showing import commands_about
 from sweeplab.laws.assessment import Assessment
 from sweeplab.laws.forms import LAWS, RATIO
 from sweeplab.records.folders import StudyFolder
@@ -75,8 +75,6 @@ def summarize(report: ReportData, panels: Sequence[Panel] = ()) -> Summary:
         best["hyperparameters"] = {name: row[name] for name in [*grid, *tuned]}
     if precision := unlike_precision(runs):
         entries["Precision"] = precision
-    if report.baselines:
-        entries["N-grams"] = "; ".join(baselines_in_words(report.baselines)[:_MOST_NAMED])
     entries["Runs"] = _extent(runs)
     sizes = " to ".join(dict.fromkeys(written(runs["n_params"].agg(end)) for end in ("min", "max")))
     values = [f"{name} {_values(runs[name])}" for name in grid]

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import CONFIRMING, StudyTrials, Trial, read_spec, read_trials
-from sweeplab.records.confirmed import Confirmed, Found, Losses, record_look, write_confirmed
+from sweeplab.records.confirmed import Confirmed, Found, Losses, write_confirmed
 from sweeplab.records.folders import StudyFolder
 from sweeplab.runs.inspecting import scored
 from sweeplab.study.file.check import study_from
@@ -97,8 +96,6 @@ def confirm(
         known = _validation(trial)
         searched = _mean(known) if known or trial.value is None else trial.value
         confirmed.append(Confirmed(*place, searched, place in winners, raced[place], validation, test))
-    look = record_look(folder, dataset.text_digest, confirmed)
-    confirmed = [replace(configuration, look=look) for configuration in confirmed]
     write_confirmed(folder, confirmed)
     return confirmed
 

@@ -396,7 +396,7 @@ class _Supervisor:
                 self._note_end(event.ending)
             self.listen(event, self.progress)
             if isinstance(event, events.TrialEvent):
-                self.shipping.hear(event)  # after callbacks, which may have logged something
+                self.shipping.hear(event)
 
     def _take_in(self, event: events.Event) -> None:
         """Take in an event that the folders of the runs do not tell."""

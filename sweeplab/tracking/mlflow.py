@@ -268,8 +268,6 @@ class MLflowTracker(Experiment, Mirror):
             content = read_bytes(run.end_file)
         except FileNotFoundError:
             return ""
-        if run.logged_file.exists():  # a callback may log after the end was sent
-            content += read_bytes(run.logged_file)
         digest = hashlib.sha256(content).hexdigest()[:16]
         return f"{self._mark_place} {parent} {digest}"
 
@@ -325,10 +323,9 @@ class MLflowTracker(Experiment, Mirror):
         tags["sweeplab.state"] = str(state)
         if error:
             self.log_text(run_id, error, "error.txt", shipping.info.artifact_uri)
-        folders = {"checkpoint": measures.folder.checkpoint(), "logged": measures.folder.logged_folder}
-        for name, files in folders.items():
-            if files and files.is_dir():
-                self.log_artifacts(run_id, files, name, shipping.info.artifact_uri)
+        checkpoint = measures.folder.checkpoint()
+        if checkpoint:
+            self.log_artifacts(run_id, checkpoint, "checkpoint", shipping.info.artifact_uri)
         ended_ms = measures.started_ms + round(end.wall_seconds * 1000)
         status = "FAILED" if state is RunState.FAILED else "FINISHED"
         points = [*points, measures.totals(end)]

@@ -7,7 +7,6 @@ timestamp is computed from run.json's start and the line's own wall_seconds, not
 
 from __future__ import annotations
 
-import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Required, TypedDict
 
-from sweeplab.files import GrowingFile
 from sweeplab.hyperparameters import TABLE
 from sweeplab.records.runs import (
     MEASURES,
@@ -109,7 +107,7 @@ class RunMeasures:
     _read: dict[str, set[int]] = field(default_factory=dict)  # the steps of every metric
 
     def __post_init__(self) -> None:
-        self._curve, self._logged = CurveReader(self.folder), GrowingFile(self.folder.logged_file)
+        self._curve = CurveReader(self.folder)
 
     @property
     def started_ms(self) -> int:
@@ -143,12 +141,6 @@ class RunMeasures:
             if measures:
                 by_tokens = self._new({BY_TOKENS: point.val_loss}, point.train_tokens, point.wall_seconds)
                 yield measures + by_tokens
-
-        for line in self._logged.new_lines().splitlines():
-            entry = json.loads(line)
-            step, at = entry.pop("iteration"), _ms(entry.pop("time"))
-            entry.pop("file", None)
-            yield [Measure(name, value, at, step) for name, value in entry.items()]
 
     def _new(self, values: Mapping[str, float | None], step: int, wall_seconds: float) -> list[Measure]:
         timestamp_ms = _ms(self.start.started + wall_seconds)

@@ -147,8 +147,6 @@ def print_study(study: dict[str, Any]) -> None:
     for source, count in known.items():
         trials = several(count, "trial")
         say(f"warm start: {trials} of {source}, which the sampler knows and the budget does not count")
-    for line in showing.baselines_in_words(study["baselines"]):
-        say(line)
     if study["removed"]:
         removed = ", ".join(study["removed"])
         say(f"removed from this version: {removed}; these runs are shown from their records", "yellow")
@@ -187,9 +185,6 @@ def print_confirmed(name: str, cells: Sequence[CellConfirmed], unit: str) -> Non
         f"losses in {unit}: validation {MEASURED_ON['whole_val_loss']}, test {MEASURED_ON['test_loss']}; "
         f"90% intervals; `best` and `show` give the search's loss {MEASURED_ON['val_loss']}"
     )
-    look = max((cell.look for cell in cells), default=1)
-    if look > 1:
-        say(f"look {look} at this test split in this lab: intervals and verdicts allow for it", "yellow")
     for cell in cells:
         if cell.test is None:
             say(f"{cell.cell}: trial {cell.trial} diverged on a fresh seed: it has no test loss", "yellow")
