@@ -251,7 +251,7 @@ def _sections(panels: Sequence[Panel], trials: PageTrials) -> list[_Section]:
         figure, shown = panel.figure(), panel.shown
         if figure is not None:
             section = section._replace(figure=_json(figure, trials), folded=_table(panel.data, "figure"))
-        elif shown is None and not panel.text:
+        elif shown is None:
             shown = panel.data
         if shown is not None:
             section = section._replace(open=_table(shown, "table"))

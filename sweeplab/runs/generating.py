@@ -1,43 +1,26 @@
-"""Generate text with a trained run, from a prompt; and write the samples of a study's best runs.
-
-The prompt of a sample is the beginning of the validation split, laid out by the objective, so nobody selected it.
-"""
+"""Generate text with a trained run, from a prompt."""
 
 from __future__ import annotations
 
-import json
-import sys
-import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock
-
-from sweeplab.data.objectives import make_objective, objective_of
-from sweeplab.data.objectives.base import EOS, HOLE, Prompt, Tokens
+from sweeplab.data.objectives import objective_of
+from sweeplab.data.objectives.base import EOS, HOLE, Prompt
 from sweeplab.errors import BadInput, Problem, conflict
-from sweeplab.files import make_folder, write_whole
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE, Hyperparameters
-from sweeplab.lab.listing import StudyTrials
 from sweeplab.model.accounting import n_params
-from sweeplab.records.folders import StudyFolder
 
 if TYPE_CHECKING:
-    from sweeplab.data.dataset import Dataset
     from sweeplab.data.tokenizers import Tokenizer
     from sweeplab.model.generation import Next, Reader, Sampling
     from sweeplab.tracking.models import LoadedRun
 
 BROKEN = "\ufffd"  # how the first bytes of an incomplete character are decoded
-# So that a study does not wait long for its sample.
-MOST_TOKENS = 200
-SEED = 0
 DRAWN_BY = ("temperature", "top_k", "top_p")
 
 
@@ -45,8 +28,8 @@ DRAWN_BY = ("temperature", "top_k", "top_p")
 class Writer:
     """Generates text with a run: it continues a prompt, fills its holes ([MASK]), or writes its target.
 
-    `encoded` are the tokens of the prompt's pieces between holes, if they are known already. With an `amateur`, a
-    smaller run with the same tokens, decoding is contrastive: it prefers tokens that the run predicts better.
+    With an `amateur`, a smaller run with the same tokens, decoding is contrastive: it prefers tokens that the run
+    predicts better.
 
     Raises:
         BadInput: the run cannot be contrasted with the amateur; says why.
@@ -58,7 +41,6 @@ class Writer:
     max_new_tokens: int
     seed: int = 0
     amateur: LoadedRun | None = None
-    encoded: Sequence[Tokens] | None = None
 
     def __post_init__(self) -> None:
         amateur = self.amateur
@@ -81,7 +63,7 @@ class Writer:
     @cached_property
     def prompt(self) -> Prompt:
         """Return the prompt as the run reads it."""
-        return laid_out(self.run, self.text, self.encoded)
+        return laid_out(self.run, self.text)
 
     def _next(self) -> Next:
         from sweeplab.model.generation import Contrast
@@ -218,27 +200,22 @@ def named(run: LoadedRun, token: int) -> str:
     return run.tokenizer.decode([token])
 
 
-def laid_out(run: LoadedRun, text: str, encoded: Sequence[Tokens] | None = None) -> Prompt:
-    """Return a prompt as a run reads it; `encoded` are the tokens of its pieces between holes, if known.
+def laid_out(run: LoadedRun, text: str) -> Prompt:
+    """Return a prompt as a run reads it.
 
     Raises:
         BadInput: a character has no token (says at which position), or the run cannot read such a prompt.
     """
-    if encoded is None:
-        encoded = _encoded(run.tokenizer, text)
+    try:
+        encoded = [run.tokenizer.encode(piece).tolist() for piece in text.split(HOLE)]
+    except ValueError as error:
+        raise BadInput(f"in the prompt, {error}") from None
     special = run.special_tokens
     prompt = objective_of(run.values).prompt(encoded, special, run.values)
     end = special.ids.get(EOS, run.tokenizer.end_of_text)
     if prompt.end is not None or prompt.holes or end is None:
         return prompt
     return replace(prompt, end=end, markers=[end])
-
-
-def _encoded(tokenizer: Tokenizer, text: str) -> list[Tokens]:
-    try:
-        return [tokenizer.encode(piece).tolist() for piece in text.split(HOLE)]
-    except ValueError as error:
-        raise BadInput(f"in the prompt, {error}") from None
 
 
 def reader(run: LoadedRun, prompt: Prompt) -> Reader:
@@ -269,51 +246,3 @@ def spaced(texts: Iterator[str], blank: str) -> Iterator[str]:
             yield blank
         yield text
         last = text
-
-
-def keep_sample(folder: StudyFolder, dataset: Dataset) -> None:
-    """Let the best run of each task write a sample, if it kept a checkpoint and has not written one yet.
-
-    Each worker calls this before it leaves, after its last run has ended, so that the last worker knows all runs. An
-    error goes to the worker's log, and costs only the sample.
-    """
-    try:
-        with FileLock(folder.path / "sample.lock"):
-            _keep(folder, dataset)
-    except Exception:
-        traceback.print_exc(file=sys.stderr)
-
-
-def read_samples(folder: StudyFolder) -> list[dict[str, Any]]:
-    """Return the samples, one per task: the run, the prompt with its holes, the text, and how it was sampled."""
-    return list(folder.read_if_written(folder.sample / "samples.json").get("samples", ()))
-
-
-def _keep(folder: StudyFolder, dataset: Dataset) -> None:
-    written = {sample["run"]: sample for sample in read_samples(folder)}
-    samples = []
-    for trials in StudyTrials(folder).by_task():
-        best = trials[0].runs[0]
-        name, checkpoint = f"{folder.name}/{best.cell}/{best.path.name}", best.checkpoint()
-        if name in written:
-            samples.append(written[name])
-        elif checkpoint:
-            with suppress(BadInput):  # it takes no prompt
-                samples.append(_written(checkpoint, name, dataset))
-    if not samples or samples == list(written.values()):
-        return
-    make_folder(folder.sample)
-    write_whole(folder.sample / "samples.json", json.dumps({"samples": samples}).encode())
-
-
-def _written(checkpoint: Path, name: str, dataset: Dataset) -> dict[str, Any]:
-    from sweeplab.tracking.models import load_checkpoint
-
-    run = load_checkpoint(checkpoint, name)
-    encoded = make_objective(dataset.val, run.values, run.own_special).example()
-    text = HOLE.join(map(run.tokenizer.decode, encoded))
-    sampling, most = chosen(run.values, {})
-    writer = Writer(run, text, sampling, min(most, MOST_TOKENS), SEED, encoded=encoded)
-    generated = "".join(writer.words(writer.tokens()))
-    sample = {"run": name, "val_loss": run.facts["val_loss"], "prompt": text, "text": generated}
-    return {**sample, **{setting: getattr(sampling, setting) for setting in DRAWN_BY}, "seed": SEED}

@@ -444,8 +444,6 @@ class _Supervisor:
         try:
             for tracker in self.trackers:
                 tracker.close(summary)
-            if self.folder.sample.exists():
-                self.tracker.attach(self.folder.sample, "sample")
         except TrackingUnavailable as error:
             return "failed", [*errors, str(error)]
         return status, errors

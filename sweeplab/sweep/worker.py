@@ -106,7 +106,6 @@ def _say(message: str) -> None:
 def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
     """Work on a study until it has no more trials or the worker has to leave; return the exit code."""
     from sweeplab.lab.studies import version_differences, versions
-    from sweeplab.runs.generating import keep_sample
     from sweeplab.study.inputs import study_dataset
     from sweeplab.sweep.loop import Loop
     from sweeplab.sweep.trials.sharing import OUTAGE_SECONDS, Availability
@@ -145,8 +144,6 @@ def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
                 write_notice(folder, name, event)
 
     Loop(store, dataset, folder, emit, closed.is_set).run()
-    if not closed.is_set():
-        keep_sample(folder, dataset)
     return starter.exit_code(folder, store.commands)
 
 

@@ -45,9 +45,6 @@ def test_the_studys_json(lab, shapes, golden):
     for study in ("alpha", "beta"):
         for file in sorted((lab.studies / study).glob("*.json")):
             golden.check(f"{study}/{file.name}", shapes.of(loaded(file)))
-    golden.check(
-        "alpha/sample/samples.json", shapes.of(loaded(lab.studies / "alpha" / "sample" / "samples.json"))
-    )
     kept = (lab.studies / "alpha" / "study.yaml").read_text()
     assert kept == (lab.place / "alpha.yaml").read_text(), "the study file is kept as it was written"
 

@@ -6,9 +6,6 @@ import re
 import pytest
 from trained import run_in
 
-from sweeplab.records.folders import StudyFolder
-from sweeplab.runs.generating import read_samples
-
 FAMILIES = {
     "text": {},
     "masked": {"family": "encoder"},
@@ -70,13 +67,3 @@ def test_beams_are_ranked_and_a_contrast_writes_other_text(runs, cli):
     run_in(runs / "smaller", n_embd=4)
     alone = ("generate", "text", "--prompt", "cat", "--greedy")
     assert cli(*alone).out != cli(*alone, "--contrast", "smaller").out
-
-
-def test_a_study_keeps_what_its_best_run_writes(finished, cli):
-    (said,) = read_samples(StudyFolder(finished.lab, "tiny"))
-    assert re.fullmatch(r"tiny/n_embd=(8|16)/[01]-0", said["run"])
-    assert (
-        cli("generate", "tiny", "--prompt", said["prompt"], "--lab", finished.lab).out == said["text"] + "\n"
-    )
-    page = (finished.lab / "studies/tiny/report/scaling.html").read_text()
-    assert "What the best run writes" in page and said["run"] in page

@@ -1,5 +1,7 @@
 """A prompt is laid out as the sequences are that the model has learned from."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import Hyperparameters
 
 N_TEXT = 20
+TOKENS = np.random.default_rng(0).integers(0, N_TEXT, 200).astype(np.uint16)
 # What finds labels takes no prompt.
 CASES = [
     (name, family) for name, kind in OBJECTIVES.items() for family in kind.families if kind.learns != "labels"
@@ -20,19 +23,39 @@ def learned(name, family):
     shares = {"mask_share": 0.25, "span_length": 2.0}
     values = Hyperparameters(objective=name, family=family, block_size=24, batch_size=3, **shares)
     values = values.replace(vocab_size=N_TEXT + n_special(values))
-    tokens = np.random.default_rng(0).integers(0, N_TEXT, 200).astype(np.uint16)
-    split = Pairs(tokens, np.arange(1, 41) * 5) if OBJECTIVES[name].learns != "text" else tokens
+    split = Pairs(TOKENS, np.arange(1, 41) * 5) if OBJECTIVES[name].learns != "text" else TOKENS
     return make_objective(split, values), values
+
+
+def beginning(name, family, batch):
+    """Return what a user would write of the first sequence: pieces, with a hole between two."""
+    inputs, targets = batch.inputs[0].tolist(), batch.targets[0]
+    if name == "next_token":
+        return [inputs[: len(inputs) // 2]]
+    if name == "masked":
+        text = np.where(targets == NO_TARGET, inputs, targets).tolist()
+        holes = [-1, *np.flatnonzero(targets != NO_TARGET), len(text)]
+        return [text[one + 1 : other] for one, other in pairwise(holes)]
+    if name == "span":
+        pieces = [[]]
+        for token in batch.source[0][:-1].tolist():
+            if token < N_TEXT:
+                pieces[-1].append(token)
+            else:
+                pieces.append([])
+        return pieces
+    holes = [[]] * 5 if family == "encoder" else []
+    return [TOKENS[:5].tolist(), *holes]
 
 
 @pytest.mark.parametrize(("name", "family"), CASES)
 def test_the_beginning_of_a_split_as_a_prompt_is_what_its_first_batch_has(name, family):
     objective, values = learned(name, family)
-    prompt = OBJECTIVES[name].prompt(objective.example(), objective.special, values)
     batch = next(objective.evaluation())
+    prompt = OBJECTIVES[name].prompt(beginning(name, family, batch), objective.special, values)
     inputs, targets = batch.inputs[0].tolist(), batch.targets[0]
     if name == "masked":
-        assert len(prompt.holes) == 24 * 0.25
+        assert len(prompt.holes) == np.sum(targets != NO_TARGET) > 0
         text = np.where(targets == NO_TARGET, inputs, targets)
         shown = [place for place in range(len(inputs)) if place not in prompt.holes]
         assert [prompt.start[place] for place in shown] == text[shown].tolist()

@@ -12,7 +12,6 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import GradientPoint, RunFolder, append_gradients, read_gradients
 from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import PanelSpec, make_panel
-from sweeplab.report.panels.runs import parts
 from sweeplab.report.style import colors
 from sweeplab.report.summary import summarize
 
@@ -158,23 +157,6 @@ def test_a_map_needs_half_of_its_pairs_to_be_cells(plant):
     planted = plant(["complete"], widths=(32, 64, 128))
     few = (planted.runs["n_layer"] == 1) == (planted.runs["n_embd"] == 32)
     assert "4 of 9 pairs" in of(PanelSpec("heat_map"), planted._replace(runs=planted.runs[~few])).missing
-
-
-GIVEN, FOUND = False, True
-
-
-@pytest.mark.parametrize(
-    ("prompt", "text", "expected"),
-    [
-        ("ab", "abcd", ((GIVEN, "ab"), (FOUND, "cd"))),
-        ("a[MASK]b[MASK]", "axbyy", ((GIVEN, "a"), (FOUND, "x"), (GIVEN, "b"), (FOUND, "yy"))),
-        ("[MASK]b", "xb", ((FOUND, "x"), (GIVEN, "b"))),
-        ("12+3", "15", ((GIVEN, "12+3\n"), (FOUND, "15"))),
-        ("a", "ba", ((GIVEN, "a\n"), (FOUND, "ba"))),
-    ],
-)
-def test_parts_of_a_text(prompt, text, expected):
-    assert parts(prompt, text) == expected
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from report.scaling_page import write_scaling
 from sweeplab.errors import BadInput
 from sweeplab.report.panels.base import PAGES, PANELS, read_dashboard
 
-TABLES = {"RunsPanel", "SamplePanel", "VerdictsPanel"}
+TABLES = {"RunsPanel", "VerdictsPanel"}
 FILES = {"scaling.html", "scaling.csv", "scaling-curves.csv", "scaling.json"}
 FOLDS = {"details", "table", "script", "style", "title", "button", "pre"}
 MOST_WORDS = 600

@@ -111,12 +111,6 @@ def filled(pieces: Sequence[Tokens], marks: Tokens) -> list[int]:
     return ids
 
 
-def cut(tokens: Tokens, holes: Tokens) -> list[Tokens]:
-    """Cut tokens into pieces at the holes: the inverse of `filled`."""
-    starts = [0, *(hole + 1 for hole in holes)]
-    return [tokens[start:end] for start, end in zip(starts, [*holes, len(tokens)], strict=True)]
-
-
 def check_room(tokens: Tokens, values: Hyperparameters, more: int = 0) -> None:
     """Refuse a prompt that is empty, or longer than block_size together with `more` tokens around it.
 
@@ -296,10 +290,6 @@ class Objective(ABC):
     def n_candidates(self) -> int:
         """Return the number of ids, the last of the vocabulary, that can be targets; 0 if all can."""
         return 0
-
-    @abstractmethod
-    def example(self) -> Pieces:
-        """Return the beginning of the split as a user's prompt, in pieces for `prompt`."""
 
     @abstractmethod
     def _load(self, split: Any) -> int:

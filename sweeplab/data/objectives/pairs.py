@@ -124,14 +124,6 @@ class PairsObjective(Objective):
         holes = range(len(start), len(start) + len(target))
         return Prompt([*start, *target], holes, markers=[eos], end=eos)
 
-    def example(self) -> Pieces:
-        """Return the first pair's source, and for an encoder a hole for each token of its target."""
-        start, length = self._starts[0, 0], self._source_lengths[0]
-        pieces: list[list[int]] = [self._tokens[start : start + length].tolist()]
-        if self._values.family == "encoder":
-            pieces += [[]] * int(self._target_lengths[0])
-        return pieces
-
     def _load(self, pairs: Pairs) -> int:
         self._tokens, self._starts = np.asarray(pairs.tokens), pairs.starts
         self._source_lengths, self._target_lengths = source_lengths(pairs, self._values), pairs.lengths[:, 1]
@@ -248,11 +240,6 @@ class Classification(Objective):
     def prompt(cls, pieces: Pieces, special: SpecialTokens, values: Hyperparameters) -> Prompt:
         """Refuse every prompt: these models generate no text."""
         raise BadInput(cls.no_prompt)
-
-    def example(self) -> Pieces:
-        """Return the first text."""
-        start, length = self._starts[0], self._lengths[0]
-        return [self._tokens[start : start + length].tolist()]
 
     @property
     def n_candidates(self) -> int:

@@ -9,7 +9,7 @@ from typing import NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.data.batches import NO_TARGET, Batch, Ids, RandomStream, generator_key
+from sweeplab.data.batches import NO_TARGET, Batch, Ids, RandomStream
 from sweeplab.data.objectives.base import (
     BOS,
     EOS,
@@ -21,7 +21,6 @@ from sweeplab.data.objectives.base import (
     SpecialTokens,
     TextObjective,
     check_room,
-    cut,
     filled,
     rows_together,
     sentinel,
@@ -51,11 +50,6 @@ class NextToken(TextObjective):
         if not len(pieces[0]):
             raise BadInput("the prompt is empty: a decoder predicts a token from the tokens before it")
         return Prompt(pieces[0])
-
-    def example(self) -> Pieces:
-        """Return the first half of the first window."""
-        (text,) = self._texts(np.array([0]))
-        return [text[: len(text) // 2].tolist()]
 
     @classmethod
     def likelihood(cls, tokens: Ids, values: Hyperparameters, own_special: OwnIds = None) -> Iterator[Batch]:
@@ -99,13 +93,6 @@ class Masked(TextObjective):
         start = filled(pieces, [special[MASK]] * (len(pieces) - 1))
         check_room(start, values)
         return Prompt(start, [place for place, token in enumerate(start) if token == special[MASK]])
-
-    def example(self) -> Pieces:
-        """Return the first window with a hole at each target."""
-        batch = self._batch(np.array([0]), RandomStream(generator_key(0, "evaluation masks")))
-        inputs, targets = batch.inputs[0], batch.targets[0]
-        holes = np.flatnonzero(targets != NO_TARGET)
-        return cut(np.where(targets == NO_TARGET, inputs, targets).tolist(), holes.tolist())
 
     def _batch_of_texts(self, inputs: Ids, random: RandomStream) -> Batch:
         per_row = max(1, round(self._values.mask_share * inputs.shape[1]))
@@ -220,13 +207,6 @@ class Span(TextObjective):
         check_room(source, values)
         markers = [*sentinels, special[EOS]]
         return Prompt([special[BOS]], (), source, markers, special[EOS], room=values.block_size)
-
-    def example(self) -> Pieces:
-        """Return the source of the first window, without `eos`."""
-        first = next(self.evaluation()).source
-        assert first is not None
-        source = first[0][:-1].tolist()
-        return cut(source, [at for at, token in enumerate(source) if token in self._sentinels])
 
     def _load(self, split: NDArray[np.uint16]) -> int:
         self._counts = corruption(self._values)

@@ -97,9 +97,9 @@ class Panel:
     pydantic checks them. `source` says which data it needs; `heading` is the title of a panel without its own.
 
     `data` has one row per mark that is drawn, and is what a reader can download. `shown` is the table on the page; a
-    table panel without it shows `data`. `text` is a text in parts, each with a flag that is true where a model wrote
-    it. `warnings` are notes that a reader must not miss, `method` explains the computation in paragraphs by heading,
-    and `result` is the result of the analysis as plain values. `palette` has the looks of the page's studies or cells.
+    table panel without it shows `data`. `warnings` are notes that a reader must not miss, `method` explains the
+    computation in paragraphs by heading, and `result` is the result of the analysis as plain values. `palette` has the
+    looks of the page's studies or cells.
     """
 
     name: ClassVar[str] = ""
@@ -110,7 +110,6 @@ class Panel:
     width: str = "full"
     data: DataFrame = field(default_factory=DataFrame)
     shown: DataFrame | None = None
-    text: tuple[tuple[bool, str], ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     method: Mapping[str, str] = field(default_factory=dict)
@@ -171,7 +170,7 @@ _BY_WIDTH: dict[str, dict[str, Any]] = {
 
 
 class TablePanel(Panel):
-    """A table that a reader can sort, or a text."""
+    """A table that a reader can sort."""
 
     is_drawn = False
 

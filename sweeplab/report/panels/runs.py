@@ -1,4 +1,4 @@
-"""The runs of a study: losses over sizes with the law, learning curves, a table, a sample of the best run."""
+"""The runs of a study: losses over sizes with the law, learning curves, a table."""
 
 from __future__ import annotations
 
@@ -21,12 +21,10 @@ from sweeplab.analysis.trials import (
     searched_of,
     trials_table,
 )
-from sweeplab.data.objectives.base import HOLE
 from sweeplab.errors import BadInput
-from sweeplab.formatting import rounded, several, written
+from sweeplab.formatting import several, written
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.laws.columns import SHAPE
-from sweeplab.records.folders import StudyFolder
 from sweeplab.report import style
 from sweeplab.report.data import CURVES, FACTS, LOSSES, PROGRESS, ReportData, states_in_words, title_of
 from sweeplab.report.headline import AHEAD, forecast_at
@@ -43,7 +41,6 @@ from sweeplab.report.style import (
     marked,
     spaced,
 )
-from sweeplab.runs.generating import read_samples
 
 # Above this number of points curves are drawn by WebGL, which stays quick but prints as pixels.
 MANY = 20_000
@@ -168,44 +165,6 @@ class RunsPanel(TablePanel, name="table", heading="Runs"):
         columns = [*(grid or ["cell"]), *tuned, "trial", "seed", "state", *LOSSES, "iterations", *FACTS]
         known = [name for name in columns if name in runs and runs[name].notna().any()]
         return cls(data=runs.sort_values(report.value_column, ignore_index=True)[known])
-
-
-class SamplePanel(TablePanel, name="sample", heading="What the best run writes"):
-    """A generated text: its parts in order, each with a flag that is true where the model wrote it."""
-
-    @classmethod
-    def _of(cls, report: ReportData) -> Panel:
-        study = report.study
-        samples = read_samples(StudyFolder(report.lab, study)) if report.lab else []
-        if not samples:
-            raise BadInput("no run with a saved checkpoint has generated a text")
-        text: list[tuple[bool, str]] = []
-        for sample in samples:
-            if len(samples) > 1:
-                text.append((False, f"{sample['run']}\n\n"))
-            text += [*parts(sample["prompt"], sample["text"]), (False, "\n\n\n")]
-        first = samples[0]
-        settings = [
-            f"{name} {rounded(first[name])}" for name in ("temperature", "top_k", "top_p") if first[name]
-        ]
-        note = f"Run {first['run']} goes on from the gray beginning of the validation split, {', '.join(settings)}."
-        return cls(data=DataFrame(samples), notes=(note,), text=tuple(text[:-1]))
-
-
-def parts(prompt: str, text: str) -> tuple[tuple[bool, str], ...]:
-    """Return a text in parts, each with whether it was written and not given.
-
-    A text that is no continuation of the prompt stands behind it.
-    """
-    pieces: list[tuple[bool, str]] = []
-    at = 0
-    for index, piece in enumerate(prompt.split(HOLE)):
-        place = text.find(piece, at)
-        if place < 0 or (index == 0 and place > 0):
-            return (False, f"{prompt}\n"), (True, text)
-        pieces += [(True, text[at:place]), (False, piece)]
-        at = place + len(piece)
-    return tuple(each for each in (*pieces, (True, text[at:])) if each[1])
 
 
 class LossPanel(Panel, name="loss"):
