@@ -260,11 +260,13 @@ def _in_use(folder: StudyFolder) -> str:
 
 def describe(spec: StudySpec, folder: StudyFolder, plan: Plan) -> Description:
     """Return what tracking stores about a study before it runs."""
-    from sweeplab.tracking.environment import environment
+    from sweeplab.tracking.environment import changes, environment
 
-    where = environment(spec.source and spec.source.parent)
+    repository = spec.source and spec.source.parent
+    where = environment(repository)
     return {
         "study": folder.read_study(),
+        "changes": changes(repository) if spec.track.diff else {},
         "plan": plan.as_dict(),
         "environment": where | {"data": plan.data.as_dict(), "baselines": folder.baselines},
         "params": {

@@ -289,6 +289,9 @@ class Track(Section):
         "Keep the norms of each layer's gradient, update and weights at the points of the curves; takes one more "
         "forward and backward pass at each",
     )
+    diff: bool = key(
+        True, "Send MLflow what is not committed in the repositories of the study file and of sweeplab"
+    )
     uri: str | None = key(None, "MLflow's tracking URI; default: the lab's own database")
 
 

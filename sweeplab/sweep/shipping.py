@@ -71,6 +71,8 @@ class Shipping:
             self._thread.join()
 
     def _work(self) -> None:
+        for tracker in self._trackers:
+            tracker.start_system_metrics()
         try:
             self._ship_open([(run.cell, run.trial) for run in self._folder.runs()])
             while not self._ending.wait(SEND_SECONDS):
@@ -82,6 +84,9 @@ class Shipping:
             self._ship_open([(run.cell, run.trial) for run in unsent])
         except Exception as error:
             self._error = error
+        finally:
+            for tracker in self._trackers:
+                tracker.stop_system_metrics()
 
     def _ship_open(self, more: Sequence[tuple[str, int]] = ()) -> None:
         """Bring every tracker up to date with the runs of trials; those that are not complete there stay open."""

@@ -24,9 +24,13 @@ VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     "CUBLAS_WORKSPACE_CONFIG",
 )
+DIFF_BYTES = 2**20
 # A repository's configuration can name programs: a study in somebody else's folder must not start them. The pager needs
 # no option: git starts it only for a terminal, and its output here goes into a pipe.
-_ASKS_ONLY = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+_ASKS_ONLY = (
+    *("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"),
+    *("-c", "diff.autoRefreshIndex=false"),  # nothing is written either
+)
 # Never fetch what a partial clone lacks, whatever the repository's configuration allows.
 _NO_FETCH = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none", "GIT_OPTIONAL_LOCKS": "0"}
 
@@ -56,7 +60,24 @@ def git(folder: Path) -> dict[str, Any] | None:
         return None
     status = ("status", "--porcelain", "--ignore-submodules=all")
     changes = _git(folder, *status, variables=_without_filters(folder))
-    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+    return {"commit": commit.strip(), "dirty": None if changes is None else bool(changes)}
+
+
+def changes(study_folder: Path | None) -> dict[str, str]:
+    """Return what differs from the last commit in tracked files, as patches `code.diff` and `study.diff`.
+
+    A repository without changes, or with more than DIFF_BYTES of them, has none.
+    """
+    folders = {"code.diff": _folder_of_code(), "study.diff": study_folder}
+    show = ("diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=all")
+    patches = {}
+    for name, folder in folders.items():
+        if folder is None:
+            continue
+        patch = _git(folder, *show, variables=_without_filters(folder))
+        if patch and len(patch.encode()) <= DIFF_BYTES:
+            patches[name] = patch
+    return patches
 
 
 def device() -> dict[str, Any]:
@@ -73,11 +94,16 @@ def device() -> dict[str, Any]:
 
 def git_of_code() -> dict[str, Any] | None:
     """Return `commit` and `dirty` of the repository of sweeplab's sources, or None."""
+    source = _folder_of_code()
+    return git(source) if source else None
+
+
+def _folder_of_code() -> Path | None:
     # An installed package may lie in a virtual environment inside of somebody else's repository.
     source = Path(__file__).parent
-    if not _git(source, "ls-files", "--", Path(__file__).name):
-        return None
-    return git(source)
+    if _git(source, "ls-files", "--", Path(__file__).name):
+        return source
+    return None
 
 
 def _cpu_name() -> str:
@@ -121,7 +147,7 @@ def _without_filters(folder: Path) -> dict[str, str]:
 def _output(command: Sequence[str], variables: Mapping[str, str] | None = None) -> str | None:
     try:
         settings = os.environ | (variables or {})
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True, env=settings)
+        done = subprocess.run(command, capture_output=True, timeout=10, check=True, env=settings)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return done.stdout.decode(errors="replace")

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,6 +85,7 @@ class MLflowTracker(Experiment, Mirror):
         self._unended: dict[str, str] = {}  # the ids of runs by key that have not ended in MLflow
         self._ids: dict[str, str] = {}  # of the runs sent by this process, by key
         self._quiet_until = 0.0
+        self._system: Any = None  # MLflow's monitor, whose methods have no types
 
     # ---------------------------------------------------------------- the study
 
@@ -121,9 +123,29 @@ class MLflowTracker(Experiment, Mirror):
         texts = {"study.yaml": description.get("study", "")}
         for name, content in (("plan.json", description.get("plan")), ("environment.json", environment)):
             texts[name] = json.dumps(content, indent=1, default=str) if content else ""
-        for name, text in texts.items():
+        for name, text in (texts | dict(description.get("changes", {}))).items():
             if text:
                 self.log_text(run_id, text, name, parent.info.artifact_uri)
+
+    def start_system_metrics(self) -> None:
+        """Let MLflow log CPU, memory, disk, network and GPUs of this machine to the parent run, every ten seconds."""
+        assert self._parent
+        with suppress(TrackingUnavailable), self._reaching():
+            from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+            run_id = self._parent.info.run_id
+            logging.getLogger("mlflow.system_metrics").setLevel(
+                logging.WARNING
+            )  # else it says when it begins and ends
+            monitor: Any = SystemMetricsMonitor
+            self._system = monitor(run_id, resume_logging=True, tracking_uri=self.uri)
+            self._system.start()
+
+    def stop_system_metrics(self) -> None:
+        """End the logging of system metrics."""
+        if self._system is not None:
+            self._system.finish()
+            self._system = None
 
     def close(self, summary: StudySummary) -> None:
         """Write state and best values to the parent run; a study that can be continued is SCHEDULED in MLflow."""

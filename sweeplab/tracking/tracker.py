@@ -56,10 +56,11 @@ class StudySummary(TypedDict, total=False):
 class Description(TypedDict, total=False):
     """The description of a study when it opens: the study file's text, its plan, its environment, its state.
 
-    `note` is Markdown, for people.
+    `note` is Markdown, for people; `changes` has patches of what was not committed, by file name.
     """
 
     study: str
+    changes: Mapping[str, str]
     plan: Mapping[str, Any]
     environment: Mapping[str, Any]
     params: Mapping[str, Any]
@@ -92,6 +93,12 @@ class Mirror(ABC):
 
     def end_pause(self) -> None:  # noqa: B027 - most mirrors make no pauses
         """End a pause after a slow failure: allow calls again at once."""
+
+    def start_system_metrics(self) -> None:  # noqa: B027 - some services watch the machine by themselves
+        """Begin to log the use of this machine with the study."""
+
+    def stop_system_metrics(self) -> None:  # noqa: B027
+        """End the logging of the machine's use."""
 
     @abstractmethod
     def close(self, summary: StudySummary) -> None:

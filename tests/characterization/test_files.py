@@ -130,7 +130,8 @@ def test_mlflow(lab, shapes, golden):
 
 
 def _described(client, run, shapes):
-    artifacts = [_OWN.sub("*", path) for path in _paths(client, run.info.run_id)]
+    paths = _paths(client, run.info.run_id)
+    artifacts = [_OWN.sub("*", path) for path in paths if path != "code.diff"]  # this one of a dirty checkout
     params = {name: shapes.text(value) for name, value in sorted(run.data.params.items())}
     return {
         "name": run.info.run_name,

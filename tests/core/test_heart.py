@@ -4,6 +4,7 @@
 """
 
 import json
+import subprocess
 from collections import Counter
 
 import numpy as np
@@ -30,6 +31,22 @@ search: {learning_rate: {min: 3e-4, max: 1e-2, log: true}}
 budget: {trials_per_cell: 2}
 engine: {workers: 1, threads: 1}
 """
+
+
+@pytest.mark.usefixtures("workers_here")
+@pytest.mark.parametrize("diff", [True, False])
+def test_mlflow_has_the_diff_of_a_dirty_tree(diff, tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    file, track = tmp_path / "heart.yaml", f"track: {{diff: {str(diff).lower()}}}\n"
+    file.write_text(STUDY)
+    for command in ("init -q", "add .", "-c user.name=a -c user.email=a@b commit -q -m first"):
+        subprocess.run(["git", "-C", tmp_path, *command.split()], check=True)
+    file.write_text(STUDY.replace("trials_per_cell: 2", "trials_per_cell: 1") + track)
+    folder = load_study(file, lab=tmp_path / "lab").run().folder
+    client, tracked = Tracked(folder.lab, "heart").client, folder.read_tracked()
+    assert tracked
+    names = {each.path for each in client.list_artifacts(tracked.run_id)}
+    assert "study.yaml" in names and ("study.diff" in names) is diff
 
 
 @pytest.mark.usefixtures("workers_here")

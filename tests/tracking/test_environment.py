@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeplab.tracking.environment import environment, git
+from sweeplab.tracking.environment import DIFF_BYTES, changes, environment, git
 
 
 def in_repository(folder, *command):
@@ -37,10 +37,28 @@ def program(tmp_path):
     return file
 
 
+def test_changes_are_a_patch_that_git_applies(repository):
+    assert "study.diff" not in changes(repository)
+    (repository / "new.yaml").write_text("not tracked")
+    (repository / "study.yaml").write_bytes(b"name: b\n\xff \n\n")
+    patch = changes(repository)["study.diff"]
+    assert "-name: a\n+name: b\n" in patch and "new.yaml" not in patch
+    (repository / "study.yaml").write_text("name: c\n \n")
+    patch = changes(repository)["study.diff"]
+    in_repository(repository, "checkout", "--quiet", "study.yaml")
+    subprocess.run(["git", "-C", repository, "apply"], input=patch.encode(), check=True)
+    assert (repository / "study.yaml").read_text() == "name: c\n \n"
+    (repository / "study.yaml").write_text("a" * DIFF_BYTES)
+    assert "study.diff" not in changes(repository)
+
+
 def assert_only_git_itself_runs_it(repository, program, dirty):
     ran = program.with_name("ran")
-    assert git(repository)["dirty"] is dirty and not ran.exists()
-    subprocess.run(["git", "-C", repository, "status"], capture_output=True, timeout=300)
+    assert git(repository)["dirty"] is dirty
+    changes(repository)
+    assert not ran.exists()
+    for command in ("status", "diff"):
+        subprocess.run(["git", "-C", repository, command], capture_output=True, timeout=300)
     assert ran.exists(), "git itself would have run it"
 
 
@@ -65,11 +83,14 @@ def test_git_says_commit_and_dirtiness(tmp_path):
         ("filter.own.process", "filter.own.required"),
         ("filter.a=b.clean",),
         ("core.hooksPath",),
+        ("diff.external",),
+        ("diff.own.command",),
+        ("diff.own.textconv",),
     ],
 )
 def test_nothing_that_git_is_configured_to_run_is_run(keys, repository, program, tmp_path):
     filters = [key.partition(".")[2].rpartition(".")[0] for key in keys if key.startswith("filter.")]
-    (repository / ".gitattributes").write_text(f"*.yaml filter={[*filters, 'own'][0]}\n")
+    (repository / ".gitattributes").write_text(f"*.yaml filter={[*filters, 'own'][0]} diff=own\n")
     in_repository(repository, "add", ".")
     in_repository(repository, "commit", "--quiet", "--message", "second")
     hooks = tmp_path / "hooks"

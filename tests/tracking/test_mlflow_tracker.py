@@ -26,6 +26,7 @@ DESCRIPTION = {
     },
     "params": {"sampler": "tpe", "pruner": {"type": "asha"}, "trials_per_cell": 4, "constraints": "a | b"},
     "note": "Nine cells of four trials.",
+    "changes": {"study.diff": "-name: a\n+name: small\n"},
 }
 
 
@@ -71,6 +72,7 @@ def test_the_parent_describes_the_study(tracker, client, lab, tmp_path):
     assert "Nine cells of four trials." in note
     run_id = parent.info.run_id
     assert text(client, run_id, "study.yaml", tmp_path) == "name: small\n"
+    assert text(client, run_id, "study.diff", tmp_path) == DESCRIPTION["changes"]["study.diff"]
     assert json.loads(text(client, run_id, "plan.json", tmp_path)) == {"cells": 9}
     assert json.loads(text(client, run_id, "environment.json", tmp_path)) == DESCRIPTION["environment"]
 
@@ -98,6 +100,20 @@ def test_a_nested_run(state, status, lab, client, run_folder, tmp_path):
     assert text(client, run.info.run_id, "checkpoint/model.safetensors", tmp_path) == "weights"
     if state == "failed":
         assert text(client, run.info.run_id, "error.txt", tmp_path) == "Traceback\nValueError: no"
+
+
+def test_the_use_of_the_machine_is_logged_until_it_is_stopped(tracker, client, monkeypatch):
+    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.1")
+    parent, cpu = tracker.open(DESCRIPTION), "system/cpu_utilization_percentage"
+    for _ in range(2):  # the second time it goes on where it ended
+        tracker.start_system_metrics()
+        before = len(client.get_metric_history(parent, cpu))
+        while len(client.get_metric_history(parent, cpu)) < before + 2:
+            time.sleep(0.1)
+        tracker.stop_system_metrics()
+    history = client.get_metric_history(parent, cpu)
+    assert [point.step for point in history] == [*range(len(history))]
+    assert "system/system_memory_usage_percentage" in client.get_run(parent).data.metrics
 
 
 def test_closing_writes_the_best(tracker, client, run_folder, tmp_path):
