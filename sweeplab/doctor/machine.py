@@ -22,7 +22,7 @@ from sweeplab.tracking.connection import database_file, tracking_uri
 from sweeplab.tracking.environment import device
 from sweeplab.tracking.experiment import count_studies
 from sweeplab.train.devices import cuda_count
-from sweeplab.train.private import why_no_kernel, why_no_programs
+from sweeplab.train.private import why_no_programs
 from sweeplab.train.program import COMPILER_CURE, compiler
 
 BAD_BYTES, WARN_BYTES = 200 * 2**20, 2 * 2**30
@@ -55,7 +55,6 @@ def _libraries_check() -> Check:
     ways = {
         "Optuna's tables": tables.why_public(),
         "steps compiled ahead": why_no_programs(),
-        "Adam": why_no_kernel(),
     }
     slower = [f"{way}: {why}" for way, why in ways.items() if why]
     looked_at = "fast ways of Optuna and torch"

@@ -1,7 +1,6 @@
 """Count a model's parameters and floating-point operations (FLOPs) in closed form, without torch: a plan imports it.
 
-Formulas use the letters of LEGEND. A `Size` computes a number together with its printed formula, and `Layout` checks
-their sum against the tensors.
+`Layout` checks the sum of the parameters against the tensors.
 
 FLOPs are counted as torch.utils.flop_counter counts them: only matrix products, 2mnk each. Attention counts what its
 kind computes: full attention counts the whole T x T square, although the causal mask hides half of it. Kaplan et al.
@@ -15,18 +14,13 @@ once and not per token: a norm's bias times the next weight.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 from sweeplab.model.attention import POSITION_TABLES, n_weights, windows
 from sweeplab.model.shape import ModelShape, Side, cost, module_parameters
 
-LEGEND = {
-    "V": "vocab_size", "T": "block_size", "C": "n_embd", "H": "n_head", "G": "n_kv_head", "D": "head_dim",
-    "F": "d_ff", "E": "n_expert", "R": "relative_buckets", "Y": "n_token_types",
-}  # fmt: skip
-LETTERS = {name: letter for letter, name in LEGEND.items()}
 EMBEDDINGS = ("token_embedding", "source_embedding", "position_embedding", "token_type_embedding")
 # Rows of activations, and elements of a weight, from which bfloat16 is faster on a CPU with matrix units.
 HALF_FROM_ROWS, HALF_FROM_WEIGHTS = 256, 6_144
@@ -43,37 +37,14 @@ COMPONENTS = (
 
 
 @dataclass(frozen=True)
-class Size:
-    """A number of weights, and the formula that gives it."""
-
-    formula: str
-    value: int
-
-    def __add__(self, other: Size) -> Size:
-        return Size(f"({self.formula}+{other.formula})", self.value + other.value)
-
-    def times(self, n: int) -> Size:
-        """Return n times the size."""
-        if n == 1:
-            return self
-        return Size(f"{n}*{self.formula}", n * self.value)
-
-
-def product(*factors: Size) -> Size:
-    """Return the product of sizes."""
-    return Size("*".join(factor.formula for factor in factors), math.prod(factor.value for factor in factors))
-
-
-@dataclass(frozen=True)
 class Term:
-    """A component's parameters: its formula, its count in one layer, and its number of layers.
+    """A component's parameters: its count in one layer, and its number of layers.
 
     `place` is `encoder` or `decoder`; it is empty for a component that the whole model has once.
     """
 
     component: str
     place: str
-    formula: str
     per_layer: int
     layers: int = 1
 
@@ -92,53 +63,70 @@ def terms(shape: ModelShape) -> tuple[Term, ...]:
 def _terms(shape: ModelShape) -> Iterator[Term]:
     if shape.is_plugin:
         for parameter in module_parameters(shape):
-            size = math.prod(parameter.shape)
             component = "token_embedding" if parameter.is_embedding else "module"
-            yield Term(component, "", "*".join(map(str, parameter.shape)), size)
+            yield Term(component, "", math.prod(parameter.shape))
         return
-    sizes = {letter: Size(letter, getattr(shape, name)) for letter, name in LEGEND.items()}
-    c, d, e, f, v = (sizes[letter] for letter in "CDEFV")
-    query_width, qkv_width = product(sizes["H"], d), product(sizes["H"] + sizes["G"].times(2), d)
-
-    yield _term("token_embedding", {product(v, c): 1})
-    yield _term("source_embedding", {product(v, c): shape.has_source_embedding})
-    vectors = 1 + shape.has_norm_bias  # a norm has a gain, and may have a bias
-    n_wide, routed = 1 + shape.is_gated, shape.n_expert > 1
-    bias = shape.has_ff_bias and not routed
-    attention = {
-        product(c, qkv_width): 1,
-        qkv_width: shape.has_qkv_bias,
-        product(query_width, c): 1,
-        c: shape.has_out_bias,
-    }
-    feed_forward = {product(c, f): n_wide + 1, f: n_wide * bias, c: int(bias)}
-    if routed:
-        feed_forward = {product(c, e): 1, product(e, c, f): n_wide + 1}
+    c, norm = shape.n_embd, shape.n_embd
+    if shape.has_norm_bias:
+        norm *= 2
+    table = shape.vocab_size * c
+    yield Term("token_embedding", "", table)
+    if shape.has_source_embedding:
+        yield Term("source_embedding", "", table)
+    attention, feed_forward = _attention(shape), _feed_forward(shape)
     for side in shape.of_family.sides:
         place, layers = side.name, shape.layers(side)
         if shape.positions in POSITION_TABLES:
             component, rows, columns = POSITION_TABLES[shape.positions]
-            yield _term(component, {product(sizes[LETTERS[rows]], sizes[LETTERS[columns]]): 1}, place)
-        yield _term("token_type_embedding", {product(sizes["Y"], c): shape.n_token_types > 0}, place)
-        yield _term("attention", attention, place, layers)
+            yield Term(component, place, getattr(shape, rows) * getattr(shape, columns))
+        yield Term("token_type_embedding", place, shape.n_token_types * c)
+        yield Term("attention", place, attention, layers)
         if side.has_cross:
-            yield _term("cross_attention", attention, place, layers)
-        yield _term("feed_forward", feed_forward, place, layers)
-        n_norms = 2 - shape.shares_norm + side.has_cross
-        qk_norms = 2 * (1 + side.has_cross) * shape.qk_norm
-        yield _term("norms", {c: n_norms * vectors, d: qk_norms}, place, layers)
-        yield _term("norms", {c: vectors * (shape.final_norm + shape.embedding_norm)}, place)
+            yield Term("cross_attention", place, attention, layers)
+        yield Term("feed_forward", place, feed_forward, layers)
+        of_block = len(side.sub_layers) * norm
+        if shape.shares_norm:
+            of_block -= norm
+        if shape.qk_norm:
+            of_block += 2 * shape.head_dim * (len(side.sub_layers) - 1)
+        yield Term("norms", place, of_block, layers)
+        for has_norm in (shape.final_norm, shape.embedding_norm):
+            if has_norm:
+                yield Term("norms", place, norm)
     if shape.of_family.transforms:
-        yield _term("head", {product(c, c): 1, c: vectors + shape.bias})
-    yield _term("head", {product(v, c): not shape.tie_weights})
-    yield _term("head", {v: shape.has_head_bias})
+        transform = c * c + norm
+        if shape.bias:
+            transform += c
+        yield Term("head", "", transform)
+    if not shape.tie_weights:
+        yield Term("head", "", table)
+    if shape.has_head_bias:
+        yield Term("head", "", shape.vocab_size)
 
 
-def _term(component: str, counts: Mapping[Size, int], place: str = "", layers: int = 1) -> Term:
-    """Count a component; `counts` has the number of weights of each size, 0 for none."""
-    sizes = [size.times(n) for size, n in counts.items() if n]
-    formula = " + ".join(size.formula for size in sizes)
-    return Term(component, place, formula, sum(size.value for size in sizes), layers)
+def _attention(shape: ModelShape) -> int:
+    """Return the number of parameters of an attention layer, without its norms."""
+    c, queries = shape.n_embd, shape.n_head * shape.head_dim
+    heads = queries + 2 * shape.n_kv_head * shape.head_dim
+    count = c * heads + queries * c
+    if shape.has_qkv_bias:
+        count += heads
+    if shape.has_out_bias:
+        count += c
+    return count
+
+
+def _feed_forward(shape: ModelShape) -> int:
+    """Return the number of parameters of a feed-forward layer: of all its experts and their router."""
+    c, hidden = shape.n_embd, shape.d_ff
+    if shape.is_gated:
+        hidden *= 2
+    count = c * hidden + shape.d_ff * c
+    if shape.n_expert > 1:
+        return shape.n_expert * (count + c)
+    if shape.has_ff_bias:
+        count += hidden + c
+    return count
 
 
 def parameters(shape: ModelShape) -> dict[str, int]:
@@ -147,12 +135,6 @@ def parameters(shape: ModelShape) -> dict[str, int]:
     for term in terms(shape):
         counts[term.component] += term.count
     return counts
-
-
-def letters(shape: ModelShape) -> dict[str, str]:
-    """Return the letters of a model's formulas, with the hyperparameters that they stand for."""
-    formulas = "".join(term.formula for term in terms(shape))
-    return {letter: name for letter, name in LEGEND.items() if letter in formulas}
 
 
 def n_params(shape: ModelShape) -> int:

@@ -62,9 +62,6 @@ class Sized:
                 }
                 for term in accounting.terms(shape)
             ],
-            "letters": {
-                letter: [name, getattr(shape, name)] for letter, name in accounting.letters(shape).items()
-            },
             "notes": list(self.notes),
         }
 

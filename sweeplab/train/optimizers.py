@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from importlib import import_module
 from inspect import isabstract
 from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -25,7 +26,6 @@ from torch import Tensor
 
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.layout import BLOCK, Layout, Weight
-from sweeplab.train.private import fused_adam_
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -122,11 +122,26 @@ def adam_(
 def fused_adam_rows_(
     weights: Rows, gradient: Rows, first: Rows, second: Rows, rates: Rates, factor: float = 1.0
 ) -> None:
-    """Take the step of `adam_` row by row with torch's kernel for CPUs, which cannot be compiled ahead of time."""
+    """Take the step of `adam_` row by row with torch's fused kernel, which cannot be compiled ahead of time.
+
+    The kernel reads a row once instead of eight times.
+    """
+    adamw: Any = import_module("torch.optim.adamw").adamw
     named = (rates.step, factor * rates.learning_rate, rates.beta1, rates.beta2, rates.eps)
     for row, (step, lr, beta1, beta2, eps) in enumerate(torch.stack(named, dim=1).tolist()):
-        tensors = weights[row], gradient[row], first[row], second[row]
-        fused_adam_(*tensors, step, lr=lr, beta1=beta1, beta2=beta2, eps=eps)
+        steps_before = torch.tensor(step - 1)  # torch counts the step itself
+        tensors = ([weights[row]], [gradient[row]], [first[row]], [second[row]], [], [steps_before])
+        adamw(
+            *tensors,
+            lr=lr,
+            beta1=beta1,
+            beta2=beta2,
+            eps=eps,
+            weight_decay=0.0,
+            amsgrad=False,
+            maximize=False,
+            fused=True,
+        )
 
 
 # Adam's step without weight decay, with a factor of the learning rate: `adam_` or `fused_adam_rows_`.

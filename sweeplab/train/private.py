@@ -1,13 +1,11 @@
-"""The private parts of torch that training uses, each with a public way behind the same call.
+"""The private part of torch that training uses, with a public way behind the same call.
 
 The compiler ahead of time makes one library of a whole step for all numbers of runs; publicly, `torch.compile` compiles
-the losses alone. The fused kernel of Adam is called directly; publicly, through torch.optim, to the same bits in twice
-the time of a small model's update.
+the losses alone.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cache
@@ -32,25 +30,23 @@ _COMPILER = {
     "_subclasses/fake_tensor.py": "FakeTensorMode",
     "_C/_aoti.pyi": "AOTIModelContainerRunnerCpu",
 }
-_KERNEL = ("_C/_VariableFunctions.pyi", "_fused_adamw_")
 
 
 def why_no_programs() -> str:
     """Return why no step is compiled ahead of time; empty where it can be."""
-    return switched_off() or _lacking(tuple(_COMPILER.items()))
+    return switched_off() or _lacking()
 
 
 @cache
-def _lacking(parts: Sequence[tuple[str, str]]) -> str:
-    """Return which names of these files this torch lacks; importing it takes seconds."""
+def _lacking() -> str:
+    """Return which names of the compiler's files this torch lacks; importing it takes seconds."""
     spec = find_spec("torch")
     assert spec is not None and spec.origin is not None
-    folder = Path(spec.origin).parent
-    lacking = [
-        name
-        for file, name in parts
-        if not (folder / file).exists() or name not in (folder / file).read_text(encoding="utf-8")
-    ]
+    lacking = []
+    for file, name in _COMPILER.items():
+        path = Path(spec.origin).parent / file
+        if not path.exists() or name not in path.read_text(encoding="utf-8"):
+            lacking.append(name)
     if lacking:
         return f"this version of torch has no {', '.join(lacking)}"
     return ""
@@ -97,28 +93,3 @@ def load_program(library: Path) -> Program:
         return outputs
 
     return program
-
-
-def why_no_kernel() -> str:
-    """Return why the fused kernel of Adam is called through torch.optim; empty where it is called directly."""
-    return switched_off() or _lacking((_KERNEL,))
-
-
-def fused_adam_(
-    weights: Tensor, gradient: Tensor, first: Tensor, second: Tensor, step: float, **rates: float
-) -> None:
-    """Take Adam's step on a row of a CPU's memory, which the kernel reads once instead of eight times.
-
-    The rates are lr, beta1, beta2 and eps.
-    """
-    import torch
-
-    rows: Any = ([weights], [gradient], [first], [second], [])
-    settings: Any = {**rates, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
-    kernel: Any
-    if not why_no_kernel():
-        kernel = torch._fused_adamw_
-        kernel(*rows, [torch.tensor(float(step))], **settings)
-        return
-    kernel = importlib.import_module("torch.optim.adamw").adamw
-    kernel(*rows, [torch.tensor(float(step - 1))], fused=True, **settings)  # it counts the step itself

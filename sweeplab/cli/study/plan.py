@@ -53,7 +53,7 @@ def plan(
     it takes: by the lab's earlier runs, else by a few steps, whose timing takes some seconds, once. If even one step
     takes long, a product of matrices is timed instead; for other machines and GPUs FLOPs alone give a rough interval.
 
-    --layers gives each part of a model its formula and count. --coordinates is muP's coordinate check: the model
+    --layers counts the parameters of each part of a model. --coordinates is muP's coordinate check: the model
     trains for a few steps at each width, in the standard and the mup parametrization; where activations stay flat, a
     small model's learning rate suits a large one. --bench compares workers, threads, runs per stack, precision and
     compilation by the trial-steps per second of each, which takes a minute or two.
@@ -132,7 +132,6 @@ def _print_parts(counted: dict[str, Any]) -> None:
         {
             "part": part["component"],
             "of": part["place"],
-            "formula": part["formula"],
             "each": f"{part['each']:,}",
             "layers": part["layers"],
             "parameters": f"{part['parameters']:,}",
@@ -140,9 +139,7 @@ def _print_parts(counted: dict[str, Any]) -> None:
         }
         for part in counted["parts"]
     ]
-    print_rows(parts, text=("part", "of", "formula"))
-    say()
-    say(", ".join(f"{letter} {name} {size:,}" for letter, (name, size) in counted["letters"].items()))
+    print_rows(parts, text=("part", "of"))
     for note in counted["notes"]:
         say(note)
 
