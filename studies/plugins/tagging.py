@@ -11,7 +11,7 @@ found if its type and both its ends are (as conlleval of the CoNLL tasks counts 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, final
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from sweeplab.data.batches import NO_TARGET, Batch, Ids, Pairs, RandomStream
 from sweeplab.data.corpora import Pair, Targets
-from sweeplab.data.formats import document
+from sweeplab.data.formats import Format, Row, document
 from sweeplab.data.objectives import Classification
 from sweeplab.data.objectives.base import label
 from sweeplab.errors import BadInput
@@ -98,25 +98,20 @@ def spans(codes: Iterable[int]) -> set[tuple[int, int, int]]:
     return found
 
 
-def sentences(file: Path) -> Iterator[tuple[int, Callable[[], Sequence[object]]]]:
+def sentences(file: Path, encoding: str, wanted: object) -> Iterator[Row]:
     """Yield the sentences of a file whose lines start with a token and end with its tag."""
     rows: list[list[str]] = []
-    for number, line in enumerate([*document(file).split("\n"), ""], start=1):
+    for number, line in enumerate([*document(file, encoding).split("\n"), ""], start=1):
         row = line.split()
         if len(row) == 1 and row[0] != DOCUMENT:
-            yield number, partial(untagged, row[0])
+            allowed = "a token and its tag, an empty line between sentences"
+            yield Row(number, {}, f"has no tag beside {row[0]!r}; allowed: {allowed}")
         elif row and row[0] != DOCUMENT:
             rows.append(row)
         elif rows:
             words, tags = [each[0] for each in rows], [each[-1] for each in rows]
-            yield number - len(rows), partial(list, (words, tags))
+            yield Row(number - len(rows), {"tokens": words, "tags": tags})
             rows = []
-
-
-def untagged(word: str) -> Sequence[object]:
-    """Refuse a line that is a word alone."""
-    allowed = "a token and its tag, an empty line between sentences"
-    raise ValueError(f"has no tag beside {word!r}; allowed: {allowed}")
 
 
 @pairs(
@@ -125,7 +120,7 @@ def untagged(word: str) -> Sequence[object]:
     KEYS,
     (".jsonl", ".conll"),
     targets=Targets(encode, labels=str.split, text=lambda tags: ""),
-    readers={".conll": sentences},
+    formats=[Format("conll", (".conll",), sentences)],
     are_texts=False,
 )
 def tags(tokens: Any, tags: Any) -> list[Pair]:

@@ -178,7 +178,7 @@ def prepare(
 
     of_split = {split: reader.files(place) for split, place in source.places.items()}
     stamps = [(split, *stamp) for split, paths in of_split.items() for stamp in _stamps(paths)]
-    base = folder / _digest(tokenizer_key, corpus, stamps, source.fields, source.format, source.encoding)
+    base = folder / _digest(tokenizer_key, corpus, stamps, source.fields, source.encoding)
     if dataset := _settled(base, stamps):
         return dataset
     files: Files = of_split.get(WHOLE, of_split)

@@ -32,16 +32,14 @@ MOST_FILES = 100_000
 SAVED, SAVED_SPLITS = "dataset_info.json", "dataset_dict.json"
 
 
-def user_files(path: str | None, corpus: str = "text", suffix: str = ".txt") -> list[Path]:
+def user_files(path: str | None) -> list[Path]:
     """Return the files at a path, in a folder, or of a glob; none that is hidden, and `**` follows no links.
 
     Raises:
         BadInput: no path is given, or there are no files.
     """
     if path is None:
-        raise BadInput(
-            f"corpus {corpus} needs a path: a file, a folder, or a glob such as notes/**/*{suffix}"
-        )
+        raise BadInput("the corpus needs a path: a file, a folder, or a glob such as notes/**/*.txt")
     place = Path(path)
     try:
         if place.is_file():
@@ -213,11 +211,12 @@ class Row(NamedTuple):
 
 
 class Format(NamedTuple):
-    """A format of rows."""
+    """A format of rows; `magic` is how its files begin, empty where that does not show it."""
 
     name: str
     suffixes: tuple[str, ...]
     rows: Callable[[Path, str, Wanted], Iterator[Row]]
+    magic: bytes = b""
 
 
 def _of_lines(file: Path, encoding: str, wanted: Wanted) -> Iterator[Row]:
@@ -326,29 +325,23 @@ def _plain_names(schema: Any) -> list[str]:
     return [field.name for field in schema if not any(is_odd(field.type) for is_odd in odd)]
 
 
-FORMATS = {
-    form.name: form
-    for form in (
-        Format("jsonl", (".jsonl", ".ndjson"), _of_lines),
-        Format("json", (".json",), _of_json),
-        Format("csv", (".csv",), _of_csv),
-        Format("tsv", (".tsv",), _of_tsv),
-        Format("parquet", (".parquet",), _of_parquet),
-        Format("arrow", (".arrow", ".feather"), _of_arrow),
-    )
-}
+FORMATS = (
+    Format("jsonl", (".jsonl", ".ndjson"), _of_lines),
+    Format("json", (".json",), _of_json),
+    Format("csv", (".csv",), _of_csv),
+    Format("tsv", (".tsv",), _of_tsv),
+    Format("parquet", (".parquet",), _of_parquet, b"PAR1"),
+    Format("arrow", (".arrow", ".feather"), _of_arrow, b"ARROW1"),
+)
 
 
-def format_of(file: Path, name: str = "") -> Format | None:
-    """Return the format of a file's rows, by the given name, its first bytes or its suffix; None for a text."""
-    if name:
-        return FORMATS.get(name)
+def format_of(file: Path) -> Format | None:
+    """Return the format of a file's rows, by its first bytes or its suffix; None for a text."""
     start = next(contents(file), b"")
-    if start.startswith(b"PAR1"):
-        return FORMATS["parquet"]
-    if start.startswith(b"ARROW1"):
-        return FORMATS["arrow"]
-    return next((form for form in FORMATS.values() if suffix_of(file) in form.suffixes), None)
+    for form in FORMATS:
+        if form.magic and start.startswith(form.magic):
+            return form
+    return next((form for form in FORMATS if suffix_of(file) in form.suffixes), None)
 
 
 # ------------------------------------------------------------------ documents and rows of files
@@ -381,14 +374,13 @@ class Document(NamedTuple):
 
 @dataclass
 class Reading:
-    """How the user's files are read: the `fields` of rows, the format and the encoding, if the user names them.
+    """How the user's files are read: the `fields` of rows and the encoding, if the user names them.
 
     While they are read it counts which fields were taken, which files were skipped and how many rows had no text, and
     keeps the problems of rows.
     """
 
     fields: tuple[str, ...] = ()
-    format: str = ""
     encoding: str = ""
     taken: Counter[tuple[str, ...]] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
@@ -426,7 +418,7 @@ def documents(files: Sequence[Path], reading: Reading) -> Iterator[Document]:
     for file in files:
         is_begun = False
         try:
-            form = format_of(file, reading.format)
+            form = format_of(file)
             parts = _of_rows(file, form, reading) if form else _of_text(file, reading)
             for part in parts:
                 yield part

@@ -45,7 +45,7 @@ PACKED_SUFFIXES = (".gz", ".zst", ".parquet")
 class Source:
     """The user's data: a file, folder or glob at `path`, or one for each split, or files of `tokens`.
 
-    `fields` are those of rows that are read; `format` and `encoding` those of files whose content does not show them.
+    `fields` are those of rows that are read; `encoding` is that of files whose content does not show it.
     """
 
     path: str | None = None
@@ -54,7 +54,6 @@ class Source:
     test: str | None = None
     tokens: str | None = None
     fields: tuple[str, ...] = ()
-    format: str = ""
     encoding: str = ""
 
     @property
@@ -80,7 +79,7 @@ class Source:
     @property
     def reading(self) -> Reading:
         """Return how the files are read."""
-        return Reading(self.fields, self.format, self.encoding)
+        return Reading(self.fields, self.encoding)
 
 
 def missing_splits(there: Iterable[str]) -> dict[str, dict[str, int]]:
@@ -101,7 +100,7 @@ def guessed(source: Source) -> tuple[str, str]:
             return "text", vocabulary.name if vocabulary else "ids"
         files = [file for place in source.places.values() for file in user_files(place)]
         tokenizer = "char" if size_of(files) < CHAR_BELOW else "bpe"
-        form, reading = format_of(files[0], source.format), source.reading
+        form, reading = format_of(files[0]), source.reading
         if form and not source.fields:
             next(named_rows(files[0], form, [TEXT_FIELDS[:1], *PAIR_FIELDS], reading), None)
     except (BadInput, OSError):

@@ -59,7 +59,7 @@ def data_source(spec: StudySpec) -> Source:
     data = spec.data
     places = {name: place for name, place in spec.data_files.items() if name in DATA_FILES}
     fields = (data.field,) if isinstance(data.field, str) else tuple(data.field or ())
-    return Source(**places, fields=fields, format=data.format or "", encoding=data.encoding or "")
+    return Source(**places, fields=fields, encoding=data.encoding or "")
 
 
 def placed_dataset(spec: StudySpec) -> Dataset:

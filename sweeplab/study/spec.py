@@ -134,7 +134,7 @@ Part = Annotated[str, pydantic.AfterValidator(_known)]
 TOKENIZER_SUFFIXES = (".json", ".model")
 # The keys of data that name files, and those that a study without them does not write.
 DATA_FILES = ("path", "train", "val", "test", "tokens")
-DATA_KEYS = (*DATA_FILES[1:], "field", "format", "encoding")
+DATA_KEYS = (*DATA_FILES[1:], "field", "encoding")
 
 
 class DataSpec(Section):
@@ -153,9 +153,6 @@ class DataSpec(Section):
     tokens: Place | None = key(None, "Folder with train.bin and val.bin, or a .bin or .npy, of token ids")
     field: str | list[str] | None = key(
         None, "Field of the text in rows; of pairs and labels two: [from, to]"
-    )
-    format: Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "arrow"] | None = key(
-        None, "Format of the files; default: by their suffixes and first bytes"
     )
     encoding: Part | None = key(None, "Encoding of the texts; default: UTF-8, or what a byte order mark says")
 

@@ -390,7 +390,7 @@ class LargeText:
     def _dealt(self) -> Iterator[tuple[str, str]]:
         def numbered() -> Iterator[tuple[int, str]]:
             number, how = -1, self._reading
-            again = Reading(how.fields, how.format, how.encoding)
+            again = Reading(how.fields, how.encoding)
             for is_kept, part in zip(self._is_kept, self._documents(again), strict=True):
                 if not part.continues:
                     number += 1

@@ -9,10 +9,8 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import dropwhile
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 from sweeplab.data.batches import DataKind, RandomStream, generator_key
@@ -25,7 +23,7 @@ from sweeplab.data.corpora.base import (
     python_source_files,
 )
 from sweeplab.data.corpora.splits import TENTHS
-from sweeplab.data.formats import FIELDS, Reading, document, format_of, named_rows, user_files
+from sweeplab.data.formats import FIELDS, Format, Reading, document, format_of, named_rows, user_files
 from sweeplab.data.source import missing_splits
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed, several
@@ -114,10 +112,6 @@ def _text(value: object, key: str) -> str:
     return text
 
 
-# The number of a line, and a function that reads its values or raises ValueError.
-Line = tuple[int, Callable[[], Sequence[object]]]
-
-
 def corpus_of_files(
     name: str,
     meaning: str,
@@ -126,43 +120,33 @@ def corpus_of_files(
     made: Callable[..., list[Pair]] = lambda source, target: [Pair(source, target, group=source)],
     *,
     targets: Targets = TEXTS,
-    readers: Mapping[str, Callable[[Path], Iterator[Line]]] = MappingProxyType({}),
+    formats: Sequence[Format] = (),
     are_texts: bool = True,
 ) -> PairCorpus:
-    """Return the corpus for the user's files with these keys; messages suggest the first suffix.
+    """Return the corpus for the user's files with these keys.
 
     `made` returns the pairs of a line's values, or raises ValueError with what is wrong. Values are texts, or numbers
-    that become texts; with `are_texts` false `made` takes them as they are. Files of a suffix that is not in `FORMATS`
-    have their own `readers`.
+    that become texts; with `are_texts` false `made` takes them as they are. `formats` are read
+    besides those of `FORMATS`.
     """
-
-    def lines_of(file: Path, reading: Reading) -> Iterator[Line]:
-        form = format_of(file, reading.format)
-        if file.suffix in readers:
-            yield from readers[file.suffix](file)
-        elif form is None or not {*form.suffixes} & {*suffixes}:
-            raise BadInput(Problem(f"{file} cannot hold {listed(keys)}", ", ".join(suffixes)))
-        else:
-            for line, values in named_rows(file, form, FIELDS.get(name, [tuple(keys)]), reading):
-                yield line, partial(list, values)
 
     def read(files: Sequence[Path], reading: Reading) -> list[Pair]:
         pairs = list[Pair]()
         for file in files:
-            for line, values in lines_of(file, reading):
+            form = next((own for own in formats if file.suffix in own.suffixes), format_of(file))
+            if form is None or not {*form.suffixes} & {*suffixes}:
+                raise BadInput(Problem(f"{file} cannot hold {listed(keys)}", ", ".join(suffixes)))
+            for line, values in named_rows(file, form, FIELDS.get(name, [tuple(keys)]), reading):
                 try:
-                    parts = values()
                     if are_texts:
-                        parts = [_text(part, key) for part, key in zip(parts, keys, strict=True)]
-                    pairs += made(*parts)
+                        values = [_text(value, key) for value, key in zip(values, keys, strict=True)]
+                    pairs += made(*values)
                 except ValueError as error:
                     reading.refuse(file, line, error)
         reading.check()
         return pairs
 
-    return PairCorpus(
-        name, meaning, lambda path: user_files(path, name, suffixes[0]), read, kind=name, targets=targets
-    )
+    return PairCorpus(name, meaning, user_files, read, kind=name, targets=targets)
 
 
 OF_FILES = (

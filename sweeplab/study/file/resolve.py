@@ -133,13 +133,11 @@ def _lay_data_under(document: dict[str, Any], source: SourceMap) -> None:
         return
     from sweeplab.data.source import Source, guessed
 
-    fields, format = data.get("field") or [], data.get("format")
+    fields = data.get("field") or []
     if not isinstance(fields, list):
         fields = [fields]
-    if not isinstance(format, str):
-        format = ""
     places = {key: str(beside(source.file, place)) for key, place in named.items()}
-    corpus, tokenizer = guessed(Source(**places, fields=tuple(map(str, fields)), format=format))
+    corpus, tokenizer = guessed(Source(**places, fields=tuple(map(str, fields))))
     document["data"] = {"corpus": corpus, "tokenizer": tokenizer, **data}
 
 
