@@ -130,7 +130,7 @@ def fused_adam_rows_(
     named = (rates.step, factor * rates.learning_rate, rates.beta1, rates.beta2, rates.eps)
     for row, (step, lr, beta1, beta2, eps) in enumerate(torch.stack(named, dim=1).tolist()):
         steps_before = torch.tensor(step - 1)  # torch counts the step itself
-        tensors = ([weights[row]], [gradient[row]], [first[row]], [second[row]], [], [steps_before])
+        tensors: Any = ([weights[row]], [gradient[row]], [first[row]], [second[row]], [], [steps_before])
         adamw(
             *tensors,
             lr=lr,

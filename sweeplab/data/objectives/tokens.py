@@ -22,7 +22,6 @@ from sweeplab.data.objectives.base import (
     TextObjective,
     check_room,
     filled,
-    rows_together,
     sentinel,
     spread_items,
 )
@@ -103,17 +102,6 @@ class Masked(TextObjective):
         shown = np.where(draw < HIDDEN + REPLACED, others, inputs[chosen])
         inputs[chosen] = np.where(draw < HIDDEN, self.special[MASK], shown)
         return Batch(inputs, targets)
-
-    @classmethod
-    def likelihood(cls, tokens: Ids, values: Hyperparameters, own_special: OwnIds = None) -> Iterator[Batch]:
-        """Mask each token in turn: the pseudo-likelihood of Salazar et al. (2020), in windows of block_size."""
-        mask = SpecialTokens(values.vocab_size, cls.special_names(values), own_special)[MASK]
-        for start in range(0, len(tokens), values.block_size):
-            window = tokens[start : start + values.block_size].astype(np.int64)
-            n_rows = rows_together(len(window))
-            for first in range(0, len(window), n_rows):
-                is_masked = np.eye(len(window), dtype=bool)[first : first + n_rows]
-                yield Batch(np.where(is_masked, mask, window), np.where(is_masked, window, NO_TARGET))
 
 
 # ------------------------------------------------------------------ spans

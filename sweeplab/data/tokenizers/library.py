@@ -181,13 +181,14 @@ def definition_of(content: bytes) -> str:
     Raises:
         ValueError: it is no such file, or its pieces are neither Unigram's nor BPE's.
     """
+    from google.protobuf.message import DecodeError
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     try:
         model = _by_number(content)
         pieces = [_piece(held) for held in model.get(1, ())]
         trainer, normalizer = (_by_number(model.get(number, [b""])[0]) for number in (2, 3))
-    except (IndexError, struct.error, UnicodeDecodeError, TypeError) as error:
+    except (DecodeError, struct.error, UnicodeDecodeError, TypeError) as error:
         raise ValueError(f"it is no SentencePiece model ({error})") from None
     vocabulary = {text: number for number, (text, _, _) in enumerate(pieces)}
     unknown = [text for text, _, kind in pieces if kind == UNKNOWN]
@@ -223,7 +224,7 @@ def definition_of(content: bytes) -> str:
 
 def _piece(held: Any) -> tuple[str, float, int]:
     fields = _by_number(held)
-    (score,) = struct.unpack("<f", fields.get(2, [bytes(4)])[0])
+    (score,) = struct.unpack("<f", struct.pack("<I", fields.get(2, [0])[0]))  # given as a whole number
     return fields.get(1, [b""])[0].decode(), score, int(fields.get(3, [1])[0])
 
 
@@ -238,36 +239,11 @@ def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
 
 
 def _by_number(message: bytes) -> dict[int, list[Any]]:
+    """Return the values of each field of a message."""
+    from google.protobuf.empty_pb2 import Empty
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
     fields: dict[int, list[Any]] = {}
-    at = 0
-    while at < len(message):
-        tag, at = _varint(message, at)
-        value, at = _value(message, at, tag & 7)
-        fields.setdefault(tag >> 3, []).append(value)
+    for field in UnknownFieldSet(Empty.FromString(message)):
+        fields.setdefault(field.field_number, []).append(field.data)
     return fields
-
-
-def _value(message: bytes, at: int, wire_type: int) -> tuple[Any, int]:
-    if wire_type == 0:
-        return _varint(message, at)
-    if wire_type == 2:
-        length, at = _varint(message, at)
-    elif wire_type == 1:
-        length = 8
-    elif wire_type == 5:
-        length = 4
-    else:
-        raise IndexError("a field of another type")
-    if at + length > len(message):
-        raise IndexError("it is cut short")
-    return message[at : at + length], at + length
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 64:
-        byte = message[at]
-        value, at, shift = value | (byte & 127) << shift, at + 1, shift + 7
-        if byte < 128:
-            return value, at
-    raise IndexError("a number is too long")
