@@ -159,14 +159,15 @@ def _training_items(seed: int, chunk: int, iterations: int, batch_size: int, n_i
 
 def spread_items(n_tokens: int | None, per_item: float, among: int) -> Ids:
     """Return evenly spaced items that have about `n_tokens` targets, `per_item` each; all items for None."""
-    count = among if n_tokens is None else max(1, round(n_tokens / per_item))
-    return spread(count, among)
+    if n_tokens is None:
+        return np.arange(among)
+    return spread(max(1, round(n_tokens / per_item)), among)
 
 
 def spread(count: int, among: int) -> Ids:
     """Return `count` of the numbers below `among`, evenly spaced; all of them if there are no more."""
     count = min(count, among)
-    items: Ids = (2 * np.arange(count) + 1) * among // (2 * max(count, 1))
+    items: Ids = (2 * np.arange(count) + 1) * among // (2 * count)
     return items
 
 
@@ -321,11 +322,11 @@ class Objective(ABC):
             f"objective {cls.name} gives a text no probability: `sweeplab generate RUN --prompt TEXT`"
         )
 
-    def _evaluation_items(self, items: Ids, length: int) -> Iterator[tuple[Ids, RandomStream]]:
-        """Yield the items of each batch of an evaluation, and its random numbers; a sequence has `length` tokens."""
+    def _evaluated(self, items: Ids, length: int) -> Iterator[Batch]:
+        """Yield the batches of an evaluation of these items; a sequence has `length` tokens."""
         n_rows, key = rows_together(length), generator_key(0, "evaluation masks")
         for index, first in enumerate(range(0, len(items), n_rows)):
-            yield items[first : first + n_rows], RandomStream(key, index)
+            yield self._batch(items[first : first + n_rows], RandomStream(key, index))
 
 
 class TextObjective(Objective):
@@ -391,7 +392,9 @@ class TextObjective(Objective):
         moved = np.minimum(due, stretch - length)
         windows = (np.arange(len(starts))[:, None] * stretch + moved).ravel()
         n_counted = np.tile(due - moved, len(starts))
-        for rows, _ in self._evaluation_items(np.arange(len(windows)), length):
+        n_rows = rows_together(length)
+        for first in range(0, len(windows), n_rows):
+            rows = slice(first, first + n_rows)
             at = windows[rows, None] + np.arange(length)
             is_new = np.arange(length) >= n_counted[rows, None]
             yield Batch(inputs[at], np.where(is_new, targets[at], NO_TARGET))

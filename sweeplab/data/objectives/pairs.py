@@ -135,11 +135,10 @@ class PairsObjective(Objective):
         return pairs.n_pairs // self.per_loss
 
     def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
-        """Yield pairs with about `n_tokens` targets, evenly spread over the split; or all pairs."""
+        """Return pairs with about `n_tokens` targets, evenly spread over the split; or all pairs."""
         mean = (float(self._target_lengths.mean()) + 1) * self.per_loss  # with eos
         chosen = spread_items(n_tokens, mean, self._n_items)
-        for items, random in self._evaluation_items(chosen, self._width * self.per_loss):
-            yield self._batch(items, random)
+        return self._evaluated(chosen, self._width * self.per_loss)
 
     def _batch(self, items: Ids, random: RandomStream) -> Batch:
         (source_start, target_start), before_bos = self._starts[items].T, self._before_bos[items]
@@ -254,10 +253,8 @@ class Classification(Objective):
         return int(split.n_pairs)
 
     def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
-        """Yield about `n_tokens` texts, each with one target, evenly spread over the split; or all texts."""
-        chosen = spread_items(n_tokens, 1, self._n_items)
-        for items, random in self._evaluation_items(chosen, self._width + 2):
-            yield self._batch(items, random)
+        """Return about `n_tokens` texts, each with one target, evenly spread over the split; or all texts."""
+        return self._evaluated(spread_items(n_tokens, 1, self._n_items), self._width + 2)
 
     def _batch(self, items: Ids, random: RandomStream) -> Batch:
         lengths, rows = self._lengths[items], np.arange(len(items))

@@ -202,15 +202,14 @@ class Span(TextObjective):
         return super()._load(split)
 
     def evaluation(self, n_tokens: int | None = None) -> Iterator[Batch]:
-        """Yield windows evenly spread over the split; or all windows, except the last if it is incomplete.
+        """Return windows evenly spread over the split; or all windows, except the last if it is incomplete.
 
         The spans of a window depend on block_size, so here the targets are not the same for every block_size.
         """
         length = self._counts.window
         n_windows = (self._n_items + length - 1) // length
         starts = spread_items(n_tokens, length, n_windows) * length
-        for items, random in self._evaluation_items(starts, length):
-            yield self._batch(items, random)
+        return self._evaluated(starts, length)
 
     def _batch_of_texts(self, texts: Ids, random: RandomStream) -> Batch:
         n_rows, (window, n_hidden, n_spans) = len(texts), self._counts
