@@ -11,12 +11,12 @@ from contextlib import suppress
 
 import pytest
 
-from sweeplab.analysis.studies import file_points
 from sweeplab.data.tokenizers import CharTokenizer
 from sweeplab.errors import BadInput, nearest
 from sweeplab.expressions import Expression
 from sweeplab.formatting import on_one_line, without_passwords, yaml_text
 from sweeplab.hyperparameters import TABLE
+from sweeplab.laws.hyperparameters.excess import file_points
 from sweeplab.study.file.entries import read_options
 from sweeplab.study.file.markdown import parse_tables
 from sweeplab.study.file.reading import read_study

@@ -20,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeplab.analysis.ledger import SCORED, LedgerEntry, append, canonical, read_ledger
-from sweeplab.analysis.studies import file_points, read_studies, run_to_come, sizes_of
+from sweeplab.analysis.studies import read_studies, run_to_come, sizes_of
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.lab.listing import StudyState, read_spec, study_state
 from sweeplab.laws.assessment import IDENTIFIED, Assessment, Forecast, predict
 from sweeplab.laws.columns import CHOICES, COUNTS, PLAIN, Conventions, Counting
+from sweeplab.laws.hyperparameters.excess import file_points
 from sweeplab.laws.points import Points
 from sweeplab.laws.sentences import Facts, Point
 from sweeplab.records.folders import StudyFolder

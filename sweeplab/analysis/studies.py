@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweeplab.analysis.table import COLUMNS, curves_table, points_table, runs_table, validate
+from sweeplab.analysis.table import curves_table, points_table, runs_table
 from sweeplab.analysis.trials import (
     StudyDesign,
     finite,
@@ -37,10 +37,9 @@ from sweeplab.laws.columns import (
     read_columns,
     rows_where,
 )
-from sweeplab.laws.hyperparameters.excess import record_of, searched_points
+from sweeplab.laws.hyperparameters.excess import record_of
 from sweeplab.laws.hyperparameters.runs import SearchedRuns, runs_of_frame
 from sweeplab.laws.points import EACH, SHARED, UNKNOWN, Points, points_of
-from sweeplab.laws.reading import read_frame
 from sweeplab.laws.sentences import Facts
 from sweeplab.records.runs import MEASURED_ON, WHOLE_LOSSES, RunState
 from sweeplab.study.choice import Ranking
@@ -264,39 +263,6 @@ def settled_of(counting: Counting, values: Sequence[Mapping[Any, Any]]) -> Count
     if any(str(run.get("params_counted", default)) != "non_embedding" for run in values):
         return counting
     return replace(counting, conventions=replace(chosen, params="non-embedding"))
-
-
-def is_export(frame: pd.DataFrame, counting: Counting) -> bool:
-    """Return whether a table is one that `export` wrote, whose rows are runs of studies, and no column is named."""
-    return not counting.roles and COLUMNS.keys() <= set(map(str, frame))
-
-
-def table_points(frame: pd.DataFrame, source: str, counting: Counting = PLAIN) -> Points:
-    """Return the points of a table of the file `source`; one that `export` wrote holds runs of studies."""
-    if not is_export(frame, counting):
-        return searched_points(frame, source, counting)
-    kept = rows_where(frame, counting.where, source)
-    runs = validate(kept)
-    names = [name for name in ("tokens_per_param", "params_counted") if name in runs]
-    points = study_points(runs, settled_of(counting, runs[names].dropna().to_dict("records")))
-    return points.left_out(f"not where {counting.where}", len(frame) - len(kept))
-
-
-def file_points(path: Path, counting: Counting = PLAIN) -> Points:
-    """Return the points of a file."""
-    return table_points(read_frame(path), str(path), counting)
-
-
-def file_runs(path: Path, counting: Counting) -> SearchedRuns:
-    """Return the runs of a file, as `table_points` does its points.
-
-    Raises:
-        BadInput: the errors of `read_frame` and of `runs_of_frame`.
-    """
-    frame = read_frame(path)
-    if not is_export(frame, counting):
-        return runs_of_frame(frame, str(path), counting)
-    return tuned_runs(validate(frame), str(path), counting)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from sweeplab.records.runs import (
 if TYPE_CHECKING:
     import pandas as pd
 
-KEY = ("study", "cell", "trial", "seed")
 COLUMNS = {
     "study": "string",
     "cell": "string",
@@ -64,10 +63,6 @@ _ENDS = ("best_val_loss", "final_val_loss", "value", "train_tokens", "train_flop
 _AUTOMATIC = {name: applies for name, applies in CONDITIONS.items() if TABLE[name].automatic}
 _PAIRS = tuple(name for name, row in TABLE.items() if row.kind == "floats")
 _VALUES = attrgetter(*list(POINTS)[4:])
-
-_NOTHING = ("", "None", "nan")
-_TRUTH = {True: True, False: False, "True": True, "False": False}
-_WORDS = {"Int64": "a whole number", "float64": "a number", "boolean": "True or False"}
 
 
 def runs_table(lab: Path, name: str) -> pd.DataFrame:
@@ -164,40 +159,6 @@ def curves_table(
     return table[list(CURVES)].reset_index(drop=True).astype(CURVES)
 
 
-def validate(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return `frame` with every known column in its type and place; unknown columns stay, at the end.
-
-    No row and no column is dropped. Text is parsed to the column's type, so a table survives a round trip through
-    CSV unchanged.
-
-    Raises:
-        BadInput: every column that is missing or has a wrong value, unknown states, two rows of one run.
-    """
-    import pandas as pd
-
-    problems = [Problem(f"column {name!r} is missing") for name in COLUMNS if name not in frame]
-    typed = {}
-    for name, dtype in (COLUMNS | MEASURED | HYPERPARAMETERS).items():
-        if name not in frame:
-            continue
-        typed[name], wrong = _typed(frame[name], dtype)
-        allowed = _WORDS.get(dtype, "")
-        if name in KEY:
-            wrong |= typed[name].isna()
-        if name == "state":
-            wrong, allowed = ~typed[name].isin([*RunState]), ", ".join(RunState)
-        problems += _wrong(frame[name], wrong, f"column {name!r}", allowed)
-    if not problems:
-        rows = (
-            pd.DataFrame({name: typed[name] for name in KEY}).astype(str).itertuples(index=False, name=None)
-        )
-        keys = pd.Series(map("/".join, rows), index=frame.index, dtype=object)
-        problems = _wrong(keys, keys.duplicated(), "run", "each run once")
-    if problems:
-        raise BadInput(*problems)
-    return frame.assign(**typed)[[*typed, *(name for name in frame if name not in typed)]]
-
-
 def pairs_of(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a table for Python, with pairs such as betas as tuples instead of text."""
     texts = {name: frame[name].astype(object) for name in _PAIRS if name in frame}
@@ -238,36 +199,6 @@ def _in_order(folder: StudyFolder) -> list[RunFolder]:
     check_run(folder)
     cells = cache(_natural)
     return sorted(folder.runs(), key=lambda run: (cells(run.cell), run.trial, run.seed))
-
-
-def _typed(column: pd.Series[Any], dtype: str) -> tuple[pd.Series[Any], pd.Series[bool]]:
-    """Return a column in its type, and where its values are wrong."""
-    import pandas as pd
-
-    if dtype != "string" and column.dtype == dtype:
-        return column, column.isna() & False
-    there = column.notna() & ~column.isin(_NOTHING)
-    values = column.astype(object).where(there, None)
-    if dtype == "string":
-        return values.astype("string"), there & False
-    if dtype == "boolean":
-        truth = values.map(_TRUTH)
-        return truth.astype("boolean"), there & truth.isna()
-    numbers = pd.to_numeric(values, errors="coerce").astype("float64")
-    wrong = there & numbers.isna()
-    if dtype == "Int64":
-        wrong |= there & (numbers % 1 != 0)
-    return numbers.mask(wrong).astype(dtype), wrong  # type: ignore[call-overload]
-
-
-def _wrong(column: pd.Series[Any], wrong: pd.Series[bool], where: str, allowed: str) -> list[Problem]:
-    wrong = wrong.fillna(True).astype(bool)
-    if not wrong.any():
-        return []
-    rows, more = column[wrong], ""
-    if len(rows) > 1:
-        more = f" and {len(rows) - 1} more"
-    return [Problem(f"{where}: {rows.iloc[0]!r} in row {rows.index[0]}{more}", allowed)]
 
 
 def _natural(text: str) -> list[tuple[float, str]]:

@@ -94,7 +94,7 @@ def fit(
     flops: float | None = None,
     tuned: str | None = None,
 ) -> FittedLaw:
-    """Fit a law to a DataFrame, or to a table's file; a `export` holds runs.
+    """Fit a law to a DataFrame, or to a table's file.
 
     `columns` such as {"params": "N", "tokens": "D*1e9", …} is needed if names are not the usual ones; `count`, `where`,
     and `flops` are as on the command line: {"rows": "best"}, "epochs == 1", the budget of the optimum.
@@ -102,8 +102,7 @@ def fit(
     """
     from sweeplab.laws.assessment import assess, law_for
     from sweeplab.laws.columns import ROLES, Conventions, Counting, parse_conventions
-    from sweeplab.laws.hyperparameters.excess import searched_points as read
-    from sweeplab.laws.points import STUDY_KEYS
+    from sweeplab.laws.hyperparameters.excess import searched_points
     from sweeplab.laws.reading import read_frame
 
     named = dict(columns or {})
@@ -118,7 +117,5 @@ def fit(
     source = "the table"
     if isinstance(table, str | Path):
         table, source = read_frame(Path(table)), str(table)
-    if not named and set(map(str, table)) >= STUDY_KEYS:
-        from sweeplab.analysis.studies import table_points as read
-    points = read(table, source, Counting(conventions, named, where, tuned or "")).of_new_text()
+    points = searched_points(table, source, Counting(conventions, named, where, tuned or "")).of_new_text()
     return FittedLaw(assess(points, law_for(points, law), flops))

@@ -94,6 +94,7 @@ OTHER_NAMES = {
     "n_layer": "n_layers num_layers num_hidden_layers layers depth",
     "n_embd": "d_model n_embed embed_dim hidden_size model_width width",
 }
+_UNENDED = ("pruned", "diverged", "failed", "running", "waiting")
 # Columns with how often a run read its text.
 _PASSES = ("epochs", "n_epochs", "num_epochs", "passes")
 # Names of results of a run, which are not settings of it.
@@ -387,6 +388,13 @@ def check_plausible(columns: Mapping[str, Column], keep: NDArray[np.bool_], sour
                 f"{source}: column {name!r} ({role}): {number:.4g}; no run has that: is it in another unit, a "
                 f"perplexity, or in percent? If this is right, write {role}={name}*1 in --columns"
             )
+
+
+def ended_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows but those of runs that a column `state` says did not come to their end, as `export` writes it."""
+    if "state" not in frame:
+        return frame
+    return frame[~frame["state"].isin(_UNENDED)]
 
 
 def rows_where(frame: pd.DataFrame, where: str, source: str) -> pd.DataFrame:

@@ -32,6 +32,7 @@ from sweeplab.laws.columns import (
     Counting,
     check_plausible,
     coerced,
+    ended_rows,
     is_measured,
     read_columns,
     role_columns,
@@ -47,7 +48,6 @@ Rows = NDArray[np.bool_]
 Index = NDArray[np.intp]
 Sizes = Mapping[str, Array]
 
-STUDY_KEYS = frozenset({"study", "cell", "trial", "seed"})  # in a table that `study export` wrote
 # How the points of a table were tuned: each by a search of its own, all by one setting, or it is not known.
 EACH, SHARED, UNKNOWN = TUNED = "each", "shared", "unknown"
 SAID = "as --tuned says"
@@ -193,12 +193,12 @@ def points_of_frame(frame: pd.DataFrame, source: str, counting: Counting = PLAIN
         BadInput: a column that is missing or has a cell that is not a positive number; implausible numbers, such as N
             and D swapped or rows in two units; no usable row; rows at one point of which no column says why.
     """
-    chosen, known = counting.conventions, [str(name) for name in frame]
+    chosen, known, ended = counting.conventions, [str(name) for name in frame], ended_rows(frame)
     if chosen.at:
         raise BadInput(
             f"{source}: --count at={chosen.at} needs a study's runs; --columns loss=COLUMN names a loss"
         )
-    kept = rows_where(frame, counting.where, source)
+    kept = rows_where(ended, counting.where, source)
     wanted, guessed = role_columns(known, counting.roles, source)
     points, keep, read = _usable(kept, wanted, source)
     check_plausible(read, keep, source)
@@ -213,7 +213,8 @@ def points_of_frame(frame: pd.DataFrame, source: str, counting: Counting = PLAIN
         name for name in known if name not in taken and not is_measured(name) and not tells_passes(name)
     ]
     points = replace(points, conventions=meanings)
-    points = points.left_out(f"not where {counting.where}", len(frame) - len(kept))
+    points = points.left_out("not ended", len(frame) - len(ended))
+    points = points.left_out(f"not where {counting.where}", len(ended) - len(kept))
     passes = next(filter(tells_passes, known), None)
     if passes:
         points = replace(points, passes=coerced(used[passes]), passes_by=passes)
@@ -223,8 +224,6 @@ def points_of_frame(frame: pd.DataFrame, source: str, counting: Counting = PLAIN
         why = f"checkpoints of a run that went on (column {run}; --count rows=all counts each)"
         points, used = points.only(last).left_out(why, int((~last).sum())), used[last]
     points = _combined(points, used, others, chosen.rows, source)
-    if {*known} >= STUDY_KEYS:
-        return points
     # What nobody says: what params count, and whether tokens are in thousands.
     undeclared = []
     if "params" in wanted and not chosen.params:

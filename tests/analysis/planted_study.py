@@ -2,8 +2,8 @@
 
 import numpy as np
 import pandas as pd
+from analysis.typed_runs import typed_runs
 
-from sweeplab.analysis.table import validate
 from sweeplab.analysis.trials import StudyDesign, rankings, with_expected
 from sweeplab.hyperparameters import TABLE, Hyperparameters, defaults
 from sweeplab.model.accounting import n_params, n_params_active, n_params_non_embedding
@@ -48,7 +48,7 @@ def plant(
                     run["final_val_loss"] = run["value"] = run["best_val_loss"] * 1.001
                     rows.append(run | dict(change(run)))
     pairs = {name for name, row in TABLE.items() if row.kind == "floats"}
-    return validate(pd.DataFrame(rows).assign(**{name: [str(row[name]) for row in rows] for name in pairs}))
+    return typed_runs(pd.DataFrame(rows).assign(**{name: [str(row[name]) for row in rows] for name in pairs}))
 
 
 def planted_run(changes, grid, trial):
@@ -108,7 +108,7 @@ def like_the_first(noise, seed, drift=0.0, skew=0.0):
                 )
                 rows.append(alike | measured | {"seed": which, "run_id": f"{alike['cell']}/{trial}/{which}"})
     pairs = {name for name, row in TABLE.items() if row.kind == "floats"}
-    runs = validate(pd.DataFrame(rows).assign(**{name: [str(row[name]) for row in rows] for name in pairs}))
+    runs = typed_runs(pd.DataFrame(rows).assign(**{name: [str(row[name]) for row in rows] for name in pairs}))
     range_of_rates = {"learning_rate": Range(min=0.015, max=0.12, log=True)}
     design = StudyDesign(("n_layer", "n_embd"), range_of_rates)
     return with_expected(runs, rankings(runs, {"planted": design}))

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pandas as pd
+from analysis.typed_runs import typed_runs
 
-from sweeplab.analysis.table import validate
 from sweeplab.analysis.trials import StudyDesign
 from sweeplab.hyperparameters import TABLE, Hyperparameters, defaults
 from sweeplab.model.shape import settled
@@ -81,7 +81,7 @@ def plant_sweep(
                     }
                 )  # fmt: skip
     pairs = {name for name, row in TABLE.items() if row.kind == "floats"}
-    return validate(pd.DataFrame(rows).assign(**{name: [str(row[name]) for row in rows] for name in pairs}))
+    return typed_runs(pd.DataFrame(rows).assign(**{name: [str(row[name]) for row in rows] for name in pairs}))
 
 
 def too_fast(values, random):

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 from analysis.planted_study import planted_run
+from analysis.typed_runs import typed_runs
 
 from sweeplab.analysis.predicting import Prediction, predict_size
 from sweeplab.analysis.studies import Studies
-from sweeplab.analysis.table import validate
 from sweeplab.analysis.trials import rankings, with_expected
 from sweeplab.lab.studies import write_study
 from sweeplab.records.folders import StudyFolder
@@ -108,7 +108,7 @@ def predicted(world, seed, lab):
                 )
     frame = pd.DataFrame(rows)
     frame["betas"] = frame["betas"].map(str)
-    studies = Studies(validate(frame), {NAME: spec}, {NAME: folder.read(folder.data_file)})
+    studies = Studies(typed_runs(frame), {NAME: spec}, {NAME: folder.read(folder.data_file)})
     ranked = rankings(studies.runs, studies.designs)
     studies = replace(studies, runs=with_expected(studies.runs, ranked), ranked=ranked)
     counting = studies.settled()

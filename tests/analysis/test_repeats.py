@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sweeplab.analysis.studies import file_points
 from sweeplab.errors import BadInput
 from sweeplab.laws.columns import Conventions, Counting
 from sweeplab.laws.fitting import fit
 from sweeplab.laws.forms import LAWS
+from sweeplab.laws.hyperparameters.excess import file_points
 
 SIZES = [(n, n * ratio) for n in (1e6, 4e6, 16e6, 64e6) for ratio in (5, 20, 80)]
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)

@@ -5,10 +5,11 @@ from functools import cache
 from typing import NamedTuple
 
 import pytest
+from analysis.typed_runs import typed_runs
 from pandas import DataFrame
 from tiny_study import tiny
 
-from sweeplab.analysis.table import CURVES, validate
+from sweeplab.analysis.table import CURVES
 from sweeplab.hyperparameters import TABLE, defaults
 from sweeplab.model.accounting import n_params, n_params_non_embedding
 from sweeplab.model.shape import ModelShape, settled
@@ -59,7 +60,7 @@ def _plant(states, layers=(1, 2, 4), widths=(32, 64), seeds=1, losses=None):
 def _as_tracked(planted):
     """Return the frames as the analysis table gives them: nullable types, pairs as text."""
     pairs = {name: planted.runs[name].astype(str) for name, row in TABLE.items() if row.kind == "floats"}
-    return Planted(validate(planted.runs.assign(**pairs)), planted.curves.astype(CURVES))
+    return Planted(typed_runs(planted.runs.assign(**pairs)), planted.curves.astype(CURVES))
 
 
 @pytest.fixture(

@@ -11,18 +11,20 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from analysis.planted_sweep import plant_sweep
+from analysis.typed_runs import typed_runs
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from pandas import DataFrame, concat
 
 from sweeplab.analysis import sweep
-from sweeplab.analysis.table import CURVES, KEY, validate
+from sweeplab.analysis.table import CURVES
 from sweeplab.analysis.trials import LOST, WORST_FIRST
 from sweeplab.report.data import ReportData
 from sweeplab.report.page import page_trials
 from sweeplab.report.panels.base import PAGES, PANELS, PanelSpec, make_panel, read_dashboard
 from sweeplab.report.summary import SUMMARIES
 
+KEY = ("study", "cell", "trial", "seed")
 CELLS = {"planted": ((1, 32), (2, 32), (2, 64)), "other": ((3, 48), (4, 96))}
 N_TRIALS, SEEDS = 12, 2
 LOSSES = ("best_val_loss", "final_val_loss", "value")
@@ -62,14 +64,14 @@ def runs_of(study, name):
     runs.loc[runs["state"].isin([*LOST, "running", "waiting"]), list(LOSSES)] = np.nan
     for column in study.equal if len(runs) else ():
         runs[column] = runs[column].iloc[0]
-    return validate(runs.assign(**dict.fromkeys(study.missing)))
+    return typed_runs(runs.assign(**dict.fromkeys(study.missing)))
 
 
 def report_of(*studies):
     runs = concat([runs_of(*each) for each in zip(studies, CELLS, strict=False)], ignore_index=True)
     rows = [
         (*run[1:4], at * 100, at * 12800, metric, 4.0 - at)
-        for run in runs[list(KEY)].itertuples(index=False, name=None)
+        for run in runs[[*KEY]].itertuples(index=False, name=None)
         for at in range(studies[0].evaluations)
         for metric in ("val_loss", "tokens_per_second")
     ]

@@ -96,10 +96,12 @@ class Read:
         Raises:
             BadInput: nothing was searched.
         """
-        from sweeplab.analysis.studies import file_runs, tuned_runs
+        from sweeplab.analysis.studies import tuned_runs
+        from sweeplab.laws.hyperparameters.runs import runs_of_frame
+        from sweeplab.laws.reading import read_frame
 
         if self.studies is None:
-            return file_runs(Path(self.source), self.counting)
+            return runs_of_frame(read_frame(Path(self.source)), self.source, self.counting)
         return tuned_runs(self.studies.runs, self.source, self.counting, self.studies.design)
 
 
@@ -112,9 +114,10 @@ def read_source(
     tuned: str | None = None,
 ) -> Read:
     """Read a file, or the studies that the source names, with commas between them."""
-    from sweeplab.analysis.studies import file_points, read_studies
+    from sweeplab.analysis.studies import read_studies
     from sweeplab.hyperparameters import TABLE
     from sweeplab.laws.columns import ROLES, Conventions, Counting, pairs_of, parse_conventions
+    from sweeplab.laws.hyperparameters.excess import file_points
     from sweeplab.laws.hyperparameters.runs import OTHER_NAMES
 
     conventions, named = Conventions(), {}

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ from sweeplab.laws.core import Array
 from sweeplab.laws.hyperparameters.runs import SearchedRuns, runs_of_frame
 from sweeplab.laws.hyperparameters.surface import fit_surface
 from sweeplab.laws.points import EACH, Points, TuningRecord, points_of_frame
+from sweeplab.laws.reading import read_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,6 +68,11 @@ def searched_points(frame: pd.DataFrame, source: str, counting: Counting = PLAIN
     if points.tuned == EACH:
         points = replace(points, record=record_of(lambda: runs_of_frame(frame, source, counting)))
     return points.tuned_as(counting.tuned)
+
+
+def file_points(path: Path, counting: Counting = PLAIN) -> Points:
+    """Return the points of a file."""
+    return searched_points(read_frame(path), str(path), counting)
 
 
 def record_of(read: Callable[[], SearchedRuns]) -> Callable[[Points], TuningRecord | None]:

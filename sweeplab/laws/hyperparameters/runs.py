@@ -23,6 +23,7 @@ from sweeplab.laws.columns import (
     Counting,
     as_number,
     coerced,
+    ended_rows,
     pairs_of,
     read_columns,
     role_columns,
@@ -175,7 +176,7 @@ def runs_of_frame(
     Raises:
         BadInput: no such column, no loss, no size, nothing searched, or a cell that is not a number.
     """
-    frame = rows_where(frame, counting.where, source)
+    frame = rows_where(ended_rows(frame), counting.where, source)
     known = [str(name) for name in frame]
     named = {name: column for name, column in counting.columns.items() if name not in ROLES}
     for column in named.values():
