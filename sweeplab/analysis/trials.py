@@ -17,11 +17,9 @@ from sweeplab.data import TASK, task_of
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.laws.columns import Array, numbers
-from sweeplab.model.shape import SETTLED
 from sweeplab.records.runs import RunState
 from sweeplab.study.choice import Ranking, Tried, first_of_same, is_tuned, rank
 from sweeplab.study.problems import LENGTHS
-from sweeplab.study.rules import follows
 from sweeplab.study.search import Derived
 from sweeplab.train.run import train_tokens
 
@@ -74,7 +72,7 @@ def grid_of(runs: DataFrame, design: StudyDesign | None = None) -> list[str]:
     """
     if design:
         return [name for name in design.grid if name in TABLE and name in runs]
-    names = [name for name in _settled_in_cells(runs, _known(runs)) if not _only_follows(runs, name)]
+    names = _settled_in_cells(runs, _known(runs))
     cells = runs.drop_duplicates("cell")[names].astype(object).map(str)
     changes = (cells != cells.shift()).sum()
     return sorted(names, key=lambda name: float(changes[name]))
@@ -83,13 +81,12 @@ def grid_of(runs: DataFrame, design: StudyDesign | None = None) -> list[str]:
 def searched_of(runs: DataFrame, design: StudyDesign | None = None) -> list[str]:
     """Return the searched hyperparameters that vary inside of a cell, whether sampled or derived.
 
-    For a table without a record of its study these are all that vary so, except those that follow from others.
+    For a table without a record of its study these are all that vary so.
     """
     names = [name for name in _known(runs) if not design or name in design.search]
     texts = runs[names].astype(str).where(runs[names].notna())
     most = texts.groupby(runs["cell"]).nunique().max()
-    varied = [name for name in names if most[name] > 1]
-    return [name for name in varied if design or not _only_follows(runs, name)]
+    return [name for name in names if most[name] > 1]
 
 
 def _known(runs: DataFrame) -> list[str]:
@@ -101,15 +98,6 @@ def _settled_in_cells(runs: DataFrame, names: Sequence[str]) -> list[str]:
     several = texts.loc[:, texts.nunique() > 1]
     most = several.groupby(runs["cell"]).nunique().max()
     return [str(name) for name in most[most <= 1].index]
-
-
-def _only_follows(runs: DataFrame, name: str) -> bool:
-    """Return whether a hyperparameter has in every run the value derived from others, such as head_dim."""
-    if name not in SETTLED:
-        return False
-    columns = [each for each in (name, *SETTLED[name][0]) if each in runs]
-    rows: Sequence[dict[Any, Any]] = runs[columns].to_dict("records")
-    return bool(rows) and all(follows(name, row) for row in rows)
 
 
 def plain(table: DataFrame, columns: Sequence[str] = ()) -> DataFrame:

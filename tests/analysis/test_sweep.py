@@ -14,7 +14,7 @@ from sweeplab.analysis.sweep import (
     searched_space,
     sweep_of,
 )
-from sweeplab.analysis.trials import StudyDesign, searched_of
+from sweeplab.analysis.trials import StudyDesign
 from sweeplab.expressions import Expression
 from sweeplab.study.search import Choices, Range
 
@@ -32,15 +32,6 @@ def test_the_space_has_the_studys_own_ranges_and_else_those_of_the_values():
     assert guessed["learning_rate"].low == runs["learning_rate"].min()
     assert guessed["activation"].choices == ("gelu", "relu")
     assert distribution_of("n_layer", pd.Series([1, 2, 4])).log
-
-
-def test_what_only_follows_from_others_is_not_searched():
-    runs = plant_sweep(10)
-    assert list(runs["attention_dropout"]) == list(runs["dropout"])
-    assert "attention_dropout" not in searched_of(runs)
-    runs.loc[3, "attention_dropout"] += 0.1
-    assert "attention_dropout" in searched_of(runs)
-    assert "residual_dropout" not in searched_of(runs)
 
 
 def test_what_was_not_sampled_is_missing_and_pairs_are_choices():

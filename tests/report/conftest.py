@@ -12,7 +12,7 @@ from tiny_study import tiny
 from sweeplab.analysis.table import CURVES
 from sweeplab.hyperparameters import TABLE, defaults
 from sweeplab.model.accounting import n_params, n_params_non_embedding
-from sweeplab.model.shape import ModelShape, settled
+from sweeplab.model.shape import SETTLED, ModelShape, settled
 
 __all__ = ["tiny"]
 
@@ -54,7 +54,9 @@ def _plant(states, layers=(1, 2, 4), widths=(32, 64), seeds=1, losses=None):
                         | {"train_tokens": ITERATIONS[-1] * TOKENS, "train_flops": 1e12, "wall_seconds": 2.5}
                         | {"learning_rate": 1e-3 * (trial + 1)}
                     )
-    return Planted(DataFrame(runs), DataFrame(curves, columns=list(CURVES)))
+    # What follows from others would count as a part of the grid, as no study's record is there.
+    table = DataFrame(runs).drop(columns=[*SETTLED])
+    return Planted(table, DataFrame(curves, columns=list(CURVES)))
 
 
 def _as_tracked(planted):
