@@ -208,7 +208,7 @@ class Study(Results):
         return plan
 
     def look_ahead(self, plan: Plan | None = None) -> Outlook:
-        """Return how far the study is, and how long the rest takes, estimated from the lab's earlier runs."""
+        """Return how far the study is, and how long the rest takes at most."""
         return look_ahead(self.spec, plan or self.plan(), self.lab)
 
     def run(

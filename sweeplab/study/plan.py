@@ -106,8 +106,7 @@ class CellPlan:
 
     `max_iters` and `epochs` are None where trials differ in them; `n_points`, the number of different trials, where
     they cannot be counted. `rungs` are the iterations at which halving decides, in a run of typical length.
-    `run_seconds` are the seconds by which one more whole run prolongs the study, 0 if nothing was measured. `search`
-    has Optuna's distributions.
+    `search` has Optuna's distributions.
     """
 
     cell: str
@@ -126,7 +125,6 @@ class CellPlan:
     rungs: list[int]
     epochs: float | None = None
     compile: bool = False
-    run_seconds: float = 0.0
 
     def n_trials(self, per_cell: int) -> int:
         """Return the number of trials of the cell under a budget: at most its points."""
@@ -150,8 +148,7 @@ class Plan:
 
     `reaches` lists what the study file uses outside its own folder and the lab: resolved files, and tracking.
     `mirror` describes where else the runs are sent; empty if nowhere. `is_here` means that the workers are processes
-    of this machine. `dtype_by` is the reason for the precision on a CPU. `timed_by` says from what the cells'
-    `run_seconds` come; it is empty where nothing was measured.
+    of this machine. `dtype_by` is the reason for the precision on a CPU.
     """
 
     name: str
@@ -176,7 +173,6 @@ class Plan:
     mirror: str = ""
     is_here: bool = True
     dtype_by: str = ""
-    timed_by: str = ""
 
     def __repr__(self) -> str:
         lines = [f"<plan of {self.name}: {several(len(self.cells), 'cell')}"]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
 import shlex
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from sweeplab import permissions
@@ -21,10 +19,10 @@ from sweeplab.data.formats import user_files
 from sweeplab.data.tokenizers import IdsTokenizer
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import existing, free_bytes, to_delete
-from sweeplab.formatting import bytes_in_words, several, several_named, without_password, yaml_text
+from sweeplab.formatting import bytes_in_words, duration, several_named, without_password, yaml_text
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.findings import find_limits
-from sweeplab.lab.listing import StudyTrials, study_names
+from sweeplab.lab.listing import StudyTrials
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study import inputs, plan
 from sweeplab.study.algorithms import settled_sampler
@@ -37,16 +35,11 @@ from sweeplab.study.space import Cell, cells, spaces_of
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep import choosing
 from sweeplab.sweep.choosing import BenchRow, Way
-from sweeplab.sweep.progress import Remaining, time_in_words
 from sweeplab.sweep.trials.warm_start import WarmStartSource, read_warm_starts
 from sweeplab.tracking import mirror_in_words
 from sweeplab.tracking.connection import artifact_location, database_file, planned_uri
 from sweeplab.train.devices import settle_devices
 
-# How many earlier runs are needed to estimate a study's duration, and how many of a study are read at most.
-FEWEST_RUNS, MOST_RUNS = 3, 200
-# A run tells how long others take if their FLOPs are within this factor: in a smaller one most time is overhead.
-LIKE = 4.0
 # The samplers that learn from earlier trials.
 LEARNING = ("joint", "tpe", "gp")
 # Tokens of texts up to so many characters are counted by every tokenizer of these, of longer ones by the chosen one.
@@ -114,7 +107,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
         mirror=mirror_in_words(spec.fixed),
         is_here=is_here,
     )
-    return with_durations(planned, lab), of_grid, dataset
+    return planned, of_grid, dataset
 
 
 def bench_study(spec: StudySpec, lab: Path) -> tuple[str, list[BenchRow]]:
@@ -135,51 +128,17 @@ def bench_study(spec: StudySpec, lab: Path) -> tuple[str, list[BenchRow]]:
     return cell.cell, choosing.bench(values, dataset.training(values), dataset.val, taken)
 
 
-def with_durations(planned: plan.Plan, lab: Path) -> plan.Plan:
-    """Return the plan with the seconds by which a run of each cell prolongs the study, where they are known.
-
-    They come from the lab's runs of about as many FLOPs on the same kind of device, each in a stack of runs.
-    """
-    known, cells = _earlier_runs(planned.device, lab), []
-    for cell in planned.cells:
-        like = [run for run in known if 1 / LIKE <= run[0] / cell.train_flops <= LIKE]
-        if len(like) < FEWEST_RUNS:
-            return planned
-        per_flop = median(seconds / flops for flops, seconds in like)
-        at_once = cell.stack * len(planned.workers)
-        cells.append(replace(cell, run_seconds=cell.train_flops * per_flop / at_once))
-    return replace(planned, cells=cells, timed_by=f"{several(len(known), 'earlier run')} of this lab")
-
-
-def _earlier_runs(device: str, lab: Path) -> list[tuple[float, float]]:
-    """Return FLOPs and seconds of the lab's runs on a kind of device, of each study the first ones."""
-    known = []
-    for folder in (StudyFolder(lab, name) for name in study_names(lab)):
-        with suppress(
-            BadInput, OSError, ValueError, KeyError, TypeError
-        ):  # `doctor` reports what is wrong with it
-            if folder.read(folder.plan_file)["device"] != device:
-                continue
-            for run in itertools.islice(folder.runs(), MOST_RUNS):
-                end = run.read_end()
-                if end and end.train_flops and end.wall_seconds:
-                    known.append((end.train_flops, end.wall_seconds))
-    return known
-
-
 @dataclass(frozen=True)
 class Outlook:
     """A plan's outlook in its lab: the search ranges as the file writes them, trials done, and time still needed.
 
-    `done` counts the trials that use up the budget already. `seconds` is the time that the rest takes, None where no
-    run was timed, and `timed_by` says from what it comes. `to_change` names the ranges at whose ends the best values
-    of its trials lie.
+    `done` counts the trials that use up the budget already. `seconds` is the most that the rest takes: None where no
+    time ends it. `to_change` names the ranges at whose ends the best values of its trials lie.
     """
 
     ranges: dict[str, Any]
     done: int
     seconds: float | None
-    timed_by: str
     free_bytes: int
     to_change: list[str] = field(default_factory=list)
 
@@ -190,7 +149,7 @@ class Outlook:
             return "how long it takes is known once its first trials train"
         if not self.seconds:
             return "takes no more time"
-        return f"takes {time_in_words(self.seconds)} more, by {self.timed_by}"
+        return f"takes at most {duration(self.seconds)} more"
 
 
 def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
@@ -204,11 +163,17 @@ def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
         text = entry.written()
         # A range that is only a list of choices is written as that list.
         ranges[name] = text["choices"] if [*text] == ["choices"] else text
+    seconds, budget = None, spec.budget
+    if budget.time is not None:
+        seconds = max(0.0, budget.time - folder.elapsed_seconds)
+    if budget.trials_per_cell is not None:
+        left = [cell.n_trials(budget.trials_per_cell) - done[cell.cell] for cell in planned.cells]
+        if max(left) <= 0:
+            seconds = 0.0
     return Outlook(
         ranges=ranges,
         done=sum(done.values()),
-        seconds=Remaining(planned, math.inf).left(0.0, done, folder.elapsed_seconds),
-        timed_by=planned.timed_by or "its time budget",
+        seconds=seconds,
         free_bytes=free_bytes(folder.path),
         to_change=[each.in_words() for each in find_limits(trials) if each.kind == "end of range"],
     )

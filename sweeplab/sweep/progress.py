@@ -2,7 +2,7 @@
 
 A cell's whole trial takes the mean seconds of its runs so far; a cell of which nothing is timed takes what its FLOPs
 tell, beside the timed cells. How much of a run a trial trains follows from the rule of halving, corrected by the trials
-that have ended. Before anything was timed, in this run of the study or in earlier ones, nothing is told.
+that have ended. Before anything was timed nothing is told.
 """
 
 from __future__ import annotations
@@ -44,9 +44,8 @@ GUESSED_FLOPS, GUESSED_STEP_SECONDS = {"cpu": 5e10, "cuda": 5e12}, 0.003
 OTHERS_SHARE = 0.1
 # What the rule of halving expects of a trial counts as so many ended trials.
 EXPECTED_TRIALS = 4.0
-# The factor of a halving pruner with a single rung, and the trials of a cell whose number is not limited.
-USUAL_FACTOR, MANY_TRIALS = 4.0, 100
-
+# The factor of a halving pruner with a single rung.
+USUAL_FACTOR = 4.0
 
 LOOK_SECONDS = 0.5
 # How often Slurm is asked whether the job that is to run a study has started.
@@ -74,7 +73,6 @@ class _Trial:
     share: float = 0.0
     timed: float = 0.0
     since: float | None = None
-    is_live: bool = False
 
 
 @dataclass
@@ -95,7 +93,7 @@ class Remaining:
     def clear_live(self) -> None:
         """Record that all trials that trained were saved."""
         for trial in self._trials.values():
-            trial.is_live, trial.since = False, None
+            trial.since = None
 
     def take_in(self, event: Event, now: float | None = None) -> None:
         """Learn from an event of a study's folder; `now` is its time, None for an evaluation of the past."""
@@ -104,12 +102,9 @@ class Remaining:
             return
         trial = self._trials.setdefault(event.place, _Trial())
         match event:
-            case TrialClaimed():
-                trial.is_live = True
-                if event.started >= self.since:
-                    trial.since = event.started
+            case TrialClaimed() if event.started >= self.since:
+                trial.since = event.started
             case RunEvaluated():
-                trial.is_live = True
                 length = cells[event.cell].max_iters or math.inf
                 trial.share = max(trial.share, min(1.0, event.iteration / length))
                 if now is not None:
@@ -121,8 +116,6 @@ class Remaining:
                 self._time(event.cell, trial, event.ended)
                 if event.ending.outcome.counts_towards_budget:  # else another one is trained in its place
                     self._shares[event.cell].append(trial.share)
-            case _:  # saved or lost
-                trial.is_live, trial.since = False, None
 
     def _time(self, cell: str, trial: _Trial, now: float) -> None:
         """Take in that a trial has come to its share; what precedes its first evaluation does not count."""
@@ -135,65 +128,55 @@ class Remaining:
                 self._seconds[cell] += max(0.0, now - trial.since)  # type: ignore[assignment]
         trial.timed, trial.since = trial.share, now
 
-    def left(self, now: float, counted: Mapping[str, int], elapsed: float = 0.0) -> float | None:
+    def left(self, counted: Mapping[str, int], elapsed: float = 0.0) -> float | None:
         """Return how long the rest takes, given each cell's ended trials and the seconds of the time budget used up.
 
         None before anything was timed.
         """
-        budget, live = self.plan.budget, Counter[str]()
+        budget = self.plan.budget
         most = math.inf if budget.time is None else max(0.0, budget.time - elapsed)
         if budget.trials_per_cell is None and budget.flops is None:
             return most
-        for (name, _), trial in self._trials.items():
-            live[name] += trial.is_live
         by_rule = trained = EXPECTED_TRIALS
         for cell in self.plan.cells:
-            by_rule += len(self._shares[cell.cell]) * self._by_halving(cell, 0.0)
+            by_rule += len(self._shares[cell.cell]) * _by_halving(cell, 0.0)
             trained += sum(self._shares[cell.cell])
-
-        def to_train(cell: CellPlan, share: float = 0.0) -> float:
-            return min(1 - share, self._by_halving(cell, share) * trained / by_rule)
-
-        if budget.trials_per_cell is None:
-            flops = {cell.cell: cell.train_flops * len(cell.seeds) for cell in self.plan.cells}
-            used = sum(flops[name] * sum(shares) for name, shares in self._shares.items())
-            used += sum(flops[name] * trial.share for (name, _), trial in self._trials.items())
-            of_round = sum(to_train(cell) * flops[cell.cell] for cell in self.plan.cells)
-            assert budget.flops is not None
-            waiting = dict.fromkeys(flops, math.ceil(max(0.0, budget.flops - used) / of_round))
-        else:
-            waiting = {}
-            for cell in self.plan.cells:
-                n_trials = cell.n_trials(budget.trials_per_cell) - counted.get(cell.cell, 0)
-                waiting[cell.cell] = max(0, n_trials - live[cell.cell])
-        if not any(waiting.values()) and not live.total():
-            return 0.0
-        wholes = self._whole_seconds()
-        if wholes is None:
-            return None
-        work, longest, last = 0.0, 0.0, (self.plan.cells[-1], 0.0)
+        to_train: dict[str, list[float]] = {}  # shares of runs
         for cell in self.plan.cells:
-            name = cell.cell
-            to_begin, ahead = waiting[name], 0.0
-            for (of, _), trial in self._trials.items():
-                if of != name or not (trial.is_live or to_begin):
-                    continue
-                seconds = to_train(cell, trial.share) * wholes[name]
-                if not trial.is_live:  # it was saved, and continues before new ones begin
-                    to_begin -= 1
-                elif trial.since is not None:
-                    seconds = max(0.0, seconds - max(0.0, now - trial.since))
-                ahead, longest = ahead + seconds, max(longest, seconds)
-                last = cell, trial.share
-            if waiting[name]:
-                whole = to_train(cell) * wholes[name]
-                ahead, longest = ahead + to_begin * whole, max(longest, whole)
-                last = cell, 0.0
-            work += ahead / self._slots(cell)
-        # Of the last trials some train longer than the mean, while the others' slots stay empty.
-        cell, share = last
-        tail = (1 - share - self._by_halving(cell, share)) * wholes[cell.cell] / 2
+            begun = [trial.share for (name, _), trial in self._trials.items() if name == cell.cell]
+            shares = [min(1 - share, _by_halving(cell, share) * trained / by_rule) for share in [*begun, 0.0]]
+            to_train[cell.cell] = shares[:-1] + self._n_new(cell, len(begun), counted) * shares[-1:]
+        if not any(to_train.values()):
+            return 0.0
+        if not self._seconds.total():
+            return None
+        work = longest = tail = 0.0
+        for cell in self.plan.cells:
+            whole, shares = self._whole_seconds(cell), to_train[cell.cell]
+            work += sum(shares) * whole / self._slots(cell)
+            longest = max(longest, *(share * whole for share in shares), 0.0)
+            if (
+                shares
+            ):  # of the last trials some train longer than the mean, while the others' slots stay empty
+                tail = (1 - _by_halving(cell, 0.0)) * whole / 2
         return min(most, max(work + tail, longest))
+
+    def _n_new(self, cell: CellPlan, n_begun: int, counted: Mapping[str, int]) -> int:
+        """Return how many trials of a cell are to begin."""
+        budget = self.plan.budget
+        if budget.trials_per_cell is not None:
+            return max(0, cell.n_trials(budget.trials_per_cell) - counted.get(cell.cell, 0) - n_begun)
+        assert budget.flops is not None
+        flops, of_round = budget.flops, 0.0
+        for each in self.plan.cells:
+            of_trial = each.train_flops * len(each.seeds)
+            shares = self._shares[each.cell]
+            flops -= of_trial * sum(shares)
+            flops -= of_trial * sum(
+                trial.share for (name, _), trial in self._trials.items() if name == each.cell
+            )
+            of_round += of_trial * (sum(shares) / len(shares) if shares else _by_halving(each, 0.0))
+        return math.ceil(max(0.0, flops) / of_round)
 
     def _slots(self, cell: CellPlan) -> float:
         """Return how many trials of a cell train at once."""
@@ -201,44 +184,30 @@ class Remaining:
         per_cell = self.plan.budget.trials_per_cell
         return max(1.0, n_slots if per_cell is None else min(n_slots, cell.n_trials(per_cell)))
 
-    def _whole_seconds(self) -> dict[str, float] | None:
-        """Return the seconds of a whole trial of each cell; None before anything was timed."""
-        expected = {}
-        for cell in self.plan.cells:
-            seconds = cell.run_seconds
-            if not seconds:
-                steps = (cell.max_iters or 0) * GUESSED_STEP_SECONDS
-                seconds = steps + cell.train_flops / GUESSED_FLOPS[self.plan.device]
-                seconds /= len(self.plan.workers)
-            expected[cell.cell] = seconds * len(cell.seeds) * self._slots(cell)
-        by_plan, ratio = sum(self._timed[name] * expected[name] for name in self._seconds), 1.0
-        if by_plan:
-            ratio = self._seconds.total() / by_plan
-        elif not self.plan.timed_by:
-            return None
-        wholes = {}
-        for name, seconds in expected.items():
-            measured = self._seconds[name] + OTHERS_SHARE * ratio * seconds
-            wholes[name] = measured / (self._timed[name] + OTHERS_SHARE)
-        return wholes
+    def _whole_seconds(self, cell: CellPlan) -> float:
+        """Return the seconds of a whole trial of a cell, by its own and, in proportion to FLOPs, by those of others."""
+        by_flops = sum(self._timed[each.cell] * self._guessed(each) for each in self.plan.cells)
+        like = self._seconds.total() / by_flops * self._guessed(cell)
+        return (self._seconds[cell.cell] + OTHERS_SHARE * like) / (self._timed[cell.cell] + OTHERS_SHARE)
 
-    def _by_halving(self, cell: CellPlan, share: float) -> float:
-        """Return how much of a run a trial at a share of it still trains by the rule of halving.
+    def _guessed(self, cell: CellPlan) -> float:
+        steps = (cell.max_iters or 0) * GUESSED_STEP_SECONDS
+        return cell.stack * (steps + cell.train_flops / GUESSED_FLOPS[self.plan.device])
 
-        At a rung, one of n trials passes if it is among the best n / factor of those that came before it, or the best.
-        """
-        n_trials = self.plan.budget.trials_per_cell or MANY_TRIALS
-        factor = cell.rungs[1] / cell.rungs[0] if len(cell.rungs) > 1 else USUAL_FACTOR
-        survive, kept, at = 1.0, 0.0, share
-        for rung in cell.rungs if cell.max_iters else ():
-            n_passed = sum(max(1, number // factor) / number for number in range(1, n_trials + 1))
-            place = rung / (cell.max_iters or 1)
-            if place > at:
-                kept += survive * (place - at)
-                survive *= n_passed / n_trials
-                at = place
-            n_trials = math.ceil(n_passed)
-        return kept + survive * (1 - at)
+
+def _by_halving(cell: CellPlan, share: float) -> float:
+    """Return how much of a run a trial at a share of it still trains, where a rung lets one of `factor` trials pass."""
+    factor = USUAL_FACTOR
+    if len(cell.rungs) > 1:
+        factor = cell.rungs[1] / cell.rungs[0]
+    survive, kept, at = 1.0, 0.0, share
+    for rung in cell.rungs:
+        place = rung / (cell.max_iters or math.inf)
+        if place > at:
+            kept += survive * (place - at)
+            survive /= factor
+            at = place
+    return kept + survive * (1 - at)
 
 
 # ---------------------------------------------------------------------- the progress
@@ -296,7 +265,7 @@ class StudyProgress:
     def left(self) -> float | None:
         """Return how many seconds the rest takes, at most the time budget's rest; None before a step was timed."""
         counted = {name: cell.counted for name, cell in self.cells.items()}
-        return self.remaining.left(time.time(), counted, self.elapsed_before + self.seconds)
+        return self.remaining.left(counted, self.elapsed_before + self.seconds)
 
     def clear_live(self) -> None:
         """Record that all running trials were saved."""

@@ -49,9 +49,7 @@ def plan(
 ) -> Answer:
     """Show what a study would do, without training.
 
-    It shows the cells with sizes and costs, the search space as Optuna sees it, what would run where, and how long
-    it takes: by the lab's earlier runs, else by a few steps, whose timing takes some seconds, once. If even one step
-    takes long, a product of matrices is timed instead; for other machines and GPUs FLOPs alone give a rough interval.
+    It shows the cells with sizes and costs, the search space as Optuna sees it, and what would run where.
 
     --layers counts the parameters of each part of a model. --coordinates is muP's coordinate check: the model
     trains for a few steps at each width, in the standard and the mup parametrization; where activations stay flat, a
