@@ -84,10 +84,6 @@ class TrialEnded(TrialEvent):
     stop_reason: str | None = None
 
 
-class TrialRequeued(TrialEvent):
-    """The trial's runs were saved, so that another worker can claim it."""
-
-
 class Notices:
     """What workers have to say to the study's owner from now on: each writes a file in the folder `notices`."""
 

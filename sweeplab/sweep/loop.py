@@ -89,8 +89,7 @@ class Loop:
                 self._held.trials.clear()  # they cannot be requeued without the storage: their leases expire
                 raise
             finally:
-                for trial in self._requeue():
-                    self._emit(events.TrialRequeued, trial)
+                self._requeue()
 
     def tell_ends(self, trials: Container[tuple[str, int]]) -> None:
         """Report to the storage the ends that unleased trials have in their folders."""
@@ -102,11 +101,9 @@ class Loop:
             finally:
                 self._requeue()
 
-    def _requeue(self) -> Collection[TrialRuns]:
+    def _requeue(self) -> None:
         self._saving.close()  # before another worker may take a trial up
-        trials = self._held.each_trial()
-        self.store.requeue(trial.claim for trial in trials)
-        return trials
+        self.store.requeue(trial.claim for trial in self._held.each_trial())
 
     @property
     def _is_leaving(self) -> bool:

@@ -26,7 +26,7 @@ from sweeplab.files import make_folder, write_whole
 from sweeplab.lab import events
 from sweeplab.lab.listing import read_spec
 from sweeplab.lab.studies import check_same_study, code_versions, describe, summarize, versions, write_study
-from sweeplab.records.folders import StudyFolder, WorkerPlace, service_file
+from sweeplab.records.folders import StudyFolder, service_file
 from sweeplab.records.runs import DOES_NOT_FIT, RunState, TrialEnding
 from sweeplab.study.inputs import write_baselines
 from sweeplab.study.plan import Plan, memory_shortage
@@ -233,8 +233,6 @@ class _Supervisor:
         availability.limit = OUTAGE_SECONDS
         availability.say = lambda message: self._take_in(events.StudyNotice(message=message))
         availability.stopping = lambda: interrupts() > 1
-        # Which workers do not run, and why: one of them may hold a lock of the database.
-        availability.holders = lambda: "; ".join(str(place) for place in self.engine.places() if place.why)
         self.tracker = open_tracker(folder.lab, folder.name, self.spec.track.uri)
         self.trackers = [self.tracker, *open_mirrors(self.spec.fixed, folder.path)]
         self.shipping = Shipping(folder, self.trackers)
@@ -295,7 +293,7 @@ class _Supervisor:
 
     def _supervise(self) -> None:
         looked = checked = now = time.monotonic()
-        n_interrupts, waited_for = 0, list[WorkerPlace]()
+        n_interrupts = 0
         while self._goes_on():
             self.pool.listen(stopping=bool(self.interrupts()) or self._is_over_time)
             before, now = now, time.monotonic()
@@ -323,18 +321,10 @@ class _Supervisor:
                 self._read_feed()
                 looked = time.monotonic()
             if not len(self.pool) and self.progress.live and not self.store.n_held():
-                # No worker holds the trials that were running: they wait for one.
                 self._read_feed()
-                for cell, trial in [*self.progress.live]:
-                    event = events.TrialRequeued(cell=cell, trial=trial)
-                    self._take_in(event)
-                    self.shipping.hear(event)
+                self.progress.clear_live()  # no worker holds the trials that were running: they wait for one
             if now - checked > CHECK_SECONDS:
                 self.shipping.check()
-                if n_interrupts and places and waited_for != places:
-                    waited_for = places
-                    words = "; ".join(map(str, places))
-                    self._take_in(events.StudyNotice(message=f"still waiting for {words}"))
                 self._write_elapsed()
                 checked = time.monotonic()
         self._write_elapsed()

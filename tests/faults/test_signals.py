@@ -2,7 +2,6 @@
 
 import os
 import random
-import re
 import signal
 import sqlite3
 import subprocess
@@ -67,28 +66,6 @@ def test_a_process_that_was_started_to_ignore_a_signal_ignores_it():
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, **as_nohup
     )
     assert [int(each) for each in done.stdout.split()] == [signal.SIGTERM, signal.SIGUSR1]
-
-
-@pytest.mark.parametrize("is_locked", [False, True])
-def test_who_is_waited_for_is_said_of_a_worker_that_a_signal_has_stopped(is_locked, study):
-    """Wherever the signal meets the worker, while it writes to the study's database, too."""
-    study.start()
-    assert study.pass_time(lambda: study.n_points > 8)
-    worker = study.workers()[0]
-    worker.suspend()
-    database = sqlite3.connect(study.folder.path / "trials.db", timeout=10)
-    if is_locked:
-        with suppress(sqlite3.OperationalError):  # the suspended worker itself holds the lock
-            database.execute("BEGIN IMMEDIATE")
-    study.process.send_signal(signal.SIGINT)
-    cure = f"kill -CONT {worker.pid} continues it"
-    assert study.pass_time(lambda: cure in study.said.read_text()), study.said.read_text()
-    database.close()
-    worker.resume()
-    assert study.process.wait() == 130
-    why = "still waiting for|does not answer: database is locked:"
-    said = rf"({why}) worker . \(process {worker.pid}\), stopped by a signal"
-    assert re.search(said, study.said.read_text())
 
 
 def compiles(process):

@@ -211,13 +211,9 @@ class LocalEngine(WorkerEngine):
             process.kill()
 
     def places(self) -> list[WorkerPlace]:
-        """Return the processes; `why` says of one that a signal has stopped how to continue it."""
+        """Return the processes."""
         places = []
         for index, process in sorted(self._processes.copy().items()):
-            why = ""
-            with suppress(psutil.Error):
-                if psutil.Process(process.pid).status() == psutil.STATUS_STOPPED:
-                    why = f"stopped by a signal: kill -CONT {process.pid} continues it"
-            where = (socket.gethostname(), f"process {process.pid}", str(self.log(index)), why)
+            where = (socket.gethostname(), f"process {process.pid}", str(self.log(index)))
             places.append(WorkerPlace(index, "running", *where))
         return places

@@ -68,14 +68,13 @@ class Availability:
     """Tracks whether a study's storage answers: its `database`, and the files of its folder, by kind.
 
     `limit` is how many seconds it may be unavailable, 0 where a person waits for the answer. `say` gets messages for
-    the user; once `stopping` returns True nothing is retried. `holders` says who may lock the database and not let go.
+    the user; once `stopping` returns True nothing is retried.
     """
 
     name: str
     limit: float = 0.0
     say: Callable[[str], None] = lambda message: None
     stopping: Callable[[], bool] = lambda: False
-    holders: Callable[[], str] = lambda: ""
     _lost_since: float | None = None
     _lost: set[str] = field(default_factory=set)
 
@@ -107,8 +106,6 @@ class Availability:
         why = (isinstance(error, OSError) and error.strerror) or reason_of(error)
         if "disk is full" in why:  # SQLite's words for it
             why = os.strerror(errno.ENOSPC)
-        holders = self.holders() if of == DATABASE else ""
-        why += f": {holders}" if holders else ""
         reason = f"the storage of study {self.name} does not answer: {why}"
         self._lost.add(of)
         if self._lost_since is None:
