@@ -36,7 +36,7 @@ CONFIRMING = ("race", "confirm")
 class StudyState(StrEnum):
     """The state of a study, by the word that every place shows.
 
-    Queued: its job or all its workers wait in a cluster's queue. Pausing: workers still train. Waiting: its budget is
+    Queued: all its workers wait in a cluster's queue. Pausing: workers still train. Waiting: its budget is
     used up, but trials that were enqueued or resumed since wait. Of the last four, finished has all of its trials, and
     stopped has used up its time or FLOPs before.
     """

@@ -15,7 +15,6 @@ from sweeplab.formatting import several_named
 from sweeplab.hyperparameters import TABLE
 from sweeplab.lab.findings import find_limits
 from sweeplab.lab.listing import (
-    StudyState,
     StudyTrials,
     Trial,
     cell_limits,
@@ -46,7 +45,7 @@ def places_in_words(places: Sequence[WorkerPlace]) -> str:
     return f"workers: {several_named([f'{count} {how}' for how, count in sorted(numbers.items())])}"
 
 
-def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> dict[str, Any]:
+def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
     """Return a study's cells with their trials, runs by state and best values, its best run, and what failed.
 
     `trials` counts the trials that use up the budget, of `n_trials` in all (null if only time or FLOPs end the study;
@@ -54,8 +53,7 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
     has the n-gram baseline of each cell, `removed` the values that only older versions train, `workers` the place of
     each worker that runs or is queued. Values are of the `metric`. Cells stand in the order of the grid, former cells
     last. If tasks differ there is no best. `findings` say what limited the best trials. With `only`, all is about this
-    cell. `job` says what is known of one that waits in a cluster's queue to run the study. What is no plain value has
-    an `as_dict`.
+    cell. What is no plain value has an `as_dict`.
 
     Raises:
         BadInput: the study has no such cell.
@@ -103,8 +101,7 @@ def show_study(folder: StudyFolder, only: str | None = None, job: str = "") -> d
                 failures.append({"key": run_key(trial.cell, trial.number, seed), "error": error})
     return {
         "name": folder.name,
-        "state": StudyState.QUEUED if job else study_state(folder),
-        "job": job or None,
+        "state": study_state(folder),
         "metric": plan["metric"],
         "trials_per_cell": read_budget(folder)["trials_per_cell"],
         "cells": cells,

@@ -190,9 +190,6 @@ class WorkerPlace:
     log: str
     why: str = ""
 
-    def __str__(self) -> str:
-        return ", ".join(filter(None, (f"worker {self.worker} ({self.process})", self.why)))
-
     def as_dict(self) -> dict[str, Any]:
         """Return the place as plain data."""
         return asdict(self)

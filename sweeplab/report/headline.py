@@ -295,18 +295,13 @@ def _cut(line: str) -> str:
     return f"{line[: WIDTH - 2].rpartition(' ')[0].rstrip()} …"
 
 
-def read_headline(folder: StudyFolder, left: str = "", is_queued: bool = False) -> Headline:
-    """Read a study's headline.
-
-    `left` is the time that it still takes, in words; a study `is_queued` while a job that is to run it waits.
+def read_headline(folder: StudyFolder, left: str = "") -> Headline:
+    """Read a study's headline; `left` is the time that it still takes, in words.
 
     Raises:
         BadInput: the study's storage or one of its files cannot be read.
     """
-    facts = read_facts(folder, left)
-    if is_queued:
-        facts = replace(facts, state=StudyState.QUEUED)
-    return headline(with_law(facts, lambda: _assessment(folder)))
+    return headline(with_law(read_facts(folder, left), lambda: _assessment(folder)))
 
 
 def _assessment(folder: StudyFolder) -> tuple[Assessment, str]:
@@ -360,11 +355,10 @@ def _scaled(assessment: Assessment) -> list[str]:
     return names
 
 
-def list_rows(folders: Sequence[StudyFolder], jobs: Mapping[str, str]) -> list[dict[str, Any]]:
+def list_rows(folders: Sequence[StudyFolder]) -> list[dict[str, Any]]:
     """Return a row per study: its state, counts and best value, and the command to give next.
 
-    A study is queued with a job that is to run it; `last` is when its last trial ended or started, in this machine's
-    time, and `age` the seconds since.
+    `last` is when its last trial ended or started, in this machine's time, and `age` the seconds since.
     """
     rows = []
     for folder in folders:
@@ -387,8 +381,6 @@ def list_rows(folders: Sequence[StudyFolder], jobs: Mapping[str, str]) -> list[d
         }
         with suppress(DamagedFile):  # `show` and `doctor` say what is wrong
             facts, metric = read_facts(folder), find_metric(folder)
-            if folder.name in jobs:
-                facts = replace(facts, state=StudyState.QUEUED)
             row |= {
                 "state": facts.state,
                 "planned": facts.total,

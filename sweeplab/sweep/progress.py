@@ -28,7 +28,7 @@ from sweeplab.lab.events import (
     TrialEnded,
     TrialEvent,
 )
-from sweeplab.lab.listing import StudyState, find_metric, read_spec, state_in_phase, study_state
+from sweeplab.lab.listing import StudyState, find_metric, state_in_phase, study_state
 from sweeplab.records.folders import StudyFolder, WorkerPlace, some_of
 from sweeplab.records.runs import RunState
 from sweeplab.study.plan import CellPlan, Plan
@@ -386,26 +386,6 @@ class Watched:
         progress.follow(self.commands.state)
         if commands is None:  # else the caller runs the study, and `follow` tells its state
             progress.state = study_state(self.folder)
-
-
-def wait_for_job(folder: StudyFolder, say: Callable[[str], None]) -> None:
-    """Wait while a job that is to run a study is in its cluster's queue; `say` gets what the queue says of it."""
-    if read_spec(folder).engine.type != "slurm":
-        return
-    from sweeplab.sweep.engines.slurm import SlurmFailure, heads_in_queue
-
-    before = ""
-    while not folder.is_run:
-        try:
-            words = heads_in_queue().get(folder.name, "")
-        except SlurmFailure:
-            words = before  # a busy cluster may answer later; one that never did has no job to wait for
-        if not words:
-            return
-        if words != before:
-            say(f"{folder.name} waits: {words}")
-        before = words
-        time.sleep(QUEUE_LOOK_SECONDS)
 
 
 def watch_study(folder: StudyFolder, listen: Callable[[Event, StudyProgress], None]) -> str | None:

@@ -10,8 +10,7 @@ import json
 import math
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -47,12 +46,10 @@ LOOK_SECONDS = 0.2
 MORE = 0.5  # of a cell's trials are tried again where its range was widened and no budget is named
 
 
-def detach(
-    spec: StudySpec, lab: Path, words: Sequence[str], say: Callable[[str], None] = lambda notice: None
-) -> str:
-    """Run a study by `sweeplab` with these arguments, without this terminal; return the process or job, and its log.
+def detach(spec: StudySpec, lab: Path, words: Sequence[str]) -> str:
+    """Run a study by `sweeplab` with these arguments, without this terminal; return the process and its log.
 
-    Returns once the study is run; for a job, as soon as it is queued. `say` gets a notice for the user if there is one.
+    Returns once the study is run.
 
     Raises:
         BadInput: the study does not start, or is running already; with the last line of the log.
@@ -63,11 +60,6 @@ def detach(
     check_reach(spec, lab)
     log = folder.lab / "logs" / f"{folder.name}.log"
     command = python("-m", "sweeplab", *words)
-    if spec.engine.type == "slurm":
-        from sweeplab.sweep.engines.slurm import submit_head
-        from sweeplab.sweep.supervisor import submit_study
-
-        return submit_study(spec, lab, partial(submit_head, spec, command, log), say)
     engine_class(spec.engine.type).check(spec.engine)
     make_folder(log.parent)
     with opened(log, "ab") as output:

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, StorageUnavailable, TrackingUnavailable
 from sweeplab.files import make_folder, write_whole
@@ -42,7 +42,6 @@ from sweeplab.tracking import open_mirrors, open_tracker
 
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.store import Store
-    from sweeplab.tracking.tracker import Mirror
 
 
 POLL_SECONDS = 0.2
@@ -148,39 +147,6 @@ def run_study(
     Raises:
         BadInput: the study cannot start, or the lab has another study of its name.
     """
-    with _opened(spec, lab) as opened:
-        return _Supervisor(opened, listen, interrupts).run(opened.notices)
-
-
-def submit_study(spec: StudySpec, lab: Path, submit: Callable[[], str], say: Callable[[str], None]) -> str:
-    """Check a study and start its storage as `run_study` does, then `submit` a job that runs it.
-
-    Returns what `submit` does. `say` gets a notice for the user, if there is one.
-
-    Raises:
-        BadInput: the study cannot start, or the lab has another study of its name, or `submit` is refused.
-    """
-    with _opened(spec, lab) as opened:
-        tracker = open_tracker(lab, spec.name, spec.track.uri)
-        _open_tracking([tracker], spec, opened.folder, opened.plan)
-        for notice in opened.notices:
-            say(notice)
-        return submit()
-
-
-class _Opened(NamedTuple):
-    """A study that is about to run, and notices for the user."""
-
-    folder: StudyFolder
-    plan: Plan
-    store: Store
-    targets: Mapping[str, Any]
-    notices: list[str]
-
-
-@contextmanager
-def _opened(spec: StudySpec, lab: Path) -> Iterator[_Opened]:
-    """Check a study, write it to its lab and hold it."""
     check_reach(spec, lab)
     targets = open_targets(spec)
     engine = engine_class(spec.engine.type)
@@ -203,17 +169,8 @@ def _opened(spec: StudySpec, lab: Path) -> Iterator[_Opened]:
         write_study(spec, folder, plan.data)  # from here on the lab has the complete study
         if spec.warm_start:
             add_warm_starts(store, read_warm_starts(spec, folder, store.spaces, plan.data), folder)
-        notices = [notice for notice in notices if notice]
-        yield _Opened(folder, plan, store, targets, notices)
-
-
-def _open_tracking(trackers: Sequence[Mirror], spec: StudySpec, folder: StudyFolder, plan: Plan) -> None:
-    description = describe(spec, folder, plan)
-    try:
-        for tracker in trackers:
-            tracker.open(description)
-    except TrackingUnavailable as error:
-        raise BadInput(f"{error}; set another track: {{uri: …}} or MLFLOW_TRACKING_URI") from error
+        supervisor = _Supervisor(folder, plan, store, targets, listen, interrupts)
+        return supervisor.run([notice for notice in notices if notice])
 
 
 class _Supervisor:
@@ -221,12 +178,14 @@ class _Supervisor:
 
     def __init__(
         self,
-        opened: _Opened,
+        folder: StudyFolder,
+        plan: Plan,
+        store: Store,
+        targets: Mapping[str, Any],
         listen: Callable[[events.Event, StudyProgress], None],
         interrupts: Callable[[], int],
     ) -> None:
-        folder, plan, store, self.targets, _ = opened
-        self.folder, self.plan, self.store = folder, plan, store
+        self.folder, self.plan, self.store, self.targets = folder, plan, store, targets
         self.listen, self.interrupts = listen, interrupts
         self.spec, self.commands = store.spec, store.commands
         availability = store.availability
@@ -269,7 +228,7 @@ class _Supervisor:
             if is_done:
                 status = "complete"
                 return StudyEnd(self.folder, status, [])
-            _open_tracking(self.trackers, self.spec, self.folder, self.plan)
+            self._open_tracking()
             deque(self.watched.news(self.store.poll_commands()), maxlen=0)  # the past
             self.progress.clear_live()
             self.progress.errors.clear()
@@ -290,6 +249,14 @@ class _Supervisor:
             self.commands.add("ended", status)
         unsent = notify_end(self.targets, self.folder, status, errors)
         return StudyEnd(self.folder, status, [*errors, *unsent])
+
+    def _open_tracking(self) -> None:
+        description = describe(self.spec, self.folder, self.plan)
+        try:
+            for tracker in self.trackers:
+                tracker.open(description)
+        except TrackingUnavailable as error:
+            raise BadInput(f"{error}; set another track: {{uri: …}} or MLFLOW_TRACKING_URI") from error
 
     def _supervise(self) -> None:
         looked = checked = now = time.monotonic()

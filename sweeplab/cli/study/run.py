@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -50,9 +50,7 @@ def run(
     allow_plugins: options.AllowPlugins = False,
     lab: options.Lab = None,
     dry_run: Annotated[bool, flag("Only show the plan.", "--dry-run")] = False,
-    detach: Annotated[
-        bool, flag("Run without this terminal; with the engine slurm as a job.", "--detach")
-    ] = False,
+    detach: Annotated[bool, flag("Run without this terminal.", "--detach")] = False,
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -77,20 +75,16 @@ def run(
 
     if detach:
         words = [each for each in sys.argv[1:] if each != "--detach"]
-        print_answer(
-            start_detached(study, words, lambda notice: None if quiet else write_line(notice)), as_json
-        )
+        print_answer(start_detached(study, words), as_json)
         return
     raise typer.Exit(run_with_view(study, as_json, quiet))
 
 
-def start_detached(
-    study: Study, words: Sequence[str], tell: Callable[[str], None] = lambda notice: None
-) -> Answer:
+def start_detached(study: Study, words: Sequence[str]) -> Answer:
     """Run a study by `sweeplab` with these arguments, without this terminal."""
     from sweeplab.sweep.steering import detach
 
-    by = detach(study.spec, study.lab, words, tell)
+    by = detach(study.spec, study.lab, words)
     watch, stop = map(study.folder.command, ("watch", "stop"))
     answer = {"study": study.folder.name, "by": by, "watch": watch, "undo": [stop]}
     return answer, f"{by}\nwatch: {watch}\nstop: {stop}"

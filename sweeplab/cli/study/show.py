@@ -6,7 +6,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -18,7 +17,7 @@ from sweeplab.cli import options
 from sweeplab.cli.options import argument, flag, option
 from sweeplab.cli.printing import Answer, answer_of, cell_text, print_answer, print_rows, say
 from sweeplab.cli.study.manage import write_study
-from sweeplab.errors import BadInput, DamagedFile, Problem
+from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import duration, out_of, several, written, yaml_text
 from sweeplab.lab import showing
 from sweeplab.lab.findings import Finding, find_limits
@@ -49,7 +48,7 @@ def list_studies(lab: options.Lab = None) -> Answer:
 
     place = lab_folder(lab)
     folders = [StudyFolder(place, name) for name in study_names(place)]
-    studies = list_rows(folders, _jobs(folders))
+    studies = list_rows(folders)
     if not studies:
         return studies, f"no studies in {place}"
     return studies, _print_list
@@ -98,36 +97,17 @@ def show(
         return rows, lambda rows: print_rows(rows, text=("cell", "state"))
     from sweeplab.report.headline import read_headline
 
-    study = showing.show_study(folder, cell, _jobs([folder]).get(folder.name, ""))
-    first = read_headline(folder, is_queued=bool(study["job"]))
+    study = showing.show_study(folder, cell)
+    first = read_headline(folder)
 
     def print_shown(study: dict[str, Any]) -> None:
         say(str(first))
-        if study["job"]:
-            say(study["job"])
         if places := showing.places_in_words(study["workers"]):
             say(places)
         say()
         print_study(study)
 
     return study | {"headline": first.as_dict()}, print_shown
-
-
-def _jobs(folders: Sequence[StudyFolder]) -> dict[str, str]:
-    on_slurm = []
-    for folder in folders:
-        with suppress(DamagedFile, KeyError):
-            if folder.read(folder.canonical_file)["engine"]["type"] == "slurm" and not folder.is_run:
-                on_slurm.append(folder.name)
-    if not on_slurm:
-        return {}
-    from sweeplab.sweep.engines.slurm import SlurmFailure, heads_in_queue
-
-    try:
-        heads = heads_in_queue()
-    except SlurmFailure:  # there is none here, or it is busy
-        return {}
-    return {name: job for name, job in heads.items() if name in on_slurm}
 
 
 def print_study(study: dict[str, Any]) -> None:

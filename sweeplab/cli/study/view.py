@@ -40,8 +40,7 @@ from sweeplab.lab.listing import StudyState, loss_unit_of, study_state
 from sweeplab.lab.showing import places_in_words, show_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report.headline import read_headline
-from sweeplab.sweep.engines import HEAD, engine_class
-from sweeplab.sweep.progress import StudyProgress, ended_in_words, pace, wait_for_job, watch_study
+from sweeplab.sweep.progress import StudyProgress, ended_in_words, pace, watch_study
 from sweeplab.sweep.worker import leaving_signals
 
 Result = TypeVar("Result")
@@ -241,8 +240,7 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
 
     Its progress is shown on standard error, then how it ended is printed.
 
-    With `as_json` the progress is lines; with `quiet` only errors are printed. If this process is a job of a cluster
-    that asked it to leave, it is queued again.
+    With `as_json` the progress is lines; with `quiet` only errors are printed.
     """
     outlive_readers(study.folder.log)
     with _interrupts(as_json, quiet) as (follow, interrupts):
@@ -264,8 +262,6 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
             print_json({**answer, **ended, "errors": result.errors})
         elif not quiet and result.report:
             say(f"open   {result.folder.command('ui')}     {result.report}")
-    if interrupts() and os.environ.get(HEAD):
-        engine_class(study.spec.engine.type).come_back()
     for error in result.errors:
         console(stderr=True).print(f"error: {error}", style="red", soft_wrap=True)
     code = EXIT_CODES[result.status]
@@ -317,7 +313,6 @@ def watch_with_view(folder: StudyFolder) -> int:
     """Show a study that another process runs until it ends, and return the exit code of its run."""
     screen = console(stderr=True)
     try:
-        wait_for_job(folder, write_line)
         with _following(folder.name, screen, _is_live(screen)) as update:
             status = watch_study(folder, update)
     except KeyboardInterrupt:

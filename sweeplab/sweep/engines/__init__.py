@@ -17,12 +17,9 @@ import subprocess
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
-
-import psutil
 
 from sweeplab.files import opened, read_bytes
 from sweeplab.lab.events import Event, WorkerExited
@@ -41,8 +38,6 @@ REFUSED = 2
 UNSEEN = 66
 # The exit code of a worker whose machine asked it to leave, once its runs are saved: it may be restarted elsewhere.
 LEFT = 75
-# The environment variable of a job that runs a study: the cluster may queue it again.
-HEAD = "SWEEPLAB_HEAD"
 # The environment of a worker's libraries.
 SETTINGS = {
     # How long one of torch's threads waits for work before it sleeps. With GNU's default of 300,000 a step under load
@@ -98,7 +93,7 @@ class WorkerEngine(ABC):
 
     @staticmethod  # noqa: B027 - for engines whose workers only the pool restarts
     def come_back() -> None:
-        """Ask the engine to restart this process, which was asked to leave: a worker that ends with LEFT, or the head.
+        """Ask the engine to restart this process, a worker that ends with LEFT.
 
         If the engine cannot, it reports that exit code of a worker, and the pool starts another one.
         """

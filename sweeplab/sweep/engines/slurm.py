@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.files import make_folder, opened
+from sweeplab.files import opened
 from sweeplab.lab.events import WorkerExited
 from sweeplab.processes import python
 from sweeplab.records.folders import WorkerPlace
-from sweeplab.study.spec import LEAVE_BEFORE, Engine, StudySpec
-from sweeplab.sweep.engines import HEAD, UNSEEN, WorkerEngine
+from sweeplab.study.spec import LEAVE_BEFORE, Engine
+from sweeplab.sweep.engines import UNSEEN, WorkerEngine
 
 # How often Slurm is asked for its queue: its controller serves other users too.
 POLL_SECONDS = 2.0
@@ -101,44 +101,13 @@ def ask(*words: str, script: str | None = None, environment: dict[str, str] | No
 
 
 def _job_options(spec: Engine, threads: int, gpus: float) -> list[str]:
-    """Return sbatch's options for a job of one worker, or of the supervisor."""
+    """Return sbatch's options for a job of one worker."""
     options = ["--requeue", "--output=/dev/null", "--open-mode=append", f"--cpus-per-task={threads}"]
     options += [f"--signal=B:USR1@{LEAVE_BEFORE}"]
     options += [f"--time={-(-spec.time // 60):.0f}"] if spec.time else []
     options += [f"--gres=gpu:{gpus:.0f}"] if gpus else []
     options += [f"--partition={spec.partition}"] if spec.partition else []
     return options
-
-
-def submit_head(spec: StudySpec, command: Sequence[str], log: Path) -> str:
-    """Submit a job that runs a study by a command; return the job and its log.
-
-    Raises:
-        BadInput: Slurm rejects it; with Slurm's message.
-    """
-    make_folder(log.parent)
-    opened(log, "ab").close()  # the shell would follow a link
-    script = f"#!/bin/sh\nexport {HEAD}=1\nexec {shlex.join(command)} >>{shlex.quote(str(log))} 2>&1\n"
-    words = ("sbatch", "--parsable", f"--job-name=sweeplab-{spec.name}", *_job_options(spec.engine, 1, 0))
-    try:
-        return f"job {ask(*words, script=script).partition(';')[0]}, log {log}"
-    except SlurmFailure as error:
-        raise BadInput(f"the engine slurm: {error}") from error
-
-
-def heads_in_queue() -> dict[str, str]:
-    """Describe the jobs that are to run studies and are in Slurm's queue, by study.
-
-    Raises:
-        SlurmFailure: Slurm does not answer.
-    """
-    heads = {}
-    for line in ask("squeue", "--noheader", "--me", "--format=%j|%i|%T|%r").splitlines():
-        name, job, state, reason = line.rsplit("|", 3)
-        if name.startswith("sweeplab-") and "_" not in job:  # that of a worker is one of an array
-            words = f"job {job} is {state.lower()} ({reason})"
-            heads[name.removeprefix("sweeplab-")] = words.removesuffix(" (None)")
-    return heads
 
 
 def _queue(jobs: Iterable[str]) -> dict[tuple[str, int], _Task]:
