@@ -168,14 +168,11 @@ class Remaining:
             return max(0, cell.n_trials(budget.trials_per_cell) - counted.get(cell.cell, 0) - n_begun)
         assert budget.flops is not None
         flops, of_round = budget.flops, 0.0
-        for each in self.plan.cells:
-            of_trial = each.train_flops * len(each.seeds)
-            shares = self._shares[each.cell]
-            flops -= of_trial * sum(shares)
-            flops -= of_trial * sum(
-                trial.share for (name, _), trial in self._trials.items() if name == each.cell
-            )
-            of_round += of_trial * (sum(shares) / len(shares) if shares else _by_halving(each, 0.0))
+        for other in self.plan.cells:
+            of_trial, ended = other.train_flops * len(other.seeds), self._shares[other.cell]
+            begun = [trial.share for (name, _), trial in self._trials.items() if name == other.cell]
+            flops -= of_trial * sum([*ended, *begun])
+            of_round += of_trial * _by_halving(other, 0.0)
         return math.ceil(max(0.0, flops) / of_round)
 
     def _slots(self, cell: CellPlan) -> float:
