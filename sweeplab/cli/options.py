@@ -158,7 +158,6 @@ def overrides(
     override: list[str] | None, grid: list[str] | None, search: list[str] | None, engine: str | None = None
 ) -> list[str]:
     """Return all changes that a command line makes to a study file, as overrides."""
-    # The engine comes first: it removes the keys of other engines, and overrides may set its own.
     changes = ([f"--engine {engine}"] if engine else []) + [*(override or ())]
     changes += [f"--grid {word}" for word in grid or ()]
     return changes + [f"--search {word}" for word in search or ()]

@@ -78,10 +78,10 @@ def make_sampler(sampler: Sampler, seed: int, space: Space, cell_seed: int) -> B
     Raises:
         ValueError: Optuna refuses an option, or a grid is infinite.
     """
-    if SAMPLERS[sampler.type].sequence:
-        seed = cell_seed
     if sampler.type == "grid":
-        return _grid_sampler(space, seed)
+        return _grid_sampler(space, cell_seed)
+    if sampler.type == "qmc":
+        seed = cell_seed
     unasked: dict[str, Any] = {"seed": seed}
     if sampler.type == "tpe" and space.has_conditions:
         unasked["group"] = True

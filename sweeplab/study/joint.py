@@ -19,6 +19,9 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from optuna.distributions import BaseDistribution
+from optuna.samplers import RandomSampler
+from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from sweeplab.data.batches import generator_key
@@ -292,6 +295,28 @@ class JointModel:
     def _table(self, rows: Sequence[_Row]) -> tuple[Floats, Floats, Floats]:
         x = np.vstack([self.inputs.rows(self.spaces[row.cell], [row.point]) for row in rows])
         return x, np.array([row.loss for row in rows]), np.array([row.variance for row in rows])
+
+
+class JointSampler(RandomSampler):
+    """An Optuna sampler that takes a trial's parameters from a point; what the point lacks is drawn at random.
+
+    `propose` returns the point, given the parameters that are fixed, when the first parameter is asked for.
+    """
+
+    def __init__(self, propose: Callable[[Mapping[str, Any]], Mapping[str, Any]], seed: int) -> None:
+        super().__init__(seed)
+        self._propose = propose
+        self._point: Mapping[str, Any] | None = None
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Return the point's value of a parameter."""
+        if self._point is None:
+            self._point = self._propose(trial.system_attrs.get("fixed_params", {}))
+        if param_name in self._point:
+            return self._point[param_name]
+        return super().sample_independent(study, trial, param_name, param_distribution)
 
 
 def _rows(trials: Sequence[tuple[int, FrozenTrial]]) -> list[_Row]:

@@ -43,26 +43,25 @@ MOST = {"min_early_stopping_rate": 30}
 class AlgorithmRow:
     """A sampler or pruner: Optuna's class, our names for its options, and our defaults for them.
 
-    A `sequence` takes its trials one after the other from points that its seed determines: all trials of a cell need
-    the same seed. A pruner that `halves` decides at rungs, iterations that grow by a factor.
+    `own` options are not Optuna's, each with its type and default.
     """
 
     optuna: str
     meaning: str
     aliases: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    sequence: bool = False
-    halves: bool = False
+    own: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def halves(self) -> bool:
+        """Return whether a pruner decides at rungs, iterations that grow by a factor."""
+        return PROMOTE in self.own
 
     @property
     def optuna_class(self) -> type[Any]:
         """Return Optuna's class."""
         import optuna
 
-        if self.optuna == "JointSampler":
-            from sweeplab.study.sampler import JointSampler
-
-            return JointSampler
         room = optuna.samplers if self.optuna.endswith("Sampler") else optuna.pruners
         return getattr(room, self.optuna)  # type: ignore[no-any-return]
 
@@ -75,7 +74,7 @@ class AlgorithmRow:
     @functools.cached_property
     def options(self) -> type[Section]:
         """Return the options that a study file can set, by Optuna's names: those whose values YAML can express."""
-        fields: dict[str, Any] = {}
+        fields = dict(self.own)
         names = {optunas: ours for ours, optunas in self.aliases.items()}
         for name, parameter in inspect.signature(self.optuna_class.__init__).parameters.items():
             kind = _type_of(name, inspect.formatannotation(parameter.annotation))
@@ -84,8 +83,6 @@ class AlgorithmRow:
             default = ... if parameter.default is parameter.empty else None
             alias = AliasChoices(name, names[name]) if name in names else None
             fields[name] = kind, Field(default, validation_alias=alias)
-        if self.halves:
-            fields[PROMOTE] = bool, False
         return pydantic.create_model(f"{self.optuna}Options", __base__=Section, **fields)
 
 
@@ -112,25 +109,29 @@ _CMAES = "Covariance matrix adaptation: for many trials of numeric parameters"
 _GRID = "Every combination of the choices, in random order"
 _ASHA = "Successive halving: at growing iterations only the best 1/factor of the trials continue"
 _PERCENTILE = "Ends a trial that is not within the best share of the others"
+_SEVERAL = "Several successive halvings with different first rungs"
+_AUTO = "joint where a study searches numbers in several cells; else tpe"
+_JOINT = "One Gaussian process over all cells: sizes learn from each other"
+_OF_HALVING = {PROMOTE: (bool, False)}
+_OF_JOINT = {"n_startup_trials": (Annotated[int, Field(ge=1, le=LARGEST)], 1)}
 
 SAMPLERS: dict[str, AlgorithmRow] = {
-    AUTO: AlgorithmRow("JointSampler", "joint where a study searches numbers in several cells; else tpe"),
-    JOINT: AlgorithmRow("JointSampler", "One Gaussian process over all cells: sizes learn from each other"),
+    # What a joint search does not propose is drawn at random.
+    AUTO: AlgorithmRow("RandomSampler", _AUTO, own=_OF_JOINT),
+    JOINT: AlgorithmRow("RandomSampler", _JOINT, own=_OF_JOINT),
     "tpe": AlgorithmRow("TPESampler", _TPE),
     "gp": AlgorithmRow("GPSampler", "Gaussian process: for few trials of few numeric parameters", {}, _QUIET),
     "cmaes": AlgorithmRow("CmaEsSampler", _CMAES, {}, _QUIET),
-    "qmc": AlgorithmRow("QMCSampler", "Evenly spread points, whatever the results", {}, _QUIET, True),
+    "qmc": AlgorithmRow("QMCSampler", "Evenly spread points, whatever the results", {}, _QUIET),
     "random": AlgorithmRow("RandomSampler", "Independent random points"),
-    "grid": AlgorithmRow("GridSampler", _GRID, sequence=True),
+    "grid": AlgorithmRow("GridSampler", _GRID),
 }
 PRUNERS: dict[str, AlgorithmRow] = {
     "none": AlgorithmRow("NopPruner", "Every trial runs to its end"),
     "median": AlgorithmRow("MedianPruner", "Ends a trial that is worse than the median of the others"),
     "percentile": AlgorithmRow("PercentilePruner", _PERCENTILE),
-    "asha": AlgorithmRow("SuccessiveHalvingPruner", _ASHA, _HALVING, halves=True),
-    "hyperband": AlgorithmRow(
-        "HyperbandPruner", "Several successive halvings with different first rungs", _HYPERBAND, halves=True
-    ),
+    "asha": AlgorithmRow("SuccessiveHalvingPruner", _ASHA, _HALVING, own=_OF_HALVING),
+    "hyperband": AlgorithmRow("HyperbandPruner", _SEVERAL, _HYPERBAND, own=_OF_HALVING),
     "threshold": AlgorithmRow("ThresholdPruner", "Ends a trial whose value leaves an interval"),
 }
 
@@ -192,8 +193,8 @@ def build(algorithm: Algorithm, **unasked: Any) -> Any:
     from optuna.exceptions import ExperimentalWarning
 
     row = algorithm.rows[algorithm.type]
-    arguments = {**unasked, **row.defaults, **algorithm.options}
-    arguments.pop(PROMOTE, None)
+    arguments = {**unasked, **row.defaults}
+    arguments |= {name: value for name, value in algorithm.options.items() if name not in row.own}
     return _made(row.optuna_class, arguments, ExperimentalWarning, FutureWarning)
 
 
@@ -215,11 +216,9 @@ def as_written(algorithm: Any) -> Any:
         kind, arguments = made.func, made.keywords
     if not kind.__module__.startswith("optuna."):
         return algorithm
-    types = {row.optuna: name for name, row in reversed({**SAMPLERS, **PRUNERS}.items())}
-    types["JointSampler"] = "joint"
+    types = {row.optuna: name for name, row in {**SAMPLERS, **PRUNERS}.items()}
     if kind.__name__ not in types:
-        known = ", ".join(sorted(name for name in types if name != "JointSampler"))
-        raise BadInput(Problem(f"a {kind.__name__} cannot be made in each worker", known))
+        raise BadInput(Problem(f"a {kind.__name__} cannot be made in each worker", ", ".join(sorted(types))))
     if arguments is None:
         arguments = _arguments(algorithm)
     return {"type": types[kind.__name__], **arguments}

@@ -212,17 +212,11 @@ class Budget(Section):
         return written
 
 
-# For each key that not all engines have, the engines that have it.
-ENGINE_KEYS = {
-    "gpus_per_worker": ("slurm", "ray"),
-    "time": ("slurm",),
-    "partition": ("slurm",),
-    "address": ("ray",),
-}
-
-
 class Engine(Section):
-    """The engine, which starts the worker processes: where, how many, with which resources; never what they train."""
+    """The engine, which starts the worker processes: where, how many, with which resources; never what they train.
+
+    A key of another engine is ignored, so that one file serves all.
+    """
 
     type: Literal["local", "slurm", "ray"] = key(
         "local", "Processes on this machine, jobs of a Slurm cluster, or actors of a Ray cluster"
@@ -242,15 +236,6 @@ class Engine(Section):
             return 1
         return int(self.threads)
 
-    @field_validator(*ENGINE_KEYS, mode="before")
-    @classmethod
-    def _of_this_engine(cls, written: Any, field: pydantic.ValidationInfo) -> Any:
-        engine, name = field.data.get("type"), str(field.field_name)
-        if engine and engine not in ENGINE_KEYS[name]:
-            known = [each for each in cls.model_fields if engine in ENGINE_KEYS.get(each, (engine,))]
-            raise Refusal(f"is not a key of engine {engine}", ", ".join(known))
-        return written
-
     @field_validator("gpus_per_worker")
     @classmethod
     def _whole_on_slurm(cls, count: float, field: pydantic.ValidationInfo) -> float:
@@ -265,11 +250,6 @@ class Engine(Section):
             what = f"is too short: a job stops {duration(LEAVE_BEFORE)} before its time limit"
             raise Refusal(what, "2m or more")
         return seconds
-
-    @pydantic.model_serializer(mode="wrap")
-    def _written(self, write: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
-        engine, keys = self.type, write(self).items()
-        return {name: value for name, value in keys if engine in ENGINE_KEYS.get(name, (engine,))}
 
 
 class Track(Section):

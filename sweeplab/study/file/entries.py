@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -16,12 +16,12 @@ from pydantic import ValidationError
 
 from sweeplab.errors import BadInput, Problem, conflict, nearest, synonym
 from sweeplab.expressions import Expression, in_table_names
-from sweeplab.formatting import without_passwords, yaml_text
+from sweeplab.formatting import without_passwords
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter, canonical
 from sweeplab.study.file.parse import parse
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, dotted
 from sweeplab.study.search import ENTRY, SUGGESTED, is_searched
-from sweeplab.study.spec import ENGINE_KEYS, StudySpec
+from sweeplab.study.spec import StudySpec
 
 # A share of a run's length, or of the learning rate: "5%", "10% of all training steps".
 _SHARE = re.compile(
@@ -234,32 +234,26 @@ def values_of(row: Hyperparameter, text: str) -> list[Any]:
 
 
 # The places in a study file that options of the command line set.
-_PLACES = {"--engine": "engine.type", "--name": "name", "--preset": "preset"}
+_PLACES: dict[str, Location] = {"--engine": ("engine", "type"), "--name": ("name",), "--preset": ("preset",)}
 PLACES = "a hyperparameter, or a place such as budget.time"
 # Keys whose value may be just the name of the type.
 SHORT_FORMS = ("sampler", "pruner")
 
 
-def read_options(
-    options: Iterable[str], ranges: Mapping[str, Any] | None = None
-) -> dict[str, dict[str, Any]]:
-    """Parse the options `--grid n_layer=1,2,4` and `--search learning_rate=1e-4..1e-2` into `grid` and `search`.
+def read_options(options: Iterable[str], ranges: Mapping[str, Any]) -> dict[str, Any]:
+    """Parse the options `--grid n_layer=1,2,4` and `--search learning_rate=1e-4..1e-2` into a document.
 
-    In `grid` a name alone gets the values of its range.
+    In `--grid` a name alone gets the values of its range.
 
     Raises:
         BadInput: a hyperparameter is unknown, does not accept such values, or is given two of them.
     """
-    sections: dict[str, dict[str, Any]] = {"grid": {}, "search": {}}
-    entered: dict[str, tuple[str, Any, str]] = {}
-    for option in options:
-        section = option[2:].partition(" ")[0]
-        for name, entry in _entries(option, ranges or {}):
-            *before, first = entered.setdefault(name, (section, entry, option))
-            if before != [section, entry]:
-                raise BadInput(conflict(first, option))
-            sections[section][name] = entry
-    return sections
+    document: dict[str, Any] = {"grid": {}, "search": {}}
+    problems = Problems()
+    lay_all_over(document, options, problems, ranges)
+    if problems.found:
+        raise BadInput(*problems.found)
+    return document
 
 
 def _entries(option: str, ranges: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -296,30 +290,6 @@ def _values(row: Hyperparameter, values: Any, written: str, option: str) -> list
     return list(dict.fromkeys(values))
 
 
-def overrides_of(option: str) -> list[str]:
-    """Return the overrides of a study file that an option of the command line stands for.
-
-    The option is `--grid WORD`, `--search WORD`, `--at NAME=VALUE`, one of `_PLACES` with its value, or an override
-    itself.
-
-    Raises:
-        BadInput: as `read_options` does.
-    """
-    kind, _, word = option.partition(" ")
-    if kind in _PLACES:
-        return [f"{_PLACES[kind]}={yaml_text(word)}"]
-    if kind == "--at":
-        return [word]
-    if kind not in ("--grid", "--search"):
-        return [option]
-    name, _, text = word.partition("=")
-    if text and _row(name, option).kind == "str":
-        return [
-            f"{kind[2:]}.{canonical(name.strip())}=[{text}]"
-        ]  # a plugin, not imported yet, may add choices
-    return [f"{kind[2:]}.{each}={yaml_text(entry)}" for each, entry in _entries(option, {})]
-
-
 def _row(name: str, word: str) -> Hyperparameter:
     known = canonical(name.strip())
     if known not in TABLE:
@@ -345,31 +315,60 @@ def move_shares(document: dict[str, Any], problems: Problems) -> None:
             problems.source.move((section, name), ("search", name))
 
 
-def cell_changes(document: Mapping[str, Any]) -> list[Any]:
-    """Return the entries of `cells` in a study's document."""
-    cells = document.get("cells")
-    return cells if isinstance(cells, list) else []
+def lay_all_over(
+    document: dict[str, Any],
+    options: Iterable[str],
+    problems: Problems,
+    ranges: Mapping[str, Any] | None = None,
+) -> None:
+    """Apply overrides to the document in turn; two that set the same thing differently are a problem.
 
+    An override is `NAME=VALUE`, or an option of the command line: `--grid WORD`, `--search WORD`, `--at NAME=VALUE`,
+    or one of `_PLACES` with its value.
 
-def lay_all_over(document: dict[str, Any], options: Sequence[str], problems: Problems) -> None:
-    """Apply overrides to the document in turn; two that set the same thing differently are a problem."""
+    Raises:
+        BadInput: a hyperparameter of `--grid` or `--search` is unknown, or does not accept such values.
+    """
     laid: dict[str, tuple[Any, str]] = {}
     for option in options:
-        words = without_passwords(("-o " if not option.startswith("--") else "") + option)
-        for override in overrides_of(option):
-            mistakes = Problems()
-            path, value = _lay_over(document, override, mistakes)
-            for problem in mistakes.found:
-                what = f"{words}: {problem.what}"
-                problems.found.append(Problem(what, problem.allowed, problem.nearest))
-            if mistakes.found:
-                continue
+        words = without_passwords(option if option.startswith("--") else f"-o {option}")
+        mistakes = Problems()
+        for path, value in _settings(option, ranges or {}, mistakes):
+            _set(document, path, value, mistakes)
             problems.source.forget(path)
             problems.source.overrides[path] = words
             for thing, held in _things(path, value).items():
                 before, first = laid.setdefault(thing, (held, words))
                 if before != held:
                     problems.found.append(conflict(first, words))
+        for mistake in mistakes.found:
+            problems.found.append(Problem(f"{words}: {mistake.what}", mistake.allowed, mistake.nearest))
+
+
+def _settings(option: str, ranges: Mapping[str, Any], mistakes: Problems) -> list[tuple[Location, Any]]:
+    """Return the places in a document that an override sets, each with its value."""
+    kind, _, word = option.partition(" ")
+    if kind in ("--grid", "--search"):
+        return [((kind[2:], name), entry) for name, entry in _entries(option, ranges)]
+    if kind in _PLACES:
+        return [(_PLACES[kind], word)]
+    name, equals, text = option.removeprefix("--at ").partition("=")
+    path = _place(name.strip())
+    if not equals:
+        mistakes.add((), "no value is given", "name=value")
+    elif not path:
+        near = nearest(name, [*TABLE, *StudySpec.model_fields])
+        mistakes.add((), f"{name!r} is unknown", PLACES, near)
+    elif not all(str(part).strip() for part in path):
+        mistakes.add((), f"{name!r} has an empty part", PLACES)
+    if mistakes.found:
+        return []
+    value = parse(text, mistakes, path)
+    if mistakes.found:
+        return []
+    if path == ("engine",) and isinstance(value, str):
+        path = ("engine", "type")
+    return [(path, value)]
 
 
 def _things(path: Location, value: Any) -> dict[str, Any]:
@@ -390,26 +389,6 @@ def _things(path: Location, value: Any) -> dict[str, Any]:
 def _thing(name: str | int) -> str:
     known = canonical(str(name))
     return "length" if known in LENGTHS else known
-
-
-def _lay_over(document: dict[str, Any], override: str, mistakes: Problems) -> tuple[Location, Any]:
-    """Apply `name=value` to the document, unless there are mistakes; return the place and the value."""
-    name, equals, text = override.partition("=")
-    path, value = _place(name.strip()), None
-    if not equals:
-        mistakes.add((), "no value is given", "name=value")
-    elif not path:
-        near = nearest(name, [*TABLE, *StudySpec.model_fields])
-        mistakes.add((), f"{name!r} is unknown", PLACES, near)
-    elif not all(str(part).strip() for part in path):
-        mistakes.add((), f"{name!r} has an empty part", PLACES)
-    else:
-        value = parse(text, mistakes, path)
-    if path == ("engine",) and isinstance(value, str):
-        path = ("engine", "type")
-    if not mistakes.found:
-        _set(document, path, value, mistakes)
-    return path, value
 
 
 def _place(name: str) -> Location:
@@ -437,22 +416,21 @@ def _set(document: dict[str, Any], path: Location, value: Any, problems: Problem
         held[part] = below
         held = below
     held[path[-1]] = value
-    if path == ("engine", "type"):
-        for key, engines in ENGINE_KEYS.items():
-            if value not in engines:
-                held.pop(key, None)
     if path[0] in SECTIONS and len(path) > 1:
         _drop_elsewhere(document, path, value)
 
 
 def _drop_elsewhere(document: dict[str, Any], path: Location, value: Any) -> None:
     """Remove a hyperparameter from the other sections; of those that set the length of training only one stays."""
-    for section in (*SECTIONS, *cell_changes(document)):
-        held = document.get(section) if isinstance(section, str) else section
+    section, name = str(path[0]), path[1]
+    places = [document.get(each) for each in SECTIONS]
+    if isinstance(document.get("cells"), list):
+        places += document["cells"]
+    for held in places:
         if not isinstance(held, dict):
             continue
-        if section != path[0]:
-            held.pop(path[1], None)
-        if path[1] in LENGTHS and value is not None:
-            for rival in {*LENGTHS} - {path[1]}:
+        if held is not document[section]:
+            held.pop(name, None)
+        if name in LENGTHS and value is not None:
+            for rival in {*LENGTHS} - {name}:
                 held.pop(rival, None)

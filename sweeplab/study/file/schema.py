@@ -29,27 +29,26 @@ def study_schema() -> Schema:
     from sweeplab.data.tokenizers import TOKENIZERS
     from sweeplab.train.run import METRICS
 
-    schema = _inlined(StudySpec.model_json_schema())
-    sections = schema["properties"]
-    data = sections["data"]["properties"]
-    data["corpus"] = _one_of({name: corpus.meaning for name, corpus in CORPORA.items()})
+    schema = StudySpec.model_json_schema()
+    sections, parts = schema["properties"], schema["$defs"]
+    data = parts["DataSpec"]
+    corpora = _one_of({name: corpus.meaning for name, corpus in CORPORA.items()})
     tokenizers = _one_of({name: str(kind.__doc__).partition("\n")[0] for name, kind in TOKENIZERS.items()})
-    data["tokenizer"] = {"anyOf": [tokenizers, {"type": "string", "pattern": "[.](json|model)$"}]}
-    files = [{"required": [name]} for name in ("path", "train", "tokens")]
-    sections["data"] |= {"required": [], "anyOf": [{"required": ["corpus", "tokenizer"]}, *files]}
-    sections["preset"] = _one_of({name: preset(name).meaning for name in preset_names()})
-    sections["objective"]["properties"]["metric"]["enum"] = list(METRICS)
+    file = {"type": "string", "pattern": "[.](json|model)$"}
+    data["properties"] |= {"corpus": corpora, "tokenizer": {"anyOf": [tokenizers, file]}}
+    data["anyOf"] = [{"required": [name]} for name in ("path", "train", "tokens")]
+    data["anyOf"].append({"required": data.pop("required")})
+    parts["ObjectiveSpec"]["properties"]["metric"]["enum"] = list(METRICS)
     rows = [row for row in TABLE.values() if row.name != "seed"]
     differing = [row for row in rows if row.name not in EVALUATED]
     searched = [row for row in rows if is_searched(row)]
+    sections["preset"] = _one_of({name: preset(name).meaning for name in preset_names()})
     sections["fixed"] |= _rows(rows, _value)
     sections["grid"] |= _rows(differing, _values)
     sections["search"] |= _rows(searched, _search)
     sections["first_trial"] |= _rows(searched, _value)
     sections["cells"]["items"] = _rows(differing, _value)
-    sections["plugins"]["items"] = {
-        "anyOf": [{"type": "string", "minLength": 1}, sections["plugins"]["items"]]
-    }
+    sections["plugins"]["items"] = {"anyOf": [{"type": "string"}, sections["plugins"]["items"]]}
     sections["sampler"] = _algorithms(SAMPLERS)
     sections["pruner"] = _algorithms(PRUNERS)
     return {"$schema": DIALECT, "title": "A sweeplab study", **schema}
@@ -68,20 +67,17 @@ def _one_of(meanings: Mapping[str, str]) -> Schema:
     return {"anyOf": [{"const": name, "description": meaning} for name, meaning in meanings.items()]}
 
 
-def _number(row: Hyperparameter, kind: str) -> Schema:
-    bounds = {key: getattr(row, bound) for bound, key in _BOUNDS.items()}
-    return {"type": _TYPES[kind], **{key: bound for key, bound in bounds.items() if bound is not None}}
-
-
 def _value(row: Hyperparameter) -> Schema:
-    forms: list[Schema] = []
+    value: Schema = {"type": _TYPES.get(row.kind, "number")}
+    for bound, key in _BOUNDS.items():
+        if getattr(row, bound) is not None:
+            value[key] = getattr(row, bound)
+    if row.choices:
+        value = {"enum": list(row.choices)}
     if row.kind == "floats":
         count = len(row.sample)
-        forms.append({"type": "array", "items": _number(row, "float"), "minItems": count, "maxItems": count})
-    elif row.choices:
-        forms.append({"enum": list(row.choices)})
-    else:
-        forms.append(_number(row, row.kind))
+        value = {"type": "array", "items": value, "minItems": count, "maxItems": count}
+    forms = [value]
     if takes_share(row):
         forms.append({"type": "string", "pattern": r"^[\d.]+ *%"})
     if row.automatic:
@@ -106,33 +102,17 @@ def _search(row: Hyperparameter) -> Schema:
 
 @cache
 def _form(entry: type[Any]) -> Schema:
-    schema: Schema = _inlined(TypeAdapter(entry).json_schema())
-    return schema
+    return TypeAdapter(entry).json_schema()
 
 
 def _algorithms(rows: Mapping[str, AlgorithmRow]) -> Schema:
     forms = [_one_of({name: row.meaning for name, row in rows.items()})]
     for name, row in rows.items():
-        form: Schema = _inlined(row.options.model_json_schema(by_alias=False))
+        form = row.options.model_json_schema(by_alias=False)
         options = form.get("properties", {})
-        options |= {ours: options[optunas] for ours, optunas in row.aliases.items()}
+        for ours, optunas in row.aliases.items():
+            options[ours] = options[optunas]
         options["type"] = {"const": name}
         required = ["type", *form.get("required", ())]
         forms.append({**form, "description": row.meaning, "properties": options, "required": required})
     return {"anyOf": forms}
-
-
-def _inlined(schema: Any, parts: Mapping[str, Schema] | None = None) -> Any:
-    """Inline the parts that pydantic refers to, and drop the titles that it makes from names."""
-    if isinstance(schema, list):
-        return [_inlined(each, parts) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    parts = schema.pop("$defs", {}) if parts is None else parts
-    if "$ref" in schema:
-        schema = {**parts[schema["$ref"].rpartition("/")[2]], **schema}
-    inlined = {}
-    for key, part in schema.items():
-        if key not in ("title", "$ref"):
-            inlined["anyOf" if key == "oneOf" else key] = _inlined(part, parts)
-    return inlined

@@ -36,9 +36,8 @@ from sweeplab.data.batches import generator_key
 from sweeplab.lab.storage import PROMOTED, REPEATS, VOID
 from sweeplab.records.runs import RunState
 from sweeplab.study.algorithms import make_sampler, settled_sampler
-from sweeplab.study.joint import JointModel
+from sweeplab.study.joint import JointModel, JointSampler
 from sweeplab.study.options import JOINT, Sampler
-from sweeplab.study.sampler import JointSampler
 from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import StudySpec
 
@@ -292,7 +291,7 @@ class Asker:
         seed = generator_key(self._spec.first_seed, f"{space.cell.key}/{number}") % 2**31
         if joint is not None:
             study.sampler = JointSampler(
-                seed=seed, propose=lambda fixed: joint.propose(cell.index, number, fixed, is_last)
+                lambda fixed: joint.propose(cell.index, number, fixed, is_last), seed
             )
             return optuna.Trial(study, trial_id)
         if n_startup:  # the startup points are chosen here: the sampler models every trial from the first on
