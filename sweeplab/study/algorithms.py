@@ -6,7 +6,6 @@ pruner decides.
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -121,25 +120,17 @@ def rungs(pruner: Pruner, eval_interval: int, max_iters: int) -> list[int]:
 
     An evaluation occurs once per rung that it decides: twice where two rungs lie between it and the one before.
     """
-    if not PRUNERS[pruner.type].halves:
+    row = PRUNERS[pruner.type]
+    if not row.halves:
         return []
-    factor, first = _halving(pruner)
-    all_rungs = (first * factor**count for count in itertools.count())
-    at_evaluations = (-(-rung // eval_interval) * eval_interval for rung in all_rungs)
-    return [*itertools.takewhile(lambda at: at < max_iters, at_evaluations)]
-
-
-def first_decision(pruner: Pruner) -> int | None:
-    """Return the iteration before which a settled pruner never prunes; None where it has no such iteration."""
-    if not PRUNERS[pruner.type].halves:
-        return pruner.options.get("n_warmup_steps")
-    return _halving(pruner)[1]
-
-
-def _halving(pruner: Pruner) -> tuple[int, int]:
-    options = {"min_early_stopping_rate": 0, **PRUNERS[pruner.type].optuna_defaults, **pruner.options}
+    options = {"min_early_stopping_rate": 0, **row.optuna_defaults, **pruner.options}
     factor = int(options["reduction_factor"])
-    return factor, int(options["min_resource"]) * factor ** int(options["min_early_stopping_rate"])
+    rung = int(options["min_resource"]) * factor ** int(options["min_early_stopping_rate"])
+    at_evaluations = []
+    while (at := math.ceil(rung / eval_interval) * eval_interval) < max_iters:
+        at_evaluations.append(at)
+        rung *= factor
+    return at_evaluations
 
 
 def promotes(pruner: Pruner) -> bool:

@@ -35,7 +35,7 @@ from sweeplab.laws.surrogate import (
     condition,
     fit_scales,
 )
-from sweeplab.study.axes import Axes, SearchAxis, axes_of_values, size_axes
+from sweeplab.study.choice import Axes, SearchAxis, axes_of_values, size_axes
 from sweeplab.study.search import Choices, Range, Sampled, Scalar
 from sweeplab.study.space import Space, nearest_cells, spread
 

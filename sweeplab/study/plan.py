@@ -15,12 +15,11 @@ from pydantic import Field, TypeAdapter
 from sweeplab.data import TASK, have_one_task
 from sweeplab.errors import BadInput
 from sweeplab.formatting import bytes_in_words, several
-from sweeplab.hyperparameters import TABLE, TRANSFORMER, Hyperparameters
+from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.records.folders import DataDescription
 from sweeplab.study.algorithms import (
-    first_decision,
     rungs,
     settled_pruner,
 )
@@ -282,7 +281,7 @@ def sample_cell(spec: StudySpec, space: Space, count: int) -> Samples:
     if not valid:
         rules = {rule.text: rule for rule in broken if rule}
         what = f"trial of cell {space.cell.key}"
-        raise BadInput(*(unmet(spec, rule, what, space.sizes) for rule in rules.values()))
+        raise BadInput(*(unmet(spec, rule, what) for rule in rules.values()))
     return Samples(space, len(valid) / len(drawn), valid)
 
 
@@ -340,9 +339,6 @@ def warnings(spec: StudySpec, cells: Sequence[Samples]) -> Iterator[str]:
         fewest = several(min(counts), "point")
         yield f"a cell has only {fewest}, and none is trained twice: more seeds measure the noise"
     runs = [run for cell in cells for run in cell.valid]
-    models = ", ".join(sorted({run.model for run in runs} - {TRANSFORMER}))
-    if models:
-        yield f"model {models} is a plugin's: its runs train one by one, not stacked"
     varying = {name for name in spec.search if TABLE[name].shape and varies(name)}
     if not all(have_one_task(cell.valid) for cell in cells):
         tasks = ", ".join(sorted(varying & {*TASK}))
@@ -352,7 +348,3 @@ def warnings(spec: StudySpec, cells: Sequence[Samples]) -> Iterator[str]:
         yield f"{sizes} searched: sampling and pruning compare different sizes in a cell"
     if any(run.warmup_iters >= run.max_iters for run in runs):
         yield "warmup_iters is not below max_iters: the learning rate never reaches its peak"
-    every, most = cells[0].space.typical.eval_interval, cells[0].space.typical.max_iters
-    first = first_decision(settled_pruner(spec.pruner, every, most))
-    if first is not None and first >= most:
-        yield f"the pruner never prunes: it first decides at iteration {first}, but a run has {most}"

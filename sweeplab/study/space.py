@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from sweeplab.data import DataSizes, Sizes
 from sweeplab.errors import BadInput, Problem
-from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameters, defaults, is_number
+from sweeplab.hyperparameters import AUTO, Hyperparameters, defaults, is_number
 from sweeplab.model.shape import settled
 from sweeplab.records.folders import named_cell
 from sweeplab.study.problems import shown
@@ -56,7 +56,7 @@ LONGEST_KEY = 150
 MOST_LISTED = 500
 # Most draws of a cell's space in search of one that meets the rules.
 N_TYPICAL = 64
-# A message lists at most about this many values or cells.
+# A message lists at most about this many cells.
 FEW = 12
 
 
@@ -394,7 +394,7 @@ def cells(spec: StudySpec, sizes: Sizes) -> tuple[list[Cell], list[tuple[dict[st
             excluded.append((values, rule))
     if not kept:
         broken = {rule.text: rule for _, rule in excluded}
-        raise BadInput(*(unmet(spec, rule, "cell", sizes) for rule in broken.values()))
+        raise BadInput(*(unmet(spec, rule, "cell") for rule in broken.values()))
     return kept, [(values, rule.text) for values, rule in excluded]
 
 
@@ -417,34 +417,13 @@ def cells_named(spec: StudySpec, sizes: Sizes, key: str | None) -> list[Cell]:
     return [cell for cell in every if cell.key == key]
 
 
-def unmet(spec: StudySpec, rule: Rule, what: str, sizes: Sizes) -> Problem:
+def unmet(spec: StudySpec, rule: Rule, what: str) -> Problem:
     """Return the problem that no cell (or trial) meets a rule, with the values that the rule depends on."""
     known = defaults() | spec.fixed | spec.grid | spec.changed
     names = sorted(rule.names & known.keys() - spec.search.keys())
     values = ", ".join(f"{name} is {shown(known[name])}" for name in names if known[name] != AUTO)
     text = f"no {what} meets {rule.text!r}" + (f" where {values}" if values else "")
-    return spec.problem(rule.path, text, _possible_there(spec, rule, sizes))
-
-
-def _possible_there(spec: StudySpec, rule: Rule, sizes: Sizes) -> str:
-    """Describe the values that would meet the rule if set at its place, if there are few of them."""
-    section, name = (*rule.path, "")[:2]
-    row = TABLE.get(str(name))
-    if section != "fixed" or row is None:
-        return ""
-    first = {**next(iter(spec.cells), {}), **{each: held[0] for each, held in spec.grid.items()}}
-    options: Sequence[Any] = row.choices
-    if row.kind == "int":
-        values = defaults() | spec.fixed
-        named = [values[each] for each in rule.names & values.keys()]
-        options = range(int(row.low or 0), 1 + max(each for each in named if type(each) is int))
-    if len(options) > MOST_LISTED:
-        return ""
-    cells = {value: Cell(0, {**first, row.name: value}) for value in options}
-    fit = [value for value, cell in cells.items() if Space(spec, cell, sizes).impossible() is None]
-    if 0 < len(fit) <= FEW:
-        return f"{row.name} {' | '.join(map(shown, fit))}"
-    return ""
+    return spec.problem(rule.path, text)
 
 
 def nearest_cells(cell: Cell, others: Iterable[Cell]) -> list[Cell]:

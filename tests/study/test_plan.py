@@ -9,7 +9,7 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import bytes_in_words
 from sweeplab.model.accounting import forward_flops, n_params
 from sweeplab.model.shape import ModelShape
-from sweeplab.study.options import Pruner, Sampler
+from sweeplab.study.options import Sampler
 from sweeplab.study.plan import WorkerResources, divide_machine
 from sweeplab.study.search import Choices, Range
 from sweeplab.study.space import Space
@@ -74,10 +74,6 @@ def test_a_cell_in_which_nothing_is_valid_is_refused_by_name(planned):
             "n_layer searched: sampling and pruning compare different sizes",
         ),
         ({"values": {"warmup_iters": 20}}, "warmup_iters is not below max_iters"),
-        (
-            {"pruner": Pruner(type="asha", options={"min_resource": 20})},
-            "the pruner never prunes: it first decides at iteration 20, but a run has 20",
-        ),
     ],
 )
 def test_what_is_unwise_is_warned_of(changed, said, planned):
