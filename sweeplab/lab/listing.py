@@ -21,9 +21,9 @@ from sweeplab.files import shipped
 from sweeplab.formatting import several
 from sweeplab.records.folders import StudyFolder, WorkerPlace, is_name, lab_folder, named_cell, some_of
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding, reading
-from sweeplab.study.choice import Choice, Ranking, Tried, rank
 
 if TYPE_CHECKING:
+    from sweeplab.study.choice import Choice, Ranking, Tried
     from sweeplab.study.spec import StudySpec
 
 
@@ -393,6 +393,8 @@ class StudyTrials:
 
     @cached_property
     def _rankings(self) -> list[Ranking]:
+        from sweeplab.study.choice import Tried, rank  # NumPy is slow to import
+
         by_task: dict[str, list[Tried]] = defaultdict(list)
         for trial in self.all:
             if trial.value is None or not trial.has_value:
