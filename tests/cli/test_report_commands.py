@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from cli.conftest import carried_out
 
 
 @pytest.mark.usefixtures("workers_here")
@@ -20,3 +21,11 @@ def test_two_studies_are_compared(cli, finished, lab):
     assert report["answers"][0].startswith("longer against tiny: ")
     trials = json.loads(re.search(r'<script[^>]*id="trials"[^>]*>(.*?)</script>', page.read_text(), re.S)[1])
     assert {each["study"] for each in trials} == {"tiny", "longer"}
+
+
+def test_a_page_that_would_be_the_same_is_not_written_again(lab):
+    written = []
+    for seed in range(3):  # that of Python's hashes, and so the order of sets
+        carried_out(["report tiny"], lab.parent, PYTHONHASHSEED=str(seed))
+        written.append((lab / "studies/tiny/report/scaling.html").stat().st_mtime_ns)
+    assert written[0] == written[1] == written[2]

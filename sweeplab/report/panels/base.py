@@ -275,5 +275,6 @@ def _read_panel(written: Any, names: Sequence[str], place: Location, problems: P
     except ValidationError as error:
         problems.retell(error, place)
         return []
-    options = {key: getattr(item, key) for key in item.model_fields_set - Item.model_fields.keys()}
+    own = sorted(item.model_fields_set - Item.model_fields.keys())  # of a set: in another order each time
+    options = {key: getattr(item, key) for key in own}
     return [PanelSpec(name, options, item.title, item.width)]
