@@ -275,6 +275,6 @@ def _read_panel(written: Any, names: Sequence[str], place: Location, problems: P
     except ValidationError as error:
         problems.retell(error, place)
         return []
-    own = sorted(item.model_fields_set - Item.model_fields.keys())  # of a set: in another order each time
-    options = {key: getattr(item, key) for key in own}
+    names = sorted(item.model_fields_set - Item.model_fields.keys())  # of a set: in another order each time
+    options = {key: getattr(item, key) for key in names}
     return [PanelSpec(name, options, item.title, item.width)]
