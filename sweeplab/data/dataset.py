@@ -25,10 +25,9 @@ from numpy.typing import NDArray
 from sweeplab.data import DataSizes
 from sweeplab.data.batches import NO_TARGET, DataKind, Pairs, Split, kind_of, limited
 from sweeplab.data.corpora import CORPORA
-from sweeplab.data.corpora.base import Encoded, Files, LargeText, Texts, is_large
+from sweeplab.data.corpora.base import Encoded, LargeText, Texts, is_large
 from sweeplab.data.objectives import OBJECTIVES, check_fits, evaluated_on, make_objective
 from sweeplab.data.source import (
-    WHOLE,
     Source,
     checked,
     pieces,
@@ -181,15 +180,14 @@ def prepare(
     base = folder / _digest(tokenizer_key, corpus, stamps, source.fields, source.encoding)
     if dataset := _settled(base, stamps):
         return dataset
-    files: Files = of_split.get(WHOLE, of_split)
     with _writing(folder):
         if dataset := _settled(base, stamps):  # another process was faster
             return dataset
         texts: Texts | LargeText
-        if is_large(reader, files):
-            texts = LargeText(of_split[WHOLE], source.reading)
+        if is_large(reader, of_split):
+            texts = LargeText(of_split["train"], source.reading)
         else:
-            texts = reader.texts(files, source.reading)
+            texts = reader.texts(of_split, source.reading)
         try:
             if trained is None and issubclass(kind, LibraryTokenizer):
                 trained = kind.train(texts.sample(), vocab_size or DEFAULT_SIZE)

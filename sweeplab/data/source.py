@@ -11,7 +11,7 @@ import os
 import pickle
 import pickletools
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,7 +35,6 @@ from sweeplab.files import opened, read_bytes
 from sweeplab.formatting import several
 
 SPLITS = {"train": ("train",), "val": ("validation", "val", "valid", "dev"), "test": ("test",)}
-WHOLE = "whole"  # the name of the place of texts that are cut into splits
 # Texts of fewer bytes are read by characters; how many times its size a packed file counts.
 CHAR_BELOW, UNPACKED = 10**6, 5
 PACKED_SUFFIXES = (".gz", ".zst", ".parquet")
@@ -58,7 +57,7 @@ class Source:
 
     @property
     def places(self) -> dict[str, str | None]:
-        """Return the place of each split, or of the whole; a folder of Hugging Face `datasets` may have splits.
+        """Return the place of each split; the others are cut. A folder of Hugging Face `datasets` may have splits.
 
         Raises:
             BadInput: there is no place of a training split.
@@ -70,11 +69,11 @@ class Source:
                 folders = (Path(self.path, name) for name in names)
                 places[split] = next((str(folder) for folder in folders if folder.is_dir()), None)
         places = {split: place for split, place in places.items() if place}
-        if places and "train" not in places:
+        if not places:
+            return {"train": self.path}
+        if "train" not in places:
             raise BadInput(f"there is no training split: {', '.join(places)} alone")
-        if len(places) > 1:
-            return places
-        return {WHOLE: places.get("train", self.path)}
+        return places
 
     @property
     def reading(self) -> Reading:
@@ -109,7 +108,7 @@ def guessed(source: Source) -> tuple[str, str]:
     return "pairs" if is_of_pairs else "text", tokenizer
 
 
-def size_of(files: list[Path]) -> int:
+def size_of(files: Sequence[Path]) -> int:
     """Return about how many bytes of text files have."""
     size = 0
     for file in files:

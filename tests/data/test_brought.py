@@ -329,6 +329,6 @@ def test_a_broken_file_is_read_or_one_line(folder, name):
             elif name.endswith(".model"):
                 tokenizer_in(path).encode(TEXT[:500])
             else:
-                CORPORA["text"].texts([path], Reading())
+                CORPORA["text"].texts({"train": [path]}, Reading())
         except BadInput as error:
             assert all(str(problem) and "\n" not in str(problem) for problem in error.problems), seed

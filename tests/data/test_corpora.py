@@ -24,13 +24,13 @@ def refuse(event, arguments):
 sys.addaudithook(refuse)
 from sweeplab.data.corpora import CORPORA
 for name in sys.argv[1:]:
-    print(CORPORA[name].texts(CORPORA[name].files()).digest)
+    print(CORPORA[name].texts({"train": CORPORA[name].files()}).digest)
 """
 
 
 @cache
 def read(name, path=None):
-    return CORPORA[name].texts(CORPORA[name].files(path))
+    return CORPORA[name].texts({"train": CORPORA[name].files(path)})
 
 
 def text_of(name, path=None):

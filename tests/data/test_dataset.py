@@ -63,7 +63,7 @@ def pairs_of(dataset, pairs):
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
 def test_splits_are_the_corpus_own_whatever_the_tokenizer(file, french, cache, tokenizer):
     dataset = prepare("text", tokenizer, str(file), cache)
-    texts = CORPORA["text"].texts([file])
+    texts = CORPORA["text"].texts({"train": [file]})
     for mapped, text in zip(splits_of(dataset), (texts.train, texts.val, texts.test), strict=True):
         assert [dataset.tokenizer.decode(mapped)] == text
         assert isinstance(mapped, np.memmap) and mapped.dtype == np.uint16
@@ -167,7 +167,7 @@ def test_processes_that_prepare_together_build_once_and_agree(file, cache, tmp_p
         process.stdin.flush()
     (answer,) = {process.communicate(timeout=300)[0] for process in processes}
     assert (tmp_path / "log").read_text() == "built\n"
-    assert json.loads(answer)[0] == CORPORA["text"].texts([file]).digest
+    assert json.loads(answer)[0] == CORPORA["text"].texts({"train": [file]}).digest
 
 
 WRITE_FOR_EVER = """

@@ -26,7 +26,7 @@ DIGESTS = {
 
 def read(name, path=None):
     corpus = CORPORA[name]
-    return corpus.texts(corpus.files(None if path is None else str(path)))
+    return corpus.texts({"train": corpus.files(None if path is None else str(path))})
 
 
 def pairs_of(texts):
@@ -51,7 +51,7 @@ def test_a_rules_targets_follow_from_their_sources(name):
 
 def corpus_of(pairs):
     corpus = PairCorpus("some", "Some pairs", lambda path: [], lambda files, reading: pairs)
-    return corpus.texts([Path("file")])
+    return corpus.texts({"train": [Path("file")]})
 
 
 @given(
@@ -97,7 +97,7 @@ def test_reads_tsv_and_jsonl(tmp_path):
     rows = [{"source": "a\tb", "target": "c\nd", "more": 1}, {"source": "x", "target": "y"}]
     jsonl.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"source":"z","target":"z"}')
     assert CORPORA["pairs"].files(f"{tmp_path}/*.*") == [tsv, jsonl]
-    texts = CORPORA["pairs"].texts([tsv, jsonl])
+    texts = CORPORA["pairs"].texts({"train": [tsv, jsonl]})
     assert dict(pairs_of([*texts.train, *texts.val, *texts.test])) == {
         "un": "one", "deux \u2028": "two\x0b", "trois": "three", "a\tb": "c\nd", "x": "y", "z": "z",
     }  # fmt: skip

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from sweeplab.data.corpora import splits
-from sweeplab.data.corpora.splits import WINDOW, deal, overlaps, without_near_duplicates
+from sweeplab.data.corpora.splits import TENTHS, WINDOW, deal, overlaps, without_near_duplicates
 
 SPLITS = ("train", "val", "test")
 
@@ -52,7 +52,7 @@ def test_overlap_is_the_share_that_was_planted(chunk, monkeypatch):
     ],
 )
 def test_splits_have_their_shares_from_all_over_the_corpus(documents):
-    found = deal(documents)
+    found = deal(documents, TENTHS)
     sizes = {split: len(found[split]) for split in SPLITS}
     for split, tenths in zip(SPLITS, (8, 1, 1), strict=True):
         assert sizes[split] / sum(sizes.values()) == pytest.approx(tenths / 10, abs=0.02)
@@ -67,7 +67,7 @@ def test_splits_have_their_shares_from_all_over_the_corpus(documents):
 
 def test_every_character_of_a_document_is_dealt_once_and_in_order():
     numbered = "".join(f"line {number}\n" + "\n" * (number % 7 == 0) for number in range(5_000))
-    found = deal([numbered])
+    found = deal([numbered], TENTHS)
     lines = {split: [line for line in found[split].split("\n") if line] for split in SPLITS}
     dealt = sorted((line for own in lines.values() for line in own), key=lambda line: int(line[5:]))
     assert dealt == [line for line in numbered.split("\n") if line]

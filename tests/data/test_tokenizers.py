@@ -97,7 +97,7 @@ LEARN = """
 import hashlib, json, sys
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.tokenizers import TOKENIZERS
-(text,) = CORPORA["python-docs"].texts(CORPORA["python-docs"].files()).train
+(text,) = CORPORA["python-docs"].texts({"train": CORPORA["python-docs"].files()}).train
 for name in sys.argv[1:]:
     print(hashlib.sha256(json.dumps(TOKENIZERS[name].train(text[:60_000], 700).to_json()).encode()).hexdigest())
 """

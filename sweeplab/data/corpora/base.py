@@ -41,8 +41,8 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.files import cache_folder, make_folder, opened, read_bytes, write_whole
 from sweeplab.formatting import several
 
-# The files of a corpus: those that are cut into splits, or those of each split that the user has.
-Files = Sequence[Path] | Mapping[str, Sequence[Path]]
+# The files of each split that there is; the others are cut from these.
+Files = Mapping[str, Sequence[Path]]
 
 
 @dataclass(frozen=True)
@@ -213,19 +213,17 @@ class Corpus(AnyCorpus):
     def texts(self, files: Files, reading: Reading | None = None) -> Texts:
         """Return the documents' text by split, near-duplicates left out; a user's own splits stay as they are."""
         reading = reading or Reading()
-        if not isinstance(files, Mapping):
-            documents = self.documents(files, reading)
-            kept = without_near_duplicates(documents)
-            splits, count, n_duplicates = deal(kept), len(documents), len(documents) - len(kept)
-        else:
-            of_split = {split: self.documents(paths, reading) for split, paths in files.items()}
-            count, n_duplicates = sum(map(len, of_split.values())), 0
-            splits = {split: BETWEEN_DOCUMENTS.join(held) for split, held in of_split.items()}
-            for split, shares in missing_splits(files).items():
-                splits |= deal(of_split[split], shares)
+        of_split = {split: self.documents(paths, reading) for split, paths in files.items()}
+        count = n_kept = sum(map(len, of_split.values()))
+        if len(files) == 1:
+            of_split["train"] = without_near_duplicates(of_split["train"])
+            n_kept = len(of_split["train"])
+        splits = {split: BETWEEN_DOCUMENTS.join(held) for split, held in of_split.items()}
+        for split, shares in missing_splits(files).items():
+            splits |= deal(of_split[split], shares)
         train, val, test = ([splits[split]] for split in TENTHS)
         return Texts(
-            train, val, test, n_documents=count, n_duplicates=n_duplicates, notes=tuple(reading.notes)
+            train, val, test, n_documents=count, n_duplicates=count - n_kept, notes=tuple(reading.notes)
         )
 
     def documents(self, files: Sequence[Path], reading: Reading) -> list[str]:
@@ -348,9 +346,9 @@ PIECE = 2**23  # tokens that are read back at once
 
 def is_large(corpus: AnyCorpus, files: Files) -> bool:
     """Return whether files are read in a stream: texts without splits of their own."""
-    if not isinstance(corpus, Corpus) or corpus.read or isinstance(files, dict):
+    if not isinstance(corpus, Corpus) or corpus.read or len(files) > 1:
         return False
-    return size_of([*files]) > LARGE_BYTES
+    return size_of(files["train"]) > LARGE_BYTES
 
 
 class LargeText:
@@ -397,7 +395,7 @@ class LargeText:
                 if is_kept:
                     yield number, part.text
 
-        return dealt(numbered(), self.n_characters)
+        return dealt(numbered(), self.n_characters, TENTHS)
 
     def sample(self) -> str:
         """Return sections of the training split, evenly spread, from which a tokenizer learns."""

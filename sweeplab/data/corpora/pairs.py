@@ -51,18 +51,17 @@ class PairCorpus(AnyCorpus):
     def texts(self, files: Files, reading: Reading | None = None) -> Texts:
         """Return the pairs by split; a pair whose source is in an earlier split is left out."""
         reading = reading or Reading()
-        brought = files if isinstance(files, Mapping) else {"train": files}
-        of_split = {split: list(self.pairs(paths, reading)) for split, paths in brought.items()}
-        name = self._called(brought["train"])
-        for split, shares in missing_splits(brought).items():
-            of_split |= _cut(of_split[split], shares, self._called(brought[split]))
+        of_split = {split: list(self.pairs(paths, reading)) for split, paths in files.items()}
+        name = self._called(files["train"])
+        for split, shares in missing_splits(files).items():
+            of_split |= _cut(of_split[split], shares, self._called(files[split]))
         taken, texts = set[str](), dict[str, list[str]]()
         for split in TENTHS:
             kept = [pair for pair in of_split[split] if pair.source not in taken]
             n_known = len(of_split[split]) - len(kept)
             if not kept:
                 raise BadInput(f"{name} repeats its sources: no pair is left for the {split} split")
-            if split in brought and n_known:
+            if split in files and n_known:
                 reading.more.append(f"{split}: {several(n_known, 'pair')} of known sources left out")
             taken |= {pair.source for pair in kept}
             texts[split] = [text for pair in kept for text in pair[:2]]

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,7 +108,7 @@ def share_of(hashes: Hashes, among: Hashes) -> float:
     return float((among[np.searchsorted(among, hashes).clip(max=len(among) - 1)] == hashes).mean())
 
 
-def deal(documents: Sequence[str], shares: Mapping[str, int] = MappingProxyType(TENTHS)) -> dict[str, str]:
+def deal(documents: Sequence[str], shares: Mapping[str, int]) -> dict[str, str]:
     """Return the text of each split; every split has sections from all over the corpus.
 
     A section goes to the split that is furthest below its share so far, with some random variation: without it, if all
@@ -123,9 +122,7 @@ def deal(documents: Sequence[str], shares: Mapping[str, int] = MappingProxyType(
 
 
 def dealt(
-    documents: Iterable[tuple[int, str]],
-    n_characters: int,
-    shares: Mapping[str, int] = MappingProxyType(TENTHS),
+    documents: Iterable[tuple[int, str]], n_characters: int, shares: Mapping[str, int]
 ) -> Iterator[tuple[str, str]]:
     """Yield sections of numbered documents, each with its split, BETWEEN_DOCUMENTS before another document's.
 
