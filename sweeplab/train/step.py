@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import accumulate, chain, islice, repeat
+from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -140,39 +140,39 @@ class TrainStep:
     autocast: Autocast
     n_parts: int
 
-    def __call__(self, inputs: StepInputs, buffers: Iterable[Rows | None] = repeat(None)) -> Losses:
+    def __call__(self, inputs: StepInputs, buffers: Sequence[Rows] = ()) -> Losses:
         """Take the step, and return the losses."""
         losses, gradient = self.differentiate(inputs, buffers)
         self.update_(inputs, losses, gradient)
         return losses
 
-    def differentiate(
-        self, inputs: StepInputs, buffers: Iterable[Rows | None] = repeat(None)
-    ) -> tuple[Losses, Rows]:
-        """Return the losses and their gradient; the gradient of each micro-batch is written into its buffer.
+    def differentiate(self, inputs: StepInputs, buffers: Sequence[Rows] = ()) -> tuple[Losses, Rows]:
+        """Return the losses and their gradient; gradients are written into `buffers`, that of the first part into one.
 
         The losses of micro-batches are weighted by their numbers of targets, so that their sum equals the loss of the
         whole batch. Only the routers' balance loss differs: it is a product of means within each micro-batch.
         """
-        parts = self._of_parts(inputs, buffers)
-        losses, gradient = next(parts)
-        for of_part, gradient_of_part in parts:
-            losses = losses + of_part
-            gradient.add_(gradient_of_part)
-        return losses, gradient
-
-    def _of_parts(self, inputs: StepInputs, buffers: Iterable[Rows | None]) -> Iterator[tuple[Losses, Rows]]:
         views = self.layout.views(inputs.rows["weights"].detach())
         leaves = {name: view.requires_grad_() for name, view in views.items()}
-        dropouts = [Dropout(mask, inputs.sites, inputs.elements) for mask in inputs.masks] or repeat(None)
-        parts = self.loss.parts(inputs.batch, self.n_parts)
-        for (batch, share), dropout, buffer in zip(parts, dropouts, buffers, strict=False):
+        losses = gradient = None
+        for index, (batch, share) in enumerate(self.loss.parts(inputs.batch, self.n_parts)):
+            dropout = None
+            if inputs.masks:
+                dropout = Dropout(inputs.masks[index], inputs.sites, inputs.elements)
             with self.autocast():
-                losses = self.loss(leaves, batch, dropout, inputs.columns)
+                of_part = self.loss(leaves, batch, dropout, inputs.columns)
             if share is not None:
-                losses = losses * share
-            pieces = torch.autograd.grad(losses.sum(), list(leaves.values()))
-            yield losses.detach(), self.layout.gather(pieces, buffer)
+                of_part = of_part * share
+            pieces = torch.autograd.grad(of_part.sum(), list(leaves.values()))
+            buffer = buffers[min(index, 1)] if buffers else None
+            gradient_of_part = self.layout.gather(pieces, buffer)
+            if losses is None or gradient is None:
+                losses, gradient = of_part.detach(), gradient_of_part
+            else:
+                losses = losses + of_part.detach()
+                gradient.add_(gradient_of_part)
+        assert losses is not None and gradient is not None
+        return losses, gradient
 
     @torch.no_grad()
     def update_(self, inputs: StepInputs, losses: Losses, gradient: Rows) -> None:
@@ -220,7 +220,7 @@ class EagerStep:
         if self._device.type != "cpu":
             inputs = inputs.placed(self._device)
         live = [buffer[: len(inputs.numbers)] for buffer in self.buffers]
-        self._step(inputs, chain(live, repeat(live[-1])))
+        self._step(inputs, live)
 
 
 class StagedStep:
