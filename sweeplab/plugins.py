@@ -42,7 +42,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, asdict, dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -291,13 +290,13 @@ def schedule(name: str) -> Callable[[Callable[[float], float]], Callable[[float]
     return _adding("schedule", name, own_schedule)
 
 
-def metric(name: str, at: Literal["evaluation", "end"] | None = None) -> Callable[[_Part], _Part]:
+def metric(name: str, at: Literal["evaluation"] | None = None) -> Callable[[_Part], _Part]:
     """Register a function that measures a run or values an evaluation, for `objective: {metric: NAME}`.
 
     With `at` it takes the run's model (`logits(batch)`, `values`, `weights`), the batches of the validation split that
     the evaluation read (`inputs` and `targets` [B, T], -1 where nothing is predicted), and the evaluation's record. It
-    returns a number, or several by name. It is called at every evaluation, or when the run ends, with its best weights,
-    and recorded like a loss. A trial's value is the mean over seeds.
+    returns a number, or several by name. It is called at every evaluation, and recorded like a loss. A trial's value is
+    the mean over seeds.
 
     Without `at` it takes the mean validation loss over a trial's seeds, the iteration, and the hyperparameters.
     """
@@ -306,9 +305,9 @@ def metric(name: str, at: Literal["evaluation", "end"] | None = None) -> Callabl
 
     if at is None:
         return _adding("metric", name)
-    if at not in ("evaluation", "end"):
-        raise ValueError(f"metric {name} is measured at {at!r}; allowed: evaluation or end")
-    return _adding("metric", name, partial(ModelMetric, at_end=at == "end"))
+    if at != "evaluation":
+        raise ValueError(f"metric {name} is measured at {at!r}; allowed: evaluation")
+    return _adding("metric", name, ModelMetric)
 
 
 def table_of(kind: str) -> dict[str, Any]:

@@ -162,7 +162,9 @@ def prepare(
     source = path if isinstance(path, Source) else Source(path)
     folder = cache or cache_folder()
     if source.tokens is not None:
-        return _of_tokens(source.tokens, tokenizer, vocab_size, folder)
+        if vocab_size is not None:
+            raise WrongVocabulary("tokens take no vocab_size: their vocabulary determines it")
+        return _of_tokens(source.tokens, tokenizer, folder)
     reader = _named(CORPORA, "corpus", corpus)
     if trained is None and is_file_of_tokenizer(tokenizer):
         trained = tokenizer_in(Path(tokenizer))
@@ -222,18 +224,13 @@ def _writing(folder: Path) -> Iterator[None]:
         raise BadInput(what) from error
 
 
-def _of_tokens(place: str, tokenizer: str, vocab_size: int | None, folder: Path) -> Dataset:
+def _of_tokens(place: str, tokenizer: str, folder: Path) -> Dataset:
     files = token_files(place, tokenizer if is_file_of_tokenizer(tokenizer) else "")
     stamps = _stamps([file for file in (*files.arrays.values(), files.vocabulary) if file])
-    base = folder / _digest("tokens", vocab_size, stamps)
+    base = folder / _digest("tokens", stamps)
     if dataset := _settled(base, stamps):
         return dataset
     splits, vocabulary = token_splits(files), vocabulary_of(files)
-    if vocab_size is not None:
-        if vocabulary is not None and not isinstance(vocabulary, IdsTokenizer):
-            what = f"{files.vocabulary} has {vocabulary.vocab_size} tokens"
-            raise WrongVocabulary(f"vocab_size cannot be set: {what}")
-        vocabulary = IdsTokenizer(vocab_size)
     n_tokens = checked(splits, vocabulary.vocab_size if vocabulary else None)
     vocabulary, val_bytes = vocabulary or IdsTokenizer(n_tokens), 0
     if not isinstance(vocabulary, IdsTokenizer):
@@ -307,17 +304,13 @@ def open_cached(base: Path) -> Dataset | None:
         return None
     if _token_digest(sizes, tokens, ends) != facts["token_digest"]:
         return None
-    of_tokens = np.split(tokens, np.cumsum(sizes)[:-1])
-    train: Split
-    val: Split
-    test: Split
-    train, val, test = of_tokens
+    splits: list[Any] = np.split(tokens, np.cumsum(sizes)[:-1])
     facts |= {name: tuple(facts.get(name, ())) for name in ("labels", "notes")}
     if kind != "text":
         n_labels, of_split = len(facts["labels"]), np.split(ends, np.cumsum(facts.pop("n_ends"))[:-1])
-        parts = zip(of_tokens, of_split, strict=True)
-        train, val, test = (Pairs(part, ends, n_labels, per_source, kind) for part, ends in parts)
-    return Dataset(load_tokenizer(facts.pop("tokenizer")), train, val, test, **facts)
+        parts = zip(splits, of_split, strict=True)
+        splits = [Pairs(part, ends, n_labels, per_source, kind) for part, ends in parts]
+    return Dataset(load_tokenizer(facts.pop("tokenizer")), *splits, **facts)
 
 
 def _mapped(base: Path, kind: DataKind) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -161,7 +161,7 @@ class TrialRuns:
         trial.claim, trial.promoted = claim, claim.promoted
         return trial
 
-    def _compared(self, loss: float, measures: Mapping[str, float], has_ended: bool) -> float | None:
+    def _compared(self, loss: float, measures: Mapping[str, float]) -> float | None:
         """Return the number of an evaluation that the trial's value is computed from; None if it is not measured there.
 
         Raises:
@@ -171,7 +171,7 @@ class TrialRuns:
         metric = METRICS[name]
         if not isinstance(metric, ModelMetric):
             return loss
-        if name not in measures and (self.is_stopped or (metric.at_end and not has_ended)):
+        if name not in measures and self.is_stopped:
             return None
         if not math.isfinite(measures.get(name, math.nan)):
             raise ValueError(f"metric {name} is {measures.get(name)}; allowed: a finite number of this name")
@@ -244,7 +244,7 @@ class TrialRuns:
         if record.state == "diverged":
             return []
         try:
-            seen = self._compared(record.val_loss, record.measures, has_ended)
+            seen = self._compared(record.val_loss, record.measures)
             return [] if seen is None else self.curves.add(seed, record.iteration, seen, has_ended)
         except Exception as error:  # whatever a user's metric may raise
             self.error = "".join(traceback.format_exception(error))
@@ -274,7 +274,7 @@ class TrialRuns:
         """Take in a run's losses up to an iteration that an earlier worker has written."""
         for point in training.folder.points():
             if point.iteration <= until and point.val_loss is not None:
-                seen = self._compared(point.val_loss, point.extra, has_ended=False)
+                seen = self._compared(point.val_loss, point.extra)
                 if seen is not None:
                     self.curves.add(training.folder.seed, point.iteration, seen)
 

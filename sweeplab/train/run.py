@@ -132,24 +132,14 @@ LossMetric = Callable[[float, int, Mapping[str, Any]], float]
 
 @dataclass(frozen=True)
 class ModelMetric:
-    """A function of a run's model, the batches of its evaluation and the evaluation's record.
-
-    It is measured at every evaluation; with `at_end` once, when the run ends by itself, with its best weights.
-    """
+    """A function of a run's model, the batches of its evaluation and the evaluation's record."""
 
     measure: Callable[[Any, Any, Any], float | Mapping[str, float]]
-    at_end: bool = False
 
 
 Metric = LossMetric | ModelMetric
 
 METRICS: dict[str, Metric] = {"val_loss": lambda loss, iteration, values: loss}
-
-
-def is_at_end(name: str) -> bool:
-    """Return whether a metric is measured only when a run ends."""
-    metric = METRICS[name]
-    return isinstance(metric, ModelMetric) and metric.at_end
 
 
 def metric_value(metric: str, loss: float, iteration: int, values: Hyperparameters) -> float:

@@ -37,7 +37,7 @@ from sweeplab.train.evaluating import (
 from sweeplab.train.member import Member, Record, Snapshot
 from sweeplab.train.optimizers import adam_, fused_adam_rows_, make_optimizer
 from sweeplab.train.program import compiles_whole, load_programs
-from sweeplab.train.run import TrainingRun, dropout_rates, is_at_end, shape_key
+from sweeplab.train.run import TrainingRun, dropout_rates, shape_key
 from sweeplab.train.step import (
     EagerStep,
     LayerNorms,
@@ -268,22 +268,17 @@ class Stack:
         return records
 
     def _measure(self, row: int, record: Record) -> None:
-        """Add to a record what metrics measure of the run: of its best weights where it ends."""
+        """Add to a record what metrics measure of the run."""
         started, member, objective = time.perf_counter(), self._members[row], self._evaluation.objective
         batches = [
             changed(made, lambda part: torch.from_numpy(part).to(self.device))
             for made in objective.evaluation(self._evaluation.n_tokens)
         ]
-        for at_end in (False, True):
-            if at_end and record.state == "running":
-                continue
-            rows = self._rows["best" if at_end else "weights"][row]
-            views = self.transformer.layout.views(rows.clone()[None])
-            weights = {name: view[0] for name, view in views.items()}
-            names = [name for name in self._metrics if is_at_end(name) == at_end]
-            model = MeasuredModel(member.run.values, weights, self.transformer)
-            with self._autocast():
-                record.measures |= measured(names, model, batches, record)
+        views = self.transformer.layout.views(self._rows["weights"][row].clone()[None])
+        weights = {name: view[0] for name, view in views.items()}
+        model = MeasuredModel(member.run.values, weights, self.transformer)
+        with self._autocast():
+            record.measures |= measured(self._metrics, model, batches, record)
         seconds = time.perf_counter() - started
         member.wall_seconds += seconds
         record.wall_seconds += seconds

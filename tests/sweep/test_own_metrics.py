@@ -24,10 +24,6 @@ def hits(model, batches, record):
     correct = [(model.logits(batch).argmax(-1) == batch.targets).float() for batch in batches]
     next(iter(model.weights.values())).zero_()
     return {"hits": torch.cat(correct).mean().item(), "iteration": record.iteration}
-
-@metric("rate", at="end")
-def rate(model, batches, record):
-    return model.values.learning_rate
 """
 
 
@@ -64,7 +60,6 @@ def test_it_is_recorded_and_gives_trials_their_values(run, tmp_path):
     frame = runs_table(study.lab, "own")
     for row in frame.itertuples():
         assert row.value == -max(point["hits"] for point in curve(study, row.trial))
-        assert row.best_rate == row.learning_rate and "rate" in curve(study, row.trial)[-1]
     assert study.best.loss == frame["value"].min() and "-hits" in study._repr_html_()
     assert {"hits", "hits_iteration"} <= set(study.curves(["hits", "hits_iteration"])["metric"])
     assert study.plot(metric="hits").layout.yaxis.title.text == "hits"
@@ -73,7 +68,6 @@ def test_it_is_recorded_and_gives_trials_their_values(run, tmp_path):
     client = connect(study.lab, tracking_uri(study.lab))
     runs = client.search_runs([client.get_experiment_by_name("own").experiment_id])
     assert any(found.data.metrics.get("hits") == shares[-1] for found in runs)
-    assert any("best_rate" in found.data.metrics for found in runs)
 
 
 @pytest.mark.slow
@@ -81,16 +75,6 @@ def test_it_changes_no_training(run):
     study, _ = run()
     plain, _ = run("", name="plain")
     assert [point["val_loss"] for point in curve(study)] == [point["val_loss"] for point in curve(plain)]
-
-
-@pytest.mark.slow
-def test_what_is_measured_at_the_end_is_compared_there(run):
-    study, result = run(objective={"metric": "rate"}, seeds=[0, 1])
-    assert result.status == "complete", result.errors
-    frame = runs_table(study.lab, "own")
-    assert list(frame["value"]) == pytest.approx(list(frame["learning_rate"]))
-    with pytest.raises(BadInput, match="pruner median compares nothing: rate is measured at a run's end"):
-        run(objective={"metric": "rate"}, pruner="median", name="pruned")
 
 
 @pytest.mark.slow

@@ -22,7 +22,6 @@ from sweeplab.study.search import EVALUATED, Choices, Range, is_searched, needs
 from sweeplab.study.space import Space, cells
 from sweeplab.study.spec import MOST_CELLS, NOWHERE, StudySpec
 from sweeplab.study.values import FACTS, LENGTHS_OF
-from sweeplab.train.run import is_at_end
 
 # No study finishes a grid with more points.
 LARGEST_GRID = 100_000
@@ -55,10 +54,6 @@ def study_from(document: Any, problems: Problems) -> StudySpec:
         _check_hyperparameters(spec, problems)
     if not wrong & {"search", "first_trial"}:
         _check_first_trial(spec, problems)
-    metric, pruner = spec.objective.metric, spec.pruner.type
-    if is_at_end(metric) and pruner != "none":
-        what = f"pruner {pruner} compares nothing: {metric} is measured at a run's end"
-        problems.add(("pruner",), what, "pruner: none, or a metric that is measured at every evaluation")
     if problems.found:
         raise BadInput(*sorted(problems.found, key=lambda problem: (problem.line or 0, problem.column or 0)))
     return spec
