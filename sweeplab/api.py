@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.errors import BadInput, DamagedFile, TrackingUnavailable
-from sweeplab.files import read_bytes
+from sweeplab.errors import BadInput, DamagedFile
 from sweeplab.formatting import yaml_text
 from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd, TrialEnded
-from sweeplab.lab.listing import tracking_uri_of
 from sweeplab.lab.studies import check_same_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
@@ -24,7 +20,6 @@ from sweeplab.study.space import LONGEST_KEY
 from sweeplab.study.spec import Confirm
 from sweeplab.sweep.planning import Outlook, check_reach, look_ahead, make_plan
 from sweeplab.sweep.progress import StudyProgress, ended_in_words
-from sweeplab.tracking import open_tracker
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -464,14 +459,13 @@ def write_report(
 
     `page` is scaling or sweep (one study), or compare (several). By default a study's pages go to its own folder, a
     comparison to `reports` in the lab. Pages share one plotly.js, in `reports` in the lab or in `folder`; a
-    `single_file` embeds it, as does the copy that tracking keeps.
+    `single_file` embeds it.
 
     Raises:
         BadInput: the dashboard names something that does not exist, there is no such study, or studies cannot be
             compared.
     """
     from sweeplab.report.data import CURVES
-    from sweeplab.report.page import with_plotly
     from sweeplab.report.writer import inputs_of, is_current, write_page
 
     one = StudyFolder(lab, names[0]) if len(names) == 1 else None
@@ -488,15 +482,4 @@ def write_report(
     if page == "scaling":  # its curves.csv holds all of them
         for metric in CURVES:
             report.curves(metric)
-    written = write_page(page, report, report.studied.runs, folder, dashboard, shared, inputs)
-    if one and one.tracked_file.exists():
-        with suppress(BadInput, TrackingUnavailable):  # the page is written; tracking gets the next one
-            tracker = open_tracker(lab, one.name, tracking_uri_of(one))
-            with TemporaryDirectory() as place:
-                for file in folder.glob(f"{page}*.*"):
-                    content = read_bytes(file, is_large=True)
-                    if file == written and shared:  # MLflow shows one file alone, so embed plotly.js
-                        content = with_plotly(content.decode()).encode()
-                    (Path(place) / file.name).write_bytes(content)
-                tracker.attach(Path(place), "report")
-    return written
+    return write_page(page, report, report.studied.runs, folder, dashboard, shared, inputs)

@@ -20,7 +20,7 @@ from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import shipped
 from sweeplab.formatting import several
 from sweeplab.records.folders import StudyFolder, WorkerPlace, is_name, lab_folder, named_cell, some_of
-from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding, reading
+from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding
 
 if TYPE_CHECKING:
     from sweeplab.study.choice import Choice, Ranking, Tried
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 # Entries of study files that older versions knew: a study that has one is still read, without it.
 _RETIRED = (("budget", "repeats"), ("sampler", "batch"))
-# What follows the name of a study in those of the studies that confirm its best trials.
-CONFIRMING = ("race", "confirm")
 
 
 class StudyState(StrEnum):
@@ -63,13 +61,12 @@ class StudyState(StrEnum):
 
 def state_in_phase(phase: str, places: Sequence[WorkerPlace]) -> StudyState:
     """Return the state of a study that a process runs, in the phase that its commands set, with workers at places."""
-    match phase:
-        case "pause":
-            return StudyState.PAUSING if places else StudyState.PAUSED
-        case "stop":
-            return StudyState.STOPPING
-        case "over" | "closing":
-            return StudyState.ENDING
+    if phase == "pause":
+        return StudyState.PAUSING if places else StudyState.PAUSED
+    if phase == "stop":
+        return StudyState.STOPPING
+    if phase in ("over", "closing"):
+        return StudyState.ENDING
     if places and all(place.state == "queued" for place in places):
         return StudyState.QUEUED
     return StudyState.RUNNING
@@ -86,13 +83,12 @@ def study_state(folder: StudyFolder) -> StudyState:
     phase, status, is_extended = "run", "", False
     commands = last_start(folder)
     for kind, value in commands:
-        match kind:
-            case "wanted":
-                phase = value
-            case "ended":
-                phase, status = "run", value
-            case "budget":
-                is_extended = bool(status)
+        if kind == "wanted":
+            phase = value
+        elif kind == "ended":
+            phase, status = "run", value
+        elif kind == "budget":
+            is_extended = bool(status)
     if folder.is_run:
         return state_in_phase(phase, folder.workers)
     if status == StudyState.FAILED:
@@ -123,8 +119,10 @@ def cell_limits(folder: StudyFolder) -> dict[str, int | None]:
     """Return how many trials the budget gives each cell, at most its points; None without a limit."""
     per_cell, limits = read_budget(folder)["trials_per_cell"], dict[str, int | None]()
     for cell in folder.read(folder.plan_file)["cells"]:
-        known = [most for most in (per_cell, cell["n_points"]) if most is not None]
-        limits[cell["cell"]] = min(known, default=None)
+        limit = cell["n_points"]
+        if limit is None or (per_cell is not None and per_cell < limit):
+            limit = per_cell
+        limits[cell["cell"]] = limit
     return limits
 
 
@@ -158,20 +156,20 @@ def find_study(lab: str | Path | None, name: str) -> StudyFolder:
 
 
 def latest_study(lab: Path | None) -> StudyFolder:
-    """Return the study of a lab that was run last; one that confirms another stands for that.
+    """Return the study of a lab that was run last.
 
     Raises:
         BadInput: the lab has no study.
     """
     place, last = lab_folder(lab), dict[StudyFolder, float]()
-    names = study_names(place)
-    for name in names:
-        study, _, part = name.rpartition(".")
-        if not (study in names and part in CONFIRMING):
-            folder = StudyFolder(place, name)
-            # A run writes the study as it begins, and its time as it goes on.
-            written = [file for file in (folder.canonical_file, folder.elapsed_file) if file.exists()]
-            last[folder] = max((file.stat().st_mtime for file in written), default=0.0)
+    for name in study_names(place):
+        folder = StudyFolder(place, name)
+        for file in (
+            folder.canonical_file,
+            folder.elapsed_file,
+        ):  # written as a run begins, and as it goes on
+            if file.exists():
+                last[folder] = file.stat().st_mtime
     if not last:
         raise BadInput(f"{place} has no study to look at yet; sweeplab run FILE trains one")
     return max(last, key=last.__getitem__)
@@ -255,9 +253,7 @@ def read_budget(folder: StudyFolder) -> dict[str, Any]:
     Raises:
         DamagedFile: the study's description is gone or damaged.
     """
-    file = folder.canonical_file
-    with reading(file, folder.cure_of(file)):
-        return dict(folder.read(file)["budget"])
+    return dict(folder.read(folder.canonical_file)["budget"])
 
 
 def find_metric(folder: StudyFolder) -> str:
@@ -288,13 +284,14 @@ def find_trial(study: str, trials: Mapping[str, Collection[int]], number: int, c
         cell = named_cell(study, trials, cell)
         trials, where = {cell: trials[cell]}, f"cell {cell}"
     keys = [key for key, numbers in trials.items() if number in numbers]
-    if len(keys) == 1:
-        return keys[0]
-    if keys:
+    if not keys:
+        last = max((max(numbers) for numbers in trials.values() if numbers), default=None)
+        allowed = "none yet" if last is None else f"0 to {last}"
+        raise BadInput(Problem(f"{where} has no trial {number}", allowed))
+    if len(keys) > 1:
         what = f"{several(len(keys), 'cell')} of study {study} have a trial {number}; name one with --cell"
         raise BadInput(Problem(what, some_of(keys)))
-    last = max((max(numbers) for numbers in trials.values() if numbers), default=None)
-    raise BadInput(Problem(f"{where} has no trial {number}", "none yet" if last is None else f"0 to {last}"))
+    return keys[0]
 
 
 @dataclass(frozen=True)
@@ -409,11 +406,12 @@ class StudyTrials:
     def by_task(self, cell: str | None = None) -> list[list[Trial]]:
         """Return the trials that have a value, of a cell or of all, the best first, in one list per task."""
         trials = {(trial.cell, trial.number): trial for trial in self.all}
-        tasks = [
-            [trials[tried.place] for tried in ranking.order if cell in (None, tried.cell)]
-            for ranking in self._rankings
-        ]
-        return [of_task for of_task in tasks if of_task]
+        tasks = []
+        for ranking in self._rankings:
+            of_task = [trials[tried.place] for tried in ranking.order if cell in (None, tried.cell)]
+            if of_task:
+                tasks.append(of_task)
+        return tasks
 
     def best_of_cells(self) -> dict[str, Trial]:
         """Return the chosen trial of each cell that has one."""
@@ -445,11 +443,10 @@ class StudyTrials:
                 or the trials learn different tasks.
         """
         if number is not None:
-            numbered = {(trial.cell, trial.number): trial for trial in self.all}
-            numbers = defaultdict[str, list[int]](list)
-            for key, trial_number in numbered:
-                numbers[key].append(trial_number)
-            return numbered[find_trial(self.folder.name, numbers, number, cell), number]
+            numbered: dict[str, dict[int, Trial]] = defaultdict(dict)
+            for trial in self.all:
+                numbered[trial.cell][trial.number] = trial
+            return numbered[find_trial(self.folder.name, numbered, number, cell)][number]
         name, cell = self.folder.name, self.cell_named(cell)
         by_task = self.by_task(cell)
         if not by_task:

@@ -18,14 +18,14 @@ import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.files import GrowingFile, machine, make_folder, read_bytes, write_whole
+from sweeplab.files import GrowingFile, machine, make_folder, process_space, read_bytes, write_whole
 from sweeplab.records.folders import (
     SERVICE,
     allow_service,
@@ -34,7 +34,7 @@ from sweeplab.records.folders import (
     service_file,
     service_url,
 )
-from sweeplab.records.runs import reading
+from sweeplab.records.runs import Inside, read_json, typed
 
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = ("0.0.0.0", "::", "*")
@@ -77,10 +77,32 @@ def program_folders() -> Iterator[Path]:
 
 
 @dataclass(frozen=True)
+class Start:
+    """The last start of a server (started.json): its machine, the machine's boot and process ids, and its address."""
+
+    host: str
+    boot: str
+    space: str
+    listen: str
+    port: int
+
+    @classmethod
+    def here(cls, listen: str, port: int) -> Start:
+        """Return a start on this machine."""
+        return cls(socket.gethostname(), machine(), process_space()[1], listen, port)
+
+
+@dataclass(frozen=True)
 class Server:
     """The server of one lab, in its folder `postgres`, which only the server's account can enter."""
 
     lab: Path
+
+    data = Inside("data")  # PostgreSQL's data folder
+    log = Inside("log")
+    _pid_file = Inside("data/postmaster.pid")  # exists from the start to a clean stop
+    _start_file = Inside("started.json")
+    _key = Inside("server.key")
 
     @property
     def service(self) -> Path:
@@ -88,14 +110,9 @@ class Server:
         return service_file(self.lab)
 
     @property
-    def folder(self) -> Path:
+    def path(self) -> Path:
         """Return the folder of all of the server's files."""
         return self.service.parent
-
-    @property
-    def data(self) -> Path:
-        """Return PostgreSQL's data folder."""
-        return self.folder / "data"
 
     @property
     def exists(self) -> bool:
@@ -103,27 +120,18 @@ class Server:
         return self.data.exists()
 
     @property
-    def _pid_file(self) -> Path:
-        return self.data / "postmaster.pid"  # exists from the start to a clean stop
-
-    @property
-    def _last_start(self) -> dict[str, Any]:
-        file = self.folder / "started.json"
-        if not file.exists():
-            return {}
-        with reading(file, "remove it: the next start writes it again"):
-            record = json.loads(read_bytes(file))
-            return {
-                "port": int(record["port"]),
-                **{name: str(record[name]) for name in (*_place(), "listen")},
-            }
+    def _last_start(self) -> Start | None:
+        if not self._start_file.exists():
+            return None
+        cure = "remove it: the next start writes it again"
+        return read_json(self._start_file, cure, lambda record: typed(Start, record))
 
     @property
     def listens_on(self) -> str:
         """Return the address on which it listens, or listened last."""
-        if not self.exists:  # a file of the lab alone names no host to look up, nor opens a port to others
-            return LOOPBACK
-        return str(self._last_start.get("listen", LOOPBACK))
+        # A file of the lab alone names no host to look up, nor opens a port to others.
+        start = self._last_start if self.exists else None
+        return start.listen if start else LOOPBACK
 
     @property
     def is_running(self) -> bool:
@@ -138,13 +146,13 @@ class Server:
     @property
     def elsewhere(self) -> str | None:
         """Return the other machine or container on which it was started and not stopped, else None."""
-        then, now = self._last_start, _place()
-        if not then or not self._pid_file.exists():
+        then, now = self._last_start, Start.here("", 0)
+        if then is None or not self._pid_file.exists():
             return None
-        if then["host"] != now["host"]:
-            return str(then["host"])
-        if then["boot"] == now["boot"] and then["space"] != now["space"]:
-            return f"another container of {now['host']}"
+        if then.host != now.host:
+            return then.host
+        if then.boot == now.boot and then.space != now.space:
+            return f"another container of {now.host}"
         return None
 
     def command(self, verb: str) -> str:
@@ -169,29 +177,29 @@ class Server:
         if host:
             _check_here(host)
         try:
-            make_folder(self.folder, 0o700)
+            make_folder(self.path, 0o700)
             # PostgreSQL and openssl would write through links, and wait for pipes.
-            for file in (self.folder, *self.folder.iterdir()):
+            for file in (self.path, *self.path.iterdir()):
                 if file.is_symlink() and file != self.data:  # data of the user's own may lie on another disk
                     raise BadInput(
                         Problem(f"{file} is a link to {file.readlink()}", "a folder without links")
                     )
                 if not (file.is_file() or file.is_dir()):
                     raise BadInput(Problem("is no file", file=file))
-            with FileLock(self.folder / "lock"):
+            with FileLock(self.path / "lock"):
                 if self.exists and not allow_data:
                     service_url(self.service)
                 if not host:  # not before the data are known as the user's: to look it up asks others
                     host = self.listens_on
                     _check_here(host)
                 then = self._last_start
-                if not self.is_running:
-                    self._start(host, port or _free_port(then.get("port", 0)))
+                if then is None or not self.is_running:
+                    self._start(host, port or _free_port(then.port if then else 0))
                     return True
         except OSError as error:
-            raise BadInput(f"cannot write {self.folder}: {error.strerror}") from error
-        if (host, port or then["port"]) != (then["listen"], then["port"]):
-            runs = f"the lab's storage is running on {then['listen']}, port {then['port']}"
+            raise BadInput(f"cannot write {self.path}: {error.strerror}") from error
+        if (host, port or then.port) != (then.listen, then.port):
+            runs = f"the lab's storage is running on {then.listen}, port {then.port}"
             raise BadInput(f"{runs}; to change that, stop it first: {self.command('stop')}")
         return False
 
@@ -209,13 +217,12 @@ class Server:
         self._check_account(account, programs)
         if not self.exists:
             self._make(programs, account)
-        if is_open and not (self.folder / "server.key").exists():
+        if is_open and not self._key.exists():
             self._certify(account)
-        now, then = _place(), self._last_start
-        if then.get("boot") != now["boot"]:  # since the reboot its process id may belong to another process
+        now, then = Start.here(host, port), self._last_start
+        if then is None or then.boot != now.boot:  # its process id may belong to another process since
             self._pid_file.unlink(missing_ok=True)
-        started = self.folder / "started.json"
-        write_whole(started, json.dumps({**now, "listen": host, "port": port}).encode())
+        self._write_start(now)
         self._write_service(host, port)
         listen = "*" if host in EVERYWHERE else f"{host}, {LOOPBACK}"
         kind, ssl = ("hostssl", "on") if is_open else ("host", "off")
@@ -224,19 +231,21 @@ class Server:
         for name, text in (("postgresql.conf", settings), ("pg_hba.conf", rule)):
             write_whole(self.data / name, text.encode())
             _give(self.data / name, account)
-        log = self.folder / "log"
-        before = log.stat().st_size if log.exists() else 0
+        before = self.log.stat().st_size if self.log.exists() else 0
         # Relative to its working folder: pg_ctl starts a shell, which would read the lab's path as code.
-        words = ("-D", self.data.name, "-l", log.name, "-t", RECOVERY_SECONDS, "-w", "start")
-        if _run(account, programs / "pg_ctl", *words).returncode:
-            output = GrowingFile(log, before).new_lines().decode(errors="replace")
-            started.unlink()
-            if then:  # what failed is not kept
-                write_whole(started, json.dumps(then).encode())
-            why = re.findall(r"(?:LOG|FATAL|PANIC): +(could not .*|(?<=FATAL:  ).*)", output) or [
-                "see its log"
-            ]
-            raise BadInput(f"the lab's storage does not start: {why[0]} ({log})")
+        words = ("-D", self.data.name, "-l", self.log.name, "-t", RECOVERY_SECONDS, "-w", "start")
+        if _run(account, programs / "pg_ctl", *words).returncode == 0:
+            return
+        self._start_file.unlink()
+        if then:  # what failed is not kept
+            self._write_start(then)
+        output = GrowingFile(self.log, before).new_lines().decode(errors="replace")
+        why = re.search(r"(?:LOG|FATAL|PANIC): +(could not .*|(?<=FATAL:  ).*)", output)
+        what = why[1] if why else "see its log"
+        raise BadInput(f"the lab's storage does not start: {what} ({self.log})")
+
+    def _write_start(self, start: Start) -> None:
+        write_whole(self._start_file, json.dumps(asdict(start)).encode())
 
     def stop(self) -> bool:
         """Stop the server cleanly; return whether it was running.
@@ -249,7 +258,7 @@ class Server:
             return False
         words = ("-D", self.data.name, "-m", "fast", "-t", RECOVERY_SECONDS, "-w", "stop")
         if _run(self._account(), self._programs() / "pg_ctl", *words).returncode:
-            raise BadInput(f"the lab's storage does not stop: {self.folder / 'log'} says why")
+            raise BadInput(f"the lab's storage does not stop: {self.log} says why")
         return True
 
     def check(self) -> str:
@@ -330,8 +339,8 @@ class Server:
     def _account(self) -> dict[str, Any]:
         """Describe the account of its programs by arguments of subprocess: the data's owner, and never root."""
         if os.getuid() != 0:
-            return {"cwd": self.folder}
-        owner = self.folder.stat()
+            return {"cwd": self.path}
+        owner = self.path.stat()
         uid, gid = owner.st_uid, owner.st_gid
         for name in ACCOUNTS:
             with suppress(KeyError):
@@ -339,31 +348,31 @@ class Server:
                     uid, gid = pwd.getpwnam(name)[2:4]
         if uid == 0:
             raise BadInput("PostgreSQL does not run as root, and there is no account postgres or nobody")
-        return {"user": uid, "group": gid, "extra_groups": [], "cwd": self.folder}
+        return {"user": uid, "group": gid, "extra_groups": [], "cwd": self.path}
 
     def _check_account(self, account: Mapping[str, Any], programs: Path) -> None:
         """Give the folder to the account, and refuse if the account cannot reach it."""
         if "user" not in account:
             return
-        _give(self.folder, account)
-        tests = ["-w", str(self.folder), "-a", "-x", str(programs / "postgres")]
+        _give(self.path, account)
+        tests = ["-w", str(self.path), "-a", "-x", str(programs / "postgres")]
         if _run({**account, "cwd": "/"}, "/usr/bin/test", *tests).returncode:
             who = pwd.getpwuid(account["user"]).pw_name
-            what = f"PostgreSQL does not run as root, and {who} cannot reach {self.folder} or {programs}"
+            what = f"PostgreSQL does not run as root, and {who} cannot reach {self.path} or {programs}"
             raise BadInput(f"{what}: run it as another user, or give a --lab that every user may enter")
 
     def _make(self, programs: Path, account: Mapping[str, Any]) -> None:
         """Create the data and a password, completely or not at all."""
-        new, word = self.folder / "data.new", self.folder / "word"
+        new, word = self.path / "data.new", self.path / "word"
         shutil.rmtree(new, ignore_errors=True)
         for file in ("server.key", "server.crt"):  # somebody else may have put them there, and know the key
-            (self.folder / file).unlink(missing_ok=True)
+            (self.path / file).unlink(missing_ok=True)
         write_whole(word, secrets.token_urlsafe(24).encode(), mode=0o600)
         _give(word, account)
         words = ("-U", SERVICE, "-A", "scram-sha-256", "-E", "UTF8", "--locale=C", f"--pwfile={word.name}")
         made = _run(account, programs / "initdb", "-D", new.name, *words)
         if made.returncode:
-            raise BadInput(f"initdb failed in {self.folder}: {made.stderr.strip().splitlines()[-1]}")
+            raise BadInput(f"initdb failed in {self.path}: {made.stderr.strip().splitlines()[-1]}")
         self._write_service(LOOPBACK, 0, read_bytes(word).decode())
         word.unlink()
         new.rename(self.data)
@@ -372,7 +381,7 @@ class Server:
         password = password or read_service(self.service).password
         reached = _outward() if host in EVERYWHERE else host
         lines = [f"[{SERVICE}]", f"host={reached}", f"port={port}", f"user={SERVICE}", f"password={password}"]
-        tls = ["sslmode=verify-ca", f"sslrootcert={self.folder / 'server.crt'}"]
+        tls = ["sslmode=verify-ca", f"sslrootcert={self.path / 'server.crt'}"]
         lines += ["dbname=postgres", *([] if is_loopback(host) else tls)]
         write_whole(self.service, "\n".join([*lines, ""]).encode(), mode=0o600)
         allow_service(self.service)
@@ -385,7 +394,7 @@ class Server:
             raise BadInput("a certificate needs openssl: apt install openssl") from None
         if made.returncode:
             raise BadInput(f"openssl created no certificate: {made.stderr.strip().splitlines()[-1]}")
-        (self.folder / "new.key").rename(self.folder / "server.key")
+        (self.path / "new.key").rename(self._key)
 
 
 def _run(settings: Mapping[str, Any], *words: object) -> subprocess.CompletedProcess[str]:
@@ -399,14 +408,6 @@ def _run(settings: Mapping[str, Any], *words: object) -> subprocess.CompletedPro
 def _give(path: Path, account: Mapping[str, Any]) -> None:
     if "user" in account:
         os.chown(path, account["user"], account["group"])
-
-
-def _place() -> dict[str, str]:
-    """Identify this machine, its boot, and the namespace of its process ids."""
-    space = ""
-    with suppress(OSError):
-        space = str(Path("/proc/self/ns/pid").readlink())
-    return {"host": socket.gethostname(), "boot": machine(), "space": space}
 
 
 def _check_here(host: str) -> None:

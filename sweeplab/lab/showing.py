@@ -23,7 +23,7 @@ from sweeplab.lab.listing import (
     study_state,
 )
 from sweeplab.lab.storage import TrialCounts, count_trials
-from sweeplab.records.folders import StudyFolder, WorkerPlace, named_cell
+from sweeplab.records.folders import StudyFolder, WorkerPlace, command_in, named_cell
 from sweeplab.records.notes import read_notes
 from sweeplab.records.runs import (
     MEASURES,
@@ -185,28 +185,30 @@ def commands_about(
     """
     run, which = study.name, list[str]()
     if cell is not None:
-        run, which = f"{study.name}/{cell}", ["--cell", cell]
+        run += f"/{cell}"
+        which += ["--cell", cell]
     if number is not None:
-        run, which = f"{run}/{number}-{seed}", [*which, "--trial", str(number)]
-    file = f"{study.name}-best.yaml"
-    use: tuple[str, ...] = ("predict", "TEXT")
+        run += f"/{number}-{seed}"
+        which += ["--trial", str(number)]
+    use = ["predict", run, "TEXT"]
     if objective in ("masked", "span"):
-        use = ("generate", "--prompt", "The [MASK] is")
+        use = ["generate", run, "--prompt", "The [MASK] is"]
     elif objective in ("next_token", "pairs"):
-        use = ("generate", "--prompt", "The ")
-    again = StudyFolder(study.lab, file).command("run")
+        use = ["generate", run, "--prompt", "The "]
+    file = f"{study.name}-best.yaml"
+    again = command_in(study.lab, "run", file)
     return {
-        "generate": StudyFolder(study.lab, run).command(*use),
+        "generate": command_in(study.lab, *use),
         "rerun": f"{study.command('best', *which, '--output', file)} && {again}",
         "open": study.command("ui"),
     }
 
 
 def is_close(one: float | None, other: float | None) -> bool:
-    """Return whether two records hold the same number, up to rounding in text; NaN equals NaN."""
+    """Return whether two records hold the same number, up to rounding in text."""
     if one is None or other is None:
         return one is other
-    return math.isclose(one, other, rel_tol=1e-9) or (math.isnan(one) and math.isnan(other))
+    return math.isclose(one, other, rel_tol=1e-9)
 
 
 def show_trial(folder: StudyFolder, number: int, cell: str | None = None) -> dict[str, Any]:
@@ -248,12 +250,10 @@ def _origin(name: str, study: Mapping[str, Any], start: RunStart) -> str:
 
 
 def _run(run: RunFolder, unfinished: RunState) -> dict[str, Any]:
-    start, points, end, checkpoint = run.read_start(), run.points(), run.read_end(), run.checkpoint()
-    evaluations = [point.eval_seconds for point in points if point.eval_seconds is not None]
-    total, evaluation = (points[-1].wall_seconds if points else 0.0), sum(evaluations)
+    points, end, checkpoint = run.points(), run.read_end(), run.checkpoint()
     return {
-        "key": start.key,
-        "seed": start.seed,
+        "key": run_key(run.cell, run.trial, run.seed),
+        "seed": run.seed,
         "state": end.state if end else unfinished,
         "stop_reason": end and end.stop_reason,
         "iteration": points[-1].iteration if points else 0,
@@ -264,8 +264,6 @@ def _run(run: RunFolder, unfinished: RunState) -> dict[str, Any]:
             for point in points
         ],
         "checkpoint": checkpoint and str(checkpoint),
-        "series": run.series(),
-        "seconds": {"training": total - evaluation, "evaluation": evaluation, "total": total},
         "folder": str(run.path),
     }
 
@@ -274,31 +272,32 @@ def differ(a: StudyFolder, b: StudyFolder) -> dict[str, Any]:
     """Return how two studies differ, as plain data: by kind, a list of `place`, `a` and `b`.
 
     Results are the best values of every cell of either study, whether they differ or not. They have no `change` if
-    texts or tasks differ; for the same text with other tokens they are in bits per byte, as `measure` says.
+    tokens or tasks differ.
     """
     from sweeplab.lab.studies import differences  # which checks study files, by a library slow to import
 
-    data = (a.read(a.data_file), b.read(b.data_file))
-    code = (a.read(a.code_file), b.read(b.code_file))
-    file = (a.read(a.canonical_file) | {"name": None}, b.read(b.canonical_file) | {"name": None})
-    measure = "value" if data[0]["token_digest"] == data[1]["token_digest"] else "best_bits_per_byte"
-    ours, theirs = (StudyTrials(study).best_of_cells() for study in (a, b))
-    results = []
+    answer: dict[str, Any] = {"a": a.name, "b": b.name}
+    one_file, other_file = (study.read(study.canonical_file) | {"name": None} for study in (a, b))
+    answer["file"] = [change._asdict() for change in differences(one_file, other_file)]
+    for kind in ("data", "code"):
+        one_file, other_file = (study.read(study.path / f"{kind}.json") for study in (a, b))
+        answer[kind] = [change._asdict() for change in differences(one_file, other_file)]
+    has_same_tokens = a.data.token_digest == b.data.token_digest
+    answer["precision"] = {study.name: study.dtype for study in (a, b) if a.dtype != b.dtype}
+    ours, theirs = StudyTrials(a).best_of_cells(), StudyTrials(b).best_of_cells()
+    answer["results"] = []
     for cell in dict.fromkeys([*ours, *theirs]):
         one, other = ours.get(cell), theirs.get(cell)
-        first = _mean_over_seeds(one, measure) if one else None
-        second = _mean_over_seeds(other, measure) if other else None
-        change = None
-        if one and other and first is not None and second is not None:
-            is_one_task = task_of(one.start.values) == task_of(other.start.values)
-            if is_one_task and data[0]["text_digest"] == data[1]["text_digest"]:
-                change = second - first
-        results.append({"place": cell, "a": first, "b": second, "change": change})
-    answer: dict[str, Any] = {"a": a.name, "b": b.name}
-    for kind, both in {"file": file, "data": data, "code": code}.items():
-        answer[kind] = [change._asdict() for change in differences(*both)]
-    precision = {study.name: study.dtype for study in (a, b) if a.dtype != b.dtype}
-    return answer | {"measure": measure, "precision": precision, "results": results}
+        row: dict[str, Any] = {
+            "place": cell,
+            "a": one and one.value,
+            "b": other and other.value,
+            "change": None,
+        }
+        if one and other and has_same_tokens and task_of(one.start.values) == task_of(other.start.values):
+            row["change"] = row["b"] - row["a"]
+        answer["results"].append(row)
+    return answer
 
 
 def differ_in_trials(a: Trial, b: Trial) -> list[dict[str, Any]]:

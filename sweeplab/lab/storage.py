@@ -9,7 +9,7 @@ import json
 import os
 import uuid
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -181,13 +181,18 @@ def choose_storage(folder: StudyFolder, is_shared: bool = False) -> str:
         if is_shared:
             notice = _start_shared(server)
         server.check()
-    if not is_new or not (asked or server.exists):
+    if not is_new:
         return notice
     schema = f"{folder.name}-{uuid.uuid4().hex[:8]}"
-    url, storage, what = _new_url(server), f"{OWN_SERVER}{schema}", "the lab's storage"
     if asked:
-        storage, what = schema_url(url, schema), f"{VARIABLE}: {without_password(asked)}"
+        url, what = _asked_url(asked), f"{VARIABLE}: {without_password(asked)}"
+        storage = schema_url(url, schema)
         allow_address(STORAGE, asked)
+    elif server.exists:
+        url, what = service_url(server.service), "the lab's storage"
+        storage = f"{OWN_SERVER}{schema}"
+    else:
+        return notice
     from sqlalchemy import create_engine
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.schema import CreateSchema
@@ -223,24 +228,18 @@ def _start_shared(server: Server) -> str:
     return f"{VARIABLE} is not set: started the lab's own PostgreSQL, for this and later studies; {stops}"
 
 
-def _new_url(server: Server) -> URL:
-    """Return the URL of the database for new studies: of SWEEPLAB_STORAGE, else of the lab's own server."""
+def _asked_url(asked: str) -> URL:
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 
-    asked = os.environ.get(VARIABLE)
-    if not asked:
-        return service_url(server.service)
-    try:
-        url = make_url(asked)
-    except (ArgumentError, ValueError):
-        url = None
-    # An @ in the host belongs to a password that is not escaped.
-    if url is None or url.get_backend_name() != "postgresql" or "@" in (url.host or ""):
-        shown = without_password(asked) if url else "its value"
-        allowed = "postgresql://USER:PASSWORD@HOST/DATABASE, an @ in the password as %40"
-        raise BadInput(Problem(f"{VARIABLE}: {shown} is not a PostgreSQL address", allowed))
-    return url.set(drivername="postgresql+psycopg")
+    shown = "its value"
+    with suppress(ArgumentError, ValueError):
+        url, shown = make_url(asked), without_password(asked)
+        # An @ in the host belongs to a password that is not escaped.
+        if url.get_backend_name() == "postgresql" and "@" not in (url.host or ""):
+            return url.set(drivername="postgresql+psycopg")
+    allowed = "postgresql://USER:PASSWORD@HOST/DATABASE, an @ in the password as %40"
+    raise BadInput(Problem(f"{VARIABLE}: {shown} is not a PostgreSQL address", allowed))
 
 
 def reason_of(error: Exception) -> str:

@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,8 +24,9 @@ from sweeplab.files import TRASH, make_folder, sync_folder, write_whole
 from sweeplab.formatting import yaml_text
 from sweeplab.lab.listing import StudyTrials, Trial, check_free, find_metric, read_spec, tracking_uri_of
 from sweeplab.lab.storage import rename_studies
-from sweeplab.records.folders import DataDescription, StudyFolder, is_name
+from sweeplab.records.folders import DataDescription, StudyFolder
 from sweeplab.records.notes import write_note
+from sweeplab.records.runs import RunFolder
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.file.template import study_file
 from sweeplab.study.problems import LENGTHS
@@ -38,14 +40,6 @@ if TYPE_CHECKING:
     from sweeplab.tracking.models import Published
     from sweeplab.tracking.tracker import Description, StudySummary
 
-# The names for users of each part of the code and data that a process works with.
-PARTS = {
-    "sweeplab": "sweeplab",
-    "sources": "sweeplab's sources",
-    "torch": "torch",
-    "python": "Python",
-    "data": "the data's tokens",
-}
 DIGEST_CHARACTERS = 12
 # A longer value is cut where it is shown.
 LONGEST_VALUE = 120
@@ -83,24 +77,23 @@ def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription
     if not folder.has_started:
         return
     known, ours, was = folder.read(folder.canonical_file), spec.as_written(), folder.data
-    changed = differences(_identity(ours), _identity(known))
-    changes = [f"{place} is {_said(a)} and was {_said(b)}" for place, a, b in changed]
+    # With other text, weights or plugins that one cannot be continued either.
+    cure, resume = "give this one a --name of its own", f", or {folder.command('resume')} continues that one"
+    changes = list[str]()
+    for place, a, b in differences(_identity(ours), _identity(known)):
+        changes.append(f"{place} is {_said(a)} and was {_said(b)}")
+        if place.startswith("plugins"):
+            resume = ""
     has_other_text = (data.text_digest, data.token_digest) != (was.text_digest, was.token_digest)
-    has_other_text = has_other_text and ours["data"] == known["data"]
-    has_other_weights = data.init_digest != was.init_digest
-    if has_other_text:
+    if has_other_text and ours["data"] == known["data"]:
         changes.append("the text of the corpus has changed")
-    if has_other_weights:
+        resume = ""
+    if data.init_digest != was.init_digest:
         changes.append("the weights that it starts from have changed")
+        resume = ""
     if changes:
-        cure = "give this one a --name of its own"
-        # With other files of these kinds that one cannot be continued either.
-        has_other_plugins = any(each.place.startswith("plugins") for each in changed)
-        if not (has_other_text or has_other_weights or has_other_plugins):
-            cure += f", or {folder.command('resume')} continues that one"
-        raise BadInput(
-            f"another study named {spec.name} exists in {folder.lab}: {'; '.join(changes)}; {cure}"
-        )
+        what = f"another study named {spec.name} exists in {folder.lab}: {'; '.join(changes)}"
+        raise BadInput(f"{what}; {cure}{resume}")
     folder.check_whole()
 
 
@@ -136,27 +129,8 @@ def write_study(spec: StudySpec, folder: StudyFolder, data: DataDescription) -> 
     write_whole(folder.canonical_file, understood.encode())
 
 
-def versions(token_digest: str) -> dict[str, str]:
-    """Return the versions that this process works with; sources and data as the start of their digest."""
-    return {**_code(), "data": token_digest[:DIGEST_CHARACTERS]}
-
-
-def code_versions() -> dict[str, Any]:
-    """Return the versions of the code that this process works with, and its git commit if there is one."""
-    from sweeplab.tracking.environment import git_of_code
-
-    return {**_code(), "git": git_of_code()}
-
-
-def version_differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    """Say in which parts two processes differ; parts that only one of them names are ignored."""
-    both = [name for name in PARTS if name in ours and name in theirs and ours[name] != theirs[name]]
-    return [f"{PARTS[name]} ({ours[name]} here, {theirs[name]} there)" for name in both]
-
-
-def _code() -> dict[str, str]:
-    from importlib.metadata import version
-
+def code_versions() -> dict[str, str]:
+    """Return the versions of the code that this process works with; of sweeplab's sources the start of their digest."""
     root, digest = Path(__file__).parents[1], hashlib.sha256()
     for file in sorted(root.rglob("*.py")):
         digest.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes() + b"\0")
@@ -166,6 +140,17 @@ def _code() -> dict[str, str]:
         "torch": version("torch"),
         "python": platform.python_version(),
     }
+
+
+def versions(token_digest: str) -> dict[str, str]:
+    """Return the versions that this process works with, of code and data."""
+    return {**code_versions(), "data": token_digest[:DIGEST_CHARACTERS]}
+
+
+def version_differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
+    """Say in which parts two processes differ; parts that only one of them names are ignored."""
+    both = [name for name in ours if name in theirs and ours[name] != theirs[name]]
+    return [f"{name} ({ours[name]} here, {theirs[name]} there)" for name in both]
 
 
 @dataclass(frozen=True)
@@ -201,14 +186,15 @@ def restore_study(lab: Path, name: str) -> Done:
         BadInput: the trash has no such study, or another study has its name by now.
         TrackingUnavailable: MLflow does not answer.
     """
-    pattern = re.compile(rf"{re.escape(name)}-\d{{8}}-\d{{6}}")
-    kept = sorted(each.name for each in (lab / TRASH).glob("*/") if pattern.fullmatch(each.name))
-    if not kept:
-        names = {each.name[:-16] for each in (lab / TRASH).glob("*/") if is_name(each.name[:-16])}
-        raise BadInput(Problem(f"the trash has no study {name!r}", ", ".join(names), nearest(name, names)))
+    removed = dict[str, str]()
+    for folder_name in sorted(each.name for each in (lab / TRASH).glob("*/")):
+        removed[folder_name[: -len("-20260131-120000")]] = folder_name
+    if name not in removed:
+        known = ", ".join(removed)
+        raise BadInput(Problem(f"the trash has no study {name!r}", known, nearest(name, removed)))
     check_free(lab, name)
-    folder, trash = StudyFolder(lab, name), StudyFolder(lab, f"../trash/{kept[-1]}")
-    rename_experiment(lab, kept[-1], tracking_uri_of(trash), name)
+    folder, trash = StudyFolder(lab, name), StudyFolder(lab, f"../trash/{removed[name]}")
+    rename_experiment(lab, removed[name], tracking_uri_of(trash), name)
     trash.path.rename(folder.path)
     sync_folder(folder.path.parent)
     return Done(f"{name} is back, as it was", [folder.command("rm")])
@@ -306,12 +292,14 @@ def publish(folder: StudyFolder, cell: str | None = None, name: str | None = Non
     from sweeplab.tracking.models import publish_model
 
     best = StudyTrials(folder).find(cell)
-    losses = {run: end.best_val_loss or math.inf for run, end in zip(best.runs, best.ends, strict=True)}
-    kept = [run for run in losses if run.checkpoint()]
-    if not kept:
+    losses = dict[RunFolder, float]()
+    for run, end in zip(best.runs, best.ends, strict=True):
+        if run.checkpoint():
+            losses[run] = end.best_val_loss or math.inf
+    if not losses:
         keep = "track: {checkpoints: best} keeps one"
         raise BadInput(f"trial {best.number} in cell {best.cell} kept no checkpoint; {keep}")
-    lowest = min(kept, key=losses.__getitem__)
+    lowest = min(losses, key=losses.__getitem__)
     return publish_model(folder.lab, folder.name, tracking_uri_of(folder), lowest, name or folder.name)
 
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.lab.listing import CONFIRMING, StudyTrials, Trial, read_spec, read_trials
+from sweeplab.lab.listing import StudyTrials, Trial, read_spec, read_trials
 from sweeplab.records.confirmed import Confirmed, Found, Losses, write_confirmed
 from sweeplab.records.folders import StudyFolder
 from sweeplab.runs.inspecting import scored
@@ -25,7 +25,7 @@ from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.planning import check_reach
 from sweeplab.tracking.models import load_checkpoint
 
-RACE, CONFIRM = CONFIRMING
+CONFIRMING = RACE, CONFIRM = ("race", "confirm")
 
 
 class Interrupted(Exception):  # noqa: N818 - no failure: the same command continues

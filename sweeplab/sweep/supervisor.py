@@ -39,6 +39,7 @@ from sweeplab.sweep.shipping import Shipping, notify_end, open_targets
 from sweeplab.sweep.trials.sharing import OUTAGE_SECONDS, Availability, Command
 from sweeplab.sweep.trials.warm_start import add_warm_starts, read_warm_starts
 from sweeplab.tracking import open_mirrors, open_tracker
+from sweeplab.tracking.environment import git_of_code
 
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.store import Store
@@ -156,7 +157,8 @@ def run_study(
     check_same_study(spec, folder, plan.data)
     with _held(folder):
         write_whole(folder.plan_file, json.dumps(plan.as_dict()).encode())
-        write_whole(folder.code_file, json.dumps(code_versions()).encode())
+        code = {**code_versions(), "git": git_of_code()}
+        write_whole(folder.code_file, json.dumps(code).encode())
         from sweeplab.lab.storage import choose_storage
         from sweeplab.sweep.trials.store import Store
 

@@ -195,15 +195,6 @@ class MLflowTracker(Experiment, Mirror):
         cell, trial, seed = key.rsplit("/", 2)
         return self._ids.get(key) or self._folder.run(cell, int(trial), int(seed)).tracked_id
 
-    def attach(self, files: Path, folder: str) -> None:
-        """Log a file, or all files of a folder, as artifacts of the study; artifacts of the same name are replaced.
-
-        Raises:
-            BadInput: tracking has no such study.
-        """
-        with self._reaching():
-            self.log_artifacts(self._parent_id(), files, folder)
-
     def annotate(self, text: str, runs: Iterable[RunFolder] | None = None) -> None:
         """Show a note with the study, or with those `runs` of a trial that were sent."""
         with self._reaching():

@@ -33,8 +33,6 @@ def test_without_a_name_it_looks_at_the_study_that_was_run_last_and_says_so(word
     shutil.copytree(studies / "tiny", studies / "another")
     for file in ("study.json", "elapsed.json"):
         os.utime(studies / "another" / file, (1, 1))
-    shutil.copytree(studies / "another", studies / "tiny.confirm")
-    os.utime(studies / "tiny.confirm" / "elapsed.json")
     command, *options = words.split()
     unnamed, named = cli(command, *options), cli(command, "tiny", *options)
     assert (unnamed.code, unnamed.out) == (named.code, named.out)

@@ -147,24 +147,6 @@ def test_closing_writes_the_best(tracker, client, run_folder, tmp_path):
     assert client.get_run(parent).data.tags["mlflow.note.content"] == "**running**"
 
 
-def test_files_are_kept_with_the_study(tracker, client, lab, tmp_path):
-    (tmp_path / "report").mkdir()
-    page = tmp_path / "report" / "scaling.html"
-    page.write_text("first")
-    (tmp_path / "report" / "runs.csv").touch()
-    other = MLflowTracker(lab, "test_files_are_kept_with_the_study")
-    with pytest.raises(BadInput, match="no study"):
-        other.attach(page, "report")
-    parent = tracker.open({})
-    other.attach(tmp_path / "report", "report")
-    page.write_text("second")
-    tracker.attach(page, "report")
-    assert {each.path for each in client.list_artifacts(parent, "report")} == {
-        "report/scaling.html", "report/runs.csv",
-    }  # fmt: skip
-    assert text(client, parent, "report/scaling.html", tmp_path) == "second"
-
-
 @pytest.mark.slow
 def test_more_than_fits_one_call(tracker, client, run_folder, writer):
     params = {f"value_{each}": each for each in range(250)} | {"long": "x" * 10_000}

@@ -55,7 +55,3 @@ def test_a_model_is_published_on_a_server_and_a_better_one_after_it(server, tmp_
     assert (other.uri, other.version, other.is_new) == ("models:/named@best", "1", True)
     with pytest.raises(BadInput, match="no cell 'al'"):
         study.publish("al")
-    study.report("scaling")
-    (parent,) = client.search_runs([logged.experiment_id], "tags.`sweeplab.key` = 'tiny'")
-    kept = {each.path for each in client.list_artifacts(parent.info.run_id, "report")}
-    assert {"report/sweep.html", "report/scaling.html", "report/scaling.json"} <= kept

@@ -81,8 +81,8 @@ def show(
 ) -> Answer:
     """Show how far a study is, its best trials, or one trial.
 
-    For a study: one row per cell. For a trial: its searched values, its curve, why it ended, its checkpoints, where
-    its time went, and its hyperparameters, each with its origin.
+    For a study: one row per cell. For a trial: its searched values, its curve, why it ended, its checkpoints, and
+    its hyperparameters, each with its origin.
 
     \b
     $ sweeplab show small
@@ -191,7 +191,7 @@ def _print_trial(trial: dict[str, Any]) -> None:
         heading += f"; retries trial {trial['retries']}"
     say(heading)
     for run in trial["runs"]:
-        _print_run(run, place)
+        _print_run(run)
     if trial["error"]:
         say(f"\n{trial['error'].rstrip()}")
     say()
@@ -205,7 +205,7 @@ def _print_trial(trial: dict[str, Any]) -> None:
         say(f"{len(rows) - len(shown)} more at their defaults: --json has them")
 
 
-def _print_run(run: dict[str, Any], place: str) -> None:
+def _print_run(run: dict[str, Any]) -> None:
     reason = run["stop_reason"] or f"iteration {run['iteration']}"
     say(f"\nseed {run['seed']}: {run['state']}: {reason}")
     curve = [point for point in run["curve"] if point["val_loss"] is not None]
@@ -215,12 +215,7 @@ def _print_run(run: dict[str, Any], place: str) -> None:
         say(f"  val_loss over iterations: {', '.join(losses)}")
     if run["whole_val_loss"] is not None:
         say(f"  val_loss {run['whole_val_loss']:.4f} {MEASURED_ON['whole_val_loss']}")
-    times = [f"{name} {duration(seconds)}" for name, seconds in run["seconds"].items() if seconds is not None]
-    say(f"  time: {', '.join(times)}")
     say(f"  checkpoint: {run['checkpoint'] or 'none'}")
-    if run["series"]:
-        steps = ", ".join(map(str, run["series"]))
-        say(f"  series of checkpoints, {place}-{run['seed']}@ITERATION: {steps}")
     say(f"  folder: {run['folder']}")
 
 
@@ -383,8 +378,6 @@ def _print_differences(differences: dict[str, Any]) -> None:
             say(f"{kind}: no differences")
             continue
         say(kind, "bold")
-        if kind == "results" and differences["measure"] != "value":
-            say("in bits per byte, because the tokens differ")
         rows = []
         for change in differences[kind]:
             row = {
