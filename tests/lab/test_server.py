@@ -193,7 +193,7 @@ def test_a_crash_of_the_machine_is_recovered_from(run, lab):
     psutil.wait_procs(processes, timeout=120)
     assert "does not answer" in server_found(lab)
     # The machine has another boot now, and the number of the server's process is another's.
-    pid_file, started = Server(lab).data / "postmaster.pid", Server(lab).folder / "started.json"
+    pid_file, started = Server(lab).data / "postmaster.pid", Server(lab).path / "started.json"
     pid_file.write_text(pid_file.read_text().replace(str(head.pid), str(os.getppid()), 1))
     started.write_text(json.dumps(json.loads(started.read_text()) | {"boot": "another"}))
     assert "is running now" in run("storage", "start")
@@ -238,7 +238,7 @@ def test_what_keeps_it_from_starting_is_said_in_one_line(run, lab, monkeypatch):
         assert Server(lab).listens_on == "127.0.0.1", "what failed is not kept"
     run("storage", "start")
     # As the machine sees it that has the same lab on a shared disk.
-    started = Server(lab).folder / "started.json"
+    started = Server(lab).path / "started.json"
     known = json.loads(started.read_text())
     started.write_text(json.dumps(known | {"host": "node7"}))
     for verb in ("start", "stop"):
