@@ -77,7 +77,7 @@ def program_folders() -> Iterator[Path]:
 
 
 @dataclass(frozen=True)
-class Start:
+class ServerStart:
     """The last start of a server (started.json): its machine, the machine's boot and process ids, and its address."""
 
     host: str
@@ -87,7 +87,7 @@ class Start:
     port: int
 
     @classmethod
-    def here(cls, listen: str, port: int) -> Start:
+    def here(cls, listen: str, port: int) -> ServerStart:
         """Return a start on this machine."""
         return cls(socket.gethostname(), machine(), process_space()[1], listen, port)
 
@@ -120,11 +120,11 @@ class Server:
         return self.data.exists()
 
     @property
-    def _last_start(self) -> Start | None:
+    def _last_start(self) -> ServerStart | None:
         if not self._start_file.exists():
             return None
         cure = "remove it: the next start writes it again"
-        return read_json(self._start_file, cure, lambda record: typed(Start, record))
+        return read_json(self._start_file, cure, lambda record: typed(ServerStart, record))
 
     @property
     def listens_on(self) -> str:
@@ -146,7 +146,7 @@ class Server:
     @property
     def elsewhere(self) -> str | None:
         """Return the other machine or container on which it was started and not stopped, else None."""
-        then, now = self._last_start, Start.here("", 0)
+        then, now = self._last_start, ServerStart.here("", 0)
         if then is None or not self._pid_file.exists():
             return None
         if then.host != now.host:
@@ -219,7 +219,7 @@ class Server:
             self._make(programs, account)
         if is_open and not self._key.exists():
             self._certify(account)
-        now, then = Start.here(host, port), self._last_start
+        now, then = ServerStart.here(host, port), self._last_start
         if then is None or then.boot != now.boot:  # its process id may belong to another process since
             self._pid_file.unlink(missing_ok=True)
         self._write_start(now)
@@ -244,7 +244,7 @@ class Server:
         what = why[1] if why else "see its log"
         raise BadInput(f"the lab's storage does not start: {what} ({self.log})")
 
-    def _write_start(self, start: Start) -> None:
+    def _write_start(self, start: ServerStart) -> None:
         write_whole(self._start_file, json.dumps(asdict(start)).encode())
 
     def stop(self) -> bool:
