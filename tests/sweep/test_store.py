@@ -64,6 +64,7 @@ def test_a_trial_given_back_goes_to_the_next_claim_as_it_was(tiny, opened):
     one.requeue([first])
     again = two.claim()
     assert (again.number, again.sampled, again.attempt) == (first.number, first.sampled, 1)
+    assert one.claim().number != first.number, "it is held again"
     with pytest.raises(LeaseLost):
         one.finish(first, "complete", 1.0, {})
     two.finish(again, "complete", 2.0, {})
@@ -229,7 +230,8 @@ def test_a_claim_that_fails_leaves_nothing(tiny, opened, monkeypatch):
 
 def test_reports_that_the_database_did_not_take_are_sent_with_the_next_ones(tiny, opened, monkeypatch):
     _, store = opened(tiny())
-    store.availability.limit = 60.0
+    said, wait = [], store.availability
+    wait.limit, wait.say, wait.holders = 60.0, said.append, lambda: "process 7"
     claim = store.claim()
     lost = OperationalError("UPDATE", {}, Exception("lost"))
     monkeypatch.setattr(store.storage, "_write", lambda: (_ for _ in ()).throw(lost))
@@ -237,6 +239,7 @@ def test_reports_that_the_database_did_not_take_are_sent_with_the_next_ones(tiny
     monkeypatch.undo()
     store.report_many([Report(claim, 10, 3.0)])
     assert store.trials(store.cells[0])[0].intermediate_values == {0: 4.0, 10: 3.0}
+    assert "process 7" in said[0] and len(said) == 2
 
 
 # ------------------------------------------------------------------ promotion
