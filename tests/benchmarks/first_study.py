@@ -10,7 +10,6 @@ import json
 import math
 import os
 import resource
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,19 +17,10 @@ from statistics import median
 
 sys.path[0] = str(Path(__file__).parents[1])  # not this folder, which has a laws.py
 
-from benchmarks.setting import print_table, setting
+from benchmarks.setting import STUDIES, print_table, setting, sweeplab
 
-STUDY = Path(__file__).parents[2] / "studies" / "small.yaml"
+STUDY = STUDIES / "small.yaml"
 LARGER = "n_layer=2,n_embd=96"
-
-
-def sweeplab(*arguments, lab):
-    """Return what a command prints."""
-    command = [sys.executable, "-P", "-m", "sweeplab", *map(str, arguments), "--lab", str(lab)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}: {done.stderr}")
-    return done.stdout
 
 
 def train(seed, lab, cost):
@@ -45,7 +35,7 @@ def train(seed, lab, cost):
             else:
                 seeds.append(entry + 10 * seed)
         began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        sweeplab("run", STUDY, "-o", f"seeds={json.dumps(seeds)}", lab=lab)
+        sweeplab("run", STUDY, "-o", f"seeds={json.dumps(seeds)}", "--lab", lab)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         cost.write_text(json.dumps({"seconds": time.monotonic() - began, "cpu": cpu}))
@@ -56,11 +46,11 @@ def repeat(seed, folder):
     """Return what one repeat comes to."""
     lab, larger = folder / f"lab{seed}", folder / f"larger{seed}.yaml"
     cost = train(seed, lab, folder / f"cost{seed}.json")
-    law = json.loads(sweeplab("laws", "fit", "small", "--json", lab=lab))
+    law = json.loads(sweeplab("laws", "fit", "small", "--json", "--lab", lab))
     if not larger.exists():
-        sweeplab("laws", "predict", "small", "--at", LARGER, "--write", larger, "--seal", lab=lab)
-        sweeplab("run", larger, lab=lab)
-    (scored,) = json.loads(sweeplab("laws", "verify", "--json", lab=lab))["forecasts"]
+        sweeplab("laws", "predict", "small", "--at", LARGER, "--write", larger, "--seal", "--lab", lab)
+        sweeplab("run", larger, "--lab", lab)
+    (scored,) = json.loads(sweeplab("laws", "verify", "--json", "--lab", lab))["forecasts"]
     return {
         "seed": seed,
         **cost,

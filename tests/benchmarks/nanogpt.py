@@ -13,9 +13,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.setting import print_table, setting
+from benchmarks.setting import STUDIES, print_table, setting, sweeplab
 
-STUDY = Path(__file__).parents[2] / "studies" / "shakespeare.yaml"
+STUDY = STUDIES / "shakespeare.yaml"
 
 PLAIN = """
 import json, sys, time
@@ -33,8 +33,7 @@ print(json.dumps([time.perf_counter() - started, losses]))
 
 def product(folder):
     """Run the study and return its run's seconds of training and evaluation, its losses and values."""
-    command = [sys.executable, "-c", "from sweeplab.cli import main; main()", "study", "run", str(STUDY)]
-    subprocess.run([*command, "--lab", str(folder)], check=True, stderr=subprocess.DEVNULL)
+    sweeplab("run", STUDY, "--lab", folder)
     (run,) = (folder / "studies" / "shakespeare" / "runs").glob("*/*")
     points = [json.loads(line) for line in (run / "points.jsonl").read_text().splitlines()]
     losses = [point["val_loss"] for point in points if "val_loss" in point]

@@ -11,41 +11,31 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
-from benchmarks.setting import print_table, setting
+from benchmarks.setting import STUDIES, print_table, run_timed, setting
 
 from sweeplab.hyperparameters import Hyperparameters
 
-STUDY = Path(__file__).parents[2] / "studies" / "small.yaml"
+STUDY = STUDIES / "small.yaml"
 
 
 def product(lab):
     """Run the study; return the seconds from the first claim to the end, and the largest memory of a worker in GB."""
     import psutil
 
-    from sweeplab.lab.events import Tick, TrialClaimed
-    from sweeplab.study.file.reading import read_study
-    from sweeplab.sweep.supervisor import run_study
+    sizes = [0.0]
 
-    started, memory = [], [0.0]
+    def weigh():
+        for child in psutil.Process().children():
+            with suppress(psutil.NoSuchProcess):
+                sizes.append(child.memory_info().rss / 1e9)
 
-    def listen(event, progress):
-        if isinstance(event, TrialClaimed) and not started:
-            started.append(time.perf_counter())
-        if isinstance(event, Tick):
-            for child in psutil.Process().children():
-                try:
-                    memory[0] = max(memory[0], child.memory_info().rss / 1e9)
-                except psutil.NoSuchProcess:
-                    continue
-
-    ending = run_study(read_study(STUDY), lab, listen)
-    assert ending.status == "complete", ending
-    return time.perf_counter() - started[0], memory[0]
+    return run_timed(STUDY, lab, weigh), max(sizes)
 
 
 def stacks_of(lab):

@@ -10,7 +10,6 @@ import argparse
 import json
 import math
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,7 +18,7 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
-from benchmarks.setting import print_table, setting
+from benchmarks.setting import print_table, setting, sweeplab
 
 STUDY = """\
 name: {name}
@@ -49,11 +48,6 @@ STUDIES = {
 }
 BUDGETS, WIDTHS = [150, 500, 1250, 3500], [8, 12, 16, 24, 32, 48, 64]
 FITTED, WHOLE = (BUDGETS[:-1], WIDTHS[:-2]), (BUDGETS, WIDTHS)
-
-
-def sweeplab(*arguments):
-    command = [sys.executable, "-c", "from sweeplab.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
 
 
 def scored(name, folder, law):

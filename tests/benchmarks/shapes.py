@@ -9,7 +9,6 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -17,15 +16,13 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 import numpy as np
 import torch
-from benchmarks.setting import print_table, setting
+from benchmarks.setting import print_table, run_timed, setting
 from references import serial_loop
 
 from sweeplab.data.dataset import prepare
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.lab.events import TrialClaimed
 from sweeplab.study.file.reading import read_study
 from sweeplab.sweep.planning import bench_study
-from sweeplab.sweep.supervisor import run_study
 from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 
@@ -79,15 +76,7 @@ def study_file(name, folder, fastest):
 def product(file):
     """Run a study in a lab of its own and return the seconds from the first claim to the last number shipped."""
     os.environ.pop("MLFLOW_TRACKING_URI", None)  # the serial loop's MLflow leaves its own there
-    started = []
-
-    def listen(event, progress):
-        if isinstance(event, TrialClaimed) and not started:
-            started.append(time.perf_counter())
-
-    ending = run_study(read_study(file), file.parent / "lab", listen)
-    assert ending.status == "complete", ending
-    return time.perf_counter() - started[0]
+    return run_timed(file, file.parent / "lab")
 
 
 def main():
