@@ -50,6 +50,9 @@ def test_the_draws_have_the_moments_of_the_density():
         sd = np.sqrt(share @ (grids[axis] - mean) ** 2)
         assert abs(seen.mean() - mean) < 0.1 * sd and seen.std() == pytest.approx(sd, rel=0.1)
     assert draws.effective >= 1000
+    error, other = (draws.error(np.random.default_rng(3), *each) for each in ((), (1.5, 4.0)))
+    assert error.std() == pytest.approx(np.sqrt(np.mean(draws.sigma**2)), rel=0.05)
+    np.testing.assert_allclose(other, error * np.exp(1.5 * draws.tilt) / 2)
 
 
 def test_a_departure_of_which_the_rows_say_nothing_keeps_its_prior():

@@ -85,7 +85,11 @@ def test_the_same_trials_give_the_same_proposal_whatever_was_asked_before():
     all_spaces = spaces(search, {"n_embd": [32, 64, 128]})
     model, trials = searched(all_spaces, 3)
     again = JointModel(all_spaces, lambda cell: trials[cell], 0)
+    late = trials[0].trials.pop(0)
+    again.propose(2, 3, {})
+    trials[0].trials.insert(0, late)
     assert again.propose(2, 3, {}) == model.propose(2, 3, {})
+    assert again.surrogate(2).scales.noise == model.surrogate(2).scales.noise
     assert JointModel(all_spaces, lambda cell: trials[cell], 1).propose(2, 3, {}) != model.propose(2, 3, {})
 
 
@@ -106,14 +110,35 @@ def test_values_decided_already_are_kept():
     assert model.propose(0, 2, {"dropout": 0.3})["dropout"] == 0.3
 
 
+def test_a_small_space_of_lists_is_tried_whole():
+    of = spaces({"activation": SEARCH["activation"], "lr_decay": [True, False]}, {"n_embd": [32, 64]})
+    for of_cell in searched(of, 6)[1]:
+        assert len({tuple(trial.params.items()) for trial in of_cell.trials}) == 6
+
+
+def test_the_best_of_many_values_is_sought_near_the_best_of_those_drawn():
+    of = spaces(grid={"n_embd": [32, 64]})
+    model, _ = searched(of, 2)
+    drawn = np.random.default_rng(0).random((1000, len(SEARCH)))
+    points = [model.best(0), *(of[0].point(place.tolist(), {}) for place in drawn)]
+    mean, _ = model.surrogate(0).marginal(model.inputs.rows(of[0], points))
+    assert mean[0] < mean[1:].min()
+
+
 def test_a_running_trial_is_not_proposed_again():
     search = {"learning_rate": SEARCH["learning_rate"]}
     all_spaces = spaces(search, {"n_embd": [32, 64]})
-    model, trials = searched(all_spaces, 2)
-    first = model.propose(1, 2, {})
-    trials[1].pending.append(trial_of(all_spaces[1], first, 2, state=TrialState.RUNNING))
-    second = model.propose(1, 3, {})
-    assert abs(np.log(second["learning_rate"] / first["learning_rate"])) > 0.03
+    model, trials = searched(all_spaces, 4)
+    first = model.propose(1, 4, {})
+    own = math.log(first["learning_rate"] / 1e-3) / math.log(100)
+    for shares, least in (([own], 0.1), ([0.0999, 0.29995, 0.5, 0.70005, 0.9001], 0.5 / 6)):
+        points = [all_spaces[1].point([share], {}) for share in shares]
+        trials[1].pending = [
+            trial_of(all_spaces[1], point, number, state=TrialState.RUNNING)
+            for number, point in enumerate(points, 4)
+        ]
+        found = math.log(model.propose(1, 9, {}, exploits=True)["learning_rate"] / 1e-3) / math.log(100)
+        assert min(abs(found - share) for share in shares) >= least
 
 
 def test_pruned_and_diverged_trials_are_learned_from():
@@ -121,9 +146,9 @@ def test_pruned_and_diverged_trials_are_learned_from():
     all_spaces = spaces(search, {"n_embd": [32, 64, 128]})
     model, trials = searched(all_spaces, 3)
     curve = {100: 3.0}
-    for of_cell in trials:
+    for factor, of_cell in zip((1.5, 3.0, 3.0), trials, strict=True):
         for trial in of_cell.trials:
-            trial.intermediate_values = {100: 1.5 * trial.value}
+            trial.intermediate_values = {100: factor * trial.value}
     before = model.surrogate(0)
     space = all_spaces[0]
     trials[0].trials += [
@@ -136,6 +161,7 @@ def test_pruned_and_diverged_trials_are_learned_from():
     (pruned, diverged), _ = after.marginal(x)
     assert pruned == pytest.approx(np.log(2.0), abs=0.1)
     assert diverged > pruned
+    assert after.y[-2] == pytest.approx(np.log(2.0)) and after.extra[-2] >= 0.02**2
 
 
 def test_the_knowledge_gradient_is_the_expected_drop_of_the_lowest_mean():

@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+from optuna.study import StudyDirection
 from optuna.testing.pytest_storages import StorageTestCase
 
 from sweeplab.sweep.trials.public import PublicStorage
@@ -21,3 +22,15 @@ class TestOptunasContract(StorageTestCase):
     @pytest.fixture(params=[TrialStorage, PublicStorage], ids=["tables", "public"])
     def storage(self, request, tmp_path, empty_database):
         return request.param(f"sqlite:///{shutil.copy(empty_database, tmp_path / 'trials.db')}")
+
+    def test_what_was_read_may_be_changed_and_what_was_set_is_read(self, storage):
+        studies = [storage.create_new_study([StudyDirection.MINIMIZE]) for _ in range(2)]
+        trial_id = storage.create_new_trial(studies[0])
+        storage.get_trial(trial_id).user_attrs["read"] = True
+        assert storage.get_trial(trial_id).user_attrs == {}
+        with storage.transaction():
+            for each in studies:
+                storage.set_study_system_attr(each, str(each), each)
+            assert [storage.get_study_system_attrs(each) for each in studies] == [
+                {str(each): each} for each in studies
+            ]
