@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from sweeplab.hyperparameters import SHAPE, TRANSFORMER, Hyperparameters, is_number
 from sweeplab.model.accounting import activation_bytes, forward_flops, n_params
@@ -68,11 +68,7 @@ def shape_key(values: Hyperparameters) -> ShapeKey:
 def dropout_rates(values: Hyperparameters) -> dict[str, float]:
     """Return a run's dropout probabilities by kind of site, as in `Transformer.sites`."""
     known = settled(vars(values))
-    return {
-        "embedding": known["embedding_dropout"],
-        "attention": known["attention_dropout"],
-        "residual": known["residual_dropout"],
-    }
+    return {kind: known[f"{kind}_dropout"] for kind in ("embedding", "attention", "residual")}
 
 
 def row_lengths(values: Hyperparameters) -> tuple[int, int]:
@@ -159,53 +155,33 @@ def metric_value(metric: str, loss: float, iteration: int, values: Hyperparamete
 # ------------------------------------------------------------------ the learning rate
 
 
-class ScheduleInput(NamedTuple):
-    """The inputs of a schedule after the warm-up: iteration, peak, and the floor that the rate never goes below.
-
-    `n_halvings` is the number of times that plateau has lowered the rate.
-    """
-
-    values: Hyperparameters
-    iteration: int
-    n_halvings: int
-    peak: float
-    floor: float
-
-    @property
-    def progress(self) -> float:
-        """Return the fraction of the iterations after the warm-up that are done, from 0 to 1."""
-        warmup = self.values.warmup_iters
-        return min(1.0, (self.iteration - warmup) / max(1, self.values.max_iters - warmup))
-
-    def interpolate(self, share: float) -> float:
-        """Return the rate at this share of the way from the floor (0) to the peak (1)."""
-        return self.floor + (self.peak - self.floor) * share
+# A function of a run's values and an iteration after the warm-up. It returns the share of the way from the floor, which
+# is min_lr or the peak if this is lower, to the peak.
+Schedule = Callable[[Hyperparameters, int], float]
 
 
-# A function of its inputs that returns the learning rate after the warm-up.
-Schedule = Callable[[ScheduleInput], float]
+def _progress(values: Hyperparameters, iteration: int) -> float:
+    """Return the fraction of the iterations after the warm-up that are done, from 0 to 1."""
+    warmup = values.warmup_iters
+    return min(1.0, (iteration - warmup) / max(1, values.max_iters - warmup))
 
 
-def _plateau(at: ScheduleInput) -> float:
-    rate = at.peak * at.values.plateau_factor**at.n_halvings
-    if at.n_halvings:
-        return max(at.floor, rate)
-    return at.interpolate(1.0)
+def _cosine(values: Hyperparameters, iteration: int) -> float:
+    return 0.5 * (1.0 + math.cos(math.pi * _progress(values, iteration)))
 
 
 def _decay_start(values: Hyperparameters) -> float:
     return max(values.warmup_iters, values.max_iters * (1.0 - values.decay_share))
 
 
-def _wsd(at: ScheduleInput) -> float:
-    max_iters = at.values.max_iters
-    length = max(1.0, max_iters - _decay_start(at.values))
-    return at.interpolate(min(1.0, max(0.0, max_iters - at.iteration) / length))
+def _wsd(values: Hyperparameters, iteration: int) -> float:
+    length = max(1.0, values.max_iters - _decay_start(values))
+    return min(1.0, max(0.0, values.max_iters - iteration) / length)
 
 
-def _inverse_sqrt(at: ScheduleInput) -> float:
+def _inverse_sqrt(values: Hyperparameters, iteration: int) -> float:
     # Vaswani et al. count steps from 1, and the last step of their warm-up has the peak.
-    return max(at.floor, at.peak * math.sqrt((at.values.warmup_iters + 1) / (at.iteration + 1)))
+    return math.sqrt((values.warmup_iters + 1) / (iteration + 1))
 
 
 # cosine: half a cosine down to min_lr (Loshchilov & Hutter 2017). linear: a straight line down to min_lr. plateau:
@@ -213,10 +189,10 @@ def _inverse_sqrt(at: ScheduleInput) -> float:
 # peak, then a straight line to min_lr over the last decay_share of the run (Hu et al. 2024, Hägele et al. 2024).
 # inverse_sqrt: the peak times sqrt(warm-up / step), not below min_lr (Vaswani et al. 2017).
 SCHEDULES: dict[str, Schedule] = {
-    "cosine": lambda at: at.interpolate(0.5 * (1.0 + math.cos(math.pi * at.progress))),
-    "linear": lambda at: at.interpolate(1.0 - at.progress),
-    "constant": lambda at: at.interpolate(1.0),
-    "plateau": _plateau,
+    "cosine": _cosine,
+    "linear": lambda values, iteration: 1.0 - _progress(values, iteration),
+    "constant": lambda values, iteration: 1.0,
+    "plateau": lambda values, iteration: 1.0,
     "wsd": _wsd,
     "inverse_sqrt": _inverse_sqrt,
 }
@@ -230,27 +206,26 @@ def own_schedule(function: Callable[[float], float]) -> Schedule:
     Raises:
         ValueError: it returns something else.
     """
-
-    def checked(progress: float) -> float:
-        share = function(progress)
-        if not is_number(share) or not 0.0 <= share <= 1.0:
-            raise ValueError(f"the schedule is {share!r} at {progress:g} of training; allowed: 0 to 1")
-        return share
-
     for at in range(101):
-        checked(at / 100)
-    return lambda at: at.interpolate(checked(at.progress))
+        share = function(at / 100)
+        if not is_number(share) or not 0.0 <= share <= 1.0:
+            raise ValueError(f"the schedule is {share!r} at {at / 100:g} of training; allowed: 0 to 1")
+    return lambda values, iteration: function(_progress(values, iteration))
 
 
 def learning_rate(values: Hyperparameters, iteration: int, n_halvings: int = 0) -> float:
-    """Return the learning rate of the step from `iteration` to the next."""
-    peak, warmup = values.learning_rate, values.warmup_iters
+    """Return the learning rate of the step from `iteration`; plateau has lowered the rate `n_halvings` times."""
+    peak, warmup, kind = values.learning_rate, values.warmup_iters, values.scheduler_type
     if iteration < warmup:
         return peak * (iteration + 1) / (warmup + 1)
     if not values.lr_decay:
         return peak
-    at = ScheduleInput(values, iteration, n_halvings, peak, min(values.min_lr, peak))
-    return SCHEDULES[values.scheduler_type](at)
+    floor, share = min(values.min_lr, peak), SCHEDULES[kind](values, iteration)
+    if kind == "inverse_sqrt":
+        return max(floor, peak * share)
+    if kind == "plateau" and n_halvings:
+        return max(floor, peak * values.plateau_factor**n_halvings)
+    return floor + (peak - floor) * share
 
 
 def patience_begins(values: Hyperparameters) -> float:
