@@ -15,7 +15,6 @@ from sweeplab.cli.printing import Answer, print_answer, print_json, print_rows
 from sweeplab.errors import BadInput, Problem, conflict
 from sweeplab.files import check_is_path
 from sweeplab.formatting import several
-from sweeplab.lab.listing import study_names
 from sweeplab.records.folders import lab_folder
 from sweeplab.records.runs import MEASURED_ON
 from sweeplab.runs import check_imported_name, imported_folder, open_run
@@ -100,8 +99,8 @@ def predict(
     A classifier gives each text's label with its probability; --json has the probability of every label. A language
     model gives the loss of each text in nats per token, its perplexity and its bits per byte; --json has the
     log-probability of every token. As in transformers, the first token has none, because no token is before it. A
-    text beyond block_size is read in windows, as val_loss is measured. An encoder predicts each token from all
-    others; a model trained on pairs predicts what stands after a tab from what stands before it.
+    text beyond block_size is read in windows, as val_loss is measured. A model trained
+    on pairs predicts what stands after a tab from what stands before it.
 
     \b
     $ sweeplab predict small "import os"
@@ -162,15 +161,11 @@ def _print_evaluation(evaluation: dict[str, Any]) -> None:
 
 
 def trace(
-    run: Annotated[
-        str, argument("RUN", "A run, as for `generate`, or a preset with random weights, such as t5-small.")
-    ],
-    prompt: Annotated[str | None, option("TEXT", "Text that the run reads, instead of --token.")] = None,
-    token: Annotated[int, option("ID", "The token's id, among others at random.")] = 0,
+    run: options.Run,
+    prompt: Annotated[str, option("TEXT", "Text that the run reads.")],
     layer: Annotated[int | None, option("N", "Only the steps of one layer, from 0.", min=0)] = None,
     top: Annotated[int, option("N", "Probable next tokens to show, of a prompt.", min=1)] = 5,
     page: Annotated[Path | None, option("FILE.html", "Draw the attention over the prompt on a page.")] = None,
-    override: options.Overrides = None,
     lab: options.Lab = None,
 ) -> Answer:
     """Follow a token through a model, and rank what comes next.
@@ -182,47 +177,25 @@ def trace(
 
     \b
     $ sweeplab trace small --prompt "The print" --layer 0 --page attention.html
-    $ sweeplab trace transformer-base --token 42 -o vocab_size=30000
     """
-    from sweeplab.model.tracing import trace_token
-    from sweeplab.runs.models import model_of, started
-    from sweeplab.study.spec import preset_names
+    from sweeplab.runs.generating import Writer, chosen
+    from sweeplab.runs.inspecting import attention_maps, traced_prompt
 
-    place = lab_folder(lab)
-    if run in preset_names() and run not in study_names(place):
-        if prompt is not None or page:
-            raise BadInput(Problem(f"{run} is a preset, without a tokenizer", "a run with --prompt"))
-        model = model_of(run, override or ())
-        name, shape, weights = model.name, model.shape, started(model, 0)
-    else:
-        if override:
-            raise BadInput(conflict("RUN", "-o", "-o with a preset"))
-        opened = open_run(run, place)
-        name, shape, weights = opened.run_id, opened.model.shape, opened.model.weights
-    answer: dict[str, Any] = {"model": name}
-    if prompt is None:
-        if page:
-            raise BadInput(Problem("--page draws the attention over a text", "--prompt TEXT"))
-        steps = trace_token(shape, weights, token, SHOWN_VALUES)
-        answer |= {"token": token}
-    else:
-        from sweeplab.runs.generating import Writer, chosen
-        from sweeplab.runs.inspecting import attention_maps, traced_prompt
+    opened = open_run(run, lab_folder(lab))
+    steps = traced_prompt(opened, prompt, SHOWN_VALUES)
+    writer = Writer(opened, prompt, *chosen(opened.values, {}))
+    answer: dict[str, Any] = {"model": opened.run_id, "prompt": prompt, "next": writer.ranked(top)}
+    if page:
+        from sweeplab.report.models import write_attention
 
-        steps = traced_prompt(opened, prompt, SHOWN_VALUES)
-        writer = Writer(opened, prompt, *chosen(opened.values, {}))
-        answer |= {"prompt": prompt, "next": writer.ranked(top)}
-        if page:
-            from sweeplab.report.models import write_attention
-
-            maps = attention_maps(opened, prompt, layer)
-            write_attention(opened.run_id, prompt, maps, page)
-            drawn = [{**vars(layer_map), "weights": layer_map.weights.tolist()} for layer_map in maps]
-            answer |= {"page": str(page), "attention": drawn}
+        maps = attention_maps(opened, prompt, layer)
+        write_attention(opened.run_id, prompt, maps, page)
+        drawn = [{**vars(layer_map), "weights": layer_map.weights.tolist()} for layer_map in maps]
+        answer |= {"page": str(page), "attention": drawn}
     if layer is not None:
         steps = [each for each in steps if f"blocks.{layer}." in each["name"]]
         if not steps:
-            raise BadInput(Problem(f"there is no layer {layer}", f"0 to {shape.n_layer - 1}"))
+            raise BadInput(Problem(f"there is no layer {layer}", f"0 to {opened.model.shape.n_layer - 1}"))
     return answer | {"steps": steps}, _print_trace
 
 

@@ -1,4 +1,4 @@
-"""Trace the steps of a forward pass by name: the values that a model computes for one token, and its attention weights.
+"""Trace the steps of a forward pass by name: the values that a model computes of a text, and its attention weights.
 
 The model computes them in float64, in a pass that records its steps. The attention kernel does not return its weights,
 so it is called again with an identity matrix as the values. Scores are the scaled products before the softmax, -inf for
@@ -13,12 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from sweeplab.data.batches import Batch, changed
-from sweeplab.errors import BadInput, Problem
 from sweeplab.model.attention import (
     AttentionMask,
     attend,
@@ -28,15 +26,12 @@ from sweeplab.model.attention import (
     scores,
 )
 from sweeplab.model.blocks import Normed, Pass, feed_forward
-from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape, check_transformer
 from sweeplab.model.transformer import Transformer
 
 if TYPE_CHECKING:
     from sweeplab.model.blocks import Chosen, Heads, Out, Shares, Stream, Value
 
-# The length of random sequences, at most block_size.
-SOURCE_LENGTH = 10
 Step = tuple[str, Tensor]
 
 
@@ -94,35 +89,6 @@ def trace(shape: ModelShape, weights: Mapping[str, Any], batch: Batch) -> list[S
         if name == "logits":
             steps.append(("probabilities", value.softmax(dim=-1)))
     return steps
-
-
-def random_weights(shape: ModelShape, seed: int) -> dict[str, Any]:
-    """Return the initial weights of a run with this seed."""
-    layout = Layout(shape)
-    views = layout.views(layout.initial_row(seed)[None])
-    return {name: view[0].numpy() for name, view in views.items()}
-
-
-def trace_token(
-    shape: ModelShape, weights: Mapping[str, Any], token: int, n_values: int
-) -> list[dict[str, Any]]:
-    """Return the steps of a forward pass over a sequence that begins with `token`, as `trace_batch` does.
-
-    The other tokens are random. A decoder's sequence ends with the token. The source of an encoder_decoder begins with
-    it, too.
-
-    Raises:
-        BadInput: the model has no such token.
-    """
-    if not 0 <= token < shape.vocab_size:
-        end = shape.vocab_size
-        raise BadInput(Problem(f"token {token}", f"0 to {end - 1}, because vocab_size is {end}"))
-    drawn, family = np.random.default_rng(0), shape.of_family
-    sequences = drawn.integers(0, shape.vocab_size, (2, 1, min(shape.block_size, SOURCE_LENGTH)))
-    sequences[:, 0, 0] = token
-    inputs = sequences[0, :, :1] if family.sides[-1].causal else sequences[0]
-    batch = Batch(inputs, inputs, sequences[1] if family.reads_source else None)
-    return trace_batch(shape, weights, batch, 0, n_values)
 
 
 def trace_batch(

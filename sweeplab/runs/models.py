@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeplab.data import Sizes
 from sweeplab.errors import BadInput, Problem
-from sweeplab.formatting import bytes_in_words, several
+from sweeplab.formatting import several
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameters
 from sweeplab.lab.listing import file_of
 from sweeplab.model import accounting
@@ -22,15 +22,13 @@ from sweeplab.study.inputs import placed_dataset
 from sweeplab.study.plan import sample_cell
 from sweeplab.study.space import FEW, Space, cells_named, spaces_of
 from sweeplab.study.spec import StudySpec
-from sweeplab.train.devices import free_memory_bytes, settle_devices
+from sweeplab.train.devices import settle_devices
 
 if TYPE_CHECKING:
     from sweeplab.train.coordinates import Coordinate
 
 # Samples of a cell's space; the median one by size is shown.
 PROBES = 64
-# Memory per weight: float32 at the start, float64 for the computation, and space to draw it.
-BYTES = 20
 # A spec without a file needs a data section; the data are not read.
 DATA = {"corpus": "python-docs", "tokenizer": "byte"}
 # The widths, as multiples of mup_base_width.
@@ -95,18 +93,6 @@ def models_of(file: Path, overrides: Sequence[str] = (), cell: str | None = None
     spec = read_study(file_of(file), overrides)
     shapes = _shapes(spec, placed_dataset(spec).sizes, cell)
     return [Sized(key, shape) for key, shape in shapes.items()]
-
-
-def started(model: Sized, seed: int) -> dict[str, Any]:
-    """Return the weights from which a run of this seed starts, or refuse where they do not fit into memory."""
-    needed = BYTES * accounting.n_params(model.shape)
-    free = free_memory_bytes("cpu")
-    if needed > free:
-        taken = f"{model.name} needs {bytes_in_words(needed)} of memory"
-        raise BadInput(f"{taken}, and {bytes_in_words(free)} are free")
-    from sweeplab.model.tracing import random_weights
-
-    return random_weights(model.shape, seed)
 
 
 def _alone(name: str | None, overrides: Sequence[str] = ()) -> StudySpec:

@@ -20,8 +20,8 @@ def test_layers_reproduce_the_lectures_table(cli):
 
 def test_a_trained_run_is_traced_and_drawn(cli, finished):
     asked = ["tiny", "--lab", finished.lab]
-    assert "final_norm" in cli("trace", *asked, "--token", "5").out
     asked += ["--prompt", "The print"]
+    assert "final_norm" in cli("trace", *asked).out
     found = json.loads(cli("trace", *asked, "--top", "999", "--json").out)
     assert found["steps"][-1]["name"] == "probabilities"
     likely = [token["probability"] for token in found["next"][0]]

@@ -37,7 +37,7 @@ rm NAME --yes|rm NAME --undo|doctor NAME --repair|stop NAME/n_embd=8/0
 resume NAME/n_embd=8/0|note NAME text|storage backup|storage stop|report NAME
 report NAME --page sweep|diff NAME NAME --page|laws fit NAME
 laws predict NAME --at params=1e5,tokens=1e6 --seal|laws verify NAME
-laws next NAME|plan FILE --layers|trace NAME|trace NAME --prompt a --page attention.html
+laws next NAME|plan FILE --layers|trace NAME --prompt a --page attention.html
 plan FILE --coordinates|export-hf NAME exported --force
 import-hf FOLDER --name hf --force|hyperparameters|generate NAME|predict NAME text
 evaluate NAME|data FILE|hyperparameters --schema|ui NAME|ui|doctor|doctor NAME|doctor FILE|storage start

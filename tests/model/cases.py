@@ -8,6 +8,7 @@ from sweeplab.data.batches import Batch
 from sweeplab.hyperparameters import TABLE
 from sweeplab.model.attention import why_not
 from sweeplab.model.blocks import Dropout, mask_inputs
+from sweeplab.model.layout import Layout
 from sweeplab.model.shape import ModelShape
 
 VOCABULARY, LENGTH, SOURCE = 11, 10, 7
@@ -36,6 +37,13 @@ def shape_of(**changed):
     sizes = {"vocab_size": VOCABULARY, "block_size": LENGTH, "n_layer": 1, "n_head": 2, "n_embd": 8}
     small = {"attention_window": 4}
     return ModelShape(**{**sizes, **small, **changed})
+
+
+def random_weights(shape, seed):
+    """Return the initial weights of a run with this seed, by name."""
+    layout = Layout(shape)
+    views = layout.views(layout.initial_row(seed)[None])
+    return {name: view[0].numpy() for name, view in views.items()}
 
 
 def legal_shapes(**fixed):

@@ -22,12 +22,12 @@ typing.TYPE_CHECKING = False
 
 MODELS = """
 from itertools import islice
-from model.cases import batch_of, legal_shapes, losses_and_gradients, rows_of, run_of
+from model.cases import batch_of, legal_shapes, losses_and_gradients, random_weights, rows_of, run_of
 from sweeplab.data.batches import changed
 from sweeplab.data.objectives.base import Prompt
 from sweeplab.model.generation import Contrast, Reader, TokenSampler, Sampling, beam_search, fill, sample
 from sweeplab.model.shape import FAMILIES
-from sweeplab.model.tracing import random_weights, trace_token
+from sweeplab.model.tracing import trace
 from sweeplab.model.transformer import Transformer
 
 for family in FAMILIES:
@@ -35,7 +35,8 @@ for family in FAMILIES:
         model = Transformer(shape)
         router = (torch.ones(3), torch.ones(3)) if shape.n_expert > 1 else None
         losses_and_gradients(model, rows_of(model, 3), batch_of(shape, 3), smoothing=torch.ones(3) / 9, router=router)
-        trace_token(shape, random_weights(shape, 0), 1, 5)
+        arrays = changed(batch_of(shape, 1), lambda part: part[0].numpy())
+        trace(shape, random_weights(shape, 0), arrays)
         weights, draw = model.layout.views(rows_of(model, 1)), TokenSampler(Sampling(0.9, 4, 0.9))
         source = [1, 2, 3] if family == "encoder_decoder" else None
         prompt = Prompt([1, 2, 3], [1] if family == "encoder" else (), source, end=5)

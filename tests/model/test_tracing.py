@@ -5,13 +5,12 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-from model.cases import LENGTH, VOCABULARY, legal_shapes, shape_of
+from model.cases import LENGTH, VOCABULARY, legal_shapes, random_weights, shape_of
 from references.plain_model import trace as reference_trace
 
 from sweeplab.data.batches import Batch, changed
-from sweeplab.errors import BadInput
 from sweeplab.model.shape import FAMILIES
-from sweeplab.model.tracing import attention_weights, random_weights, trace, trace_token
+from sweeplab.model.tracing import attention_weights, trace, trace_batch
 from sweeplab.model.transformer import Transformer
 
 TOKEN = 3
@@ -26,7 +25,6 @@ SHAPES += [
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.family} {shape.parametrization}")
 def test_the_last_step_is_the_stacked_models_logits(shape):
     weights = random_weights(shape, seed=1)
-    *_, found, shares = trace_token(shape, weights, TOKEN, VOCABULARY)
     inputs, source = torch.tensor(np.random.default_rng(0).integers(0, VOCABULARY, (2, 1, 1, LENGTH)))
     inputs[..., 0] = source[..., 0] = TOKEN
     if shape.family != "encoder":
@@ -34,6 +32,8 @@ def test_the_last_step_is_the_stacked_models_logits(shape):
     stacked = {name: torch.tensor(weight)[None].double() for name, weight in weights.items()}
     batch = Batch(inputs, inputs, source if shape.family == "encoder_decoder" else None)
     logits = Transformer(shape).logits(stacked, batch)
+    of_run = changed(batch, lambda part: part[0].numpy())
+    *_, found, shares = trace_batch(shape, weights, of_run, 0, VOCABULARY)
     assert (found["name"], shares["name"]) == ("logits", "probabilities")
     assert found["shape"] == shares["shape"] == (1, *logits.shape[1:])
     np.testing.assert_allclose(found["values"], logits[0, 0].numpy(), rtol=0, atol=1e-10)
@@ -50,12 +50,6 @@ def test_attention_weights_are_shares():
     for name, weights in found.items():
         np.testing.assert_allclose(weights.sum(-1), 1.0)
         assert (np.triu(weights, 1).max() == 0.0) == (name in ("blocks.0.attention", "blocks.1.attention"))
-
-
-def test_a_token_that_the_model_has_not_is_refused():
-    shape = shape_of()
-    with pytest.raises(BadInput, match="token 11; allowed: 0 to 10"):
-        trace_token(shape, random_weights(shape, 0), VOCABULARY, 5)
 
 
 @pytest.mark.slow
