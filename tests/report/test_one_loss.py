@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pandas import DataFrame
 
+from sweeplab.model.shape import SETTLED
 from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import PanelSpec, make_panel
 from sweeplab.report.panels.law import lines_by
@@ -22,7 +23,7 @@ def sized(values):
 
 
 def planted(key, n_trials, whole, cells=NINE, name="planted"):
-    runs = plant_sweep(n_trials, cells, loss=sized, noise=0.02, key=key, name=name)
+    runs = plant_sweep(n_trials, cells, loss=sized, noise=0.02, key=key, name=name).drop(columns=[*SETTLED])
     return runs.assign(best_whole_val_loss=runs["best_val_loss"] * whole) if whole else runs
 
 
