@@ -3,7 +3,7 @@
 The unit of a count is the first of these that is given:
   COLUMN*1e9   a factor from the user, also COLUMN*1: 1 confirms the numbers, so that no check asks
   the cell's   1.3B is 1.3e9 in any column
-  the name's   a unit as the last word: params_M, "tokens (B)", D_tokens_billions, PFLOPs, PF_days
+  the name's   a unit as the last word: params_M, "tokens (B)", D_tokens_billions, train_PFLOPs
 
 Exponents depend on what counts as N, C and the loss: each choice (`Conventions`) is recorded with the points.
 """
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.expressions import ALLOWED, Expression
+from sweeplab.hyperparameters import TABLE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,26 +96,22 @@ OTHER_NAMES = {
     "n_embd": "d_model n_embed embed_dim hidden_size model_width width",
 }
 _UNENDED = ("pruned", "diverged", "failed", "running", "waiting")
+# Other names of values that are usually searched, in small letters; `batch` is that of published tables. Of two values
+# that follow each other the first in this order is fitted.
+SEARCHED_NAMES = {
+    "learning_rate": "lr peak_lr max_lr base_lr eta",
+    "batch_size": "bs batch global_batch_size gbs batch_tokens batch_size_tokens",
+    "weight_decay": "wd lambda decay",
+}
 # Columns with how often a run read its text.
 _PASSES = ("epochs", "n_epochs", "num_epochs", "passes")
-# Names of results of a run, which are not settings of it.
-_MEASURED = re.compile(
-    "loss|ppl|perplexity|acc|accuracy|bpb|bits|error|err|scores?|nll|entropy|reward|time|seconds|hours|days|date|id|index|"
-    "unnamed"
-)
 LETTERS = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18, "Z": 1e21}
 # P, E and Z are of FLOPs alone: N_E is no unit.
 _SIZES = {"m": 1e6, "b": 1e9} | {letter: size for letter, size in LETTERS.items() if letter not in "PEZ"}
 _SIZES |= {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
-_FLOPS = {"kilo": 1e3, "mega": 1e6, "giga": 1e9, "tera": 1e12, "peta": 1e15, "exa": 1e18, "zetta": 1e21}
-_FLOPS |= {letter.lower(): size for letter, size in LETTERS.items()}
-_DAYS = dict.fromkeys(("pf", "petaflop"), 1e15 * 86_400)
+_FLOPS = LETTERS | {f"{letter.lower()}flop": size for letter, size in LETTERS.items()}
 # The last word of a name, after a space, a sign or a bracket.
 _LAST = re.compile(r"(?P<stem>.*[^\s_.(\[-])[\s_.(\[-]+(?P<unit>[A-Za-z]+?|1e\d+)s?[)\]]?\s*")
-_OF_FLOPS = (
-    (re.compile(r"(?P<stem>.*?)[\s_(\[-]*(?P<unit>pf|petaflop)s?[\s_/-]*s?[\s_-]*days?[)\]]?", re.I), _DAYS),
-    (re.compile(r"(?:(?P<stem>.*?)[\s_.(\[-]+)?(?P<unit>[a-z]+?)flops?[)\]]?", re.I), _FLOPS),
-)
 _CELL = re.compile(
     rf"([-+]?(?:\d{{1,3}}(?:,\d{{3}})+|\d*)(?:\.\d*)?(?:[eE][-+]?\d+)?)(?:\s*([{''.join(LETTERS)}]))?"
 )
@@ -172,46 +169,38 @@ def parse_conventions(text: str) -> Conventions:
     return Conventions(**chosen)
 
 
-def role_names(known: Sequence[str], taken: Collection[str] = ()) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the columns named like a role, with or without a unit, and those with another name of one.
-
-    A column of the name of a role is before one with a unit; columns that are `taken` have no other name.
-    """
-    named = {}
-    for name in known:
-        for role in ROLES:
-            alike = role in (name.lower(), _called(_unit(name, role)[0]))
-            if name == role or (alike and role not in named):
-                named[role] = name
-    guessed = {}
-    for role, others in OTHER_NAMES.items():
-        called = {
-            _called(_unit(name, role)[0]): name
-            for name in reversed(known)
-            if name not in taken and name not in named.values()
-        }
-        others_there = [called[other] for other in others.split() if other in called]
-        if others_there and role not in named:
-            guessed[role] = others_there[0]
-    return named, guessed
-
-
 def role_columns(
     known: Sequence[str], asked: Mapping[str, str], source: str, taken: Collection[str] = ()
-) -> tuple[dict[str, str], set[str]]:
-    """Return the column of each role: the one asked for, of its own name, or of another; and the roles of the last.
+) -> dict[str, str]:
+    """Return the column of each role: the one asked for, else one that is named like the role and is not taken.
 
     Raises:
         BadInput: no column is the loss.
     """
-    free = [name for name in known if name not in taken]
-    named, guessed = role_names(free, {named_column(name, known)[0] for name in asked.values()})
-    columns = named | dict(asked)
-    guessed = {role: name for role, name in guessed.items() if role not in columns}
-    if "loss" not in columns | guessed:
+    columns, named = dict(asked), {named_column(name, known)[0] for name in asked.values()}
+    free = [name for name in known if name not in named and name not in taken]
+    for role, others in OTHER_NAMES.items():
+        called = {_called(_unit(name, role)[0]): name for name in reversed(free)}
+        if role in free:
+            called[role] = role
+        for name in (role, *others.split()):
+            if name in called:
+                columns.setdefault(role, called[name])
+    if "loss" not in columns:
         what = f"{source}: which column is the loss? name it with --columns loss=COLUMN"
         raise BadInput(Problem(what, ", ".join(known), nearest("loss", known)))
-    return columns | guessed, {*guessed}
+    return columns
+
+
+def setting_columns(known: Sequence[str], taken: Collection[str] = ()) -> dict[str, str]:
+    """Return the column of each hyperparameter that one is named like, those that are usually searched first."""
+    columns: dict[str, str] = {}
+    for name in (*SEARCHED_NAMES, *TABLE):
+        others = SEARCHED_NAMES.get(name, "").split()
+        for column in known:
+            if column not in taken and (column == name or column.lower() in others):
+                columns.setdefault(name, column)
+    return columns
 
 
 def tells_passes(name: str) -> bool:
@@ -223,12 +212,6 @@ def _called(name: str) -> str:
     """A name as OTHER_NAMES has it: `val/loss`, `Val Loss` and W&B's `summary/val_loss` are val_loss."""
     words = re.sub(r"[\s.\-/]+", "_", re.sub(r"^(summary|config)[/.]_?", "", name.strip()))
     return words if len(words) == 1 else words.lower()
-
-
-def is_measured(name: str) -> bool:
-    """Return whether a column, by its name, was measured on a run or only labels runs."""
-    words = re.split(r"[^a-z]+", name.lower())
-    return any(_MEASURED.fullmatch(word) for word in words) or "loss" in name.lower()
 
 
 def read_columns(frame: pd.DataFrame, columns: Mapping[str, str], source: str) -> dict[str, Column]:
@@ -285,22 +268,20 @@ def as_number(text: str) -> float:
 
 def _unit(name: str, role: str) -> tuple[str, float]:
     """A column's name without its unit, and the unit: 1 if the name has none."""
-    # The patterns look at every pair of places in a name.
-    if role not in COUNTS or len(name) > _LONGEST_SHOWN:
+    if (
+        role not in COUNTS or len(name) > _LONGEST_SHOWN
+    ):  # the pattern looks at every pair of places in a name
         return name, 1.0
-    patterns = [(_LAST, _SIZES)]
+    match = _LAST.fullmatch(name)
+    if not match:
+        return name, 1.0
+    unit, sizes = match["unit"], _SIZES
     if role == "flops":
-        patterns = [*_OF_FLOPS, (_LAST, LETTERS)]
-    for pattern, sizes in patterns:
-        match = pattern.fullmatch(name)
-        if not match:
-            continue
-        unit = match["unit"]
-        size = sizes.get(unit) or sizes.get(unit.lower())
-        if unit[0] == "1":
-            size = float(unit)
-        return (match["stem"] or role, size) if size else (name, 1.0)
-    return name, 1.0
+        sizes = _FLOPS
+    size = sizes.get(unit) or sizes.get(unit.lower())
+    if unit[0] == "1":
+        size = float(unit)
+    return (match["stem"], size) if size else (name, 1.0)
 
 
 def says_unit(asked: str) -> bool:

@@ -20,23 +20,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sweeplab.formatting import listed, several, several_named, short
+from sweeplab.formatting import listed, several, several_named
 from sweeplab.laws.check import FLAGGED, Misfit
-from sweeplab.laws.columns import SHAPE
 from sweeplab.laws.core import LEVEL, Array
 from sweeplab.laws.fitting import Fit
-from sweeplab.laws.points import (
-    DECADES,
-    EACH,
-    SAID,
-    SHARED,
-    SPREAD,
-    UNKNOWN,
-    UNLIKE,
-    Points,
-    TuningRecord,
-    design,
-)
+from sweeplab.laws.points import DECADES, EACH, SAID, SHARED, UNKNOWN, Points, TuningRecord
 from sweeplab.laws.sentences import Reason, sentence
 
 # Of the parameters of the smallest size; embeddings grow as N^(1/3) at one ratio of width to depth.
@@ -188,24 +176,12 @@ def doubts_of(points: Points, fitted: Fit, form: Misfit) -> list[Doubt]:
     if "tokens" in points.undeclared:
         doubts.append(Doubt("tokens", {"column": points.conventions.get("tokens", "COLUMN")}))
     doubts += _outliers(points, fitted)
-    if "params" in fitted.law.columns and {*SHAPE} <= points.sizes.keys():
-        layer, embd = (points.sizes[name] for name in SHAPE)
-        # A family has one depth, width or ratio of both, or lies along one line of these.
-        alike = any(np.log(column).std() < 0.1 for column in (layer, embd, embd / layer))
-        if not alike and design(points, SHAPE)[UNLIKE] >= SPREAD:
-            ends = {"low": short(float((embd / layer).min())), "high": short(float((embd / layer).max()))}
-            doubts.append(Doubt("shapes", ends))
     if form.status == FLAGGED:
         facts = {"chance": form.chance, "direction": form.direction}
         doubts.append(Doubt("form", facts, is_bent=True))
-    again = int(points.is_repeated.sum())
-    if again:
-        doubts.append(Doubt("repeats", {"count": again, "rows": points.n, "column": points.passes_by}))
     if fitted.sigma > LARGE:
         columns = listed([*fitted.law.columns])
         doubts.append(Doubt("large", {"sigma": fitted.sigma, "usual": LARGE, "columns": columns}))
-    if fitted.medians["E"] > float(points.columns["loss"].min()):
-        doubts.append(Doubt("above", {}))
     return doubts
 
 

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import counts as counts_in_words
 from sweeplab.formatting import several, several_named, short
-from sweeplab.hyperparameters import TABLE
 from sweeplab.laws.columns import (
     CHOICES,
     COUNTS,
@@ -33,11 +32,11 @@ from sweeplab.laws.columns import (
     check_plausible,
     coerced,
     ended_rows,
-    is_measured,
     read_columns,
     role_columns,
     rows_where,
     says_unit,
+    setting_columns,
     tells_passes,
 )
 
@@ -55,7 +54,6 @@ _SEED = re.compile(r"(.*[^a-z])?(seed|seeds|replicate|repeat|repetition)([^a-z].
 _RUN = re.compile(r"(.*[^a-z])?run([ _-]?(id|name))?", re.IGNORECASE)
 _BY_ROW = ("columns", "weights", "names", "shape", "passes")
 _ONCE = 1.02  # passes over a text that count as one
-_DEPTHS = ("n_encoder_layer", "n_decoder_layer")
 # That a column must span: N grows as n_layer and as the square of n_embd.
 DECADES = {"params": 0.8, "tokens": 0.8, "flops": 1.0, "n_embd": 0.4, "n_layer": 0.4}
 UNLIKE = "sd across one line of n_embd against n_layer"
@@ -135,18 +133,17 @@ class Points:
         whole = {name: column for name, column in self.shape.items() if np.isfinite(column).all()}
         return {**self.columns, **whole}
 
-    @property
-    def is_repeated(self) -> Rows:
-        """Return which runs read their text more than once, [n]; all False if it is not known."""
-        if self.passes is None:
-            return np.zeros(self.n, bool)
-        return self.passes > _ONCE
-
     def of_new_text(self) -> Points:
-        """Return the rows of runs that read no text twice, if there are enough: the laws here hold for these alone."""
-        again = self.is_repeated
-        if self.n - again.sum() < 5:
+        """Return the rows of runs that read no text twice: the laws here hold for these alone.
+
+        Raises:
+            BadInput: there are none.
+        """
+        if self.passes is None:
             return self
+        again = self.passes > _ONCE
+        if again.all():
+            raise BadInput(f"every row read its text more than once (column {self.passes_by})")
         why = f"that read their text more than once (column {self.passes_by}; Muennighoff et al. 2023)"
         return self.only(~again).left_out(why, int(again.sum()))
 
@@ -199,19 +196,17 @@ def points_of_frame(frame: pd.DataFrame, source: str, counting: Counting = PLAIN
             f"{source}: --count at={chosen.at} needs a study's runs; --columns loss=COLUMN names a loss"
         )
     kept = rows_where(ended, counting.where, source)
-    wanted, guessed = role_columns(known, counting.roles, source)
+    wanted = role_columns(known, counting.roles, source)
     points, keep, read = _usable(kept, wanted, source)
     check_plausible(read, keep, source)
     used, meanings = kept[keep], dict(points.conventions)
-    for role in guessed & meanings.keys():
+    for role in wanted.keys() & meanings.keys() - counting.roles.keys():
         meanings[role] += ", by its name"
     for role in ("params", "loss"):
         if getattr(chosen, role):
             meanings[role] += f", {CHOICES[role][getattr(chosen, role)]} as --count says"
     taken = {column.name for column in read.values()} | {wanted.get(role, role) for role in points.shape}
-    others = [
-        name for name in known if name not in taken and not is_measured(name) and not tells_passes(name)
-    ]
+    others = [name for name in known if name not in taken]
     points = replace(points, conventions=meanings)
     points = points.left_out("not ended", len(frame) - len(ended))
     points = points.left_out(f"not where {counting.where}", len(ended) - len(kept))
@@ -273,9 +268,6 @@ def _usable(
             conventions[role] = f"column {name}"
         if name in frame:
             column = coerced(frame[name])
-            if role == "n_layer" and {"family", *_DEPTHS} <= {*frame}:  # as deep as encoder and decoder
-                both = coerced(frame[_DEPTHS[0]]) + coerced(frame[_DEPTHS[1]])
-                column = np.where(frame["family"].eq("encoder_decoder"), both, column)
             shape[role] = np.where(column > 0, column, np.nan)[keep]
     names = tuple(f"{frame.index.name or 'row'} {at}" for at in frame.index[keep])
     return Points(kept, np.ones(len(names)), dropped, conventions, names, shape), keep, read
@@ -291,13 +283,12 @@ def _numbered(keys: Sequence[Any]) -> Index:
 
 def _last_of_runs(points: Points, run: pd.Series[Any]) -> Rows:
     """Whether a row is the last of its run and size, [n]: the others are no runs of their own."""
-    tokens = points.columns.get("tokens", np.zeros(points.n))
-    place = _numbered(
-        [run.to_numpy(object), np.log(points.columns.get("params", np.ones(points.n))).round(6)]
-    )
-    longest = np.zeros(place.max() + 1)
-    np.maximum.at(longest, place, tokens)
-    return np.asarray(run.isna() | (tokens >= longest[place]), bool)
+    import pandas as pd
+
+    tokens = pd.Series(points.columns.get("tokens", np.zeros(points.n)))
+    sizes = np.log(points.columns.get("params", np.ones(points.n))).round(6)
+    longest = tokens.groupby(_numbered([run.to_numpy(object), sizes])).transform("max")
+    return np.asarray(run.isna().to_numpy() | (tokens >= longest), bool)
 
 
 def _combined(points: Points, frame: pd.DataFrame, others: Sequence[str], how: str, source: str) -> Points:
@@ -319,15 +310,10 @@ def _combined(points: Points, frame: pd.DataFrame, others: Sequence[str], how: s
     n_points = int(point.max()) + 1
     if how == "all" or len(counts) < 2 or points.n == n_points:
         return points
-    together = np.bincount(point)[point] > 1
-    n_values = frame.loc[together, list(others)].groupby(point[together]).nunique()
+    n_values = frame[list(others)].groupby(point).nunique()
     varying = [name for name in others if (n_values[name] > 1).any()]
     seeds = [name for name in varying if _SEED.fullmatch(name)]
-    searched = []
-    for name in varying:
-        is_setting = name in TABLE or name in ("lr", "wd", "bs") or 2 * frame[name].nunique() <= len(frame)
-        if name not in seeds and is_setting:
-            searched.append(name)
+    searched = [name for name in setting_columns(varying).values() if name not in seeds]
     where = f"{several(points.n, 'row')} at {several(n_points, 'point')} of {' and '.join(counts[:2])}"
     if not how and not searched and not seeds:
         if points.n < 2 * n_points:  # that some come again may be an accident
@@ -337,31 +323,31 @@ def _combined(points: Points, frame: pd.DataFrame, others: Sequence[str], how: s
             "rows=mean their mean (seeds), rows=all every row"
         )
     is_best = how == "best" or (bool(searched) and how != "mean")
-    words, away, differ = (
-        "the mean of the rows at each point",
-        "averaged with another row of its point",
-        varying,
-    )
-    run = point
+    # Rows of one run, and of one point.
+    run, words, away, differ = point, "the mean of the rows", "averaged with another row of its point", seeds
     if is_best:
-        words, away, differ = "the best at each point", "not the best of its point", searched
-        run = np.arange(points.n)
+        run, words, away, differ = np.arange(points.n), "the best", "not the best of its point", searched
         if seeds:
             run = _numbered([point, *(frame[name].to_numpy() for name in searched)])
-    if differ:
-        words += f", which differ in {several_named(differ)}"
-    loss = points.columns["loss"]
-    rows = pd.DataFrame({"run": run, "point": point, "loss": loss, "row": np.arange(points.n), "n": 1})
+    rows = pd.DataFrame(
+        {"run": run, "point": point, "loss": points.columns["loss"], "row": np.arange(points.n)}
+    )
     by_run = rows.groupby("run", sort=False)
-    runs = by_run.agg({"point": "first", "loss": "mean", "n": "sum", "row": "first"})
+    runs = by_run.agg(
+        point=("point", "first"), loss=("loss", "mean"), n=("row", "size"), row=("row", "first")
+    )
     runs = runs.loc[runs.groupby("point")["loss"].idxmin()].sort_values("row")
     first, weights = runs["row"].to_numpy(np.intp), runs["n"].to_numpy(float)
     kept = points.only(first).left_out(away, points.n - len(first))
     kept = kept.with_column("loss", runs["loss"].to_numpy(float))
-    spread, means = None, rows["run"].map(runs["loss"]).to_numpy(float)
+    spread = None
     if weights.max() > 1:
-        away_from_mean = np.log(loss / means)[np.isfinite(means)]
-        spread = math.sqrt(float(away_from_mean @ away_from_mean) / float((weights - 1).sum()))
+        seen = rows[rows["run"].isin(runs.index)]
+        away_from_mean = np.log(seen["loss"] / seen["run"].map(runs["loss"]))
+        spread = math.sqrt(float((away_from_mean**2).sum()) / float((weights - 1).sum()))
+    words += " at each point"
+    if differ:
+        words += f", which differ in {several_named(differ)}"
     conventions = {**points.conventions, "rows": f"{words} ({where}); --count rows=all takes every row"}
     kept = replace(kept, seed_spread=spread, weights=weights, conventions=conventions)
     if is_best:
@@ -441,17 +427,15 @@ def path_of(points: Points) -> TokenPath | None:
 
 
 def _across(columns: Sizes, *names: str) -> tuple[float, float]:
-    """The spread of rows across the best line of two columns' logs, and the least without one row.
+    """The spread of rows across the best line of two columns' logs, and that without the row farthest from the line.
 
     It is sqrt(2) times the sd across the line: on a ray of tokens per parameter, the sd of log(D/N).
     """
     logs = np.stack([np.log(columns[name]) for name in names])
-    logs -= logs.mean(1, keepdims=True)
-    n = logs.shape[1]
-    products = np.stack([logs[0] ** 2, logs[1] ** 2, logs[0] * logs[1]])
-    whole = products.sum(1)
-    others = (whole[:, None] - products * n / (n - 1)) / (n - 1)  # the moments without each row in turn
-    nn, dd, nd = np.column_stack([whole / n, others])
-    least = (nn + dd) / 2 - np.sqrt((nn - dd) ** 2 / 4 + nd**2)
-    spread = np.sqrt(2 * np.maximum(least, 0.0))
-    return float(spread[0]), float(spread[1:].min())
+    spreads = []
+    for _ in range(2):
+        logs = logs - logs.mean(1, keepdims=True)
+        away = np.linalg.eigh(logs @ logs.T)[1][:, 0] @ logs
+        spreads.append(math.sqrt(2 * float((away**2).mean())))
+        logs = np.delete(logs, np.abs(away).argmax(), axis=1)
+    return spreads[0], spreads[1]

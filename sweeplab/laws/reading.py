@@ -1,15 +1,12 @@
-"""Tables of runs from files: CSV and TSV, JSON, JSON lines and Parquet, all but Parquet also compressed.
+"""Tables of runs from files: CSV and TSV, JSON, JSON lines and Parquet.
 
 Rows of a text file are indexed by line, so that every refusal names it.
 """
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import io
 import json
-import lzma
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_COLUMNS = 2_000  # pandas takes seconds for more, and no table of runs has them
-_COMPRESSED: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-_MOST_BYTES = 2**32  # of a text: a compressed file must not fill the memory
+_MOST_BYTES = 2**30  # of a text: a file with holes must not fill the memory
 
 
 def read_frame(path: Path) -> pd.DataFrame:
@@ -36,16 +32,13 @@ def read_frame(path: Path) -> pd.DataFrame:
         raise BadInput(Problem(f"{path}: no table has the suffix {path.suffix!r}", ", ".join(_READERS)))
     if path.exists() and not path.is_file():  # a pipe would be waited for
         raise BadInput(Problem("is no file", file=path))
-    suffixes = path.name.lower().split(".")[-2:]
-    read = next(reader for suffix, reader in _READERS.items() if suffix[1:] in suffixes)
+    read = _READERS[path.suffix.lower()]
     try:
         frame = pd.read_parquet(path) if read is None else read(_text_of(path))
-    except EOFError as error:
-        raise BadInput(f"{path}: is not a table: it ends in the middle") from error
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
     # Of pandas, Arrow, decoders and JSON.
-    except (ValueError, RecursionError, lzma.LZMAError) as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{path}: is not a table: {str(error).strip().splitlines()[0]}") from error
     names = [str(column) for column in frame]
     repeated = next((column for column in names if names.count(column) > 1), None)
@@ -57,19 +50,15 @@ def read_frame(path: Path) -> pd.DataFrame:
 
 def is_table(path: Path) -> bool:
     """Return whether a file is a table, by its name."""
-    return path.name.lower().endswith(SUFFIXES)
+    return path.suffix.lower() in SUFFIXES
 
 
 def _text_of(path: Path) -> str:
-    opened = _COMPRESSED.get(path.suffix.lower(), Path.open)
-    content = bytearray()
-    with opened(path, "rb") as file:
-        while part := file.read(2**24):
-            content += part
-            if b"\0" in part:  # at once: a file with holes takes no room on the disk
-                raise ValueError("it holds NUL bytes: it is no text")
-            if len(content) > _MOST_BYTES:
-                raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
+    if path.stat().st_size > _MOST_BYTES:
+        raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
+    content = path.read_bytes()
+    if b"\0" in content:
+        raise ValueError("it holds NUL bytes: it is no text")
     return content.decode("utf-8-sig")
 
 
@@ -137,7 +126,4 @@ _READERS: dict[str, Callable[[str], pd.DataFrame] | None] = {
     ".jsonl": _read_json_lines,
     ".parquet": None,
 }
-SUFFIXES = (
-    *_READERS,
-    *(f"{suffix}{end}" for suffix, read in _READERS.items() if read for end in _COMPRESSED),
-)
+SUFFIXES = tuple(_READERS)

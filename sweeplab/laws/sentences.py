@@ -44,10 +44,6 @@ TEMPLATES = {
     "outliers": "beyond {sigmas:g} sigma of the law: {rows}; the interval holds the fits with and without them",
     "large": "residuals of {sigma:.1%}: runs of one recipe rarely leave over {usual:.0%}, so more than {columns} "
     "affects the loss, or the form is wrong",
-    "repeats": "{count} of {rows} rows read their text more than once (column {column}), which the law does not "
-    "describe (Muennighoff et al. 2023)",
-    "shapes": "the shapes are unlike (n_embd / n_layer is {low} to {high}): at equal parameters the loss differs",
-    "above": "the law has E above the smallest loss of the table",
     # How points were tuned.
     "tuned: each": "each point by itself{why}; their tuning excess is not known",
     "tuned: shared": "one setting for all sizes{why}",

@@ -70,7 +70,7 @@ def test_noise_hides_a_bend():
 
 
 def test_a_doubt_makes_numbers_weak_and_a_grid_has_no_budgets():
-    weak = isoflop(plant_isoflop("steep", 0.003, rng()), doubt=Reason("above", {}))
+    weak = isoflop(plant_isoflop("steep", 0.003, rng()), doubt=Reason("no bend", {}))
     assert {each["verdict"] for each in weak.numbers.values()} == {"weak"}
     with pytest.raises(BadInput, match="0 budgets with 4 sizes or more at equal FLOPs; 3 are needed"):
         isoflop(plant("steep", GOOD["30 points, 6 x 5"], 0.003, rng()))

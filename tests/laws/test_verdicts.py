@@ -187,12 +187,6 @@ def test_large_residuals_and_a_wrong_form_leave_nothing_identified():
     assert wrong.doubts[0].is_bent, "the fit with bends is in the union"
 
 
-def test_rows_that_read_their_text_again_are_doubted():
-    passes = np.repeat([1.0, 3.0], 15)
-    again = assess(replace(table(GRID), passes=passes, passes_by="epochs"), CHINCHILLA)
-    assert again.doubts[-1].code in ("repeats", "form") and "repeats" in {each.code for each in again.doubts}
-
-
 def test_every_law_can_be_assessed_and_written():
     for name, law in LAWS.items():
         written = assess(table(GRID, 0.01), law).as_dict()

@@ -116,15 +116,21 @@ def read_source(
     """Read a file, or the studies that the source names, with commas between them."""
     from sweeplab.analysis.studies import read_studies
     from sweeplab.hyperparameters import TABLE
-    from sweeplab.laws.columns import ROLES, Conventions, Counting, pairs_of, parse_conventions
+    from sweeplab.laws.columns import (
+        ROLES,
+        SEARCHED_NAMES,
+        Conventions,
+        Counting,
+        pairs_of,
+        parse_conventions,
+    )
     from sweeplab.laws.hyperparameters.excess import file_points
-    from sweeplab.laws.hyperparameters.runs import OTHER_NAMES
 
     conventions, named = Conventions(), {}
     if count:
         conventions = parse_conventions(count)
     if columns:
-        named = pairs_of("--columns", columns, (*ROLES, *OTHER_NAMES), TABLE)
+        named = pairs_of("--columns", columns, (*ROLES, *SEARCHED_NAMES), TABLE)
     counting = Counting(conventions, named, where or "", tuned or "")
     if is_file(source):
         return Read(source, file_points(Path(source), counting).of_new_text(), counting, None)

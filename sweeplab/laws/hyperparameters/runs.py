@@ -15,10 +15,10 @@ import numpy as np
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.formatting import listed, rounded, several
-from sweeplab.hyperparameters import TABLE
 from sweeplab.laws.columns import (
     PLAIN,
     ROLES,
+    SEARCHED_NAMES,
     SHAPE,
     Counting,
     as_number,
@@ -28,6 +28,7 @@ from sweeplab.laws.columns import (
     read_columns,
     role_columns,
     rows_where,
+    setting_columns,
 )
 from sweeplab.laws.core import Array
 from sweeplab.laws.points import Index
@@ -35,13 +36,6 @@ from sweeplab.laws.points import Index
 if TYPE_CHECKING:
     import pandas as pd
 
-# Other names of searched values, in small letters; `batch` is that of published tables. Of two values that follow each
-# other the first in this order is fitted.
-OTHER_NAMES = {
-    "learning_rate": "lr peak_lr max_lr base_lr eta",
-    "batch_size": "bs batch global_batch_size gbs batch_tokens batch_size_tokens",
-    "weight_decay": "wd lambda decay",
-}
 _SHORT = {"N": "params", "D": "tokens"}
 SIZES = ("params", "tokens", "n_embd", "n_layer")
 # Of log sizes in one cell: a batch size need not divide the tokens.
@@ -183,20 +177,15 @@ def runs_of_frame(
         if column not in known:
             like = nearest(column, known)
             raise BadInput(Problem(f"{source}: no column {column!r}", ", ".join(known), like))
-    roles, _ = role_columns(known, counting.roles, source, taken=named.values())
+    roles = role_columns(known, counting.roles, source, taken=named.values())
     read = read_columns(frame, roles, source)
     values = {role: column.values for role, column in read.items()}
     words = {role: column.words for role, column in read.items()}
-    # The columns of hyperparameters: named ones, those of that name, or of another.
     taken = {*(column.name for column in read.values()), *named.values()}
-    column_of = {name: name for name in known if name in TABLE and name not in taken} | named
-    for name, others in OTHER_NAMES.items():
-        for column in known:
-            if column.lower() in others.split() and column not in taken:
-                column_of.setdefault(name, column)
-    for name in sorted(column_of, key=lambda name: [*OTHER_NAMES, name].index(name)):
-        values[name] = _numbers(frame, column_of[name], name, source)
-        words[name] = f"column {column_of[name]}"
+    settings = setting_columns(known, taken) | named
+    for name in sorted(settings, key=lambda name: [*SEARCHED_NAMES, name].index(name)):
+        values[name] = _numbers(frame, settings[name], name, source)
+        words[name] = f"column {settings[name]}"
     sizes = [name for name in SIZES if name in values]
     if not sizes:
         what = f"{source}: no column is a size; name params, tokens, n_embd or n_layer with --columns"
