@@ -222,7 +222,6 @@ class Study(Results):
 
         Errors on the way are in the result's `errors`. So are exceptions of the callbacks, which change nothing else.
         Callbacks run in this process, between two polls of the workers: a slow one delays no training.
-        `on_evaluation` may `prune` the trial.
 
         `sampler` and `pruner` are as in a study file, or Optuna's: a class, an object, or a functools.partial of a
         class with its arguments. They are recorded by class and arguments, from which every worker makes its own; a
@@ -242,7 +241,7 @@ class Study(Results):
 
         if listen is None and progress:
             listen = _print_trial
-        callbacks = Callbacks(self.folder, on_evaluation, on_trial_end, self._prune)
+        callbacks = Callbacks(self.folder, on_evaluation, on_trial_end)
 
         def hear(event: Event, progress: StudyProgress) -> None:
             if listen:
@@ -266,11 +265,6 @@ class Study(Results):
         if errors and status == "complete":
             status = "failed"
         return StudyResult(ending.folder, status, [*errors, *callbacks.errors], report)
-
-    def _prune(self, cell: str, trial: int) -> None:
-        from sweeplab.sweep.steering import prune_trial
-
-        prune_trial(self.folder, cell, trial)
 
     def confirm(
         self,

@@ -239,8 +239,9 @@ def _restore(store: Store, connection: Connection, cell: Cell, start: RunStart) 
 
     study_id, point = store.study_id(cell), stored_point(store.spaces[cell.index], start)
     known = store.storage.cell(study_id).trials
-    marks = {name: getattr(start, name) for name in ("enqueued", "retries")}
-    marks = {name: value for name, value in marks.items() if value is not None}
+    marks: dict[str, Any] = {}
+    if start.enqueued is not None:
+        marks["enqueued"] = start.enqueued
     if start.trial < len(known):
         old = known[start.trial]
         if PROMOTED in old.user_attrs:

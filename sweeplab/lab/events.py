@@ -201,11 +201,6 @@ class Evaluation(RunEvaluated):
     """One run's evaluation: its validation loss, in its objective's unit, and what else was measured, by name."""
 
     study: str
-    ask_to_prune: Callable[[str, int], object] = field(repr=False, compare=False)
-
-    def prune(self) -> None:
-        """Prune the trial: it ends at its next evaluation, unless it has reached its end by then."""
-        self.ask_to_prune(self.cell, self.trial)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,9 +229,8 @@ class Callbacks:
         folder: StudyFolder,
         on_evaluation: OnEvaluation | None,
         on_trial_end: OnTrialEnd | None,
-        prune: Callable[[str, int], object],
     ) -> None:
-        self._folder, self._prune = folder, prune
+        self._folder = folder
         self._on_evaluation, self._on_trial_end = on_evaluation, on_trial_end
         self._raised: dict[str, list[str]] = defaultdict(list)
 
@@ -254,7 +248,7 @@ class Callbacks:
         try:
             if self._on_evaluation and isinstance(event, RunEvaluated):
                 name = "on_evaluation"
-                self._on_evaluation(Evaluation(study=study, ask_to_prune=self._prune, **vars(event)))
+                self._on_evaluation(Evaluation(study=study, **vars(event)))
             elif self._on_trial_end and isinstance(event, TrialEnded):
                 name = "on_trial_end"
                 ending = vars(event.ending)

@@ -227,7 +227,6 @@ def show_trial(folder: StudyFolder, number: int, cell: str | None = None) -> dic
         "metric": find_metric(folder),
         "value": trial.value,
         "error": trial.ending and trial.ending.error,
-        "retries": trial.start.retries,
         "facts": trial.start.facts,
         "hyperparameters": [
             {"name": name, "value": value, "from": _origin(name, study, trial.start)}

@@ -82,8 +82,7 @@ class RunStart:
     """The start of a run (run.json): what it trains, written once, before its first point.
 
     `grid` names the values that its cell fixes, `sampled` are the searched values; `enqueued` are those of them that
-    a person gave, `retries` is the failed trial that this one retries. `threads` is the number of threads of the
-    process; `started` is in seconds since 1970.
+    a person gave. `threads` is the number of threads of the process; `started` is in seconds since 1970.
     """
 
     study: str = ""
@@ -95,7 +94,6 @@ class RunStart:
     grid: list[str] = field(default_factory=list)
     sampled: Mapping[str, Any] = field(default_factory=dict)
     enqueued: Mapping[str, Any] | None = None
-    retries: int | None = None
     facts: Mapping[str, int | float] = field(default_factory=dict)
     threads: int = 1
     started: float
@@ -106,7 +104,7 @@ class RunStart:
         return typed(cls, {**record, "values": Hyperparameters.from_json(record["values"])})
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record as run.json has it, without `enqueued` and `retries` if they are None."""
+        """Return the record as run.json has it, without `enqueued` if it is None."""
         record = vars(self) | {"values": self.values.as_dict()}
         return {name: value for name, value in record.items() if value is not None}
 

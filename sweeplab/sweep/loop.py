@@ -240,7 +240,7 @@ class Loop:
         # Trials are judged once all records are taken in: a seed that ends may end its trial's other runs too.
         for trial in dict.fromkeys(trials[record.key] for record in known):
             outcome = trial.outcome
-            if outcome is None and (trial in behind or trial.place in commanded.pruned):
+            if outcome is None and trial in behind:
                 outcome = RunState.PRUNED
             if outcome:
                 self._finish(trial, trial.ending(outcome))

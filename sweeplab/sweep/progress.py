@@ -155,9 +155,8 @@ class Remaining:
             whole, shares = self._whole_seconds(cell), to_train[cell.cell]
             work += sum(shares) * whole / self._slots(cell)
             longest = max(longest, *(share * whole for share in shares), 0.0)
-            if (
-                shares
-            ):  # of the last trials some train longer than the mean, while the others' slots stay empty
+            if shares:
+                # Of the last trials some train longer than the mean, while the others' slots stay empty.
                 tail = (1 - _by_halving(cell, 0.0)) * whole / 2
         return min(most, max(work + tail, longest))
 
@@ -467,8 +466,8 @@ def _in_words(command: Command) -> str:
             return f"started on {value['host']}, process {value['pid']}"
         case "wanted":
             return str(PHASES.get(value, value))
-        case "stop trial" | "prune trial" | "withdraw" | "reopen":
+        case "stop trial" | "withdraw" | "reopen":
             return f"{command.kind.split()[0]} trial {value['trial']} in cell {value['cell']}"
-        case "enqueue" | "retry":
+        case "enqueue":
             return f"{command.kind} {some_of([f'trial {number} in cell {cell}' for cell, number in value['trials']])}"
     return f"{command.kind}: {yaml_text(value)}"

@@ -119,29 +119,22 @@ def pause(folder: StudyFolder) -> Done:
     return Done(what, [folder.command("resume")])
 
 
-def resume(folder: StudyFolder, failed: bool = False) -> Done | None:
+def resume(folder: StudyFolder) -> Done | None:
     """Continue a study that was paused, or is about to stop; return None if nobody runs it: it has to be run again.
 
-    With `failed` its failed trials are enqueued again first, also while it is running.
-
     Raises:
-        BadInput: it is running, its supervisor is just ending, or no trial has failed that is not tried again already.
+        BadInput: it is running, or its supervisor is just ending.
     """
-    commands = Commands.open(folder)
-    is_run, phase = folder.is_run, commands.state.phase
-    is_resting = is_run and phase not in ("run", "over")
-    if is_resting and not is_running(folder, commands):
-        raise BadInput(f"study {folder.name} is just ending; give the same command again in a moment")
-    if is_run and not (is_resting or failed):
-        raise BadInput(f"study {folder.name} is running and not paused")
-    retried = _retry(folder) if failed else Done("", [])
-    if not is_run:
+    if not folder.is_run:
         return None
-    if not is_resting:
-        return retried
+    commands = Commands.open(folder)
+    phase = commands.state.phase
+    if phase in ("run", "over"):
+        raise BadInput(f"study {folder.name} is running and not paused")
+    if not is_running(folder, commands):
+        raise BadInput(f"study {folder.name} is just ending; give the same command again in a moment")
     commands.set_phase("run")
-    what = "; ".join(filter(None, (f"{folder.name} continues", retried.what)))
-    return Done(what, [folder.command(phase), *retried.undo], retried.trials)
+    return Done(f"{folder.name} continues", [folder.command(phase)])
 
 
 def extend(
@@ -316,29 +309,9 @@ def enqueue(
     with store.storage.transaction():
         added = [_enqueue(store, of, point, {"enqueued": values}) for of, point in points]
     store.commands.add("enqueue", {"trials": added, "values": values})
-    return _asked(folder, store, "enqueued", added, added)
-
-
-def _retry(folder: StudyFolder) -> Done:
-    store = open_store(folder)
-    with store.storage.transaction():
-        failed = [(cell, trial) for cell in store.cells for trial in store.tally(cell).failed()]
-        added = []
-        for cell, trial in failed:
-            attributes = {"retries": trial.number}
-            if SEED_OFFSET in trial.user_attrs:
-                attributes[SEED_OFFSET] = trial.user_attrs[SEED_OFFSET]
-            added.append(_enqueue(store, cell, trial.params, attributes))
-    if not added:
-        raise BadInput(f"study {folder.name} has no failed trial that is not already being retried")
-    store.commands.add("retry", {"trials": added})
-    places = [(cell.key, trial.number) for cell, trial in failed]
-    return _asked(folder, store, "tried again", places, added)
-
-
-def prune_trial(folder: StudyFolder, cell: str, number: int) -> None:
-    """Prune a running trial at its next evaluation."""
-    Commands.open(folder).add("prune trial", {"cell": cell, "trial": number})
+    trials = some_of([f"trial {number} in cell {cell}" for cell, number in added])
+    what = f"{several(len(added), 'trial')} enqueued: {trials}; {_when(folder, store)}"
+    return Done(what, [" && ".join(_withdrawals(folder, added))], added)
 
 
 def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Done:
@@ -357,11 +330,11 @@ def stop_trial(folder: StudyFolder, number: int, cell: str | None = None) -> Don
     place, name = {"cell": of.key, "trial": number}, f"trial {number} in cell {of.key}"
     if trial.state == TrialState.WAITING:
         store.commands.add("withdraw", place)
-        again = folder.command("resume", "--failed")
-        if "enqueued" in trial.user_attrs:
-            values = trial.user_attrs["enqueued"] | of.values
-            again = folder.command("enqueue", *(f"{key}={json.dumps(each)}" for key, each in values.items()))
-        return Done(f"{name} is withdrawn: it had not started", [again], [(of.key, number)])
+        values, again = trial.user_attrs.get("enqueued"), list[str]()
+        if values is not None:
+            words = [f"{key}={json.dumps(value)}" for key, value in (values | of.values).items()]
+            again = [folder.command("enqueue", *words)]
+        return Done(f"{name} is withdrawn: it had not started", again, [(of.key, number)])
     if trial.state != TrialState.RUNNING:
         raise BadInput(f"{name} has ended: {trial.user_attrs.get('outcome', trial.state.name.lower())}")
     store.commands.add("stop trial", place)
@@ -443,18 +416,6 @@ def _enqueue(
     study = store.study(cell)
     study.enqueue_trial(dict(point), dict(attributes))
     return cell.key, max(trial.number for trial in study.get_trials(deepcopy=False))
-
-
-def _asked(
-    folder: StudyFolder,
-    store: Store,
-    how: str,
-    named: Sequence[tuple[str, int]],
-    added: list[tuple[str, int]],
-) -> Done:
-    trials = some_of([f"trial {number} in cell {cell}" for cell, number in named])
-    what = f"{several(len(added), 'trial')} {how}: {trials}; {_when(folder, store)}"
-    return Done(what, [" && ".join(_withdrawals(folder, added))], added)
 
 
 def _withdrawals(folder: StudyFolder, trials: Sequence[tuple[str, int]]) -> list[str]:

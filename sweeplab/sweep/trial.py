@@ -151,7 +151,7 @@ class TrialRuns:
                 values=values,
                 grid=[*claim.cell.values],
                 sampled=claim.sampled,
-                **claim.asked,
+                enqueued=claim.enqueued,
                 facts=facts(values)._asdict(),
                 threads=torch.get_num_threads(),  # the last bits of a larger model depend on it
                 started=started,

@@ -73,7 +73,7 @@ WHILE_IT_RESTS = (
     "study show beta --json",
     "study enqueue beta learning_rate=2e-3 --json",
     "study extend beta --trials-per-cell 3 --json",
-    "study resume beta --failed --json",
+    "study resume beta --json",
     "study stop beta --json",
 )
 

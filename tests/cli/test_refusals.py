@@ -33,7 +33,7 @@ REFUSED = [
     ("import-hf hf://gpt2", "download the file first, and give the path where you put it"),
     *((f"study {name} tny", NO_STUDY) for name in ("show", "watch", "stop", "pause", "resume", "extend")),
     *((f"study {name} tny", NO_STUDY) for name in ("rm", "doctor", "best", "confirm", "export", "publish")),
-    *((f"study {name}", NO_STUDY) for name in ("resume tny --failed", "enqueue tny learning_rate=1", "rename tny new")),
+    *((f"study {name}", NO_STUDY) for name in ("enqueue tny learning_rate=1", "rename tny new")),
     *((f"{words}", NO_STUDY) for words in ("study diff tiny tny", "report tny", "diff tiny tny --page")),
     *((words, NO_STUDY) for words in ("evaluate tiny --study tny", "laws fit tiny,tny", "laws fit tny")),
     ("dashboard tny", NO_STUDY),
@@ -55,7 +55,6 @@ REFUSED = [
     ("study rm tiny", "move tiny (runs: 4 complete) to the trash? --yes confirms it"),
     # What a study that has ended is told.
     ("study stop tiny", "study tiny is not running: it has all of its trials; sweeplab extend tiny"),
-    ("study resume tiny --failed", "study tiny has no failed trial"),
     ("study extend tiny", "nothing to extend by; allowed: --trials-per-cell N, --time such as 2h"),
     ("study extend tiny --time soon", "budget.time=soon: "),
     ("study extend tiny --trials-per-cell 0", "budget.trials_per_cell=0: "),

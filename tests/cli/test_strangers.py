@@ -28,7 +28,7 @@ init new --output init.yaml --force|plan FILE|plan FILE --bench -o optimizer=muo
 run FILE --quiet
 run FILE --dry-run|run FILE --detach --name apart|plan NAME|run NAME --quiet
 watch NAME|watch NAME --log|stop NAME|pause NAME|resume NAME
-extend NAME --trials-per-cell 3 --no-run|enqueue NAME learning_rate=1e-3|resume NAME --failed
+extend NAME --trials-per-cell 3 --no-run|enqueue NAME learning_rate=1e-3
 confirm NAME --top 1 --seeds 2|show NAME|show NAME --trial 0 --cell n_embd=8
 best NAME|laws predict NAME --at n_embd=16|publish NAME
 transfer NAME --quiet|export NAME --output runs.csv|diff NAME NAME

@@ -38,7 +38,7 @@ def test_records_come_back_as_they_were_written(tmp_path):
     folder.write_start(replace(START, started=2000.0))
     assert folder.read_start() == START and folder.read_start().values.betas == (0.9, 0.95)
     said = json.loads(folder.start_file.read_bytes())
-    assert "retries" not in said and said["values"]["betas"] == [0.9, 0.95]
+    assert "enqueued" not in said and said["values"]["betas"] == [0.9, 0.95]
     ending = TrialEnding(RunState.STOPPED, 2.5, {3: RunState.STOPPED, 4: RunState.PRUNED}, "why")
     end = RunEnd(
         state=RunState.PRUNED, value=2.5, final_val_loss=math.nan, best={"exact_match": 0.5}, ending=ending

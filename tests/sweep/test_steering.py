@@ -11,7 +11,7 @@ from sweeplab.lab.studies import write_study
 from sweeplab.study.inputs import describe_data
 from sweeplab.study.search import Choices, Derived, Range
 from sweeplab.study.spec import Budget
-from sweeplab.sweep.steering import enqueue, resume, stop_trial
+from sweeplab.sweep.steering import enqueue, stop_trial
 
 
 @pytest.fixture
@@ -44,13 +44,11 @@ def test_enqueued_values_are_tried_next_and_the_rest_is_sampled(tiny, kept):
     claim = store.claim()
     assert (claim.cell.key, claim.number) == ("n_embd=24", 0)
     assert claim.sampled == {"learning_rate": 1e-3, "betas": (0.9, 0.99), "n_head": 3}
-    assert claim.asked == {
-        "enqueued": {"learning_rate": 1e-3, "betas": [0.9, 0.99], "n_embd": 24, "n_head": 3}
-    }
+    assert claim.enqueued == {"learning_rate": 1e-3, "betas": [0.9, 0.99], "n_embd": 24, "n_head": 3}
     assert enqueue(folder, ["learning_rate=2e-3"]).trials == [("n_embd=16", 0), ("n_embd=24", 1)]
     claims = [store.claim(), store.claim()]
     assert [each.sampled["learning_rate"] for each in claims] == [2e-3, 2e-3]
-    assert "learning_rate" not in {**store.claim().asked}, "then the sampler proposes"
+    assert store.claim().enqueued is None, "then the sampler proposes"
 
 
 def test_what_a_person_asks_for_is_tried_in_a_full_cell_too(tiny, kept):
@@ -73,7 +71,7 @@ def test_a_trial_that_has_not_begun_is_withdrawn_and_leaves_nothing(tiny, kept):
     with pytest.raises(BadInput, match="has no trial 0; allowed: none yet"):
         stop_trial(folder, 0)
     (claim,) = finish_all(store)
-    assert (claim.number, claim.asked) == (1, {})
+    assert (claim.number, claim.enqueued) == (1, None)
     with pytest.raises(BadInput, match="trial 1 in cell all has ended: complete"):
         stop_trial(folder, 1)
 
@@ -84,24 +82,9 @@ def test_left_to_the_sampler_is_drawn_until_the_constraints_are_met(tiny, kept):
     enqueue(folder, ["learning_rate=1e-3"])
     claim = store.claim()
     assert claim.sampled["learning_rate"] == 1e-3 and claim.sampled["weight_decay"] > 0.8
-    assert claim.asked and not store.claim().asked
+    assert claim.enqueued and not store.claim().enqueued
     with pytest.raises(BadInput, match="no trial of cell all with these values meets 'weight_decay"):
         enqueue(folder, ["weight_decay=0.5"])
-
-
-def test_failed_trials_are_tried_again_with_the_same_values_and_count_once(tiny, kept):
-    folder, store = kept(tiny(budget=Budget(trials_per_cell=2)))
-    failed = store.claim()
-    store.finish(failed, "failed", None, {})
-    with pytest.raises(BadInput, match="all has ended: failed"):
-        stop_trial(folder, 0)
-    assert resume(folder, failed=True) is None, "nobody runs it"
-    with pytest.raises(BadInput, match="no failed trial that is not already being retried"):
-        resume(folder, failed=True)
-    first, second = finish_all(store)
-    assert (first.number, first.sampled, first.asked) == (1, failed.sampled, {"retries": 0})
-    assert (second.number, second.asked) == (2, {})
-    assert (store.counts()[0].counted, store.counts()[0].failed) == (2, 0)
 
 
 @pytest.mark.slow

@@ -281,16 +281,15 @@ def pause(name: options.StudyName, lab: options.Lab = None) -> Answer:
 
 def resume(
     name: options.StudyOrTrial,
-    failed: Annotated[bool, flag("Also train its failed trials again.", "--failed")] = False,
     allow_plugins: options.AllowPlugins = False,
     lab: options.Lab = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Continue a study that is paused or that no process runs.
 
-    It runs from its folder in the lab, with the budget stored there. With --failed every failed trial is enqueued
-    again as a new trial with the same values, also while the study runs; the failed ones do not count. A pruned
-    trial continues from its snapshot, if that was kept (track.snapshots), and is not pruned again.
+    It runs from its folder in the lab, with the budget stored there; failed trials do not count, and others are
+    trained in their place. A pruned trial continues from its snapshot, if that was kept (track.snapshots), and is
+    not pruned again.
 
     \b
     $ sweeplab resume small
@@ -304,7 +303,7 @@ def resume(
         print_answer(answer_of(steering.resume_trial(folder, trial, cell)), as_json)
         return
 
-    done = steering.resume(folder, failed)
+    done = steering.resume(folder)
     if done:
         print_answer(answer_of(done), as_json)
         return

@@ -187,8 +187,6 @@ def _print_trial(trial: dict[str, Any]) -> None:
     heading = f"{place}: {trial['state']}"
     if trial["value"] is not None:
         heading += f", {_measured_value(trial['metric'], trial['value'])}"
-    if trial["retries"] is not None:
-        heading += f"; retries trial {trial['retries']}"
     say(heading)
     for run in trial["runs"]:
         _print_run(run)

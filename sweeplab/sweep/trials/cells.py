@@ -91,7 +91,7 @@ def forwards(storage: Storage) -> Storage:
 
 
 class CellCounts(NamedTuple):
-    """The progress of one cell; `waiting` counts enqueued trials, `failed` the failed ones not retried."""
+    """The progress of one cell; `waiting` counts enqueued trials."""
 
     cell: Cell
     counted: int
@@ -119,14 +119,13 @@ class CellTally:
 
     trials: CachedTrials
     counted: int = 0
+    failed: int = 0
     modelled: int = 0
     train_flops: float = 0.0
     best: FrozenTrial | None = None
     pruned: list[FrozenTrial] = field(default_factory=list)
     n_promoted: int = 0
     _points: dict[int, int] = field(default_factory=dict)  # by hash of the parameters, the first trial
-    _failed: list[FrozenTrial] = field(default_factory=list)
-    _retried: set[int | None] = field(default_factory=set)
     _newest: deque[int] = field(default_factory=lambda: deque(maxlen=NEWEST))  # numbers of those modelled
     _best: list[tuple[float, int]] = field(default_factory=list)  # values and numbers
     _n_seen: int = 0
@@ -146,9 +145,8 @@ class CellTally:
             if not is_own(trial):
                 continue
             self.train_flops += trial.user_attrs.get("train_flops", 0)
-            self._retried.add(trial.user_attrs.get("retries"))
             if not is_modelled:
-                self._failed.append(trial)
+                self.failed += 1
                 continue
             self.counted += 1
             self.n_promoted += PROMOTED in trial.user_attrs
@@ -177,11 +175,6 @@ class CellTally:
     def waiting(self) -> list[FrozenTrial]:
         """Return the enqueued trials that have not started."""
         return [trial for trial in self.trials.unended.values() if trial.state == TrialState.WAITING]
-
-    def failed(self) -> list[FrozenTrial]:
-        """Return the failed trials that no other trial retries."""
-        retried = self._retried | {each.user_attrs.get("retries") for each in self.trials.unended.values()}
-        return [trial for trial in self._failed if trial.number not in retried]
 
     def twin(self, parameters: Mapping[str, Any], number: int) -> int | None:
         """Return the number of the first trial before this one with the same parameters that has not failed."""

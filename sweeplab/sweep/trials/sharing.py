@@ -315,8 +315,8 @@ class LeaseLost(Exception):  # noqa: N818 - a state of the world, not a failure
 class Claim:
     """A trial held by this worker; `attempt` counts the workers that have held it, this one included.
 
-    `reported` has the iterations already reported to Optuna: they are not reported twice. `asked` has what a person
-    asked for: the values that were `enqueued`, or the trial that it `retries`. `promoted` is the iteration at which the
+    `reported` has the iterations already reported to Optuna: they are not reported twice. `enqueued` has
+    the values that a person gave. `promoted` is the iteration at which the
     trial was pruned before it was promoted; it is not pruned again. `seed_offset` is added to each
     seed of the study.
     """
@@ -328,7 +328,7 @@ class Claim:
     attempt: int
     trial: optuna.Trial = field(repr=False)
     reported: set[int]
-    asked: dict[str, Any]
+    enqueued: dict[str, Any] | None
     promoted: int | None
     seed_offset: int
 
@@ -399,14 +399,13 @@ class ControlState:
     """The state after all commands up to `revision`.
 
     `budget` is None while the study file's budget applies. `start` is the last supervisor's, and `status` is how it
-    ended. `stopped` are the trials to stop, as cell and number; `pruned` those to prune.
+    ended. `stopped` are the trials to stop, as cell and number.
     """
 
     revision: int = 0
     phase: Phase = "run"
     budget: Budget | None = None
     stopped: frozenset[tuple[str, int]] = frozenset()
-    pruned: frozenset[tuple[str, int]] = frozenset()
     start: SupervisorStart = SupervisorStart()
     status: str | None = None
 
@@ -427,11 +426,8 @@ class ControlState:
                 changes = {"budget": Budget.model_validate(value)}
             case "stop trial":
                 changes = {"stopped": self.stopped | {(value["cell"], value["trial"])}}
-            case "prune trial":
-                changes = {"pruned": self.pruned | {(value["cell"], value["trial"])}}
             case "reopen":
-                place = {(value["cell"], value["trial"])}
-                changes = {"stopped": self.stopped - place, "pruned": self.pruned - place}
+                changes = {"stopped": self.stopped - {(value["cell"], value["trial"])}}
         return replace(self, revision=command.revision, **changes)
 
 

@@ -40,6 +40,8 @@ OPTUNA_STATES = {
     RunState.DIVERGED: TrialState.PRUNED,
     RunState.FAILED: TrialState.FAIL,
 }
+# The attribute of a trial with the values that a person gave.
+ENQUEUED = "enqueued"
 MOST_DRAWS = 100
 # A trial without a first snapshot is given up after this many workers died while they held it.
 MOST_ATTEMPTS = 10
@@ -358,9 +360,9 @@ class Store:
             claim = self._claimed(cell, trial)
             if claim:
                 return claim
-            asked = _asked(trial)
-            if left and asked:  # draw again the values that an enqueued trial leaves to the sampler
+            if left and ENQUEUED in trial.user_attrs:  # draw again what it leaves to the sampler
                 trial_id = self.trial_id(cell, trial.number)
+                asked = {ENQUEUED: trial.user_attrs[ENQUEUED]}
                 study.enqueue_trial(self.storage.get_trial_system_attrs(trial_id)["fixed_params"], asked)
         return None
 
@@ -375,10 +377,10 @@ class Store:
         with warnings.catch_warnings(action="ignore"):
             sampled = space.suggest(trial)
         values = space.resolve(sampled, self.spec.first_seed)
-        asked, twin = _asked(trial), self.tally(cell).twin(trial.params, trial.number)
+        enqueued, twin = trial.user_attrs.get(ENQUEUED), self.tally(cell).twin(trial.params, trial.number)
         void: dict[str, Any] = {"infeasible": True} if space.broken(values) else {}
         offset = trial.user_attrs.get(SEED_OFFSET, 0)
-        if not (asked or offset) and twin is not None:
+        if enqueued is None and not offset and twin is not None:
             void[REPEATS] = twin
         if void:
             for name, value in void.items():
@@ -387,7 +389,7 @@ class Store:
             return None
         trial.set_user_attr("planned_flops", float(facts(values).train_flops * len(space.seeds)))
         promoted, place = trial.user_attrs.get(PROMOTED), (trial.number, self.trial_id(cell, trial.number))
-        return Claim(cell, *place, sampled, attempt, trial, {*reported}, asked, promoted, offset)
+        return Claim(cell, *place, sampled, attempt, trial, {*reported}, enqueued, promoted, offset)
 
     def _best_of_nearest_finished(self, cell: Cell) -> FrozenTrial | None:
         for other in nearest_cells(cell, self.cells):
@@ -531,8 +533,7 @@ class Store:
 
     def _count(self, cell: Cell) -> CellCounts:
         tally = self.tally(cell)
-        numbers = map(len, (tally.running(), tally.waiting(), tally.failed()))
-        return CellCounts(cell, tally.counted, *numbers)
+        return CellCounts(cell, tally.counted, len(tally.running()), len(tally.waiting()), tally.failed)
 
     def counts(self) -> list[CellCounts]:
         """Return the counts of each cell."""
@@ -572,7 +573,3 @@ def open_store(folder: StudyFolder, allow_plugins: bool = False, wait: Availabil
     store = Store(spec, sizes, folder.storage_url, wait)
     store.poll_commands()
     return store
-
-
-def _asked(trial: FrozenTrial | optuna.Trial) -> dict[str, Any]:
-    return {name: value for name, value in trial.user_attrs.items() if name in ("enqueued", "retries")}
