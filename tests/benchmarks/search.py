@@ -4,12 +4,9 @@ Run: python tests/benchmarks/search.py [repeats]. Two tables of nine cells (n_la
 four seeds at each of five or six learning rates: `unstable` (216 runs) and `stable` (180, with qk_norm and a longer
 warm-up). A trial gets the loss of one of the seeds, drawn without replacement. `random` and `tpe` (Optuna's, which
 models from the second trial on) search each cell alone and choose the lowest loss seen; `joint` searches all cells
-together and chooses the surrogate's minimum. The columns are an anytime curve. A second table chooses among the
-trials of a joint search whose last one is the surrogate's minimum: by the lowest value seen, by the expected one
-(`study/choice.py`), that with the last trial as a repetition of the choice on another seed,
-and that where all trials of a cell but its last one are asked at once. The excess is the mean loss of the seeds at
-the chosen learning rate above that at the cell's best one; the table has the mean over cells and repeats, its
-standard error, and the mean of the worst cell.
+together and chooses the surrogate's minimum. The columns are an anytime curve. The excess is the mean loss of the
+seeds at the chosen learning rate above that at the cell's best one; the table has the mean over cells and repeats,
+its standard error, and the mean of the worst cell.
 """
 
 import csv
@@ -30,7 +27,6 @@ import optuna
 from benchmarks.setting import print_table, setting
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from sweeplab.study.choice import Tried, rank
 from sweeplab.study.file.check import study_from
 from sweeplab.study.joint import JointModel
 from sweeplab.study.problems import Problems, SourceMap
@@ -39,7 +35,6 @@ from sweeplab.study.space import cells, spaces_of
 TABLES = {"unstable": "sweep_small.csv", "stable": "sweep_stable.csv"}
 TRIALS = (1, 2, 3, 4, 6, 8, 12, 16)
 MOST_JOINT = 8
-CHOSEN = (4, 6)
 KINDS = {
     "random": optuna.samplers.RandomSampler,
     "tpe": functools.partial(optuna.samplers.TPESampler, n_startup_trials=1),
@@ -109,15 +104,14 @@ class Trials:
     """The trials of a cell in a replay, where a learning rate may come again with another seed."""
 
     trials: list[FrozenTrial] = field(default_factory=list)
-    pending: list[FrozenTrial] = field(default_factory=list)
 
     def ended(self):
         """Return the ended trials."""
         return self.trials
 
     def running(self):
-        """Return the trials of the cell that were asked together and have no value yet."""
-        return self.pending
+        """Return no trial: one ends before the next one begins."""
+        return []
 
     def twin(self, parameters, number):
         """Return None: every point is new."""
@@ -150,53 +144,6 @@ def joint(replay, seed, seconds, spaces, most):
     return found
 
 
-def chosen_of(replay, seed, n_trials, repeats, batch=1):
-    """Search all cells together; return the excess of the lowest value seen and of the expected one.
-
-    Of each cell `batch` trials are asked at once, but its last one and its repetitions after all others.
-    """
-    spaces = spaces_by_size(replay.losses)
-    trials = [Trials() for _ in spaces]
-    model = JointModel([*spaces.values()], lambda cell: trials[cell], seed)
-    tried = defaultdict(list)
-
-    def best(by_value=False):
-        ranked = rank([trial for of_cell in tried.values() for trial in of_cell])
-        order = sorted(ranked.order, key=lambda trial: trial.value) if by_value else ranked.order
-        first = {trial.cell: trial.searched["learning_rate"] for trial in reversed(order)}
-        return {size: first[str(size)] for size in tried}
-
-    n_free = n_trials - repeats - 1
-    rounds = [range(at, min(at + batch, n_free)) for at in range(0, n_free, batch)]
-    rounds += [range(at, at + 1) for at in range(n_free, n_trials)]
-    for numbers in rounds:
-        again = best() if numbers[0] > n_free else {}
-        for cell in map(int, replay.draws.permutation(len(spaces))):
-            size, has_results = [*spaces][cell], sum(len(of.trials) for of in trials) > 1
-            for number in numbers:
-                point = {"learning_rate": again.get(size)}
-                if not again and number and has_results:
-                    point = model.propose(cell, number, {}, number == n_free)
-                elif not again:
-                    point = model.first(cell, number)
-                kinds = spaces[size].distributions()
-                trial = create_trial(params=point, distributions=kinds, state=TrialState.RUNNING)
-                trial.number = number
-                trials[cell].pending.append(trial)
-            for trial in trials[cell].pending:
-                value, sizes = (
-                    replay.loss(size, trial.params["learning_rate"]),
-                    {"n_layer": size[0], "n_embd": size[1]},
-                )
-                trial.state, trial.values = TrialState.COMPLETE, [value]
-                trials[cell].trials.append(trial)
-                tried[size].append(
-                    Tried.of((str(size), trial.number), value, sizes, trial.params, {trial.number: value})
-                )
-            trials[cell].pending = []
-    return {"lowest": replay.excess(best(by_value=True)), "expected": replay.excess(best())}
-
-
 def spaces_by_size(losses):
     """Return the search space of each cell: the tabulated learning rates."""
     (rates,) = {tuple(sorted(each)) for each in losses.values()}
@@ -225,24 +172,15 @@ def of_sampler(table, name, seed):
     return joint(replay, seed, seconds, spaces_by_size(losses), MOST_JOINT), seconds
 
 
-def of_choice(table, n_trials, repeats, batch, seed):
-    """Return what `chosen_of` does for a repeat."""
-    replay = Replay(losses_of(TABLES[table]), np.random.default_rng(seed))
-    return chosen_of(replay, seed, n_trials, repeats, batch)
-
-
 def main(repeats):
     """Print the excess of each sampler by the number of trials."""
     print(setting(), end="\n\n")
-    ways = [(0, 1), (1, 1), (0, max(CHOSEN))]  # repetitions, and trials of a cell that are asked at once
-    chosen = [(table, n, *way) for table in TABLES for n in CHOSEN for way in ways]
     with ProcessPoolExecutor(initializer=quiet) as pool:
         samplers = {
             (table, name): [pool.submit(of_sampler, table, name, seed) for seed in range(repeats)]
             for table in TABLES
             for name in (*KINDS, "joint")
         }
-        choices = {case: [pool.submit(of_choice, *case, seed) for seed in range(repeats)] for case in chosen}
         rows, seconds = [], list[float]()
         for (table, name), jobs in samplers.items():
             results = [job.result() for job in jobs]
@@ -250,20 +188,6 @@ def main(repeats):
             by_number = {number: [excess[number] for excess, _ in results] for number in results[0][0]}
             rows.append([table, name, *(_in_words(by_number.get(number)) for number in TRIALS)])
         print_table(["settings", "sampler", *(f"{number} trials a cell" for number in TRIALS)], rows)
-        kinds = {
-            "lowest value seen": (ways[0], "lowest"),
-            "expected value": (ways[0], "expected"),
-            "expected value, one repetition": (ways[1], "expected"),
-            "expected value, all but the last asked at once": (ways[2], "expected"),
-        }
-        again = []
-        for table in TABLES:
-            for n in CHOSEN:
-                results = {way: [job.result() for job in choices[table, n, *way]] for way in ways}
-                again.append(
-                    [table, str(n), *(_in_words([of[by] for of in results[k]]) for k, by in kinds.values())]
-                )
-        print_table(["settings", "trials a cell", *kinds], again)
     print(f"\njoint: {1000 * np.mean(seconds):.1f} ms of CPU a trial, {1000 * max(seconds):.0f} ms at most")
 
 
