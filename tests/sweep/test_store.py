@@ -230,8 +230,8 @@ def test_a_claim_that_fails_leaves_nothing(tiny, opened, monkeypatch):
 
 def test_reports_that_the_database_did_not_take_are_sent_with_the_next_ones(tiny, opened, monkeypatch):
     _, store = opened(tiny())
-    said, wait = [], store.availability
-    wait.limit, wait.say, wait.holders = 60.0, said.append, lambda: "process 7"
+    said = []
+    store.availability.limit, store.availability.say = 60.0, said.append
     claim = store.claim()
     lost = OperationalError("UPDATE", {}, Exception("lost"))
     monkeypatch.setattr(store.storage, "_write", lambda: (_ for _ in ()).throw(lost))
@@ -239,7 +239,7 @@ def test_reports_that_the_database_did_not_take_are_sent_with_the_next_ones(tiny
     monkeypatch.undo()
     store.report_many([Report(claim, 10, 3.0)])
     assert store.trials(store.cells[0])[0].intermediate_values == {0: 4.0, 10: 3.0}
-    assert "process 7" in said[0] and len(said) == 2
+    assert len(said) == 2, "of the outage, and of its end"
 
 
 # ------------------------------------------------------------------ promotion

@@ -50,6 +50,8 @@ def test_the_old_tensors_go_when_new_ones_are_in_place(tmp_path):
     for number in range(8):  # their names, by digests, come in any order
         write_checkpoint(tmp_path, "model", {"a": torch.full((4,), float(number))}, {})
         assert len(list(tmp_path.glob("*.safetensors"))) == 1
+        tensors, facts = read_checkpoint(tmp_path, "model")
+        assert tensors["a"].tolist() == [number] * 4 and facts == {}
     assert not list(tmp_path.glob(".*"))
 
 
