@@ -93,12 +93,13 @@ def load_study(
     find_run = partial(find_checkpoint, lab=folder)
     changes = {**hyperparameters, **(overrides if isinstance(overrides, Mapping) else {})}
     overrides = [] if isinstance(overrides, Mapping) else [*overrides]
+    if name is not None:
+        overrides.append(f"--name {name}")
     overrides += [f"{place}={yaml_text(value)}" for place, value in changes.items()]
     if isinstance(path, Mapping):
-        parts = {**path, "name": name or path.get("name")}
-        return Study(read_plain(parts, overrides, allow_plugins, find_run), folder)
+        return Study(read_plain(path, overrides, allow_plugins, find_run), folder)
     file = study_source(path, folder)
-    spec = read_study(file, overrides, name, allow_plugins, find_run=find_run)
+    spec = read_study(file, overrides, allow_plugins, find_run)
     for place, _, address in spec.addresses:
         if spec.is_overridden(place):
             name_address(address)

@@ -8,8 +8,8 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.check import study_from
 from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.problems import Problems
-from sweeplab.study.search import Range
 from sweeplab.study.spec import Budget, DataSpec, StudySpec
+from sweeplab.study.values import Range
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.trials.store import Store

@@ -45,8 +45,8 @@ from sweeplab.study.choice import is_tuned
 from sweeplab.study.file.check import study_from
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.problems import LENGTHS, Problems, SourceMap
-from sweeplab.study.search import Choices, Derived, Range
 from sweeplab.study.space import Space, cells
+from sweeplab.study.values import Choices, Derived, Range
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -217,7 +217,7 @@ def _one_cell(folder: StudyFolder, changes: Sequence[str]) -> StudySpec:
     _check_names(whole, [change for change in changes if change.startswith(_AT)])
     if len(whole.cells) > 1:
         raise BadInput(f"{folder.name} has cells that differ in more than sizes: no size follows from them")
-    spec = read_study(folder.canonical_file, [*_ONE_TRIAL, *changes], folder.name)
+    spec = read_study(folder.canonical_file, [*_ONE_TRIAL, *changes, f"--name {folder.name}"])
     if varied := [name for name, values in spec.grid.items() if len(values) > 1]:
         tried = " and ".join(f"{name}={yaml_text(spec.grid[name][-1])}" for name in varied)
         what = f"--at lacks {listed(varied)}, which the grid of {folder.name} has"

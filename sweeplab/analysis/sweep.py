@@ -32,7 +32,7 @@ from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
 from sweeplab.laws.sentences import Plain
 from sweeplab.study.rules import wanted
-from sweeplab.study.search import Choices, Derived, Range, SearchSpec
+from sweeplab.study.values import Choices, Derived, Range, SearchSpec
 from sweeplab.train.run import train_flops
 
 # A number with at most this many values, such as a size, gets a log scale: the values tend to be doublings.

@@ -20,14 +20,14 @@ from sweeplab.laws.columns import Array, numbers
 from sweeplab.records.runs import RunState
 from sweeplab.study.choice import Ranking, Tried, first_of_same, is_tuned, rank
 from sweeplab.study.problems import LENGTHS
-from sweeplab.study.search import Derived
+from sweeplab.study.values import Derived
 from sweeplab.train.run import train_tokens
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-    from sweeplab.study.search import SearchSpec
     from sweeplab.study.spec import StudySpec
+    from sweeplab.study.values import SearchSpec
 
 # The state of a trial is the one among its seeds' states that comes first here.
 WORST_FIRST = tuple(

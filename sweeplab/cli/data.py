@@ -79,7 +79,7 @@ def hyperparameters(
     $ sweeplab hyperparameters --schema > studies/.schema.json
     """
     if schema:
-        from sweeplab.study.file.schema import study_schema
+        from sweeplab.study.file.template import study_schema
 
         read = study_schema()
         return read, json.dumps(read, indent=2)

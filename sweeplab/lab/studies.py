@@ -210,7 +210,7 @@ def rename_study(folder: StudyFolder, new: str) -> Done:
     old, renamed = folder.name, StudyFolder(folder.lab, new)
     spec = read_spec(folder)
     folder.read_study()
-    read_study(folder.canonical_file, name=new)
+    read_study(folder.canonical_file, [f"--name {new}"])
     check_free(folder.lab, new)
     if renamed.path.exists():
         what = f"{renamed.path} exists, from a study that never started; remove it or give another name"

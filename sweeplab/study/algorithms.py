@@ -15,8 +15,8 @@ from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import AUTO, is_number
 from sweeplab.study.options import JOINT, PROMOTE, PRUNERS, SAMPLERS, Pruner, Sampler, as_written, build
 from sweeplab.study.problems import Problems
-from sweeplab.study.search import Choices, Range, SearchSpec, stored_values
 from sweeplab.study.spec import StudySpec
+from sweeplab.study.values import Choices, Range, SearchSpec, stored_values
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -78,25 +78,21 @@ def make_sampler(sampler: Sampler, seed: int, space: Space, cell_seed: int) -> B
         ValueError: Optuna refuses an option, or a grid is infinite.
     """
     if sampler.type == "grid":
-        return _grid_sampler(space, cell_seed)
+        from optuna.samplers import GridSampler
+
+        class AskedGrid(GridSampler):
+            """A grid for ask and tell: Optuna's own stops the loop of `optimize`, which is not used here."""
+
+            def after_trial(self, *_: Any) -> None:
+                pass
+
+        return AskedGrid({name: [*stored_values(each)] for name, each in space.parameters.items()}, cell_seed)
     if sampler.type == "qmc":
         seed = cell_seed
     unasked: dict[str, Any] = {"seed": seed}
     if sampler.type == "tpe" and space.has_conditions:
         unasked["group"] = True
     return build(sampler, **unasked)  # type: ignore[no-any-return]
-
-
-def _grid_sampler(space: Space, seed: int) -> BaseSampler:
-    from optuna.samplers import GridSampler
-
-    class AskedGrid(GridSampler):
-        """A grid for ask and tell: Optuna's own stops the loop of `optimize`, which is not used here."""
-
-        def after_trial(self, *_: Any) -> None:
-            pass
-
-    return AskedGrid({name: list(stored_values(each)) for name, each in space.parameters.items()}, seed)
 
 
 def settled_pruner(pruner: Pruner, eval_interval: int, max_iters: int) -> Pruner:

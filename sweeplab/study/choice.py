@@ -216,16 +216,15 @@ class Ranking:
         among = [trial for trial in self.order if cell in (None, trial.cell)]
         if not among:
             return None
-        best = among[0]
-        first = first_of_same(among)
+        best, first = among[0], first_of_same(among)
         same = [each for each in among if (each.cell, first[each.place]) == (best.cell, first[best.place])]
         n_seeds = sum(len(trial.losses) for trial in same)
-        expected = self.expected.get(best.place)
-        rivals: list[Place] = []
+        expected, rivals = self.expected.get(best.place), list[Place]()
         if expected:
             reach = expected.value * math.exp(expected.spread / math.sqrt(n_seeds))
-            others = [trial.place for trial in among if trial not in same]
-            rivals = [place for place in others if self.expected[place].value < reach]
+            for trial in among:
+                if trial not in same and self.expected[trial.place].value < reach:
+                    rivals.append(trial.place)
         return Choice(best.place, best.value, expected, n_seeds, tuple(rivals), self.why, len(among))
 
 

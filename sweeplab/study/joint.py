@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -36,11 +37,10 @@ from sweeplab.laws.surrogate import (
     fit_scales,
 )
 from sweeplab.study.choice import Axes, SearchAxis, axes_of_values, size_axes
-from sweeplab.study.search import Choices, Range, Sampled, Scalar
 from sweeplab.study.space import Space, nearest_cells, spread
+from sweeplab.study.values import Choices, Range, Sampled, Scalar
 
-# New points are chosen among this many spread over the space, and this many near the best of these; among all choices
-# where there are fewer.
+# New points are chosen among this many spread over the space, and this many near the best of these.
 N_SPREAD, N_NEAR = 256, 128
 # Trials of a cell that run together differ by this share of the range in one searched value at least.
 LEAST_APART = 0.1
@@ -90,23 +90,6 @@ class EndedTrials(Protocol):
         """Return the number of an earlier trial with these parameters."""
 
 
-class Inputs:
-    """The inputs of the surrogate: what varies within and between the cells of a study."""
-
-    def __init__(self, spaces: Sequence[Space]) -> None:
-        self._axes = Axes([*_searched_axes(spaces), *size_axes([space.cell.values for space in spaces])])
-        self.columns = self._axes.columns
-
-    def rows(self, space: Space, points: Sequence[Mapping[str, Any]]) -> Floats:
-        """Return points of a cell, given by what Optuna stores, as rows [n, d]."""
-        known = space.parameters
-        searched = [
-            {name: known[name].decoded(value) for name, value in point.items() if name in known}
-            for point in points
-        ]
-        return self._axes.rows([space.cell.values] * len(points), searched)
-
-
 def _searched_axes(spaces: Sequence[Space]) -> Iterator[SearchAxis]:
     entries: dict[str, list[Sampled]] = {}
     for space in spaces:
@@ -152,9 +135,19 @@ class JointModel:
     _fitted: tuple[list[tuple[int, int]], Scales] | None = field(default=None, init=False)
 
     @cached_property
-    def inputs(self) -> Inputs:
-        """Return what the surrogate reads of a trial."""
-        return Inputs(self.spaces)
+    def _axes(self) -> Axes:
+        """What varies within and between the cells."""
+        sizes = size_axes([space.cell.values for space in self.spaces])
+        return Axes([*_searched_axes(self.spaces), *sizes])
+
+    def _x(self, cell: int, points: Sequence[Mapping[str, Any]]) -> Floats:
+        """Return points of a cell, given by what Optuna stores, as rows [n, d] of the surrogate."""
+        known = self.spaces[cell].parameters
+        searched = [
+            {name: known[name].decoded(value) for name, value in point.items() if name in known}
+            for point in points
+        ]
+        return self._axes.rows([self.spaces[cell].cell.values] * len(points), searched)
 
     def surrogate(self, cell: int, but: int | None = None) -> Surrogate | None:
         """Return the surrogate for a cell, None before two trials have ended.
@@ -167,16 +160,19 @@ class JointModel:
         rows, near = _rows(fitted), _rows(self._nearest(cell, trials))
         if min(len(rows), len(near)) < 2:
             return None
+        columns = self._axes.columns
         if self._fitted is None or self._fitted[0] != key:
-            self._fitted = key, fit_scales(self.inputs.columns, *self._table(rows))
-        surrogate = condition(self.inputs.columns, self._fitted[1], *self._table(near))
+            self._fitted = key, fit_scales(columns, *self._table(rows))
+        surrogate = condition(columns, self._fitted[1], *self._table(near))
         pending = [
-            self.inputs.rows(space, [trial.params])
-            for index, space in enumerate(self.spaces)
+            self._x(index, [trial.params])
+            for index in range(len(self.spaces))
             for trial in self.trials(index).running()
             if trial.params and (index, trial.number) != (cell, but)
         ]
-        return surrogate.expecting(np.vstack(pending)) if pending else surrogate
+        if not pending:
+            return surrogate
+        return surrogate.expecting(np.vstack(pending))
 
     def first(self, cell: int, number: int, fixed: Mapping[str, Any] | None = None) -> dict[str, Scalar]:
         """Return the point of a trial before there is a surrogate: the points of all cells fill the space evenly."""
@@ -200,12 +196,11 @@ class JointModel:
         candidates = self._promising(cell, number, fixed, exploits)
         space, trials = self.spaces[cell], self.trials(cell)
 
-        def is_new(candidate: _Candidate) -> bool:
+        for candidate in (*self._apart(cell, number, candidates), *candidates):
             point = candidate.point
-            return trials.twin(point, number) is None and space.broken(space.values_of(point)) is None
-
-        apart = filter(is_new, self._apart(cell, number, candidates))
-        return (next(apart, None) or next(filter(is_new, candidates), candidates[0])).point
+            if trials.twin(point, number) is None and space.broken(space.values_of(point)) is None:
+                return point
+        return candidates[0].point
 
     def _apart(self, cell: int, number: int, candidates: Sequence[_Candidate]) -> list[_Candidate]:
         """Return the candidates that are at least LEAST_APART from the cell's running trials in a searched value.
@@ -217,9 +212,9 @@ class JointModel:
         ]
         if not running:
             return list(candidates)
-        searched, space = self.inputs.columns.is_searched, self.spaces[cell]
-        pending = self.inputs.rows(space, running)[:, searched]
-        places = self.inputs.rows(space, [candidate.point for candidate in candidates])[:, searched]
+        searched = self._axes.columns.is_searched
+        pending = self._x(cell, running)[:, searched]
+        places = self._x(cell, [candidate.point for candidate in candidates])[:, searched]
         # Searched values lie between -1 and 1.
         distances = np.abs(places[:, None] - pending).max(axis=2).min(axis=1) / 2
         least = min(LEAST_APART, 0.5 / (len(running) + 1))
@@ -237,17 +232,11 @@ class JointModel:
             new = [_Candidate(place, space.point(place.tolist(), fixed)) for place in places]
             return list({frozenset(each.point.items()): each for each in (*to, *new)}.values())
 
-        counts = [entry.count for entry in space.parameters.values() if isinstance(entry, Choices)]
-        is_small = len(counts) == len(space.parameters) and math.prod(counts) <= N_SPREAD
-        if is_small:
-            shares = itertools.product(*((np.arange(count) + 0.5) / count for count in counts))
-            candidates = added([], np.array([*shares]))
-        else:
-            candidates = added([], draws.random((N_SPREAD, len(space.parameters))))
+        candidates = added([], draws.random((N_SPREAD, len(space.parameters))))
         surrogate = self.surrogate(cell, number)
         if surrogate is None:
             return candidates
-        for width in () if is_small else NEAR:
+        for width in NEAR:
             best = self._ranked(surrogate, cell, candidates, exploits)[:N_BEST]
             centers = [each.shares for each in itertools.islice(itertools.cycle(best), N_NEAR)]
             places = np.array(centers) + width * draws.standard_normal((N_NEAR, len(space.parameters)))
@@ -261,7 +250,7 @@ class JointModel:
         candidates: Sequence[_Candidate],
         exploits: bool,
     ) -> list[_Candidate]:
-        x = self.inputs.rows(self.spaces[cell], [each.point for each in candidates])
+        x = self._x(cell, [candidate.point for candidate in candidates])
         mean, sd = surrogate.marginal(x)
         if exploits:
             return [candidates[index] for index in np.argsort(mean, kind="stable")]
@@ -293,7 +282,7 @@ class JointModel:
         return sorted(trials, key=lambda trial: (places[cells[trial[0]].index], -trial[1].number))[:MOST_ROWS]
 
     def _table(self, rows: Sequence[_Row]) -> tuple[Floats, Floats, Floats]:
-        x = np.vstack([self.inputs.rows(self.spaces[row.cell], [row.point]) for row in rows])
+        x = np.vstack([self._x(row.cell, [row.point]) for row in rows])
         return x, np.array([row.loss for row in rows]), np.array([row.variance for row in rows])
 
 
@@ -320,47 +309,37 @@ class JointSampler(RandomSampler):
 
 
 def _rows(trials: Sequence[tuple[int, FrozenTrial]]) -> list[_Row]:
-    gains = _Gains([(cell, trial) for cell, trial in trials if trial.state == TrialState.COMPLETE])
-    rows, diverged = [], []
+    rows, diverged, gains = [], [], _gains(trials)
     for cell, trial in trials:
-        expected = gains.final(cell, trial)
         if any(broken > 0 for broken in trial.constraints.values()):
             diverged.append((cell, trial))
-        elif expected is not None:
-            rows.append(_Row(cell, trial.params, *expected))
+        elif trial.state == TrialState.COMPLETE:
+            if trial.value is not None and trial.value > 0:
+                rows.append(_Row(cell, trial.params, math.log(trial.value), 0.0))
+        elif trial.intermediate_values:
+            step, value = max(trial.intermediate_values.items())
+            known = [gain for other, gain in gains[step] if other == cell]
+            if len(known) < 2:
+                known = [gain for _, gain in gains[step]]
+            if len(known) >= 2 and 0 < value < math.inf:
+                loss = math.log(value) + float(np.median(known))
+                rows.append(_Row(cell, trial.params, loss, EXTRAPOLATED**2 + float(np.var(known))))
     for cell, trial in diverged if rows else ():
         same = [row.loss for row in rows if row.cell == cell] or [row.loss for row in rows]
         rows.append(_Row(cell, trial.params, max(same) + DIVERGED, DIVERGED**2))
     return rows
 
 
-class _Gains:
-    """How much trials improved from an iteration to their end, in log loss: what pruned trials would have gained."""
-
-    def __init__(self, complete: Sequence[tuple[int, FrozenTrial]]) -> None:
-        self._by_step: dict[int, list[tuple[int, float]]] = {}
-        for cell, trial in complete:
-            for step, value in trial.intermediate_values.items():
-                if value > 0 and trial.value is not None and trial.value > 0:
-                    gain = math.log(trial.value / value)
-                    self._by_step.setdefault(step, []).append((cell, gain))
-
-    def final(self, cell: int, trial: FrozenTrial) -> tuple[float, float] | None:
-        """Return the log loss at a trial's end and its variance; None if nothing tells it."""
-        if trial.state == TrialState.COMPLETE:
-            if trial.value is None or not trial.value > 0:
-                return None
-            return math.log(trial.value), 0.0
-        if not trial.intermediate_values:
-            return None
-        step, value = max(trial.intermediate_values.items())
-        everywhere = self._by_step.get(step, [])
-        gains = [gain for other, gain in everywhere if other == cell]
-        if len(gains) < 2:
-            gains = [gain for _, gain in everywhere]
-        if len(gains) < 2 or not 0 < value < math.inf:
-            return None
-        return math.log(value) + float(np.median(gains)), EXTRAPOLATED**2 + float(np.var(gains))
+def _gains(trials: Sequence[tuple[int, FrozenTrial]]) -> Mapping[int, list[tuple[int, float]]]:
+    """Return how much complete trials improved from each iteration to their end, in log loss, with their cells."""
+    gains = defaultdict[int, list[tuple[int, float]]](list)
+    for cell, trial in trials:
+        if trial.state != TrialState.COMPLETE or trial.value is None or trial.value <= 0:
+            continue
+        for step, value in trial.intermediate_values.items():
+            if value > 0:
+                gains[step].append((cell, math.log(trial.value / value)))
+    return gains
 
 
 def _last_fit(n_rows: int) -> int:

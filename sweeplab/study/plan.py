@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -105,7 +104,6 @@ class CellPlan:
 
     `max_iters` and `epochs` are None where trials differ in them; `n_points`, the number of different trials, where
     they cannot be counted. `rungs` are the iterations at which halving decides, in a run of typical length.
-    `search` has Optuna's distributions.
     """
 
     cell: str
@@ -119,7 +117,6 @@ class CellPlan:
     stack: int
     valid_share: float
     seeds: list[int]
-    search: dict[str, Any]
     n_points: int | None
     rungs: list[int]
     epochs: float | None = None
@@ -293,8 +290,6 @@ def sample_cells(spec: StudySpec, spaces: Sequence[Space]) -> list[Samples]:
 
 def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
     """Return the plan of a cell: what each of its runs takes."""
-    from optuna.distributions import distribution_to_json
-
     space = samples.space
     settled = settle_devices(samples.median, has_cuda(spec.engine))
     known = [facts(values) for values in samples.valid]
@@ -313,7 +308,6 @@ def plan_cell(spec: StudySpec, samples: Samples) -> CellPlan:
         stack=stack_capacity(spec.engine.stack, settled, len(space.seeds), free),
         valid_share=samples.share,
         seeds=list(space.seeds),
-        search={name: json.loads(distribution_to_json(each)) for name, each in space.distributions().items()},
         n_points=space.n_points,
         rungs=rungs(settled_pruner(spec.pruner, every, last), every, last),
         epochs=_only({values.epochs for values in samples.valid}),

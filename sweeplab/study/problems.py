@@ -97,12 +97,6 @@ class SourceMap:
             for location in [location for location in known if location[: len(path)] == path]:
                 del known[location]
 
-    def move(self, old: Location, new: Location) -> None:
-        """Give the entries of a location, and of all below it, to another location."""
-        for known in (self.keys, self.values):
-            for path in [path for path in known if path[: len(old)] == old]:
-                known[*new, *path[len(old) :]] = known.pop(path)
-
     def problem(
         self, path: Location, what: str, allowed: str = "", nearest: str = "", *, at_key: bool = False
     ) -> Problem:

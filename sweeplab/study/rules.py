@@ -15,9 +15,8 @@ from sweeplab.model import accounting
 from sweeplab.model.attention import SHAPE_REQUIREMENTS
 from sweeplab.model.shape import SETTLED, ModelShape, Requirement, settled
 from sweeplab.study.problems import Location
-from sweeplab.study.search import Derived, SearchSpec, needs
 from sweeplab.study.spec import NOWHERE, StudySpec
-from sweeplab.study.values import FACTS, LENGTHS_OF, Facts
+from sweeplab.study.values import FACTS, LENGTHS_OF, Derived, Facts, SearchSpec, needs
 from sweeplab.train.run import REQUIREMENTS, row_lengths, train_flops, train_tokens
 
 Values = Mapping[str, Any]
@@ -185,9 +184,13 @@ def _data_rules(spec: StudySpec, sizes: DataSizes | None) -> Iterator[tuple[str,
             ["objective"],
             lambda values: spec.init_from is not None or values.objective not in starting,
         )
-    for name, objective in objectives:
-        if objective.per_loss > 1:
-            yield _in_groups(name, objective.per_loss)
+    groups = ", ".join(f"{name}: {each.per_loss}" for name, each in objectives if each.per_loss > 1)
+    if groups:
+        yield (
+            f"batch_size / grad_accum is a multiple of what objective needs ({groups})",
+            ["batch_size", "grad_accum", "objective"],
+            lambda values: not values.batch_size // values.grad_accum % OBJECTIVES[values.objective].per_loss,
+        )
     if sizes:
         n_symbols = sizes.vocab_size
         yield (
@@ -195,14 +198,6 @@ def _data_rules(spec: StudySpec, sizes: DataSizes | None) -> Iterator[tuple[str,
             ["vocab_size", "objective", "family", *SETTINGS],
             lambda values: values.vocab_size >= n_symbols + n_special(values),
         )
-
-
-def _in_groups(objective: str, size: int) -> tuple[str, list[str], Meets]:
-    def meets(values: Hyperparameters) -> bool:
-        return values.objective != objective or values.batch_size // values.grad_accum % size == 0
-
-    text = f"batch_size / grad_accum is a multiple of {size} for objective {objective}"
-    return text, ["batch_size", "grad_accum", "objective"], meets
 
 
 def _derived_rule(name: str, entry: Derived) -> Rule:

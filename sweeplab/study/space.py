@@ -29,16 +29,15 @@ from sweeplab.study.rules import (
     rules,
     wanted,
 )
-from sweeplab.study.search import (
+from sweeplab.study.spec import StudySpec, seed_parts
+from sweeplab.study.values import (
+    LENGTHS_OF,
     Derived,
     Sampled,
     Scalar,
-    SearchSpec,
     needs,
     stored_values,
 )
-from sweeplab.study.spec import StudySpec, seed_parts
-from sweeplab.study.values import LENGTHS_OF
 
 if TYPE_CHECKING:
     import numpy as np
@@ -125,26 +124,22 @@ class Space:
         if determine_length & spec.search.keys():
             self._varying.add("max_iters")
         for name in self._order:
-            self._enter(name, spec.search[name])
+            entry = spec.search[name]
+            needed = self._expanded(needs(entry))
+            if isinstance(entry, Derived):
+                derived_value = derive(name, entry, self._constant)
+                self._constant = self._settled({**self._constant, name: derived_value})
+                for group in (self._varying, self._unknown):
+                    if needed & group:
+                        group.add(name)
+            elif needed & self._varying or wanted(entry, self._constant):
+                self.parameters[name] = entry
+                if needed & self._varying:
+                    self._conditional.add(name)
+                self._varying.add(name)
         if known is None:
             known = rules(spec, self.sizes)
         self._rules = [rule for rule in known if not self._expanded(rule.names) & self._unknown]
-
-    def _enter(self, name: str, entry: SearchSpec) -> None:
-        """Add a hyperparameter of the search, after all those that it depends on."""
-        needed = self._expanded(needs(entry))
-        if isinstance(entry, Derived):
-            self._constant = self._settled({**self._constant, name: derive(name, entry, self._constant)})
-            for group in (self._varying, self._unknown):
-                if needed & group:
-                    group.add(name)
-            return
-        if not needed & self._varying and not wanted(entry, self._constant):
-            return
-        self.parameters[name] = entry
-        if needed & self._varying:
-            self._conditional.add(name)
-        self._varying.add(name)
 
     def _expanded(self, names: Iterable[str]) -> set[str]:
         return expanded(names, self._explicit, self._lengths)
@@ -169,13 +164,11 @@ class Space:
                 settled["max_iters"] = iterations(Hyperparameters.of(settled), self.sizes)
         return settled
 
-    def _possible(self, name: str) -> list[Any] | None:
-        """Return every value that a hyperparameter can have in this cell; None if there are too many to list."""
-        if name not in self._varying:
-            return [self._constant[name]]
+    def _possible(self, name: str) -> list[Any]:
+        """Return every value that a varying hyperparameter can have; none if there are too many to list."""
         parameter = self.parameters.get(name)
         if parameter is None or parameter.count is None or parameter.count > MOST_LISTED:
-            return None
+            return []
         values = [parameter.decoded(stored) for stored in stored_values(parameter)]
         if name in self._conditional:
             values.append(self.given[name])
@@ -267,23 +260,14 @@ class Space:
     def impossible(self) -> Rule | None:
         """Return the first rule that no trial of the cell can meet, as far as its values can be listed, or None."""
         for rule in self._rules:
-            trials = self.listed(rule)
-            if trials is not None and not any(map(rule.holds, trials)):
-                return rule
+            names = sorted(self._expanded(rule.names) & self._varying)
+            values = [self._possible(name) for name in names]
+            if math.prod(map(len, values)) in range(1, MOST_LISTED + 1):
+                points = (dict(zip(names, point, strict=True)) for point in itertools.product(*values))
+                trials = (Hyperparameters.of(self._settled(self._constant | each, each)) for each in points)
+                if not any(map(rule.holds, trials)):
+                    return rule
         return None
-
-    def listed(self, rule: Rule) -> Iterable[Hyperparameters] | None:
-        """Return trials with all values that a rule depends on; None if there are too many to list."""
-        free = sorted(self._expanded(rule.names) & self._varying)
-        if not free:
-            return [Hyperparameters.of(self._settled(self._constant))]
-        points: list[dict[str, Any]] = [{}]
-        for name in free:
-            values = self._possible(name)
-            if values is None or len(points) * len(values) > MOST_LISTED:
-                return None
-            points = [{**point, name: value} for point in points for value in values]
-        return (Hyperparameters.of(self._settled(self._constant | point, point)) for point in points)
 
     @cached_property
     def typical(self) -> Hyperparameters:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -21,12 +21,13 @@ from sweeplab.permissions import RAY, TRACKING, WANDB, Kind, mirror_address
 from sweeplab.records.folders import NAMES, is_name
 from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.problems import SECTIONS, Location, Refusal, SourceMap, beside
-from sweeplab.study.search import ENTRY, SearchSpec
 from sweeplab.study.values import (
+    ENTRY,
     Condition,
     Count,
     Place,
     Positive,
+    SearchSpec,
     Seconds,
     Section,
     SeedNumber,
@@ -111,30 +112,28 @@ def preset_names() -> tuple[str, ...]:
     return tuple(sorted(Path(each.name).stem for each in PRESETS.iterdir() if each.name.endswith(".yaml")))
 
 
-def _check_known(name: str, known: Sequence[str]) -> None:
-    if name not in known:
-        raise Refusal("", " | ".join(known), nearest(name, known))
-
-
 def _known(name: str, field: pydantic.ValidationInfo) -> str:
     kind = str(field.field_name)
+    if kind == "tokenizer" and (local(name).endswith(TOKENIZER_SUFFIXES) or name == "ids"):
+        return name
     if kind == "preset":
-        _check_known(name, preset_names())
+        known = preset_names()
     elif kind == "encoding":
         from sweeplab.data.formats import ENCODINGS
 
-        _check_known(name, ENCODINGS)
-    elif kind != "tokenizer" or not (local(name).endswith(TOKENIZER_SUFFIXES) or name == "ids"):
-        _check_known(name, tuple(plugins.table_of(kind)))
+        known = tuple(ENCODINGS)
+    else:
+        known = tuple(plugins.table_of(kind))
+    if name not in known:
+        raise Refusal("", " | ".join(known), nearest(name, known))
     return name
 
 
 # The name of a preset or part; the name of its key says which kind it is.
 Part = Annotated[str, pydantic.AfterValidator(_known)]
 TOKENIZER_SUFFIXES = (".json", ".model")
-# The keys of data that name files, and those that a study without them does not write.
+# The keys of data that name files.
 DATA_FILES = ("path", "train", "val", "test", "tokens")
-DATA_KEYS = (*DATA_FILES[1:], "field", "encoding")
 
 
 class DataSpec(Section):
@@ -167,12 +166,6 @@ class DataSpec(Section):
         if wrong:
             raise Refusal(wrong, "one of path, train (with val and test) and tokens")
         return self
-
-    @pydantic.model_serializer(mode="wrap")
-    def _written(self, write: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {
-            name: value for name, value in write(self).items() if value is not None or name not in DATA_KEYS
-        }
 
 
 class ObjectiveSpec(Section):
@@ -355,14 +348,6 @@ class StudySpec(Section):
             raise Refusal("has a `when` on its first seed", allowed)
         return seeds
 
-    @field_validator("warm_start")
-    @classmethod
-    def _named_once(cls, sources: list[str]) -> list[str]:
-        for source in sources:
-            if sources.count(source) > 1:
-                raise Refusal(f"has {source} more than once")
-        return sources
-
     @field_validator("notify")
     @classmethod
     def _variables(cls, names: list[str]) -> list[str]:
@@ -435,17 +420,20 @@ class StudySpec(Section):
     @property
     def devices(self) -> set[str]:
         """Return the devices that the study asks for, `auto` among them."""
-        fixed = self.fixed.get("device", TABLE["device"].default)
-        asked = [*self.grid.get("device", ()), *self.changed.get("device", ())]
-        return {*asked} or {fixed}
+        fixed = [self.fixed.get("device", TABLE["device"].default)]
+        return {*(self.grid.get("device") or self.changed.get("device") or fixed)}
 
     def place(self, *names: str, default: Location = NOWHERE) -> Location:
         """Return the place of the first of these hyperparameters that the study sets."""
-        parts: list[tuple[Location, Any]] = [((section,), getattr(self, section)) for section in SECTIONS]
-        places: list[Location] = [(*place, name) for name in names for place, held in parts if name in held]
         for name in names:
-            places += [("cells", index, name) for index, cell in enumerate(self.cells) if name in cell]
-        return next(iter(places), default)
+            for section in SECTIONS:
+                if name in getattr(self, section):
+                    return section, name
+        for name in names:
+            for index, cell in enumerate(self.cells):
+                if name in cell:
+                    return "cells", index, name
+        return default
 
     @contextmanager
     def blaming(self, place: Location | None) -> Iterator[None]:
@@ -469,7 +457,8 @@ class StudySpec(Section):
     def as_written(self) -> dict[str, Any]:
         """Return the content of a study file for this study, with absolute paths, as JSON values."""
         written = self.model_dump(mode="json", exclude={"preset"})
-        written["data"] |= self.data_files
+        data = {name: value for name, value in written["data"].items() if value is not None}
+        written["data"] = data | self.data_files
         written["init_from"] = self.init_folder and str(self.init_folder)
         return {name: value for name, value in written.items() if value or name not in OPTIONAL}
 

@@ -19,9 +19,9 @@ from sweeplab.runs.inspecting import scored
 from sweeplab.study.file.check import study_from
 from sweeplab.study.inputs import recorded_dataset
 from sweeplab.study.problems import Problems, SourceMap
-from sweeplab.study.search import Derived
 from sweeplab.study.space import cells
 from sweeplab.study.spec import StudySpec
+from sweeplab.study.values import Derived
 from sweeplab.sweep.planning import check_reach
 from sweeplab.tracking.models import load_checkpoint
 

@@ -31,9 +31,9 @@ from sweeplab.records.runs import RunState
 from sweeplab.study.file.parse import parse
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.problems import Problems, SourceMap, shown
-from sweeplab.study.search import Derived
 from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import StudySpec
+from sweeplab.study.values import Derived
 from sweeplab.sweep.engines import engine_class
 from sweeplab.sweep.planning import check_reach
 from sweeplab.sweep.trials.cells import SEEDS_APART

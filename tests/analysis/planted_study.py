@@ -8,7 +8,7 @@ from sweeplab.analysis.trials import StudyDesign, rankings, with_expected
 from sweeplab.hyperparameters import TABLE, Hyperparameters, defaults
 from sweeplab.model.accounting import n_params, n_params_active, n_params_non_embedding
 from sweeplab.model.shape import ModelShape, settled
-from sweeplab.study.search import Range
+from sweeplab.study.values import Range
 from sweeplab.train.run import train_flops, train_tokens
 
 SIZES = ((1, 16), (2, 32), (2, 64), (4, 128), (6, 256))

@@ -8,7 +8,7 @@ from sweeplab.analysis.trials import StudyDesign
 from sweeplab.hyperparameters import TABLE, Hyperparameters, defaults
 from sweeplab.model.shape import settled
 from sweeplab.study.rules import facts
-from sweeplab.study.search import Choices, Range
+from sweeplab.study.values import Choices, Range
 
 SEARCH = {
     "learning_rate": Range(1e-4, 1e-1, log=True),

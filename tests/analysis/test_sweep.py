@@ -16,7 +16,7 @@ from sweeplab.analysis.sweep import (
 )
 from sweeplab.analysis.trials import StudyDesign
 from sweeplab.expressions import Expression
-from sweeplab.study.search import Choices, Range
+from sweeplab.study.values import Choices, Range
 
 ONE_CELL, SOME_CELLS = CELLS[:1], CELLS[1:4]
 

@@ -4,7 +4,7 @@ import json
 
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.file.reading import read_study
-from sweeplab.study.search import Range
+from sweeplab.study.values import Range
 
 VALUES = """\
 | Parameter | Sample Value |

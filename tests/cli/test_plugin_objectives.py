@@ -107,7 +107,10 @@ def test_a_run_of_pairs_learns_which_answers_are_preferred(cli, folder, monkeypa
     write(folder, "preferences", PREFERENCES, preferences, "preference")
     assert cli("run", "pairs.yaml", "--quiet").code == 0
     for change, why in (
-        ("fixed.batch_size=7", "batch_size / grad_accum is a multiple of 2 for objective preference"),
+        (
+            "fixed.batch_size=7",
+            "batch_size / grad_accum is a multiple of what objective needs (preference: 2)",
+        ),
         ("init_from=null", "init_from names the trained run that objective preference starts from"),
         ("fixed.objective=pairs", "objective is preference, because corpus preferences has preferences"),
         ("search.beta={min: 0, max: 1}", "allowed: a number above 0"),

@@ -40,7 +40,7 @@ import sweeplab
 from sweeplab.cli import app, main
 from sweeplab.report.panels.base import PANELS, options_of, read_dashboard
 from sweeplab.study.file.reading import read_plain
-from sweeplab.study.file.schema import study_schema
+from sweeplab.study.file.template import study_schema
 from sweeplab.study.options import PRUNERS, SAMPLERS
 from sweeplab.study.spec import StudySpec
 

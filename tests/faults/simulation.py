@@ -25,8 +25,8 @@ from sqlalchemy.exc import OperationalError
 
 from sweeplab.records.runs import RunState
 from sweeplab.study.options import Pruner, Sampler
-from sweeplab.study.search import Range
 from sweeplab.study.spec import Budget, DataSpec, StudySpec
+from sweeplab.study.values import Range
 from sweeplab.sweep.trials import sharing
 from sweeplab.sweep.trials.sharing import LEASE_SECONDS, LeaseLost, Owner, Report
 from sweeplab.sweep.trials.store import Store

@@ -131,7 +131,7 @@ from pathlib import Path
 
 torch.set_num_threads(1)
 at, spare = int(sys.argv[2]), float(sys.argv[3])
-spec = read_study(Path("tight.yaml"), sys.argv[4:], name=sys.argv[1])
+spec = read_study(Path("tight.yaml"), [*sys.argv[4:], "--name " + sys.argv[1]])
 dataset = study_dataset(spec)
 folder = StudyFolder(Path("lab"), spec.name)
 size = dataset.tokenizer.vocab_size

@@ -13,7 +13,7 @@ from sweeplab.report.data import ReportData
 from sweeplab.report.headline import read_facts
 from sweeplab.report.panels.base import make_panel, read_dashboard
 from sweeplab.report.summary import SUMMARIES
-from sweeplab.study.search import Range
+from sweeplab.study.values import Range
 from sweeplab.sweep import steering
 
 

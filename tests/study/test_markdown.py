@@ -11,8 +11,7 @@ from sweeplab.study.file.entries import parse_value, read_range
 from sweeplab.study.file.markdown import parse_tables, read_tables
 from sweeplab.study.file.reading import read_text
 from sweeplab.study.file.template import study_text
-from sweeplab.study.search import ENTRY, Derived, Range
-from sweeplab.study.values import FACTS
+from sweeplab.study.values import ENTRY, FACTS, Derived, Range
 
 USUAL = """\
 # Hyperparameters

@@ -11,9 +11,9 @@ from sweeplab.model.accounting import forward_flops, n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.study.options import Sampler
 from sweeplab.study.plan import WorkerResources, divide_machine
-from sweeplab.study.search import Choices, Range
 from sweeplab.study.space import Space
 from sweeplab.study.spec import Budget, DataSpec, Engine, Track
+from sweeplab.study.values import Choices, Range
 from sweeplab.sweep.planning import make_plan
 from sweeplab.train import devices
 from sweeplab.train.run import COPIES

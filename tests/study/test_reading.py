@@ -8,7 +8,7 @@ from sweeplab.errors import BadInput
 from sweeplab.expressions import Expression
 from sweeplab.study.file.parse import MAX_DEPTH, MAX_NODES
 from sweeplab.study.file.reading import MAX_BYTES, read_study, read_text
-from sweeplab.study.search import Choices, Derived, Range
+from sweeplab.study.values import Choices, Derived, Range
 
 WHOLE = """\
 name: small
@@ -50,10 +50,10 @@ def write(tmp_path):
 def problems(write):
     """Return a function that reads a study and returns its problems' lines, without the file's name."""
 
-    def read(text, *overrides, name=None):
+    def read(text, *overrides):
         path = write(text)
         with pytest.raises(BadInput) as caught:
-            read_study(path, overrides, name)
+            read_study(path, overrides)
         return [str(each).removeprefix(f"{path}:") for each in caught.value.problems]
 
     return read
@@ -327,7 +327,7 @@ def test_an_override_fixes_a_hyperparameter_or_sets_a_place(write):
         "pruner=none",
         "constraints=",
     ]
-    spec = read_study(write(WHOLE), overrides, "other")
+    spec = read_study(write(WHOLE), [*overrides, "--name other"])
     assert (spec.fixed["learning_rate"], spec.fixed["n_layer"], spec.fixed["betas"]) == (1e-3, 2, (0.9, 0.99))
     assert "learning_rate" not in spec.search
     assert "max_iters" not in spec.fixed
@@ -358,7 +358,7 @@ def test_a_wrong_override_is_named_in_place_of_a_line(problems, override, said):
 
 
 def test_a_wrong_name_from_the_command_line_is_named(problems):
-    assert problems(SMALL, name="a b") == [
+    assert problems(SMALL, "--name a b") == [
         '--name a b: name is "a b"; allowed: a letter or digit, then letters, digits, . _ and -, at most 100'
     ]
 

@@ -4,7 +4,7 @@ import pytest
 from jsonschema import Draft7Validator
 from ruamel.yaml import YAML
 
-from sweeplab.study.file.schema import study_schema
+from sweeplab.study.file.template import study_schema
 
 STUDIES = Path(__file__).parents[2] / "studies"
 

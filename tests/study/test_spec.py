@@ -5,8 +5,8 @@ from pydantic import ValidationError
 
 from sweeplab.study.options import Pruner
 from sweeplab.study.problems import SourceMap
-from sweeplab.study.search import Range
 from sweeplab.study.spec import Budget, DataSpec, Engine, ObjectiveSpec, StudySpec
+from sweeplab.study.values import Range
 
 DATA = DataSpec(corpus="text", tokenizer="byte", path="books/*.txt")
 

@@ -17,9 +17,9 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.studies import check_same_study, write_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.inputs import OF_VOCABULARY, check_start, read_start, start_weights
-from sweeplab.study.search import Choices
 from sweeplab.study.space import Space, cells
 from sweeplab.study.spec import Budget, DataSpec, Track
+from sweeplab.study.values import Choices
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.trials.store import Store

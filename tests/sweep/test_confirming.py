@@ -12,8 +12,8 @@ from sweeplab.lab.listing import read_trials
 from sweeplab.records.confirmed import read_confirmed
 from sweeplab.records.folders import StudyFolder
 from sweeplab.runs.inspecting import scored
-from sweeplab.study.search import Derived, Range
 from sweeplab.study.spec import Budget
+from sweeplab.study.values import Derived, Range
 from sweeplab.sweep.confirming import Interrupted, _mean, confirm
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan

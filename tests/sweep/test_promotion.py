@@ -7,8 +7,8 @@ from sweeplab.errors import BadInput
 from sweeplab.lab.studies import write_study
 from sweeplab.study.inputs import describe_data
 from sweeplab.study.options import Pruner
-from sweeplab.study.search import Choices, Range
 from sweeplab.study.spec import Budget, Engine, Track
+from sweeplab.study.values import Choices, Range
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.steering import resume_trial
 from sweeplab.sweep.trials.sharing import Report

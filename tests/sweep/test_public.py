@@ -12,8 +12,8 @@ from sweeplab.processes import VARIABLE
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
 from sweeplab.study.options import Pruner, Sampler
-from sweeplab.study.search import Range
 from sweeplab.study.spec import Budget
+from sweeplab.study.values import Range
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.trials.public import PublicStorage, open_storage
 from sweeplab.sweep.trials.storage import TrialStorage

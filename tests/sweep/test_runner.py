@@ -17,8 +17,8 @@ from sweeplab.lab.events import RunEvaluated, TrialEnded
 from sweeplab.records.runs import CurvePoint, RunEnd, RunState, TrialEnding
 from sweeplab.runs import open_run
 from sweeplab.study.options import Pruner
-from sweeplab.study.search import Choices, Range
 from sweeplab.study.spec import Budget, Engine, ObjectiveSpec, Track
+from sweeplab.study.values import Choices, Range
 from sweeplab.sweep.loop import Loop
 from sweeplab.train.run import METRICS
 from sweeplab.train.stack import Stack

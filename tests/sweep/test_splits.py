@@ -10,8 +10,8 @@ from sweeplab.data.baselines import find_baseline
 from sweeplab.lab.listing import StudyTrials
 from sweeplab.runs.inspecting import scored
 from sweeplab.study.options import Pruner
-from sweeplab.study.search import Choices
 from sweeplab.study.spec import Budget, ObjectiveSpec
+from sweeplab.study.values import Choices
 from sweeplab.sweep.loop import Loop
 from sweeplab.tracking.models import LoadedRun, load_checkpoint
 

@@ -9,8 +9,8 @@ from sweeplab.errors import BadInput
 from sweeplab.expressions import Expression
 from sweeplab.lab.studies import write_study
 from sweeplab.study.inputs import describe_data
-from sweeplab.study.search import Choices, Derived, Range
 from sweeplab.study.spec import Budget
+from sweeplab.study.values import Choices, Derived, Range
 from sweeplab.sweep.steering import enqueue, stop_trial
 
 

@@ -17,8 +17,8 @@ from tiny_study import expire_leases, finish_all
 
 from sweeplab.expressions import Expression
 from sweeplab.study.options import Pruner, Sampler
-from sweeplab.study.search import Choices, Range
 from sweeplab.study.spec import Budget
+from sweeplab.study.values import Choices, Range
 from sweeplab.sweep.trials.sharing import Lease, LeaseLost, Owner, Report
 from sweeplab.sweep.trials.store import Store
 
@@ -328,7 +328,7 @@ def test_what_is_not_finite_is_never_reported(tiny, opened):
 STORE = """
 import json, os, signal, sys
 import optuna
-from sweeplab.study.search import Range
+from sweeplab.study.values import Range
 from sweeplab.study.options import Pruner
 from sweeplab.study.spec import Budget, DataSpec, StudySpec
 from sweeplab.sweep.trials.sharing import Leases, Report, renewing

@@ -15,9 +15,9 @@ from sweeplab.lab.storage import WARM_START
 from sweeplab.lab.studies import write_study
 from sweeplab.study.inputs import describe_data
 from sweeplab.study.options import Pruner, Sampler
-from sweeplab.study.search import Choices, Derived, Range
 from sweeplab.study.space import cells, spaces_of
 from sweeplab.study.spec import Budget
+from sweeplab.study.values import Choices, Derived, Range
 from sweeplab.sweep.loop import Loop
 from sweeplab.sweep.planning import make_plan
 from sweeplab.sweep.trials import warm_start

@@ -53,7 +53,7 @@ def init(
     from sweeplab.study.file.reading import read_text
     from sweeplab.study.file.resolve import preset as preset_of
     from sweeplab.study.file.template import first_study, section_of, study_text
-    from sweeplab.study.search import SUGGESTED
+    from sweeplab.study.values import SUGGESTED
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise BadInput(Problem(f"{name!r} cannot be a study's name", "letters, digits and . _ - inside"))

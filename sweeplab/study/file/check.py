@@ -18,10 +18,9 @@ from sweeplab.formatting import several
 from sweeplab.hyperparameters import TABLE
 from sweeplab.model.shape import SETTLED
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, shown
-from sweeplab.study.search import EVALUATED, Choices, Range, is_searched, needs
 from sweeplab.study.space import Space, cells
 from sweeplab.study.spec import MOST_CELLS, NOWHERE, StudySpec
-from sweeplab.study.values import FACTS, LENGTHS_OF
+from sweeplab.study.values import EVALUATED, FACTS, LENGTHS_OF, Choices, Range, is_searched, needs
 
 # No study finishes a grid with more points.
 LARGEST_GRID = 100_000

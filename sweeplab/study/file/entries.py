@@ -20,8 +20,8 @@ from sweeplab.formatting import without_passwords
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameter, canonical
 from sweeplab.study.file.parse import parse
 from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, dotted
-from sweeplab.study.search import ENTRY, SUGGESTED, is_searched
 from sweeplab.study.spec import StudySpec
+from sweeplab.study.values import ENTRY, SUGGESTED, is_searched
 
 # A share of a run's length, or of the learning rate: "5%", "10% of all training steps".
 _SHARE = re.compile(
@@ -55,7 +55,7 @@ RANGES = "1e-4 to 1e-2, log; 0 to 0.4, step 0.1; {64, 128, 256}; [0.0, 0.3]"
 # Some patterns look at every pair of places in a text, so no longer text is matched.
 LONGEST = 500
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
-_EMPHASIS = re.compile(r"(\*{1,3}|(?<!\w)_{1,3})(?=\S)(.{1,200}?)(?<=\S)\1(?!\w)")
+_EMPHASIS = re.compile(r"(?<!\\)(\*{1,3}|(?<!\w)_{1,3})(?=\S)(.{1,200}?)(?<=[^\s\\])\1(?!\w)")
 NOTE = re.compile(r"(?<=[\w.)\]\"'”’])\s*\(.*\)$")
 
 NOT_SAID = {"", "-", "–", "—", "n/a", "?"}
@@ -101,12 +101,10 @@ def parse_value(row: Hyperparameter, written: str) -> Any:
 
 def plain(cell: str) -> str:
     """Return a cell's text without emphasis, back-ticks and escapes."""
-    # Escaped characters are moved to the private use area, so that an escaped star is not taken for emphasis.
-    text = _ESCAPED.sub(lambda match: chr(0xE000 + ord(match[1])), cell).replace("`", "").strip()
-    n_removed = 1
+    text, n_removed = cell.replace("`", "").strip(), 1
     while n_removed:
         text, n_removed = _EMPHASIS.subn(r"\2", text)
-    return re.sub("[\ue021-\ue07e]", lambda match: chr(ord(match[0]) - 0xE000), text).strip()
+    return _ESCAPED.sub(r"\1", text).strip()
 
 
 def _readings(row: Hyperparameter, text: str) -> Iterator[Any]:
@@ -262,32 +260,25 @@ def _entries(option: str, ranges: Mapping[str, Any]) -> Iterator[tuple[str, Any]
     names, equals, written = word.partition("=")
     for name in [names] if equals else filter(str.strip, names.split(",")):
         row = _row(name, option)
-        if section == "grid":
-            yield row.name, _values(row, ranges.get(row.name, row.suggested), written, option)
-        elif equals:
-            yield row.name, _range(row, written, option)
-        else:
+        if section == "search" and not equals:
             yield row.name, SUGGESTED
-
-
-def _range(row: Hyperparameter, written: str, option: str) -> Any:
-    entry, wrong = checked_range(row, written)
-    if entry is None or not is_searched(row):
-        raise BadInput(Problem(f"{option} is not a range of {row.name}", RANGES))
-    if wrong:
-        raise BadInput(*(replace(problem, what=f"{option}: {problem.what}") for problem in wrong))
-    return entry
-
-
-def _values(row: Hyperparameter, values: Any, written: str, option: str) -> list[Any]:
-    try:
-        if written:
-            values = values_of(row, written)
-    except ValueError as error:
-        raise BadInput(Problem(f"{option}: {error}", row.allowed)) from None
-    if not isinstance(values, list | tuple) or not values:
-        raise BadInput(Problem(f"--grid {row.name} has no list of values", f"{row.name}=A,B,C"))
-    return list(dict.fromkeys(values))
+        elif section == "search":
+            entry, wrong = checked_range(row, written)
+            if entry is None or not is_searched(row):
+                raise BadInput(Problem(f"{option} is not a range of {row.name}", RANGES))
+            if wrong:
+                raise BadInput(*(replace(problem, what=f"{option}: {problem.what}") for problem in wrong))
+            yield row.name, entry
+        else:
+            values = ranges.get(row.name, row.suggested)
+            try:
+                if written:
+                    values = values_of(row, written)
+            except ValueError as error:
+                raise BadInput(Problem(f"{option}: {error}", row.allowed)) from None
+            if not isinstance(values, list | tuple) or not values:
+                raise BadInput(Problem(f"--grid {row.name} has no list of values", f"{row.name}=A,B,C"))
+            yield row.name, list(dict.fromkeys(values))
 
 
 def _row(name: str, word: str) -> Hyperparameter:
@@ -312,7 +303,9 @@ def move_shares(document: dict[str, Any], problems: Problems) -> None:
                 problems.conflict(("search", name), (section, name))
             del held[name]
             search[name] = share
-            problems.source.move((section, name), ("search", name))
+            places = problems.source.values
+            if (section, name) in places:
+                places["search", name] = places[section, name]
 
 
 def lay_all_over(

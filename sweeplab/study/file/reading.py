@@ -18,30 +18,24 @@ MAX_BYTES = 1_000_000
 
 
 def read_study(
-    path: Path,
-    overrides: Sequence[str] = (),
-    name: str | None = None,
-    allow_plugins: bool = False,
-    find_run: FindRun = no_run,
+    path: Path, overrides: Sequence[str] = (), allow_plugins: bool = False, find_run: FindRun = no_run
 ) -> StudySpec:
     """Read a study file, apply `name=value` overrides to it, and check it.
 
     An override names a hyperparameter, which is then fixed, or a place, such as `budget.time`; or it is an option of
-    the command line as `overrides_of` has it. No two may set the same thing to different values. `name` gives the
-    study another name. The study's plugins are imported only with `allow_plugins`. `find_run`
-    returns the checkpoint of a run whose name `init_from` gives.
+    the command line as `lay_all_over` has it. No two may set the same thing to different values. The study's plugins
+    are imported only with `allow_plugins`. `find_run` returns the checkpoint of a run whose name `init_from` gives.
 
     Raises:
         BadInput: lists everything that is wrong, each with its file, line and column, or its override.
     """
-    return read_text(file_text(path, MAX_BYTES), path, overrides, name, allow_plugins, find_run)
+    return read_text(file_text(path, MAX_BYTES), path, overrides, allow_plugins, find_run)
 
 
 def read_text(
     text: str,
     path: Path,
     overrides: Sequence[str] = (),
-    name: str | None = None,
     allow_plugins: bool = False,
     find_run: FindRun = no_run,
 ) -> StudySpec:
@@ -52,7 +46,8 @@ def read_text(
         if not problems.found:
             problems.add((), "the study is empty")
         raise BadInput(*problems.found)
-    return _read(document, problems, overrides, name, allow_plugins, find_run)
+    resolve(document, problems, overrides, allow_plugins, find_run)
+    return study_from(document, problems)
 
 
 def said_name(path: Path) -> str:
@@ -77,7 +72,9 @@ def read_plain(
 ) -> StudySpec:
     """Read a study from plain values instead of a file, as `read_study` does."""
     plain = json.loads(json.dumps(document, default=_plain))  # as in a file: tuples are lists, paths texts
-    return _read(plain, Problems(), overrides, None, allow_plugins, find_run)
+    problems = Problems()
+    resolve(plain, problems, overrides, allow_plugins, find_run)
+    return study_from(plain, problems)
 
 
 def _plain(value: Any) -> Any:
@@ -87,19 +84,3 @@ def _plain(value: Any) -> Any:
     if written is not value:
         return written
     return value.item() if hasattr(value, "item") else str(value)  # NumPy's numbers; paths
-
-
-def _read(
-    document: Any,
-    problems: Problems,
-    overrides: Sequence[str],
-    name: str | None,
-    allow_plugins: bool,
-    find_run: FindRun,
-) -> StudySpec:
-    if isinstance(document, dict):
-        options = [*overrides]
-        if name is not None:
-            options.append(f"--name {name}")
-        resolve(document, problems, options, allow_plugins, find_run)
-    return study_from(document, problems)

@@ -34,7 +34,7 @@ def no_run(name: str) -> None:
 
 
 def resolve(
-    document: dict[str, Any],
+    document: Any,
     problems: Problems,
     overrides: Sequence[str],
     allow_plugins: bool,
@@ -45,10 +45,16 @@ def resolve(
     Raises:
         BadInput: a plugin is not allowed or wrong, or the starting run is missing; without it more would be wrong.
     """
+    if not isinstance(document, dict):
+        return
     of_plugins = [option for option in overrides if option.startswith("plugins")]
     lay_all_over(document, of_plugins, problems)
-    before = len(problems.found)
-    import_plugins(document, problems, allow_plugins)
+    before, written = len(problems.found), document.get("plugins")
+    if isinstance(written, list):
+        document["plugins"] = [
+            _read_plugin(entry, ("plugins", index), problems, allow_plugins)
+            for index, entry in enumerate(written)
+        ]
     if len(problems.found) > before:  # without the plugins, the names of their parts are unknown
         raise BadInput(*problems.found)
     lay_all_over(document, [option for option in overrides if option not in of_plugins], problems)
@@ -162,21 +168,6 @@ def _lay_under(key: str, values: Mapping[str, Any], document: dict[str, Any], so
 HOW = "--allow-plugins, or allow_plugins=True from Python, once, if you trust it"
 
 
-def import_plugins(document: dict[str, Any], problems: Problems, allowed: bool) -> None:
-    """Import the plugins of a study's document and record their digests in it; if not allowed, only register names.
-
-    They are allowed here, or were earlier; to look at a study that was run, the names that it recorded suffice.
-
-    Adds a problem for a file that is not allowed, is missing, has another digest than the document says, or raises.
-    Entries that are not plugins are left to the reader of the document.
-    """
-    written = document.get("plugins")
-    if isinstance(written, list):
-        document["plugins"] = [
-            _read_plugin(entry, ("plugins", index), problems, allowed) for index, entry in enumerate(written)
-        ]
-
-
 def check_imported(spec: StudySpec) -> None:
     """Import a study's plugins, if the user has allowed them earlier, and refuse to train it without them.
 
@@ -196,6 +187,12 @@ def _not_allowed(file: str) -> str:
 
 
 def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) -> Any:
+    """Import a plugin and return its entry with its digest and names; if not allowed, only register the names.
+
+    It is allowed here, or was earlier; to look at a study that was run, the names that it recorded suffice. Adds a
+    problem for a file that is not allowed, is missing, has another digest than the document says, or raises. An entry
+    that is no plugin is left to the reader of the document.
+    """
     try:
         plugin = Plugin.model_validate(entry)
     except ValidationError:

@@ -1,24 +1,36 @@
-"""Write study files: a template with every hyperparameter, a first study of a user's data, and any study's file."""
+"""Write study files: a template, a first study of a user's data, any study's file, and the schema for editors."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import check_is_path
 from sweeplab.formatting import duration, several, yaml_text
-from sweeplab.hyperparameters import TABLE, Hyperparameter, defaults
-from sweeplab.study.problems import LENGTHS, SECTIONS
-from sweeplab.study.search import ENTRY, Choices, Range, is_searched
-from sweeplab.study.spec import StudySpec
+from sweeplab.hyperparameters import AUTO, CATEGORIES, TABLE, Hyperparameter, defaults
+from sweeplab.study.file.entries import takes_share
+from sweeplab.study.file.resolve import preset
+from sweeplab.study.options import PRUNERS, SAMPLERS, AlgorithmRow
+from sweeplab.study.problems import LENGTHS, SECTIONS, shown
+from sweeplab.study.spec import StudySpec, preset_names
+from sweeplab.study.values import ENTRY, EVALUATED, SUGGESTED, Choices, Derived, Range, is_searched
 
 if TYPE_CHECKING:
     from sweeplab.data.dataset import Dataset
+
+Schema = dict[str, Any]
+# The dialect that YAML support in editors handles best.
+DIALECT = "http://json-schema.org/draft-07/schema#"
+_BOUNDS = {"low": "minimum", "high": "maximum", "above": "exclusiveMinimum", "below": "exclusiveMaximum"}
+_TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string"}
 
 SEARCHED = ("learning_rate", "weight_decay", "dropout", "warmup_iters")
 # If n_embd is searched, heads keep this width.
@@ -68,11 +80,12 @@ def study_text(
     if lengths:
         kept -= {*LENGTHS} - {lengths[0]}
     tuned = {name: tuned[name] for name in TABLE if name in kept and name in tuned}
+    fixed = {name: effective[name] for name in TABLE if name in kept and name not in tuned}
     document = {
         "name": name,
         "data": data or {"corpus": "python-docs", "tokenizer": "char"},
-        "fixed": {name: effective[name] for name in TABLE if name in kept and name not in tuned},
-        "grid": {name: list(cells) for name, cells in grid.items()},
+        "fixed": fixed,
+        "grid": grid,
         "search": tuned,
         "first_trial": _first_trial(tuned, effective),
         "objective": {"metric": "val_loss", "goal": "minimize"},
@@ -113,7 +126,7 @@ def section_of(place: str, folder: Path, **keys: Any) -> dict[str, Any]:
 
 # The FLOPs of all runs of a first study, some minutes on two cores, and the seconds after which it ends anyway.
 FIRST_FLOPS, MOST_SECONDS, TRIALS = 8e12, 300, 6
-# Widths of three models, for training splits of at least so many tokens; narrower ones where steps take long.
+# Widths of three models, for training splits of at least so many tokens.
 WIDTHS = {5_000_000: (64, 128, 256), 300_000: (32, 64, 128), 0: (16, 32, 64)}
 # The fewest and most steps of a run, and how often it sees its text at most.
 FEWEST_STEPS, MOST_STEPS, MOST_EPOCHS = 100, 5000, 20
@@ -124,7 +137,7 @@ def first_study(name: str, place: str, file: Path) -> tuple[str, StudySpec, list
     """Return the text of a study file for the data at a place, the study, and what is said of it.
 
     Raises:
-        BadInput: the data cannot be read, or are too short for the smallest block_size.
+        BadInput: the data cannot be read.
     """
     from sweeplab.study.file.reading import read_text
     from sweeplab.study.inputs import placed_dataset
@@ -136,14 +149,12 @@ def first_study(name: str, place: str, file: Path) -> tuple[str, StudySpec, list
     dataset = placed_dataset(spec)
     section |= {"corpus": spec.data.corpus, "tokenizer": spec.data.tokenizer}
     n_tokens = len(dataset.train)
-    for widths in (widths for least, widths in WIDTHS.items() if n_tokens >= least):
-        spec = read_text(study_file(_first_document(name, section, dataset, widths, FEWEST_STEPS)), file)
-        spaces = spaces_of(spec, cells(spec, dataset.sizes)[0], dataset.sizes)
-        a_step = TRIALS * sum(train_flops(space.typical, 1) for space in spaces)
-        n_rows = dataset.sizes.train_pairs or n_tokens / spaces[0].typical.block_size
-        most = min(FIRST_FLOPS / a_step, MOST_STEPS, MOST_EPOCHS * n_rows / BATCH)
-        if most > FEWEST_STEPS:
-            break
+    widths = next(widths for least, widths in WIDTHS.items() if n_tokens >= least)
+    spec = read_text(study_file(_first_document(name, section, dataset, widths, FEWEST_STEPS)), file)
+    spaces = spaces_of(spec, cells(spec, dataset.sizes)[0], dataset.sizes)
+    a_step = TRIALS * sum(train_flops(space.typical, 1) for space in spaces)
+    n_rows = dataset.sizes.train_pairs or n_tokens / spaces[0].typical.block_size
+    most = min(FIRST_FLOPS / a_step, MOST_STEPS, MOST_EPOCHS * n_rows / BATCH)
     steps = int(float(f"{max(FEWEST_STEPS, most):.2g}"))
     read = f"{spec.data.corpus} by {spec.data.tokenizer}: {several(n_tokens, 'training token')}"
     cost = (
@@ -179,18 +190,15 @@ def _first_document(
 
 
 def _block(dataset: Dataset) -> int:
-    """Return a block_size that holds nine of ten pairs, or fits into the shortest split of a text."""
+    """Return a block_size that holds nine of ten pairs; of a text the usual one."""
     import numpy as np
 
     from sweeplab.data.batches import Pairs
 
-    if isinstance(dataset.train, Pairs):
-        longest = float(np.quantile(dataset.train.lengths.sum(axis=1), 0.9))
-        return int(min(LONGEST_PAIR, 2 ** math.ceil(math.log2(longest + 3))))
-    shortest = min(len(dataset.train), len(dataset.val), len(dataset.test))
-    if shortest < 3:
-        raise BadInput(Problem(f"a split has only {several(shortest, 'token')}", "a longer text"))
-    return int(min(BLOCK, 2 ** math.floor(math.log2(shortest - 1))))
+    if not isinstance(dataset.train, Pairs):
+        return BLOCK
+    longest = float(np.quantile(dataset.train.lengths.sum(axis=1), 0.9))
+    return int(min(LONGEST_PAIR, 2 ** math.ceil(math.log2(longest + 3))))
 
 
 def study_file(written: Mapping[str, Any], comments: Iterable[str] = (), explained: bool = False) -> str:
@@ -220,15 +228,113 @@ def study_file(written: Mapping[str, Any], comments: Iterable[str] = (), explain
 
 
 def _rows(values: Mapping[str, Any]) -> str:
-    lines = {name: f"{name}: {yaml_text(value)}" for name, value in values.items()}
-    width = max(map(len, lines.values()))
-    return "".join(f"  {line:<{width}}  # {_meaning(TABLE[name])}\n" for name, line in lines.items())
+    width = max(len(f"{name}: {yaml_text(value)}") for name, value in values.items())
+    rows = ""
+    for name, value in values.items():
+        row = TABLE[name]
+        meaning = row.meaning
+        if row.unit and row.unit not in meaning.lower():
+            meaning += f" ({row.unit})"
+        if len(row.choices) > 1:
+            meaning += f": {' | '.join(row.choices)}"
+        line = f"{name}: {yaml_text(value)}"
+        rows += f"  {line:<{width}}  # {meaning}\n"
+    return rows
 
 
-def _meaning(row: Hyperparameter) -> str:
-    text = row.meaning
-    if row.unit and row.unit not in row.meaning.lower():
-        text += f" ({row.unit})"
-    if len(row.choices) > 1:
-        text += f": {' | '.join(row.choices)}"
-    return text
+# ------------------------------------------------------------------ the JSON Schema for editors
+
+
+def study_schema() -> Schema:
+    """Return the JSON Schema of a study file; names, types, choices and meanings come from the table."""
+    from sweeplab.data.corpora import CORPORA
+    from sweeplab.data.tokenizers import TOKENIZERS
+    from sweeplab.train.run import METRICS
+
+    schema = StudySpec.model_json_schema()
+    sections, parts = schema["properties"], schema["$defs"]
+    data = parts["DataSpec"]
+    corpora = _one_of({name: corpus.meaning for name, corpus in CORPORA.items()})
+    tokenizers = _one_of({name: str(kind.__doc__).partition("\n")[0] for name, kind in TOKENIZERS.items()})
+    file = {"type": "string", "pattern": "[.](json|model)$"}
+    data["properties"] |= {"corpus": corpora, "tokenizer": {"anyOf": [tokenizers, file]}}
+    data["anyOf"] = [{"required": [name]} for name in ("path", "train", "tokens")]
+    data["anyOf"].append({"required": data.pop("required")})
+    parts["ObjectiveSpec"]["properties"]["metric"]["enum"] = list(METRICS)
+    rows = [row for row in TABLE.values() if row.name != "seed"]
+    differing = [row for row in rows if row.name not in EVALUATED]
+    searched = [row for row in rows if is_searched(row)]
+    sections["preset"] = _one_of({name: preset(name).meaning for name in preset_names()})
+    sections["fixed"] |= _of_rows(rows, _value)
+    sections["grid"] |= _of_rows(differing, _values)
+    sections["search"] |= _of_rows(searched, _search)
+    sections["first_trial"] |= _of_rows(searched, _value)
+    sections["cells"]["items"] = _of_rows(differing, _value)
+    sections["plugins"]["items"] = {"anyOf": [{"type": "string"}, sections["plugins"]["items"]]}
+    sections["sampler"] = _algorithms(SAMPLERS)
+    sections["pruner"] = _algorithms(PRUNERS)
+    return {"$schema": DIALECT, "title": "A sweeplab study", **schema}
+
+
+def _of_rows(rows: list[Hyperparameter], write: Callable[[Hyperparameter], Schema]) -> Schema:
+    written = {}
+    for row in rows:
+        unit = f" [{row.unit}]" if row.unit else ""
+        text = f"{row.meaning}{unit}. {CATEGORIES[row.category]}; {row.allowed}; default {shown(row.default)}"
+        written[row.name] = {"description": text, **write(row)}
+    return {"type": "object", "properties": written, "additionalProperties": False}
+
+
+def _one_of(meanings: Mapping[str, str]) -> Schema:
+    return {"anyOf": [{"const": name, "description": meaning} for name, meaning in meanings.items()]}
+
+
+def _value(row: Hyperparameter) -> Schema:
+    value: Schema = {"type": _TYPES.get(row.kind, "number")}
+    for bound, key in _BOUNDS.items():
+        if getattr(row, bound) is not None:
+            value[key] = getattr(row, bound)
+    if row.choices:
+        value = {"enum": list(row.choices)}
+    if row.kind == "floats":
+        count = len(row.sample)
+        value = {"type": "array", "items": value, "minItems": count, "maxItems": count}
+    forms = [value]
+    if takes_share(row):
+        forms.append({"type": "string", "pattern": r"^[\d.]+ *%"})
+    if row.automatic:
+        forms.append({"const": AUTO})
+    if row.optional:
+        forms.append({"type": "null"})
+    return {"anyOf": forms}
+
+
+def _values(row: Hyperparameter) -> Schema:
+    return {"type": "array", "items": _value(row), "minItems": 1, "uniqueItems": True}
+
+
+def _search(row: Hyperparameter) -> Schema:
+    forms = [_values(row), _form(Derived), _form(Choices)]
+    if row.suggested is not None:
+        forms.append({"const": SUGGESTED})
+    if row.kind in ("int", "float"):
+        forms.append(_form(Range))
+    return {"anyOf": forms}
+
+
+@cache
+def _form(entry: type[Any]) -> Schema:
+    return TypeAdapter(entry).json_schema()
+
+
+def _algorithms(rows: Mapping[str, AlgorithmRow]) -> Schema:
+    forms = [_one_of({name: row.meaning for name, row in rows.items()})]
+    for name, row in rows.items():
+        form = row.options.model_json_schema(by_alias=False)
+        options = form.get("properties", {})
+        for ours, optunas in row.aliases.items():
+            options[ours] = options[optunas]
+        options["type"] = {"const": name}
+        required = ["type", *form.get("required", ())]
+        forms.append({**form, "description": row.meaning, "properties": options, "required": required})
+    return {"anyOf": forms}

@@ -26,9 +26,9 @@ from sweeplab.lab.storage import WARM_START
 from sweeplab.records.folders import DataDescription, StudyFolder, some_of
 from sweeplab.records.runs import RunFolder, RunState
 from sweeplab.study.problems import shown
-from sweeplab.study.search import Scalar
 from sweeplab.study.space import Space
 from sweeplab.study.spec import StudySpec
+from sweeplab.study.values import Scalar
 from sweeplab.train.devices import settle_devices
 
 if TYPE_CHECKING:
