@@ -140,7 +140,7 @@ class JointModel:
         sizes = size_axes([space.cell.values for space in self.spaces])
         return Axes([*_searched_axes(self.spaces), *sizes])
 
-    def _x(self, cell: int, points: Sequence[Mapping[str, Any]]) -> Floats:
+    def rows(self, cell: int, points: Sequence[Mapping[str, Any]]) -> Floats:
         """Return points of a cell, given by what Optuna stores, as rows [n, d] of the surrogate."""
         known = self.spaces[cell].parameters
         searched = [
@@ -165,7 +165,7 @@ class JointModel:
             self._fitted = key, fit_scales(columns, *self._table(rows))
         surrogate = condition(columns, self._fitted[1], *self._table(near))
         pending = [
-            self._x(index, [trial.params])
+            self.rows(index, [trial.params])
             for index in range(len(self.spaces))
             for trial in self.trials(index).running()
             if trial.params and (index, trial.number) != (cell, but)
@@ -213,8 +213,8 @@ class JointModel:
         if not running:
             return list(candidates)
         searched = self._axes.columns.is_searched
-        pending = self._x(cell, running)[:, searched]
-        places = self._x(cell, [candidate.point for candidate in candidates])[:, searched]
+        pending = self.rows(cell, running)[:, searched]
+        places = self.rows(cell, [candidate.point for candidate in candidates])[:, searched]
         # Searched values lie between -1 and 1.
         distances = np.abs(places[:, None] - pending).max(axis=2).min(axis=1) / 2
         least = min(LEAST_APART, 0.5 / (len(running) + 1))
@@ -250,7 +250,7 @@ class JointModel:
         candidates: Sequence[_Candidate],
         exploits: bool,
     ) -> list[_Candidate]:
-        x = self._x(cell, [candidate.point for candidate in candidates])
+        x = self.rows(cell, [candidate.point for candidate in candidates])
         mean, sd = surrogate.marginal(x)
         if exploits:
             return [candidates[index] for index in np.argsort(mean, kind="stable")]
@@ -282,7 +282,7 @@ class JointModel:
         return sorted(trials, key=lambda trial: (places[cells[trial[0]].index], -trial[1].number))[:MOST_ROWS]
 
     def _table(self, rows: Sequence[_Row]) -> tuple[Floats, Floats, Floats]:
-        x = np.vstack([self._x(row.cell, [row.point]) for row in rows])
+        x = np.vstack([self.rows(row.cell, [row.point]) for row in rows])
         return x, np.array([row.loss for row in rows]), np.array([row.variance for row in rows])
 
 

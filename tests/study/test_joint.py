@@ -157,7 +157,7 @@ def test_pruned_and_diverged_trials_are_learned_from():
     ]
     after = model.surrogate(0)
     assert len(after.y) == len(before.y) + 2
-    x = model.inputs.rows(space, [{"learning_rate": 0.05}, {"learning_rate": 0.09}])
+    x = model.rows(0, [{"learning_rate": 0.05}, {"learning_rate": 0.09}])
     (pruned, diverged), _ = after.marginal(x)
     assert pruned == pytest.approx(np.log(2.0), abs=0.1)
     assert diverged > pruned
