@@ -15,6 +15,7 @@ from trained import begun
 from sweeplab.train.checkpoint import (
     DamagedCheckpoint,
     SnapshotWriter,
+    damaged_snapshots,
     read_checkpoint,
     read_snapshot,
     remove_snapshots,
@@ -137,6 +138,7 @@ def test_what_follows_a_damaged_snapshot_does_not_take_the_good_ones_place(tmp_p
     for iteration in (10, 20):
         write_snapshot(tmp_path, at(iteration))
     latest(tmp_path).write_bytes(b"")
+    assert damaged_snapshots(tmp_path) == [latest(tmp_path)]
     write_snapshot(tmp_path, at(15))  # as the run went on from 10
     assert same(read_snapshot(tmp_path), at(15))
     latest(tmp_path).write_bytes(b"")

@@ -70,6 +70,14 @@ def test_copies_of_the_weights_are_a_stacks_buffers(beside):
     assert held_bytes(plain) < train_memory_bytes(plain)
 
 
+def test_activations_of_half_the_precision_take_half_the_memory_on_a_gpu():
+    plain, sizes = values_of("next_token", "decoder"), []
+    for device, dtype in (("cpu", "float32"), ("cpu", "bfloat16"), ("cuda", "float32"), ("cuda", "bfloat16")):
+        run = plain.replace(device=device, dtype=dtype)
+        sizes.append(train_memory_bytes(run) - train_memory_bytes(run.replace(batch_size=0)))
+    assert sizes[0] == sizes[1] == sizes[2] == 2 * sizes[3]
+
+
 def held_bytes(values):
     """Return the bytes of all tensors that a stack of one holds between steps."""
     stack = begun(values, TEXT)
