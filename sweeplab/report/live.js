@@ -224,6 +224,7 @@ at("mlflow").onclick = async () => {
 fetch("studies").then((answer) => answer.json()).then((all) => {
   study = study || (all.find((each) => each.state) || all[0]).name;
   for (const each of all) at("studies").append(new Option(each.state ? `${each.name} (${each.state})` : each.name, each.name, false, each.name === study));
+  at("studies").hidden = all.length < 2;
   at("studies").onchange = () => { study = at("studies").value; follow(); };
   follow();
 });

@@ -1,7 +1,7 @@
-"""Make the pictures of the README: the scaling report, the live page, and the charts in MLflow, as Chromium shows them.
+"""Make the pictures of the README: the scaling report, the live page, the charts in MLflow, as Chromium shows them.
 
-Run: python tests/benchmarks/pictures.py LAB NAME, on a lab where the study has been run. Writes scaling.png, live.png
-and mlflow.png into dashboards; refuses a picture that cuts an axis.
+Run: python tests/benchmarks/pictures.py. It runs studies/small.yaml in an empty folder. When half of the trials have
+ended it writes live.png into dashboards, and at the end scaling.png and mlflow.png; a picture that cuts an axis fails.
 """
 
 import json
@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from base64 import b64decode
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,14 +22,22 @@ from terminal import PROGRAM
 
 FOLDER = HERE.parents[1] / "dashboards"
 WIDTH, HEIGHT = 1500, 1150
+NAME, N_LIVE = "small", 15  # the study; as many trials have ended in the picture of the live page
 DRAWN = "[...document.querySelectorAll('.js-plotly-plot')].filter((plot) => plot.data?.length).length >= {}"
 
 
+def n_ended(folder):
+    """Return how many of the study's trials have ended."""
+    words = [*PROGRAM, "list", "--json"]
+    listed = subprocess.run(words, cwd=folder, stdout=subprocess.PIPE, check=True).stdout
+    return sum(study["done"] for study in json.loads(listed))
+
+
 @contextmanager
-def pages_of(command, lab, name):
+def pages_of(command, folder):
     """Serve the study's pages as a command does, and yield what it says of them."""
-    words = [*PROGRAM, command, name, "--lab", lab, "--json", "--no-open"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+    words = [*PROGRAM, command, NAME, "--json", "--no-open"]
+    with subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
             text = ""
@@ -62,22 +71,30 @@ def take(address, n_plots, target, last, width=WIDTH):
     with tempfile.TemporaryDirectory() as profile, chromium_page(Path(profile), WIDTH, HEIGHT) as page:
         page.open(address)
         page.wait_for(DRAWN.format(n_plots))
-        page._listen(2.0)
+        page._listen(5.0)
         clip = clip_of(page, last, width)
         assert not cut_off(page, last, clip), f"{target.name} cuts axes"
         shot = page._call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
         target.write_bytes(b64decode(shot["data"]))
 
 
-if __name__ == "__main__":
-    lab, name = sys.argv[1:]
-    report = Path(lab).absolute() / "studies" / name / "report" / "scaling.html"
+def main(folder):
+    """Run the study in a folder, and take the pictures."""
+    with subprocess.Popen([*PROGRAM, "run", "studies/small.yaml", "--quiet"], cwd=folder) as running:
+        while n_ended(folder) < N_LIVE:
+            assert running.poll() is None, "the study ended before a picture was taken"
+            time.sleep(2.0)
+        with pages_of("dashboard", folder) as said:
+            take(said["page"], 2, FOLDER / "live.png", "document.getElementById('progress')")
+        assert running.wait() == 0
+    report = folder / "lab" / "studies" / NAME / "report" / "scaling.html"
     take(report.as_uri(), 1, FOLDER / "scaling.png", "document.querySelector('.figure')")
-    with pages_of("dashboard", lab, name) as said:
-        take(said["page"], 2, FOLDER / "live.png", "document.getElementById('progress')")
-    with pages_of("ui", lab, name) as said:
-        charts, last = (
-            said["studies"][name]["charts"],
-            "[...document.querySelectorAll('.js-plotly-plot')].at(-1)",
-        )
+    with pages_of("ui", folder) as said:
+        charts = said["studies"][NAME]["charts"]
+        last = "[...document.querySelectorAll('.js-plotly-plot')].at(-1)"
         take(charts, 2, FOLDER / "mlflow.png", last, width=1110)  # without MLflow's own assistant
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place:
+        main(Path(place))
