@@ -52,11 +52,14 @@ class Problem:
     column: int | None = None
 
     def __str__(self) -> str:
+        text = self.what
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
-        text = ": ".join(filter(None, [place, self.what])) + (
-            f"; allowed: {self.allowed}" if self.allowed else ""
-        )
-        text += f"; did you mean {self.nearest!r}?" if self.nearest else ""
+        if place:
+            text = f"{place}: {text}"
+        if self.allowed:
+            text += f"; allowed: {self.allowed}"
+        if self.nearest:
+            text += f"; did you mean {self.nearest!r}?"
         return " ".join(text.splitlines())  # a name or a library's message may have several lines
 
 
@@ -102,12 +105,14 @@ class TrackingUnavailable(Exception):  # noqa: N818 - a state of the world, not 
 
 def said(error: BaseException, file: Path) -> str:
     """Say in one line what a user's file raised, and in which of its lines."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-    text, lines = str(error), [frame.lineno for frame in frames[-1:]]
+    place, text = str(file), str(error)
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename == str(file):
+            place = f"{file}:{frame.lineno}"
     if isinstance(error, SyntaxError):
-        text, lines = error.msg, [error.lineno]
-    place = ":".join(map(str, filter(None, [file, *lines])))
-    return ": ".join(filter(None, [place, type(error).__name__, text.strip().partition("\n")[0]]))
+        place, text = f"{file}:{error.lineno}", error.msg
+    said = f"{place}: {type(error).__name__}: {text.strip()}"
+    return said.partition("\n")[0].removesuffix(": ")
 
 
 def conflict(first: str, second: str, allowed: str = "one of them") -> Problem:
@@ -121,18 +126,23 @@ def synonym(name: str, known: Iterable[str]) -> str:
     A known name may be a place, such as `objective.goal`, which its last part finds as well.
     """
     word = re.sub(r"[\s-]+", "_", name.strip().lower())
-    others = (here for here, words in SYNONYMS.items() if word in words.split())
-    places = {place.rpartition(".")[2]: place for place in sorted(known, reverse=True)}
-    places |= {place: place for place in known}
-    return next((places[each] for each in (word, canonical(name), *others) if each in places), "")
+    meant = [word, canonical(name), *(here for here, words in SYNONYMS.items() if word in words.split())]
+    for here in meant:
+        for place in sorted(known):
+            if here in (place, place.rpartition(".")[2]):
+                return place
+    return ""
 
 
 def nearest(name: Any, known: Iterable[str]) -> str:
     """Return the known name that `name` probably means, also by synonyms, or an empty string, as for a number."""
     from rapidfuzz import fuzz, process
 
-    choices: Sequence[str] = sorted(known)
     if not isinstance(name, str):
         return ""
+    choices: Sequence[str] = sorted(known)
     match = process.extractOne(name.lower(), choices, scorer=fuzz.ratio, processor=str.lower, score_cutoff=60)
-    return synonym(name, choices) or (match or ("",))[0]
+    found = synonym(name, choices)
+    if match and not found:
+        found = match[0]
+    return found

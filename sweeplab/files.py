@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from sweeplab.errors import BadInput, Problem, TrackingUnavailable
-from sweeplab.formatting import bytes_in_words
 
 PRIVATE = 0o700  # the mode of a folder that nobody else may enter
 _NOBODY = 65534  # as whom a container shows the owner of the machine's folders
@@ -425,14 +424,8 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def to_delete(lab: Path) -> str:
-    """Say which of sweeplab's files on a lab's disk nothing needs."""
-    device = existing(lab).stat().st_dev
-    spare = []
-    for folder in (lab / TRASH, cache_folder()):
-        if folder.is_dir() and folder.stat().st_dev == device:
-            size = sum(file.lstat().st_size for file in folder.rglob("*") if file.is_file())
-            if size:
-                spare.append(f"{folder} ({bytes_in_words(size)})")
+    """Say which folders of sweeplab nothing needs."""
+    spare = [str(folder) for folder in (lab / TRASH, cache_folder()) if folder.is_dir()]
     if spare:
         return f"may be deleted: {', '.join(spare)}"
     return "free some space on it"

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
+from rich import filesize
+
 _LARGE = 1e5
 # Texts that YAML reads as text without quotes.
 _PLAIN_TEXT = re.compile(r"(?!(?:true|false|null|yes|no|on|off)$)[A-Za-z][\w./-]*", re.IGNORECASE | re.ASCII)
@@ -124,7 +126,9 @@ def several(count: int, noun: str) -> str:
 
 def out_of(count: int, total: int | None) -> str:
     """Write how many of a total there are, if there is one: 4/6; 4."""
-    return "/".join(str(number) for number in (count, *filter(None, [total])))
+    if total:
+        return f"{count}/{total}"
+    return str(count)
 
 
 def counts(by_name: Mapping[str, int]) -> str:
@@ -135,13 +139,17 @@ def counts(by_name: Mapping[str, int]) -> str:
 def listed(names: Sequence[str]) -> str:
     """Write several names: a; a and b; a, b and c."""
     *most, last = names
-    return " and ".join(filter(None, [", ".join(most), last]))
+    if not most:
+        return last
+    return f"{', '.join(most)} and {last}"
 
 
 def several_named(names: Sequence[str], most: int = 3) -> str:
     """Write the first of several names, and how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+    shown = ", ".join(names[:most])
+    if len(names) <= most:
+        return shown
+    return f"{shown} and {len(names) - most:,} more"
 
 
 def sentence(text: str) -> str:
@@ -162,11 +170,8 @@ def duration(seconds: float) -> str:
 
 
 def bytes_in_words(count: float) -> str:
-    """Write a number of bytes: 134 MB, 1.2 GB."""
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.{int(count < 10 * size)}f} {unit}"
-    return f"{count:.0f} bytes"
+    """Write a number of bytes: 134.0 MB, 1.2 GB."""
+    return filesize.decimal(round(count))
 
 
 def visible(text: str) -> str:

@@ -110,36 +110,36 @@ class NotImported:
         raise BadInput(self._what)
 
 
-def corpus(
-    name: str, meaning: str = ""
-) -> Callable[[Callable[[Sequence[Path]], str]], Callable[[Sequence[Path]], str]]:
+def corpus(name: str, meaning: str = "A plugin's") -> Callable[[_Part], _Part]:
     """Register a function as a corpus: it takes the files at the study's `data.path` and returns the text.
 
     It is called again when one of these files, or its own file, has changed.
     """
 
-    def register(function: Callable[[Sequence[Path]], str]) -> Callable[[Sequence[Path]], str]:
+    def register(function: _Part) -> _Part:
         from sweeplab.data.corpora import Corpus
         from sweeplab.data.formats import user_files
 
+        make: Any = function
         file = _file_of(function)
 
         def read(files: Sequence[Path]) -> list[str]:
             try:
-                text = function(files[1:])
-                if not isinstance(text, str):
-                    raise TypeError(f"the text is a {type(text).__name__}")
+                text = make(files[1:])
             except BadInput:
                 raise
             except Exception as error:
                 raise BadInput(f"corpus {name}: {said(error, file)}") from error
+            if not isinstance(text, str):
+                raise BadInput(f"corpus {name}: {file}: the text is a {type(text).__name__}")
             return [text]
 
         def find(path: str | None) -> list[Path]:
-            return [file, *(user_files(path) if path is not None else [])]
+            if path is None:
+                return [file]
+            return [file, *user_files(path)]
 
-        first_line = (inspect.getdoc(function) or "").partition("\n")[0] or "A plugin's"
-        add("corpus", name, Corpus(name, meaning or first_line, find, read))
+        add("corpus", name, Corpus(name, meaning, find, read))
         return function
 
     return register
@@ -324,7 +324,7 @@ def add(kind: str, name: str, part: Any) -> None:
         ValueError: the name belongs to one of sweeplab's own parts.
     """
     table = table_of(kind)
-    if name in table and not any((kind, name) == each[:2] for each in added):
+    if name in table and (kind, name) not in _names_added():
         raise ValueError(f"{kind} {name!r} is sweeplab's own: give another name")
     is_missing = isinstance(part, NotImported)
     if kind == "hyperparameter":
@@ -336,19 +336,17 @@ def add(kind: str, name: str, part: Any) -> None:
         from sweeplab.model.shape import Activation
 
         table[name] = Activation(part)
-    elif not (
-        kind == "objective" and is_missing
-    ):  # else it is one that nobody knows: runs are shown by its name
+    elif kind != "objective" or not is_missing:  # else nobody knows it: runs are shown by its name
         table[name] = part
     if kind in _CHOSEN:
-        choices = TABLE[_CHOSEN[kind]].choices
-        _set_choices(kind, [*choices, name])
+        row = TABLE[_CHOSEN[kind]]
+        if name not in row.choices:
+            TABLE[row.name] = replace(row, choices=(*row.choices, name))
     added.append((kind, name, part))
 
 
-def _set_choices(kind: str, names: Iterable[str]) -> None:
-    row = TABLE[_CHOSEN[kind]]
-    TABLE[row.name] = replace(row, choices=tuple(dict.fromkeys(names)))
+def _names_added() -> set[tuple[str, str]]:
+    return {(kind, name) for kind, name, _ in added}
 
 
 def row_of(name: str) -> dict[str, Any]:
@@ -361,7 +359,7 @@ def add_names(provides: Mapping[str, Iterable[str]], rows: Mapping[str, Mapping[
 
     `rows` has the rows of hyperparameters as plain values, if they were recorded.
     """
-    known = {part[:2] for part in added}
+    known = _names_added()
     for name in provides.get("hyperparameter", ()):
         with suppress(TypeError, ValueError):  # a damaged row is one that is not known
             if name in rows and name not in TABLE:
@@ -382,7 +380,8 @@ def forget(n_kept: int = 0) -> None:
             remove_row(name)
         table_of(kind).pop(name, None)
         if kind in _CHOSEN:
-            _set_choices(kind, (each for each in TABLE[_CHOSEN[kind]].choices if each != name))
+            row = TABLE[_CHOSEN[kind]]
+            TABLE[row.name] = replace(row, choices=tuple(each for each in row.choices if each != name))
     del added[n_kept:]
 
 
@@ -433,10 +432,9 @@ class Code:
 
     def allow(self) -> None:
         """Remember that the user allows this code; a worker's user has allowed it where the study was started."""
-        if self.is_allowed:
-            return
-        permissions.allow(_KIND, self.digest)
-        permissions.allow(_KIND, self.place)
+        if not self.is_allowed:
+            permissions.allow(_KIND, self.digest)
+            permissions.allow(_KIND, self.place)
 
     def parts(self) -> list[tuple[str, str, Any]]:
         """Execute the code once in this process, and return the parts that it registers: kind, name, part.
