@@ -38,7 +38,7 @@ from sweeplab.laws.comparing import (
     compare,
 )
 from sweeplab.laws.core import LEVEL
-from sweeplab.records.confirmed import Confirmed
+from sweeplab.records.kept import Confirmed
 from sweeplab.study.space import BASE
 
 ALL_CELLS = "all shared cells"

@@ -24,7 +24,7 @@ from sweeplab.lab.listing import (
 )
 from sweeplab.lab.storage import TrialCounts, count_trials
 from sweeplab.records.folders import StudyFolder, WorkerPlace, command_in, named_cell
-from sweeplab.records.notes import read_notes
+from sweeplab.records.kept import read_notes
 from sweeplab.records.runs import (
     MEASURES,
     RunFolder,

@@ -25,7 +25,7 @@ from sweeplab.formatting import yaml_text
 from sweeplab.lab.listing import StudyTrials, Trial, check_free, find_metric, read_spec, tracking_uri_of
 from sweeplab.lab.storage import rename_studies
 from sweeplab.records.folders import DataDescription, StudyFolder
-from sweeplab.records.notes import write_note
+from sweeplab.records.kept import write_note
 from sweeplab.records.runs import RunFolder
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.file.template import study_file

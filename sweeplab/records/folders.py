@@ -260,17 +260,17 @@ class StudyFolder:
     @property
     def dtype(self) -> str | None:
         """Return the precision in which the study trains; None before it has a plan."""
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            return str(json.loads(read_bytes(self.plan_file))["dtype"])
-        return None
+        return self.read_if_written(self.plan_file).get("dtype")
 
     def decided(self, cell: str) -> dict[str, Any]:
         """Return what the plan decided for runs of a cell on a CPU: dtype and compile."""
         if not self.plan_file.exists():
             return {}
-        plan = self.read(self.plan_file)
-        compiled = (each.get("compile", False) for each in plan["cells"] if each["cell"] == cell)
-        return {"dtype": plan["dtype"], "compile": next(compiled, False)}
+        plan, is_compiled = self.read(self.plan_file), False
+        for each in plan["cells"]:
+            if each["cell"] == cell:
+                is_compiled = each.get("compile", False)
+        return {"dtype": plan["dtype"], "compile": is_compiled}
 
     @property
     def storage_url(self) -> str:
@@ -389,9 +389,7 @@ class StudyFolder:
     @property
     def stored_name(self) -> str:
         """Return the study's name in its files; another one than its folder's after an interrupted rename."""
-        return read_json(
-            self.canonical_file, self.cure_of(self.canonical_file), lambda study: str(study["name"])
-        )
+        return str(self.read(self.canonical_file)["name"])
 
     @property
     def data(self) -> DataDescription:
@@ -400,9 +398,8 @@ class StudyFolder:
         Raises:
             DamagedFile: it is gone or damaged.
         """
-        return read_json(
-            self.data_file, self.cure_of(self.data_file), lambda data: typed(DataDescription, data)
-        )
+        cure = self.cure_of(self.data_file)
+        return read_json(self.data_file, cure, lambda data: typed(DataDescription, data))
 
     @property
     def baselines(self) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.laws.assessment import Assessment, assess, law_for
 from sweeplab.laws.forms import Law
 from sweeplab.laws.points import Points
-from sweeplab.records.confirmed import read_confirmed
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.kept import read_confirmed
 from sweeplab.report.style import Look, looks
 from sweeplab.study.choice import Ranking
 

@@ -28,8 +28,8 @@ from sweeplab.lab.listing import (
     study_state,
 )
 from sweeplab.lab.storage import TrialCounts, count_trials
-from sweeplab.records.confirmed import read_confirmed
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.kept import read_confirmed
 from sweeplab.records.runs import WHOLE_LOSSES, RunState
 from sweeplab.study.choice import LEVEL_90
 from sweeplab.study.problems import LENGTHS

@@ -30,7 +30,7 @@ from sweeplab.lab.listing import (
 from sweeplab.lab.showing import commands_about
 from sweeplab.lab.studies import Done, keep_note
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.notes import read_notes
+from sweeplab.records.kept import read_notes
 from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunStart, RunState, TrialEnding, run_key
 from sweeplab.report.headline import Headline, StudyFacts, headline, read_facts, read_headline
 from sweeplab.report.style import looks

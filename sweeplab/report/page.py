@@ -21,7 +21,7 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from sweeplab.analysis.trials import TRIAL, grid_of, searched_of, trials_table
 from sweeplab.formatting import listed, sentence, written
 from sweeplab.lab.showing import commands_about
-from sweeplab.records.notes import read_notes
+from sweeplab.records.kept import read_notes
 from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import Panel
 from sweeplab.report.style import Figure

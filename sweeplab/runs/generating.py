@@ -50,11 +50,9 @@ class Writer:
             if fills_holes(run):
                 what = f"--contrast needs decoders, and {run.run_id} is an encoder"
                 raise BadInput(f"{what}, which fills each [MASK] instead")
-        runs = f"runs {self.run.run_id} and {amateur.run_id}"
-        if self.run.tokenizer.to_json() != amateur.tokenizer.to_json():
-            raise BadInput(f"{runs} have different tokenizers")
-        if self.run.special_tokens != amateur.special_tokens:
-            raise BadInput(f"{runs} have different special tokens")
+        known = self.run.tokenizer.to_json(), self.run.special_tokens
+        if known != (amateur.tokenizer.to_json(), amateur.special_tokens):
+            raise BadInput(f"runs {self.run.run_id} and {amateur.run_id} have different tokens")
         most, count = n_params(self.run.model.shape), n_params(amateur.model.shape)
         if count >= most:
             what = f"--contrast {amateur.run_id} has {several(count, 'parameter')}, and {self.run.run_id} {most:,}"
@@ -71,11 +69,7 @@ class Writer:
         expert = reader(self.run, self.prompt)
         if self.amateur is None:
             return expert
-        try:
-            prompt = laid_out(self.amateur, self.text)
-        except BadInput as error:
-            raise BadInput(f"--contrast {self.amateur.run_id}: {error}") from error
-        return Contrast(expert, reader(self.amateur, prompt))
+        return Contrast(expert, reader(self.amateur, laid_out(self.amateur, self.text)))
 
     def tokens(self) -> Iterator[int]:
         """Yield the generated tokens, one by one."""
@@ -114,18 +108,21 @@ class Writer:
         if fills_holes(self.run):
             scores = hole_scores(model.transformer, model.stacked, self.prompt, n_tokens)
         else:
-            # The tokens of the first hole come after the marker that starts it.
-            first_marker = self.prompt.markers[: len(self.prompt.markers) > 1]
-            scores = self._next()(torch.tensor([[*first_marker]], dtype=torch.long))
+            written = list[int]()
+            if (
+                len(self.prompt.markers) > 1
+            ):  # the tokens of the first hole come after the marker that starts it
+                written.append(self.prompt.markers[0])
+            scores = self._next()(torch.tensor([written], dtype=torch.long))
         best = scores.double().exp().topk(min(most, scores.shape[-1]))
-        return [
-            [
-                {"token": named(self.run, token), "id": token, "probability": probability}
-                for token, probability in zip(*row, strict=True)
-                if probability > 0
-            ]
-            for row in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        ]
+        ranked = []
+        for ids, probabilities in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+            row = []
+            for token, probability in zip(ids, probabilities, strict=True):
+                if probability > 0:
+                    row.append({"token": named(self.run, token), "id": token, "probability": probability})
+            ranked.append(row)
+        return ranked
 
     def words(self, tokens: Iterable[int]) -> Iterator[str]:
         """Yield the text as its tokens come, with the prompt, unless the target is a text of its own."""
@@ -159,7 +156,8 @@ class Writer:
             here, span = here + 1, []
             if here >= n_holes:
                 break
-            yield texts[here] * (here > 0)
+            if here > 0:
+                yield texts[here]
         yield self.run.tokenizer.decode(span)
         yield HOLE.join(texts[min(max(here, 0) + 1, n_holes) :])
 

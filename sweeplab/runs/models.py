@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,46 +105,17 @@ def _shapes(spec: StudySpec, sizes: Sizes = None, cell: str | None = None) -> di
     return {space.cell.key: ModelShape.of(sample_cell(spec, space, PROBES).median) for space in spaces}
 
 
-@dataclass(frozen=True)
-class CoordinateCheck:
-    """The size of activations by parametrization, width, step and layer, and the power of the width they grow with.
-
-    `powers` is by parametrization, step and layer, 0 if the width does not matter; `values` are the searched
-    hyperparameters with the value that all runs share.
-    """
-
-    study: str
-    values: Mapping[str, Any]
-    widths: Sequence[int]
-    n_steps: int
-    rows: Sequence[Coordinate]
-    powers: Mapping[tuple[str, int, str], float]
-
-    def steepest(self, parametrization: str) -> tuple[str, float]:
-        """Return the layer whose activations depend most on the width after the last step, and its power."""
-        powers = [(layer, self.powers[parametrization, self.n_steps, layer]) for layer in self.layers]
-        return max(powers, key=lambda power: (math.isnan(power[1]), abs(power[1])))
-
-    @property
-    def parametrizations(self) -> list[str]:
-        """Return the parametrizations that are compared, in order."""
-        return list(dict.fromkeys(row.parametrization for row in self.rows))
-
-    @property
-    def layers(self) -> list[str]:
-        """Return the layers from the first to the last."""
-        return list(dict.fromkeys(row.layer for row in self.rows))
-
-
 def check_coordinates(
     file: Path,
     overrides: Sequence[str],
     cell: str | None,
     say: Callable[[str], None] = lambda what: None,
-) -> CoordinateCheck:
+) -> dict[str, Any]:
     """Train a study's model for `STEPS` in each width and parametrization; `say` gets each one.
 
-    Searched hyperparameters have the same value in all of them. The widths are multiples of mup_base_width.
+    Return the sizes of activations by parametrization, width, step and layer, the power of the width that each grows
+    with, and the layer whose activations depend most on the width after the last step, by parametrization. Searched
+    hyperparameters have the same value in all of them. The widths are multiples of mup_base_width.
 
     Raises:
         BadInput: the study is wrong, has several cells, or does not allow one of the widths.
@@ -154,21 +125,28 @@ def check_coordinates(
     spec = read_study(file, overrides)
     data = placed_dataset(spec)
     base = int(spec.fixed.get("mup_base_width", TABLE["mup_base_width"].default))
-    widths = [base * factor for factor in TIMES]
     models = []
-    for parametrization, width in itertools.product(TABLE["parametrization"].choices, widths):
-        changes = [*overrides, f"parametrization={parametrization}", f"n_embd={width}"]
+    for parametrization, factor in itertools.product(TABLE["parametrization"].choices, TIMES):
+        changes = [*overrides, f"parametrization={parametrization}", f"n_embd={base * factor}"]
         models.append(_values_of(read_study(file, changes), data.sizes, cell))
     rows: list[Coordinate] = []
     for values in models:
         say(f"{values.parametrization}, n_embd {values.n_embd}")
         rows += coordinates(values, data.training(values), STEPS)
-    searched = {
-        name: getattr(models[0], name)
-        for name in spec.search
-        if len({str(getattr(model, name)) for model in models}) == 1
-    }
-    return CoordinateCheck(spec.name, searched, widths, STEPS, rows, growth(rows))
+    shared = {}
+    for name in spec.search:
+        found = {str(getattr(model, name)) for model in models}
+        if len(found) == 1:
+            shared[name] = getattr(models[0], name)
+    powers, steepest = list[dict[str, Any]](), dict[str, dict[str, Any]]()
+    for (parametrization, step, layer), power in growth(rows).items():
+        row = {"parametrization": parametrization, "step": step, "layer": layer, "power": power}
+        powers.append(row)
+        known = steepest.get(parametrization)
+        if step == STEPS and (known is None or math.isnan(power) or abs(power) > abs(known["power"])):
+            steepest[parametrization] = row
+    sizes = [row._asdict() for row in rows]
+    return {"study": spec.name, "values": shared, "sizes": sizes, "powers": powers, "steepest": steepest}
 
 
 def _values_of(spec: StudySpec, sizes: Sizes, cell: str | None) -> Hyperparameters:

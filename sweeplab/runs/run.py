@@ -146,16 +146,17 @@ class Run(LoadedRun):
             return []
         # Each text gets a placeholder label, because the objective needs pairs; its value is not read.
         parts = [part for text in texts for part in (self.encoded(text), np.zeros(1, np.uint16))]
-        n_labels, ends = self.values.n_labels or 0, np.cumsum([len(part) for part in parts])
-        pairs, rows = Pairs(np.concatenate(parts), ends, n_labels, kind="labels"), list[dict[str, float]]()
+        ends = np.cumsum([len(part) for part in parts])
+        pairs = Pairs(np.concatenate(parts), ends, self.values.n_labels or 0, kind="labels")
+        answers = list[dict[str, Any]]()
         for logits, batch in self.outputs(pairs):
             shares = logits[0].double().softmax(dim=-1)[batch.targets.flatten() != NO_TARGET]
-            named = (zip(self.labels, row, strict=True) for row in shares.tolist())
-            rows += [dict(sorted(row, key=lambda share: -share[1])) for row in named]
-        return [
-            {"text": text, "label": next(iter(row)), "probability": max(row.values()), "probabilities": row}
-            for text, row in zip(texts, rows, strict=True)
-        ]
+            for row in shares.tolist():
+                ranked = sorted(zip(self.labels, row, strict=True), key=lambda pair: -pair[1])
+                label, probability = ranked[0]
+                answer = {"label": label, "probability": probability, "probabilities": dict(ranked)}
+                answers.append({"text": texts[len(answers)], **answer})
+        return answers
 
     @torch.no_grad()
     def outputs(self, split: Pairs) -> Iterator[tuple[Tensor, Batch]]:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import StudyTrials, Trial, read_spec, read_trials
-from sweeplab.records.confirmed import Confirmed, Found, Losses, write_confirmed
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.kept import Confirmed, Found, Losses, write_confirmed
 from sweeplab.runs.inspecting import scored
 from sweeplab.study.file.check import study_from
 from sweeplab.study.inputs import recorded_dataset

@@ -3,7 +3,7 @@
 import numpy as np
 from laws.planted_cells import NOISES, SEED_SD
 
-from sweeplab.records.confirmed import Confirmed
+from sweeplab.records.kept import Confirmed
 
 FIRST_FRESH = 100
 

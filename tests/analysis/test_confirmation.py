@@ -7,7 +7,7 @@ from laws.planted_cells import NOISES, SEED_SD
 
 from sweeplab.analysis.differences import confirmed_cells
 from sweeplab.laws.comparing import DIFFERENT
-from sweeplab.records.confirmed import Confirmed
+from sweeplab.records.kept import Confirmed
 
 
 def confirmed(cell, searched, test):

@@ -21,7 +21,7 @@ import sweeplab
 from sweeplab.api import write_report
 from sweeplab.errors import BadInput
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.notes import read_notes
+from sweeplab.records.kept import read_notes
 from sweeplab.report.live import Follower, give
 
 # Prints what the server answers to each address.

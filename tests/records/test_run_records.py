@@ -8,8 +8,8 @@ import pytest
 
 from sweeplab.errors import DamagedFile
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.records.confirmed import Confirmed, read_confirmed, write_confirmed
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.kept import Confirmed, read_confirmed, write_confirmed
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding
 
 START = RunStart(

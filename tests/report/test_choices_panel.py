@@ -6,8 +6,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from sweeplab.analysis.studies import Studies
-from sweeplab.records.confirmed import Confirmed
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.kept import Confirmed
 from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import PanelSpec, make_panel
 from sweeplab.report.summary import summarize

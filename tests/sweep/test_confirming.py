@@ -9,8 +9,8 @@ import torch
 
 from sweeplab.expressions import Expression
 from sweeplab.lab.listing import read_trials
-from sweeplab.records.confirmed import read_confirmed
 from sweeplab.records.folders import StudyFolder
+from sweeplab.records.kept import read_confirmed
 from sweeplab.runs.inspecting import scored
 from sweeplab.study.spec import Budget
 from sweeplab.study.values import Derived, Range

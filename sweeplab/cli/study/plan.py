@@ -108,17 +108,10 @@ def _check_widths(file: Path, changes: Sequence[str], cell: str | None, lab: Pat
 
     with progress() as update:
         checked = check_coordinates(file, changes, cell, say=update)
-    powers = [
-        {"parametrization": name, "step": step, "layer": layer, "power": power}
-        for (name, step, layer), power in checked.powers.items()
-    ]
-    sizes = [row._asdict() for row in checked.rows]
-    steepest = []
-    for name in checked.parametrizations:
-        layer, power = checked.steepest(name)
-        steepest.append(f"{name}: activations grow at most as width^{power:.2f}, after {layer}")
-    answer = {"study": checked.study, "values": checked.values, "sizes": sizes, "powers": powers}
-    return answer, "\n".join(steepest)
+    lines = []
+    for name, row in checked["steepest"].items():
+        lines.append(f"{name}: activations grow at most as width^{row['power']:.2f}, after {row['layer']}")
+    return checked, "\n".join(lines)
 
 
 def _print_parts(counted: dict[str, Any]) -> None:
