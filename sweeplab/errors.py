@@ -111,8 +111,8 @@ def said(error: BaseException, file: Path) -> str:
             place = f"{file}:{frame.lineno}"
     if isinstance(error, SyntaxError):
         place, text = f"{file}:{error.lineno}", error.msg
-    said = f"{place}: {type(error).__name__}: {text.strip()}"
-    return said.partition("\n")[0].removesuffix(": ")
+    message = f"{place}: {type(error).__name__}: {text.strip()}"
+    return message.partition("\n")[0].removesuffix(": ")
 
 
 def conflict(first: str, second: str, allowed: str = "one of them") -> Problem:
@@ -142,7 +142,7 @@ def nearest(name: Any, known: Iterable[str]) -> str:
         return ""
     choices: Sequence[str] = sorted(known)
     match = process.extractOne(name.lower(), choices, scorer=fuzz.ratio, processor=str.lower, score_cutoff=60)
-    found = synonym(name, choices)
-    if match and not found:
-        found = match[0]
-    return found
+    meant = synonym(name, choices)
+    if match and not meant:
+        meant = match[0]
+    return meant

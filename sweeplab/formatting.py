@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from rich import filesize
-
 _LARGE = 1e5
 # Texts that YAML reads as text without quotes.
 _PLAIN_TEXT = re.compile(r"(?!(?:true|false|null|yes|no|on|off)$)[A-Za-z][\w./-]*", re.IGNORECASE | re.ASCII)
@@ -170,8 +168,11 @@ def duration(seconds: float) -> str:
 
 
 def bytes_in_words(count: float) -> str:
-    """Write a number of bytes: 134.0 MB, 1.2 GB."""
-    return filesize.decimal(round(count))
+    """Write a number of bytes: 134 MB, 1.2 GB."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} bytes"
 
 
 def visible(text: str) -> str:

@@ -267,9 +267,9 @@ class StudyFolder:
         if not self.plan_file.exists():
             return {}
         plan, is_compiled = self.read(self.plan_file), False
-        for each in plan["cells"]:
-            if each["cell"] == cell:
-                is_compiled = each.get("compile", False)
+        for row in plan["cells"]:
+            if row["cell"] == cell:
+                is_compiled = row.get("compile", False)
         return {"dtype": plan["dtype"], "compile": is_compiled}
 
     @property

@@ -135,8 +135,8 @@ def check_coordinates(
         rows += coordinates(values, data.training(values), STEPS)
     shared = {}
     for name in spec.search:
-        found = {str(getattr(model, name)) for model in models}
-        if len(found) == 1:
+        texts = {str(getattr(model, name)) for model in models}
+        if len(texts) == 1:
             shared[name] = getattr(models[0], name)
     powers, steepest = list[dict[str, Any]](), dict[str, dict[str, Any]]()
     for (parametrization, step, layer), power in growth(rows).items():
