@@ -32,7 +32,6 @@ CHANGES = [
     (DOCS, "{corpus: text, path: /proc/kmsg,", "2:28", "data.path names /proc/kmsg"),
     (DOCS, "{corpus: text, path: empty.txt,", "2:28", "empty.txt is empty"),
     (DOCS, "{corpus: text, path: binary.dat,", "2:28", "binary.dat is not a text: byte 0 is 0"),
-    (DOCS, "{corpus: text, path: same.txt,", "2:28", "one repeated character, 'a'"),
 ]
 
 
@@ -41,7 +40,6 @@ def refused(cli, folder):
     """Return a function that runs a study which is refused, and returns what is said, line by line."""
     (folder / "empty.txt").touch()
     (folder / "binary.dat").write_bytes(bytes(range(256)))
-    (folder / "same.txt").write_text("a" * 999)
     (folder / "pipe").mkdir()
     os.mkfifo(folder / "pipe" / "model.json")
 

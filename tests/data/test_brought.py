@@ -118,7 +118,6 @@ def test_fields_may_be_named_and_an_instruction_has_its_input(folder):
     [
         ("a.txt", b"caf\xe9 au lait and more", {}, r"not UTF-8: byte 3 is 0xe9; allowed: UTF-8; data.encoding"),
         ("a.txt", b" \n\t\n", {}, "a.txt is empty"),
-        ("a.txt", b"aaaa", {}, "a.txt consists of one repeated character, 'a'"),
         ("a.txt", b"words", {"encoding": "utf8"}, "data.encoding is .*did you mean 'utf-8'"),
         ("a.txt", b"too short", {}, "9 characters: too few for three splits; allowed: at least 10"),
         ("a.txt", b"PK\x03\x04\0zip", {}, "not a text: byte 4 is 0"),

@@ -10,7 +10,6 @@ import json
 import os
 import sysconfig
 from abc import ABC, abstractmethod
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from sweeplab.data.batches import DataKind
 from sweeplab.data.corpora.splits import (
     BETWEEN_DOCUMENTS,
     TENTHS,
+    Hashes,
     deal,
     dealt,
     kept_of,
@@ -230,7 +230,7 @@ class Corpus(AnyCorpus):
         """Return the documents of the files, without empty ones.
 
         Raises:
-            BadInput: a file is not UTF-8 text, or the text is too short or consists of one repeated character.
+            BadInput: a file is not UTF-8 text, or the text is too short.
         """
         texts: list[str] = []
         if self.read:
@@ -245,9 +245,6 @@ class Corpus(AnyCorpus):
         name, least = self._called(files), sum(TENTHS.values())
         if not kept:
             raise BadInput(f"{name} is empty")
-        if not any(text.strip(kept[0][0]) for text in kept):
-            what = f"consists of one repeated character, {kept[0][0]!r}: nothing can be learned from it"
-            raise BadInput(f"{name} {what}")
         length = sum(map(len, kept))
         if length < least:
             what = f"{name} has {several(length, 'character')}: too few for three splits"
@@ -361,12 +358,12 @@ class LargeText:
     def __init__(self, files: Sequence[Path], reading: Reading) -> None:
         self._files, self._reading = files, reading
         self.n_bytes = sum(file.stat().st_size for file in files)  # by which windows are sampled
-        lengths, names, windows = array("q"), array("Q"), []
+        lengths, names, windows = list[int](), list[bytes](), list[Hashes]()
         digest, characters = hashlib.sha256(), set[str]()
         for part in self._documents(reading):
             content = part.text.encode("utf-8", "surrogatepass")
             digest.update(len(content).to_bytes(8, "little") + content)
-            names.append(int.from_bytes(hashlib.sha256(content).digest()[:8], "little"))
+            names.append(hashlib.sha256(content).digest())
             lengths.append(len(part.text))
             windows.append(sampled(part.text, self.n_bytes))
             characters.update(part.text)
@@ -375,12 +372,9 @@ class LargeText:
         if len(lengths) > 1:
             characters.update(BETWEEN_DOCUMENTS)
         self.digest, self.characters = digest.hexdigest(), "".join(sorted(characters))
-        sizes = np.frombuffer(lengths, np.int64)
-        first = np.sort(np.unique(np.frombuffer(names, np.uint64), return_index=True)[1])
-        order = first[np.argsort(-sizes[first], kind="stable")]
-        self._is_kept = np.zeros(len(sizes), np.bool_)
-        self._is_kept[order[kept_of([windows[index] for index in order])]] = True
-        self.n_characters = int(sizes[self._is_kept].sum())
+        self._is_kept = np.zeros(len(lengths), np.bool_)
+        self._is_kept[kept_of(names, lengths, windows)] = True
+        self.n_characters = int(np.array(lengths)[self._is_kept].sum())
 
     def _documents(self, reading: Reading) -> Iterator[Document]:
         return (part for part in documents(self._files, reading) if part.text.strip())

@@ -70,17 +70,16 @@ class PairCorpus(AnyCorpus):
         result = Texts(train, val, test, self.kind, count, targets=self.targets, notes=notes)
         if self.targets.labels is None:
             return result
-        trained, *held_out = (
-            {label for target in split_texts[1::2] for label in self.targets.labels(target)}
-            for split_texts in texts.values()
-        )
-        new = sorted(set().union(*held_out) - trained)
-        if not 2 <= len(trained | {*new}) <= MOST_LABELS:
-            what = f"{name} has {several(len(trained | {*new}), 'label')}"
-            raise BadInput(Problem(what, f"2 to {MOST_LABELS:,}"))
-        if new:
+        of_target = self.targets.labels
+        found = {
+            split: {label for target in texts[split][1::2] for label in of_target(target)} for split in TENTHS
+        }
+        labels = sorted(set().union(*found.values()))
+        if not 2 <= len(labels) <= MOST_LABELS:
+            raise BadInput(Problem(f"{name} has {several(len(labels), 'label')}", f"2 to {MOST_LABELS:,}"))
+        if new := [label for label in labels if label not in found["train"]]:
             raise BadInput(f"{name}: the training split has no text with label {new[0]!r}")
-        return replace(result, labels=tuple(sorted(trained)))
+        return replace(result, labels=tuple(labels))
 
 
 def _cut(pairs: Sequence[Pair], shares: Mapping[str, int], name: str) -> dict[str, list[Pair]]:

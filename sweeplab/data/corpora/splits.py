@@ -71,23 +71,28 @@ def without_near_duplicates(documents: Sequence[str]) -> list[str]:
 
     Documents shorter than a window are dropped only if they are identical.
     """
-    documents = list(dict.fromkeys(documents))
-    n_characters = sum(map(len, documents))
-    order = sorted(range(len(documents)), key=lambda index: -len(documents[index]))
-    windows = [sampled(documents[index], n_characters) for index in order]
-    return [documents[order[rank]] for rank in sorted(kept_of(windows), key=order.__getitem__)]
+    distinct = list(dict.fromkeys(documents))
+    n_characters = sum(map(len, distinct))
+    windows = [sampled(document, n_characters) for document in distinct]
+    return [distinct[index] for index in kept_of(distinct, [*map(len, distinct)], windows)]
 
 
-def kept_of(windows: Sequence[Hashes]) -> list[int]:
-    """Return which documents are kept, of the hashes of their windows, the longest document first."""
-    everything = np.sort(np.concatenate(windows))  # np.unique is several times slower
+def kept_of(names: Sequence[object], lengths: Sequence[int], windows: Sequence[Hashes]) -> list[int]:
+    """Return which documents are kept, in order; equal ones have equal names, `windows` are the hashes of each."""
+    first: dict[object, int] = {}
+    for index, name in enumerate(names):
+        first.setdefault(name, index)
+    order = sorted(first.values(), key=lambda index: -lengths[index])
+    everything = np.sort(
+        np.concatenate([windows[index] for index in order])
+    )  # np.unique is several times slower
     seen, kept = np.zeros(len(everything), np.bool_), []
-    for index, hashes in enumerate(windows):
-        places = np.searchsorted(everything, hashes)  # the first of equal hashes represents them all
+    for index in order:
+        places = np.searchsorted(everything, windows[index])  # the first of equal hashes represents them all
         if not len(places) or seen[places].mean() <= MOST_SHARED:
             seen[places] = True
             kept.append(index)
-    return kept
+    return sorted(kept)
 
 
 def overlaps(train: Sequence[str], *held_out: Sequence[str]) -> list[float]:
