@@ -16,7 +16,7 @@ import torch
 
 from sweeplab.processes import end_with_parent
 from sweeplab.train.evaluating import dense_losses
-from sweeplab.train.private import N_TRACED, compile_ahead
+from sweeplab.train.program import N_TRACED, compile_ahead
 from sweeplab.train.run import TrainingRun
 from sweeplab.train.stack import Stack
 

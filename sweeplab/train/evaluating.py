@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
     from sweeplab.train.member import Record
-    from sweeplab.train.private import Program
+    from sweeplab.train.program import Program
 
     PerRun = Float[Tensor, "K"]
 

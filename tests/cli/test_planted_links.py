@@ -120,8 +120,8 @@ INTO_OWN_FOLDERS = {
 }  # fmt: skip
 # These read files of the system, of the package and of its libraries; the first, a page that it has just written.
 OF_NOBODY_ELSE = {
-    "report/writer.py", "doctor/machine.py", "lab/studies.py", "report/live.py", "plugins.py", "study/file/resolve.py",
-    "tracking/environment.py", "train/devices.py", "train/private.py",
+    "report/writer.py", "doctor/__init__.py", "lab/studies.py", "report/live.py", "plugins.py", "study/file/resolve.py",
+    "tracking/environment.py", "train/devices.py", "train/program.py",
 }  # fmt: skip
 
 

@@ -11,10 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeplab.doctor import examine
-from sweeplab.doctor.machine import (
-    tracking_check,
-)  # fmt: skip
+from sweeplab.doctor import examine, tracking_check
 
 STUDY = """\
 name: ill
