@@ -74,10 +74,10 @@ class PairCorpus(AnyCorpus):
         found = {
             split: {label for target in texts[split][1::2] for label in of_target(target)} for split in TENTHS
         }
-        labels = sorted(set().union(*found.values()))
+        labels = sorted(set().union(*names.values()))
         if not 2 <= len(labels) <= MOST_LABELS:
             raise BadInput(Problem(f"{name} has {several(len(labels), 'label')}", f"2 to {MOST_LABELS:,}"))
-        if new := [label for label in labels if label not in found["train"]]:
+        if new := [label for label in labels if label not in names["train"]]:
             raise BadInput(f"{name}: the training split has no text with label {new[0]!r}")
         return replace(result, labels=tuple(labels))
 
