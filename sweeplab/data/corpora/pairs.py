@@ -71,7 +71,7 @@ class PairCorpus(AnyCorpus):
         if self.targets.labels is None:
             return result
         of_target = self.targets.labels
-        found = {
+        names = {
             split: {label for target in texts[split][1::2] for label in of_target(target)} for split in TENTHS
         }
         labels = sorted(set().union(*names.values()))
