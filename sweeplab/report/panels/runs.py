@@ -1,8 +1,9 @@
-"""The runs of a study: losses over sizes with the law, learning curves, a table."""
+"""The runs of a study: losses over sizes with the law, learning curves, a table, the gradients of the best run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from sweeplab.errors import BadInput
 from sweeplab.formatting import several, written
 from sweeplab.hyperparameters import AUTO, TABLE
 from sweeplab.laws.columns import SHAPE
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import read_gradients
 from sweeplab.report import style
 from sweeplab.report.data import CURVES, FACTS, LOSSES, PROGRESS, ReportData, states_in_words, title_of
 from sweeplab.report.headline import AHEAD, forecast_at
@@ -52,6 +55,13 @@ _Progress = Annotated[str, one_of(*PROGRESS)]
 _Curve = Annotated[str, one_of(*CURVES, measures=True)]
 _Any = Annotated[str, one_of(*FACTS, *TABLE)]
 _Size = Annotated[str, one_of(*TABLE)]
+_NORMS = {"gradient": "gradient norm", "relative_update": "update / weights"}
+_ROW_HEIGHT = 24  # pixels of a layer's row
+_GRADIENTS = (
+    "At each point of the curve: the norm of a layer's gradient in that step, before clipping; and the norm of the "
+    "step's weight update, divided by the norm of the weights before it. If the first blocks have much smaller "
+    "gradients than the last, gradients vanish on the way back; updates of about a thousandth of the weights are usual."
+)
 
 
 class CurvesPanel(Panel, name="learning_curves"):
@@ -370,3 +380,58 @@ def _check_comparable(column: str, runs: DataFrame, shown: DataFrame, metric: st
         raise BadInput(f"no trial has ended with a {metric} ({states_in_words(runs['state'])})")
     if values.nunique() == 1:
         raise BadInput(f"{column} is {written(values.iloc[0])} in every run")
+
+
+class GradientFlowPanel(Panel, name="gradient_flow", heading="Gradient flow by layer"):
+    """The norms of gradients, and of updates over weights, by layer and iteration, of the best trial's first run.
+
+    `data`: cell, trial, seed, iteration, layer, gradient, update, weights, relative_update.
+    """
+
+    @classmethod
+    def _of(cls, report: ReportData) -> Panel:
+        rows = []
+        trials = trials_table(report.runs)
+        best = trials[are_best(trials, ["study"])].to_dict("records")
+        for trial in best if report.lab else ():
+            run = {name: trial[name] for name in ("cell", "trial", "seed")}
+            folder = StudyFolder(report.lab or Path(), report.study).run(*run.values())
+            for point in read_gradients(folder):
+                for layer, (gradient, update, weights) in point.layers.items():
+                    norms = {"gradient": gradient, "update": update, "weights": weights}
+                    rows.append({**run, "iteration": point.iteration, "layer": layer, **norms})
+        if not rows:
+            raise BadInput(
+                "the best run has not recorded the norms of its layers; track: {gradients: true} in the study does"
+            )
+        data = DataFrame(rows).astype({"gradient": float, "update": float, "weights": float})
+        data["relative_update"] = data["update"] / data["weights"].where(data["weights"] > 0)
+        note = "The best trial, the first layer on top; colors are powers of ten."
+        x = Axis("iteration", PROGRESS["iteration"])
+        return cls(data=data, notes=(note,), method={"Gradient flow": _GRADIENTS}, x=x)
+
+    def _draw(self, figure: Figure) -> None:
+        layers = list(dict.fromkeys(self.data["layer"]))
+        figure.set_subplots(len(_NORMS), 1, shared_xaxes=True, subplot_titles=list(_NORMS.values()))
+        for row, (column, title) in enumerate(_NORMS.items(), start=1):
+            table = self.data.pivot(index="layer", columns="iteration", values=column).loc[layers]
+            bar = {"thickness": 10, "outlinewidth": 0, "len": 0.45, "y": 1.28 - row / 2, "tickprefix": "1e"}
+            figure.add_heatmap(
+                x=table.columns,
+                y=layers,
+                z=np.log10(table.where(table > 0).to_numpy()),
+                customdata=table.to_numpy(),
+                colorscale="Cividis",
+                colorbar=bar,
+                hovertemplate=f"%{{y}}, iteration %{{x}}<br>{title} %{{customdata:.3g}}<extra></extra>",
+                row=row,
+                col=1,
+            )
+        plain = {"showgrid": False, "zeroline": False}
+        figure.update_yaxes(type="category", autorange="reversed", automargin=True, **plain)
+        figure.update_xaxes(**plain)
+        iterations = self.data["iteration"].unique()
+        if len(iterations) == 1:  # an axis of numbers would mark others beside it, by halves
+            figure.update_xaxes(tickvals=[*iterations])
+        figure.update_xaxes(title={"text": self.x.title}, row=len(_NORMS), col=1)
+        figure.update_layout(height=160 + 2 * _ROW_HEIGHT * max(4, len(layers)))
