@@ -17,7 +17,6 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
 from sweeplab.study.plan import Plan
 from sweeplab.study.space import LONGEST_KEY
-from sweeplab.study.spec import Confirm
 from sweeplab.sweep.planning import Outlook, check_reach, look_ahead, make_plan
 from sweeplab.sweep.progress import StudyProgress, ended_in_words
 
@@ -268,13 +267,13 @@ class Study(Results):
 
     def confirm(
         self,
-        top: int | None = None,
-        seeds: int | None = None,
+        top: int = 3,
+        seeds: int = 5,
         run: Callable[[Study], str] = lambda study: study.run().status,
     ) -> list[CellConfirmed]:
         """Train the best configurations again with fresh seeds, and score the winner of each cell on the test split.
 
-        `top` and `seeds` default to the study's `confirm`. `run` runs the studies that train the configurations, and
+        `top` configurations of each cell race on that many fresh `seeds`. `run` runs the studies that train them, and
         returns their status.
 
         Raises:
@@ -284,8 +283,6 @@ class Study(Results):
         from sweeplab.analysis.differences import confirmed_cells
         from sweeplab.sweep.confirming import confirm
 
-        asked = self.spec.confirm or Confirm()
-        top, seeds = top or asked.top, seeds or asked.seeds
         confirmed = confirm(self.folder, self.spec, top, seeds, lambda spec: run(Study(spec, self.lab)))
         return confirmed_cells(confirmed)
 

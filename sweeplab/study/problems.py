@@ -103,20 +103,14 @@ class SourceMap:
         """Return a problem placed at the value of `path` (or its key), or at the nearest enclosing place."""
         for length in range(len(path), -1, -1):
             around = path[:length]
-            words = self._override(around)
-            if words:
-                return Problem(f"{words}: {what}", allowed, nearest)
+            if around in self.overrides:
+                return Problem(f"{self.overrides[around]}: {what}", allowed, nearest)
             mark = self.keys.get(around)
             if mark is None or (around == path and not at_key):
                 mark = self.values.get(around, mark)
             if mark:
                 return Problem(what, allowed, nearest, self.file, *mark)
         return Problem(what, allowed, nearest, self.file)
-
-    def _override(self, path: Location) -> str:
-        if path in self.overrides or path in self.values or not path:
-            return self.overrides.get(path, "")
-        return next((words for laid, words in self.overrides.items() if laid[: len(path)] == path), "")
 
 
 class Refusal(ValueError):  # noqa: N818 - its text is shown to the user

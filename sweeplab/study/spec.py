@@ -55,7 +55,7 @@ IDENTITY = ("data", "fixed", "search", "objective", "seeds", "constraints", "ini
 # Seconds before its time limit at which a job saves and exits, and the shortest time limit allowed.
 LEAVE_BEFORE, SHORTEST_JOB = 90, 120
 # Keys that are left out of a written study where they are empty.
-OPTIONAL = ("cells", "first_trial", "warm_start", "init_from", "confirm", "plugins", "notify")
+OPTIONAL = ("cells", "first_trial", "warm_start", "init_from", "plugins", "notify")
 
 
 ALWAYS = Expression("True")
@@ -265,13 +265,6 @@ class Track(Section):
     uri: str | None = key(None, "MLflow's tracking URI; default: the lab's own database")
 
 
-class Confirm(Section):
-    """The confirmation of a complete study: its best trials are trained again with fresh seeds."""
-
-    top: int = key(3, "How many of each cell's best configurations are trained again", ge=1, le=MOST_SEEDS)
-    seeds: int = key(5, "Fresh seeds of each, and as many again for the winner", ge=2, le=MOST_SEEDS)
-
-
 def _text_of(written: Any) -> str:
     return expression_of(written).text
 
@@ -313,9 +306,6 @@ class StudySpec(Section):
     warm_start: list[str] = key([], "Studies of the lab whose trials the sampler begins with")
     init_from: Place | None = key(
         None, "Run, or folder with a checkpoint, whose weights, tokenizer and sizes runs start from"
-    )
-    confirm: Confirm | None = key(
-        None, "Train the best configurations again with fresh seeds, and score the winners on the test split"
     )
     plugins: list[Plugin] = key(
         [], "Your Python files with corpora, tokenizers, activations or metrics that the study names"

@@ -1,4 +1,4 @@
-"""`sweeplab confirm`, and a study file that asks for it, as a user runs them."""
+"""`sweeplab confirm`, as a user runs it."""
 
 import json
 
@@ -12,18 +12,19 @@ fixed: {block_size: 16, batch_size: 4, max_iters: 20, n_head: 2, n_embd: 16, war
 grid: {n_layer: [1, 2]}
 search: {learning_rate: {min: 1e-3, max: 1e-2, log: true}}
 budget: {trials_per_cell: 3}
-confirm: {top: 2, seeds: 2}
 """
 
 
 @pytest.mark.usefixtures("workers_here")
 @pytest.mark.slow
-def test_a_study_file_asks_for_it_and_the_command_adds_nothing(cli, folder):
+def test_the_best_trials_are_confirmed_once(cli, folder):
     (folder / "short.yaml").write_text(STUDY)
     assert cli("run", "short.yaml").code == 0
+    numbers = ("--top", "2", "--seeds", "2")
+    assert cli("confirm", "short", *numbers).code == 0
     names = {path.name for path in (folder / "lab" / "studies").iterdir()}
     assert names == {"short", "short.race", "short.confirm"}
-    cells = json.loads(cli("confirm", "short", "--json").out)["cells"]
+    cells = json.loads(cli("confirm", "short", *numbers, "--json").out)["cells"]
     assert {each["cell"] for each in cells} == {"n_layer=1", "n_layer=2"}
     for each in cells:
         best = json.loads(

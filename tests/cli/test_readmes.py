@@ -305,6 +305,8 @@ def documented(page, heading):
 
 def names_of(schema):
     """Return the keys of a section of the study file, whichever of its forms has them."""
+    if "$ref" in schema:
+        schema = study_schema()["$defs"][schema["$ref"].rpartition("/")[2]]
     forms = (names_of(form) for form in schema.get("anyOf", ()))
     return {*schema.get("properties", ())}.union(*forms)
 

@@ -138,7 +138,6 @@ budget: {trials_per_cell: 2, time: 1h30m}
 sampler: {type: tpe, n_startup_trials: 1}
 pruner: {type: asha, factor: 3, early_stopping_rate: 0}
 seeds: [0, {seed: 1, when: n_embd == 8}]
-confirm: {top: 1, seeds: 2}
 engine: {workers: 1, stack: 4, threads: 1}
 track: {checkpoints: best}
 """

@@ -129,7 +129,7 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
     [
         (
             "§program: train.py",
-            'unknown key "program"; allowed: `sweeplab hyperparameters --schema` lists',
+            'unknown key "program"; allowed: name, data, preset, ',
         ),
         ("§bugdet: {time: 30m}", "unknown key \"bugdet\".*did you mean 'budget'"),
         ("fixed: {§block_sise: 64}", "hyperparameter \"block_sise\"; did you mean 'block_size'"),

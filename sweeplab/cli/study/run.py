@@ -92,8 +92,8 @@ def start_detached(study: Study, words: Sequence[str]) -> Answer:
 
 def confirm(
     name: options.StudyName,
-    top: Annotated[int | None, option("K", "Configurations per cell that race.  [default: 3]", min=1)] = None,
-    seeds: Annotated[int | None, option("N", "Fresh seeds of each.  [default: 5]", min=2)] = None,
+    top: Annotated[int, option("K", "Configurations per cell that race.", min=1)] = 3,
+    seeds: Annotated[int, option("N", "Fresh seeds of each.", min=2)] = 5,
     allow_plugins: options.AllowPlugins = False,
     quiet: options.Quiet = False,
     lab: options.Lab = None,
@@ -103,7 +103,7 @@ def confirm(
 
     The best trials of each cell race on fresh seeds. The winner of each cell is trained again with other fresh
     seeds, and scored on the test split, which nothing else reads. Ctrl-C saves the runs; the same command
-    continues them. With `confirm` in the study file, `run` ends with this.
+    continues them.
 
     \b
     $ sweeplab confirm small

@@ -267,9 +267,6 @@ def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
     code = EXIT_CODES[result.status]
     if study_state(result.folder) is StudyState.DIVERGED:
         code = EXIT_FAILED
-    if study.spec.confirm and code == 0:
-        # --json prints one document: `confirm --json` prints the other, without training.
-        return confirm_with_view(study, None, None, as_json=False, quiet=quiet or as_json)
     return code
 
 
@@ -298,7 +295,7 @@ def followed(
             raise typer.Exit(EXIT_CODES[error.status]) from None
 
 
-def confirm_with_view(study: Study, top: int | None, seeds: int | None, as_json: bool, quiet: bool) -> int:
+def confirm_with_view(study: Study, top: int, seeds: int, as_json: bool, quiet: bool) -> int:
     """Confirm a study, show the progress of what it trains, print what was confirmed, and return the exit code."""
     again = study.folder.command("confirm")
     cells = followed(lambda run: study.confirm(top, seeds, run), again, as_json, quiet)

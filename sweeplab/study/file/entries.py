@@ -329,7 +329,9 @@ def lay_all_over(
         for path, value in _settings(option, ranges or {}, mistakes):
             _set(document, path, value, mistakes)
             problems.source.forget(path)
-            problems.source.overrides[path] = words
+            for length in range(1, len(path) + 1):
+                if path[:length] not in problems.source.values:
+                    problems.source.overrides.setdefault(path[:length], words)
             for thing, held in _things(path, value).items():
                 before, first = laid.setdefault(thing, (held, words))
                 if before != held:
