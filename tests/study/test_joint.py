@@ -121,7 +121,7 @@ def test_the_best_of_many_values_is_sought_near_the_best_of_those_drawn():
     model, _ = searched(of, 2)
     drawn = np.random.default_rng(0).random((1000, len(SEARCH)))
     points = [model.best(0), *(of[0].point(place.tolist(), {}) for place in drawn)]
-    mean, _ = model.surrogate(0).marginal(model.inputs.rows(of[0], points))
+    mean, _ = model.surrogate(0).marginal(model.rows(0, points))
     assert mean[0] < mean[1:].min()
 
 
