@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,7 @@ from sweeplab.analysis.studies import Studies, read_studies, tuned_runs
 from sweeplab.analysis.trials import VALUED, trials_table
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import make_folder, read_bytes, write_whole
-from sweeplab.formatting import listed, several, yaml_text
+from sweeplab.formatting import listed, yaml_text
 from sweeplab.hyperparameters import TABLE, is_number
 from sweeplab.lab.listing import read_spec
 from sweeplab.laws.assessment import Assessment, Forecast, assess, law_for, predict
@@ -45,7 +44,6 @@ from sweeplab.study.choice import is_tuned
 from sweeplab.study.file.check import study_from
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.problems import LENGTHS, Problems, SourceMap
-from sweeplab.study.space import Space, cells
 from sweeplab.study.values import Choices, Derived, Range
 
 if TYPE_CHECKING:
@@ -123,9 +121,8 @@ def predict_size(
 ) -> Prediction:
     """Predict the best values and the loss of a size; `sizes` are written as `-o` takes them: n_embd=256.
 
-    A searched value follows its law over the sizes; without one it is that of the best trial of the nearest cell, and
-    a choice the most common of the cells' best trials, near ones counting most. The law of the loss is the one that
-    `laws fit` takes.
+    A searched value follows its law over the sizes; without one it is that of the best trial of the nearest cell. The
+    law of the loss is the one that `laws fit` takes.
 
     Raises:
         BadInput: a name or a value that no study file has, or that is no size and not in the study's grid, a size of
@@ -191,24 +188,11 @@ def _values(sized: StudySpec, best: Sequence[Mapping[Any, Any]], laws: Facts, wh
             if TABLE[name].kind == "int":
                 value = round(predicted["value"])
             values[name] = Value(value, *(predicted[each] for each in ("low", "high", "verdict", "why")))
-        elif known and isinstance(entry, Choices) and not all(map(is_number, entry.values)):
-            values[name] = _voted(name, known, sized.fixed)
         elif known:
             value = known[0][name]
             reason = f": {predicted['why']}" if predicted["why"] else ""
-            values[name] = Value(value, why=f"of the nearest cell, {best[0]['cell']}{reason}")
+            values[name] = Value(value, why=f"of the nearest cell, {known[0]['cell']}{reason}")
     return values
-
-
-def _voted(name: str, known: Sequence[Mapping[Any, Any]], wanted: Facts) -> Value:
-    """Return the choice of most of the cells' best trials; a cell counts e times less a factor e away in size."""
-    votes = defaultdict[str, float](float)
-    for row in known:
-        votes[yaml_text(row[name])] += math.exp(-_distance(row, wanted))
-    common = max(votes, key=lambda text: votes[text])
-    of_common = [row for row in known if yaml_text(row[name]) == common]
-    most = f"best in {len(of_common)} of {several(len(known), 'cell')}, near ones counting most"
-    return Value(of_common[0][name], why=most)
 
 
 def _one_cell(folder: StudyFolder, changes: Sequence[str]) -> StudySpec:
@@ -328,17 +312,12 @@ def _held_out(spec: StudySpec, axis: str) -> str:
 
 
 def _small(spec: StudySpec, axis: str) -> StudySpec:
-    """Return the study of the sizes that are tuned; muP's base is the smallest of them if the file has none."""
+    """Return the study of the sizes that are tuned."""
     written = spec.as_written()
     written.pop("confirm", None)
-    values, fixed = written["grid"][axis], dict(written["fixed"])
-    if fixed.get("parametrization") == "mup" and "n_embd" in spec.grid:
-        smallest = min(cells(spec, None)[0], key=lambda cell: cell.values["n_embd"])
-        typical = Space(spec, smallest, None).typical
-        fixed.setdefault("mup_base_width", typical.n_embd)
-        fixed.setdefault("mup_base_head_dim", typical.head_dim)
+    values = written["grid"][axis]
     grid = {**written["grid"], axis: [value for value in values if value < max(values)]}
-    changes = {"name": f"{spec.name}-transfer", "grid": grid, "fixed": fixed}
+    changes = {"name": f"{spec.name}-transfer", "grid": grid}
     return study_from(written | changes, Problems(SourceMap()))
 
 

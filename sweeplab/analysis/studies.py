@@ -98,12 +98,11 @@ def study_points(runs: pd.DataFrame, counting: Counting = PLAIN, design: StudyDe
         of_runs = "runs in this mean, those of costly values in part"
     if words := unlike_precision(chosen.runs):
         notes["precision"] = words
-    spread = None
-    if chosen.freedom:
-        spread, pooled = chosen.spread, several(int((chosen.weights > 1).sum()), "point")
+    if chosen.spread is not None:
+        pooled = several(int((chosen.weights > 1).sum()), "point")
         notes["weights"] = f"the number of {of_runs}: a mean of k has 1/k of the variance of one"
         notes["seeds"] = (
-            f"the standard deviation of one is {spread:.2%} of the loss, pooled over {pooled} with several: "
+            f"the standard deviation of one is {chosen.spread:.2%} of the loss, pooled over {pooled} with several: "
             "no law can fit closer"
         )
     tuned, tuned_why = _tuned(runs, design)
@@ -111,8 +110,7 @@ def study_points(runs: pd.DataFrame, counting: Counting = PLAIN, design: StudyDe
         points,
         dropped=dict(chosen.dropped + Counter(points.dropped)),
         conventions={**points.conventions, **notes},
-        seed_spread=spread,
-        is_lowest=chosen.is_lowest,
+        seed_spread=chosen.spread,
         tuned=tuned,
         tuned_why=tuned_why,
         record=record_of(lambda: tuned_runs(runs, "the study", counting, design)),

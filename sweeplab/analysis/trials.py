@@ -6,7 +6,6 @@ the best trial of each model and length of training.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -256,17 +255,16 @@ class Selection(NamedTuple):
     """The points' table, one row per point, and the runs that went in, one row per run; both name the `point`.
 
     `weights` are the numbers of runs whose mean a point's loss is. `dropped` counts the runs left out, by reason.
-    `spread` is the standard deviation of one seed's log loss around its point, with `freedom` degrees of freedom; NaN
-    without seeds. `is_lowest` says that no loss is more than the mean of the best trial's seeds.
+    `spread` is the standard deviation of one seed's log loss around its point; None without seeds. `is_lowest` says
+    that no loss is more than the mean of the best trial's seeds.
     """
 
     table: DataFrame
     runs: DataFrame
     weights: Array
     dropped: Counter[str]
-    spread: float
-    freedom: int
-    is_lowest: bool = True
+    spread: float | None
+    is_lowest: bool
 
 
 def select(runs: DataFrame, loss: str) -> Selection:
@@ -304,11 +302,13 @@ def select(runs: DataFrame, loss: str) -> Selection:
         parts = TRIAL
     best["point"] = best[parts].astype(str).agg("/".join, axis=1)
     # All trials of each point; those of the best, and those that repeat it, are its own.
-    chosen = best[["study", "cell", "first_trial", "point"]].assign(is_own=True)
-    of_points = used.merge(best[[*POINT, "point"]], on=POINT).merge(chosen, on=[*chosen][:4], how="left")
-    of_points["is_own"] = of_points["is_own"].eq(True)
+    chosen = best[[*POINT, "point", "cell", "first_trial"]]
+    of_points = used.merge(chosen, on=POINT, suffixes=("", "_of_best"))
+    in_cell = of_points["cell"] == of_points["cell_of_best"]
+    of_points["is_own"] = in_cell & (of_points["first_trial"] == of_points["first_trial_of_best"])
     kept = of_points[of_points["is_own"]]
-    dropped["not the best of its model and length"] += len(used) - len(kept)
+    if len(kept) < len(used):
+        dropped["not the best of its model and length"] = len(used) - len(kept)
     levels = _levels(of_points, by)
     shifts = kept["point"].map({name: level for name, (level, _) in levels.items()})
     kept = kept.assign(**{loss: finite(kept, loss) * np.exp(shifts)})
@@ -317,14 +317,14 @@ def select(runs: DataFrame, loss: str) -> Selection:
     table = grouped.first().assign(**grouped[averaged].mean()).reset_index()
     # The spread of three seeds is wrong by a factor of two in every fourth point, and weights of its inverse square
     # would let the points whose seeds happen to agree dominate the fit: so it is pooled over all points.
-    freedom, spread = len(kept) - len(table), math.nan
+    freedom, spread = len(kept) - len(table), None
     if freedom:
         logs = kept[loss].astype(float).map(np.log)
         around = logs - logs.groupby(kept["point"]).transform("mean")
         spread = float(np.sqrt((around**2).sum() / freedom))
     weights = np.array([levels[name][1] for name in table["point"]])
     is_lowest = not any(level for level, _ in levels.values())
-    return Selection(table, kept, weights, +dropped, spread, freedom, is_lowest)
+    return Selection(table, kept, weights, dropped, spread, is_lowest)
 
 
 def _levels(used: DataFrame, by: str) -> dict[str, tuple[float, float]]:

@@ -298,8 +298,8 @@ class Assessment:
             freedom = float((self.raw.weights - 1).sum())
             low, high = (freedom / chdtri(freedom, tail) for tail in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
             facts["seeds"] = spread, spread * math.sqrt(low), spread * math.sqrt(high)
-        if self.tuning.record:
-            facts["tuning"] = interval(self.tuning.record.draws.mean(1))
+        if self.tuning.record is not None:
+            facts["tuning"] = interval(self.tuning.record.mean(1))
         return {name: dict(zip(("value", "low", "high"), ends, strict=True)) for name, ends in facts.items()}
 
     def as_dict(self) -> Plain:

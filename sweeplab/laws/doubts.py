@@ -24,7 +24,7 @@ from sweeplab.formatting import listed, several, several_named
 from sweeplab.laws.check import FLAGGED, Misfit
 from sweeplab.laws.core import LEVEL, Array
 from sweeplab.laws.fitting import Fit
-from sweeplab.laws.points import DECADES, EACH, SAID, SHARED, UNKNOWN, Points, TuningRecord
+from sweeplab.laws.points import DECADES, EACH, SAID, SHARED, UNKNOWN, Points
 from sweeplab.laws.sentences import Reason, sentence
 
 # Of the parameters of the smallest size; embeddings grow as N^(1/3) at one ratio of width to depth.
@@ -45,17 +45,17 @@ class Doubt(Reason):
 
 @dataclass(frozen=True)
 class Tuning:
-    """What is known of the tuning of a law's points: `points` less their expected excess, and the `record` of it."""
+    """What is known of the tuning of points: `points` less their expected excess, and draws of it, `record` [S, n]."""
 
     raw: Points
     points: Points
-    record: TuningRecord | None
+    record: Array | None
 
     @property
     def doubts(self) -> list[Doubt]:
         """Return why every number of these points is weak at best; empty if they were tuned well each by itself."""
         points, how, doubts = self.points, self.points.tuned, []
-        if self.record and how == EACH:
+        if self.record is not None and how == EACH:
             drift = float(np.quantile(np.ptp(self._drifts(self.record), axis=1), LEVEL))
             if drift > _DRIFT:
                 doubts.append(Doubt("drift", {"drift": drift}))
@@ -69,23 +69,25 @@ class Tuning:
         """Say how the points were tuned, and how large their excess is."""
         why = f", {self.raw.tuned_why}" if self.raw.tuned_why else ""
         low, mean, high = map(math.expm1, self.ends)
-        code = "excess" if self.record else self.points.tuned
+        code = "excess" if self.record is not None else self.points.tuned
         return sentence(f"tuned: {code}", {"why": why, "low": low, "mean": mean, "high": high})
 
     @property
     def ends(self) -> tuple[float, float, float]:
         """Return the lowest, the mean and the largest expected excess of a point, in log loss."""
-        mean = self.record.draws.mean(0) if self.record else np.zeros(self.raw.n)
+        mean = np.zeros(self.raw.n)
+        if self.record is not None:
+            mean = self.record.mean(0)
         return float(mean.min()), float(mean.mean()), float(mean.max())
 
-    def _drifts(self, record: TuningRecord) -> Array:
+    def _drifts(self, record: Array) -> Array:
         """The smooth part in the log sizes of each draw of the excess, less their mean: [S, n]."""
         logs = [np.log(self.raw.columns[name]) for name in _SIZES[:2] if name in self.raw.varied]
         columns = [np.ones(self.raw.n), *logs]
         if logs:
             columns.append((logs[0] - logs[0].mean()) ** 2)
         base = np.linalg.svd(np.stack(columns, 1), full_matrices=False)[0]
-        lines = (record.above @ base) @ base.T
+        lines = (record @ base) @ base.T
         return np.asarray(lines - lines.mean(0))
 
     @property
@@ -108,7 +110,7 @@ def tuning_of(points: Points) -> Tuning:
             why = f"{several(points.n, 'point')} with too few trials to tell their tuning excess"
             points = replace(points, tuned=UNKNOWN, tuned_why=why)
         return Tuning(points, points, None)
-    return Tuning(points, _less(points, record.above.mean(0)), record)
+    return Tuning(points, _less(points, record.mean(0)), record)
 
 
 def _less(points: Points, excess: Array) -> Points:

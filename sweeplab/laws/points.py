@@ -63,23 +63,6 @@ STRAIGHT = 0.05  # the largest difference of a fitted slope from 1 on a path of 
 STANDS = 2 / 3  # the share of these that must remain without any one row
 
 
-@dataclass(frozen=True)
-class TuningRecord:
-    """What the trials of all cells say about the tuning of points.
-
-    `draws` [S, n] are of the excess: how far the best value tried lies above the best there is, in log loss. `luck`
-    [S, n] is how far a point's loss lies below that of the best value tried because it is the lowest of several.
-    """
-
-    draws: Array
-    luck: Array
-
-    @property
-    def above(self) -> Array:
-        """Return how far the log loss of points lies above that of their best values, [S, n]."""
-        return self.draws - self.luck
-
-
 @dataclass(frozen=True, eq=False)
 class Points:
     """The rows that a law is fitted to, with columns by role; `weights` is 1 or the number of seeds averaged.
@@ -88,10 +71,10 @@ class Points:
     or the trial of each point. `shape` has n_layer and n_embd if the table has them, NaN where missing.
     `seed_spread` is the standard deviation of one seed's log loss, None if no point has a second seed: no law
     can leave residuals smaller than seed_spread / sqrt(weight). `passes` is how
-    often each run read its text, [n], by the column `passes_by`, if one of the table says it. `is_lowest` says whether
-    the loss of a point is that of its best trial, the lowest of several, or what all of its trials make expected.
-    `tuned` is one of TUNED, for the reason `tuned_why`, and `undeclared` are the roles of which nobody says how they
-    count; `record` returns what the trials say about the tuning of points, None if they are too few.
+    often each run read its text, [n], by the column `passes_by`, if one of the table says it. `tuned` is one of TUNED,
+    for the reason `tuned_why`, and `undeclared` are the roles of which nobody says how they count. `record` returns
+    draws, [S, n], of the tuning excess: how far the best value tried of each point lies above the best there is, in log
+    loss; None if its trials are too few.
     """
 
     columns: Sizes
@@ -103,11 +86,10 @@ class Points:
     seed_spread: float | None = None
     passes: Array | None = None
     passes_by: str = ""
-    is_lowest: bool = True
     tuned: str = UNKNOWN
     tuned_why: str = ""
     undeclared: tuple[str, ...] = ()
-    record: Callable[[Points], TuningRecord | None] | None = None
+    record: Callable[[Points], Array | None] | None = None
 
     @property
     def n(self) -> int:

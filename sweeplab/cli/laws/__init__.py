@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from sweeplab.cli.options import argument, option, studies
 from sweeplab.cli.printing import cell_text, print_rows, say
 from sweeplab.errors import BadInput, Problem
@@ -20,24 +18,12 @@ if TYPE_CHECKING:
     from sweeplab.laws.points import Points
 
 
-def _tables_and_studies(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the tables, folders and studies that complete `incomplete`; of several studies, the last one."""
-    from sweeplab.laws.reading import SUFFIXES
-
-    folder = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
-    paths = sorted(folder.iterdir()) if folder.is_dir() else []
-    names = [f"{each}/" if each.is_dir() else str(each) for each in paths]
-    files = [name for name in names if name.startswith(incomplete) and name.endswith((*SUFFIXES, "/"))]
-    before, comma, last = incomplete.rpartition(",")
-    return [*files, *(f"{before}{comma}{name}" for name in studies(ctx, last))]
-
-
 Source = Annotated[
     str,
     argument(
         "FILE|STUDY",
         "A .csv, .json, .jsonl or .parquet file, or study names: a,b.",
-        autocompletion=_tables_and_studies,
+        autocompletion=studies,
     ),
 ]
 Columns = Annotated[

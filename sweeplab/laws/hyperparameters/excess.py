@@ -8,9 +8,8 @@ Legend: C cells, S draws, n points.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,44 +21,13 @@ from sweeplab.laws.columns import PLAIN, Counting
 from sweeplab.laws.core import Array
 from sweeplab.laws.hyperparameters.runs import SearchedRuns, runs_of_frame
 from sweeplab.laws.hyperparameters.surface import fit_surface
-from sweeplab.laws.points import EACH, Points, TuningRecord, points_of_frame
+from sweeplab.laws.points import EACH, Points, points_of_frame
 from sweeplab.laws.reading import read_frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_NEAR = 0.10  # of log loss above a cell's best: trials farther say little about the best values
 _SHOWN = 6  # the best trials of a cell, one of which is the best
-
-
-@dataclass(frozen=True)
-class Excess:
-    """Draws of the excess of log loss of each cell of `runs`, [S, C].
-
-    `level` [C] is the expected log loss of the best value tried, NaN where no row is near the optimum, and `n_trials`
-    [C] the number of values that compete for it.
-    """
-
-    runs: SearchedRuns
-    draws: Array
-    level: Array
-    n_trials: Array
-
-    def record(self, points: Points) -> TuningRecord:
-        """Return what the runs say about the tuning of points: those of the nearest cell to each."""
-        columns = {**points.columns, **points.shape}
-        # A column at a time: a table may have thousands of points.
-        far = np.zeros((points.n, self.runs.n_cells))
-        for name in self.runs.sizes:
-            if name in columns:
-                far += (np.log(columns[name])[:, None] - self.runs.log_of(name)) ** 2
-        cells = far.argmin(1)
-        draws = self.draws[:, cells]
-        luck = np.zeros_like(draws)
-        if points.is_lowest:
-            levels = np.where(far.min(1) < 1e-2, self.level[cells], np.nan)
-            luck = _luck(np.log(points.columns["loss"]), levels, self.n_trials[cells], len(draws))
-        return TuningRecord(draws, luck)
 
 
 def searched_points(frame: pd.DataFrame, source: str, counting: Counting = PLAIN) -> Points:
@@ -75,29 +43,35 @@ def file_points(path: Path, counting: Counting = PLAIN) -> Points:
     return searched_points(read_frame(path), str(path), counting)
 
 
-def record_of(read: Callable[[], SearchedRuns]) -> Callable[[Points], TuningRecord | None]:
+def record_of(read: Callable[[], SearchedRuns]) -> Callable[[Points], Array | None]:
     """Return what the runs that `read` returns say about the tuning of points, when it is asked for."""
 
     @cache
-    def known() -> Excess | None:
+    def known() -> tuple[SearchedRuns, Array] | None:
         try:
-            return excess_of(read())
+            return _excess_of(read())
         except (BadInput, KeyError):  # nothing was searched, or the trials are too few to show a minimum
             return None
 
-    def record(points: Points) -> TuningRecord | None:
+    def record(points: Points) -> Array | None:
+        """The excess of the nearest cell to each point."""
         excess = known()
-        return excess.record(points) if excess else None
+        if excess is None:
+            return None
+        runs, draws = excess
+        columns = {**points.columns, **points.shape}
+        # A column at a time: a table may have thousands of points.
+        far = np.zeros((points.n, runs.n_cells))
+        for name in runs.sizes:
+            if name in columns:
+                far += (np.log(columns[name])[:, None] - runs.log_of(name)) ** 2
+        return np.asarray(draws[:, far.argmin(1)])
 
     return record
 
 
-def excess_of(runs: SearchedRuns) -> Excess:
-    """Return the tuning excess of each cell of a table of runs.
-
-    Raises:
-        BadInput: the trials are too few, or show no minimum.
-    """
+def _excess_of(runs: SearchedRuns) -> tuple[SearchedRuns, Array]:
+    """The runs that the regression takes, and draws of the excess of log loss of each of their cells, [S, C]."""
     surface = fit_surface(runs)
     runs = surface.runs
     order = np.lexsort((runs.y, runs.cell))
@@ -106,26 +80,4 @@ def excess_of(runs: SearchedRuns) -> Excess:
     for c, rows in enumerate(by_cell):
         costs = [surface.cost(runs.x[row], surface.optima[:, c]) for row in rows[:_SHOWN]]
         excesses.append(np.min(costs, axis=0))
-    draws, is_near = np.stack(excesses, 1), runs.y < runs.lowest[runs.cell] + _NEAR
-    n_trials = np.bincount(runs.cell[is_near], minlength=runs.n_cells).astype(float)
-    return Excess(runs, draws, (surface.levels + draws).mean(0), n_trials)
-
-
-def _luck(losses: Array, levels: Array, n_trials: Array, n_draws: int) -> Array:
-    """Return draws, [S, n], of how far points lie below the expected loss of their best values: the lowest of several.
-
-    It is in proportion to the expected lowest of as many normal draws (Blom 1958), by one factor for all points: so it
-    does not follow their noise. Levels that are NaN are not known.
-    """
-    from scipy.special import ndtri
-
-    lowest = ndtri((n_trials - 0.375) / (n_trials + 0.25))
-    below = np.where(np.isfinite(levels), levels - losses, 0.0)
-    known = np.isfinite(levels) & (n_trials > 1) & (np.abs(below) < _NEAR)
-    if known.sum() < 2:  # one point says nothing of the error of a factor
-        return np.zeros((n_draws, len(losses)))
-    m, below = lowest[known], below[known]
-    factor = float(m @ below / (m @ m))
-    error = math.sqrt(float(((below - factor * m) ** 2).sum()) / (known.sum() - 1) / float(m @ m))
-    factors = np.maximum(factor + error * np.random.default_rng(0).standard_normal(n_draws), 0.0)
-    return factors[:, None] * lowest
+    return runs, np.stack(excesses, 1)

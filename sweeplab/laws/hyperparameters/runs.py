@@ -85,16 +85,6 @@ class SearchedRuns:
         places = [self.names.index(name) for name in names]
         return replace(self, names=tuple(names), x=self.x[:, places], notes=notes)
 
-    def of_cells(self, most: int) -> SearchedRuns:
-        """Return the runs of at most so many cells, drawn at random."""
-        if self.n_cells <= most:
-            return self
-        chosen = np.sort(np.random.default_rng(0).choice(self.n_cells, most, replace=False))
-        kept = np.isin(self.cell, chosen)
-        cell = np.searchsorted(chosen, self.cell[kept])
-        notes = (*self.notes, f"{most} of {self.n_cells} cells, drawn at random, are fitted")
-        return replace(self, x=self.x[kept], y=self.y[kept], cell=cell, logs=self.logs[chosen], notes=notes)
-
     def log_of(self, size: str) -> Array:
         """Return the log of a size of each cell."""
         return self.logs[:, self.sizes.index(size)]

@@ -41,14 +41,14 @@ _SKEW = 0.7  # sd of a skew over the curvature: a factor e away the curvature is
 _LEAST_BEND = 1e-5
 _APART = 0.7  # correlation of log width and log depth: below, the law is in both
 _RIDGE = 1e-9
-_MOST_CELLS = 300  # the fit takes the cube of their number
+MOST_CELLS = 300  # the fit takes the cube of their number
 
 
 class Surface(NamedTuple):
     """The draws of what the cells share, and of each cell's own optimum and level.
 
     `sizes` are the columns of the law. `bend` [S, J, J], `law` [S, L, J], `scatter` [S] and `bent` [S] (q) are draws;
-    `optima` [S, C, J] are those of the cells, and `levels` [S, C] of their log losses there, NaN without a row near it.
+    `optima` [S, C, J] are those of the cells.
     """
 
     runs: SearchedRuns
@@ -59,7 +59,6 @@ class Surface(NamedTuple):
     scatter: Array
     bent: Array
     optima: Array
-    levels: Array
     window: float
     noise: float
     used: Rows
@@ -95,7 +94,9 @@ def fit_surface(runs: SearchedRuns) -> Surface:
     Raises:
         BadInput: the rows are too few, or show no minimum.
     """
-    runs = runs.of_cells(_MOST_CELLS).averaged()
+    if runs.n_cells > MOST_CELLS:
+        raise BadInput(f"{several(runs.n_cells, 'cell')} are too many for one fit: at most {MOST_CELLS}")
+    runs = runs.averaged()
     names = law_sizes(runs)
     for n_values in range(len(runs.names), 0, -1):
         fits = []
@@ -199,14 +200,14 @@ class _Regression:
         weighted = rows * self.seeds[self.used, None]
         return rows, weighted.T @ rows, weighted.T @ self.runs.y[self.used]
 
-    def parts(self, coefficients: Array) -> tuple[Array, Array, Array, Array]:
-        """Return levels [..., C], v [..., C, J], B [..., J, J] and the moves of the law [..., L, J]."""
+    def parts(self, coefficients: Array) -> tuple[Array, Array, Array]:
+        """Return v [..., C, J], B [..., J, J] and the moves of the law [..., L, J]."""
         before, count, n_cells = coefficients.shape[:-1], self.n_values, self.runs.n_cells
         ends = np.cumsum([n_cells, n_cells * count, len(self.first), count])
-        levels, alone, squares, _, moves = np.split(coefficients, ends, axis=-1)
+        _, alone, squares, _, moves = np.split(coefficients, ends, axis=-1)
         bend = np.empty((*before, count, count))
         bend[..., self.first, self.second] = bend[..., self.second, self.first] = squares
-        return levels, alone.reshape(*before, -1, count), bend, moves.reshape(*before, -1, count)
+        return alone.reshape(*before, -1, count), bend, moves.reshape(*before, -1, count)
 
     def posterior(self, products: tuple[Array, Array, Array], scatter: float, bent: float) -> _Posterior:
         """Return the posterior given t and q; the prior mean of a move of d_2 leaves none of the law's bend."""
@@ -237,12 +238,12 @@ class _Regression:
             if self.n_free < 3:
                 return False
             posterior = self.posterior(self.products(), scatter=0.1, bent=0.03)
-            _, _, bend, moves = self.parts(posterior.best)
+            _, bend, moves = self.parts(posterior.best)
             if np.linalg.eigvalsh(bend)[0] <= _LEAST_BEND:
                 return False
             freedom = max(float(self.used.sum()) - posterior.n_effective, 1.0)
             self.noise = max(math.sqrt(posterior.squares / freedom), 1e-7)
-            curvature_error = np.diag(self.parts(self.noise * np.sqrt(posterior.variance))[2])
+            curvature_error = np.diag(self.parts(self.noise * np.sqrt(posterior.variance))[1])
             is_known = bool((curvature_error < _CURVATURE * np.diag(bend)).all())
             self.is_sure = is_known and self.n_free >= 6
             self.bend = bend
@@ -261,12 +262,10 @@ class _Regression:
         shares = np.exp(density - density.max())
         counts = random.multinomial(N_DRAWS, shares / shares.sum())
         drawn = [each.draws(int(n), random) for each, n in zip(posteriors, counts, strict=True)]
-        levels, alone, bend, moves = self.parts(np.concatenate(drawn))
+        alone, bend, moves = self.parts(np.concatenate(drawn))
         kept = random.permutation(np.flatnonzero(np.linalg.eigvalsh(bend)[:, 0] > _LEAST_BEND))
         alone, bend, moves = alone[kept], bend[kept], moves[kept]
         away = np.einsum("cl,slj->scj", self.terms, moves) + alone
-        levels = levels[kept] - np.einsum("scj,sjk,sck->sc", away, bend, away) / 2
-        levels[:, np.bincount(self.runs.cell[self.used], minlength=self.runs.n_cells) == 0] = np.nan
         scatter, bent = np.repeat(np.array(grid), counts, axis=0)[kept].T
         return Surface(
             runs=self.runs,
@@ -277,7 +276,6 @@ class _Regression:
             scatter=scatter,
             bent=bent,
             optima=self.terms @ self.law + away,
-            levels=levels,
             window=self.window,
             noise=self.noise,
             used=self.used,

@@ -198,7 +198,7 @@ class LawPanel(Panel, name="law", heading="Scaling law", source="points"):
             if why:
                 ended[name] = why
         notes = [f"Lines: {assessment.law.formula}. Band: the pointwise {LEVEL:.0%} interval of the loss."]
-        if record:
+        if record is not None:
             low, mean, high = (math.expm1(each) for each in assessment.tuning.ends)
             excess = f"{mean:.2%} ({low:.2%} to {high:.2%})"
             notes.append(f"The law is fitted to losses less their expected tuning excess, {excess}.")
@@ -270,7 +270,7 @@ def lines_by(assessment: Assessment, x: str) -> LawLines:
         raise BadInput(f"{law.name} does not use {x}")
     if law.columns == (x,):
         line = (law.name, *ends, lambda at: loss_at(law, {x: at}))
-        named = "less the tuning excess" if assessment.tuning.record else "measured"
+        named = "less the tuning excess" if assessment.tuning.record is not None else "measured"
         return LawLines([named], np.zeros(assessment.points.n, np.intp), [line])
     # A line holds the other column, or the tokens per parameter if these have fewer values.
     label, values, power = _OTHER[x], columns[_OTHER[x]], 0
