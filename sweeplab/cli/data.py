@@ -30,8 +30,8 @@ def data(
 ) -> Answer:
     """Show what is read of your data, without training.
 
-    It shows documents, characters, tokens by tokenizer, three samples, the splits and what they have in common. The
-    options are keys of `data` in a study file, which has more.
+    It shows documents, characters, tokens, three samples, the splits and what they have in common. The options are
+    keys of `data` in a study file, which has more.
 
     \b
     $ sweeplab data notes.txt
@@ -53,11 +53,10 @@ def _print_data(spec: StudySpec, read: dict[str, Any]) -> None:
     for note in read.get("notes", ()):
         say(note, "dim")
     say()
-    for row in read["tokenizers"]:
-        row["characters_per_token"] = row["characters_per_token"] and round(row["characters_per_token"], 2)
-    print_rows(read["tokenizers"], text=("tokenizer",))
+    if read["characters_per_token"]:
+        say(f"vocabulary of {read['vocab_size']}, {read['characters_per_token']:.2f} characters a token")
     sizes = ", ".join(f"{name} {count:,}" for name, count in read["splits"].items())
-    say(f"\nsplits, in tokens of {spec.data.tokenizer}: {sizes}")
+    say(f"splits, in tokens of {spec.data.tokenizer}: {sizes}")
     left_out = f"; {several(read['n_duplicates'], 'near-duplicate')} left out" if read["n_duplicates"] else ""
     say(f"{read['val_overlap']:.1%} of val and {read['test_overlap']:.1%} of test occur in train{left_out}\n")
     for sample in read["samples"]:

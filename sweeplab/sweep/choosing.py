@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import pickle
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -169,31 +168,22 @@ def _side_by_side(ways: Sequence[Way], values: Hyperparameters, train: Split, va
     The ways have equally many workers and threads, and are timed by the same processes, as many side by side as a study
     would run.
     """
-    threads, pipe = str(ways[0].threads), subprocess.PIPE
+    threads = str(ways[0].threads)
     variables = python_environment(**SETTINGS, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
-    processes: list[subprocess.Popen[str]] = []
-    speeds = []
+    speeds = [0.0 for _ in ways]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "ways"
         file.write_bytes(pickle.dumps((ways, values, _some(train), _some(val))))
-        command = python("-c", _CHILD, file)
-        try:
-            for _ in range(ways[0].workers):
-                processes.append(
-                    subprocess.Popen(command, env=variables, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
-                )
-            for way in ways:
-                for process in processes:
-                    _line(process)  # it is ready
-                for process in processes:
-                    assert process.stdin is not None
-                    process.stdin.write("\n")
-                    process.stdin.flush()
-                speeds.append(sum(way.stack / float(_line(process)) for process in processes))
-        finally:
-            for process in processes:
-                process.kill()
-                process.communicate()
+        command, pipe = python("-c", _CHILD, file), subprocess.PIPE
+        processes = []
+        for _ in range(ways[0].workers):
+            processes.append(subprocess.Popen(command, env=variables, text=True, stdout=pipe, stderr=pipe))
+        for process in processes:
+            timed, error = process.communicate()
+            if process.returncode:
+                raise RuntimeError((error or "no word").strip().splitlines()[-1])
+            for index, line in enumerate(timed.splitlines()):
+                speeds[index] += ways[index].stack / float(line)
     return speeds
 
 
@@ -201,15 +191,8 @@ def _some(split: Split) -> Split:
     return split[:MOST_TOKENS] if isinstance(split, np.ndarray) else split
 
 
-def _line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    if line := process.stdout.readline():
-        return line
-    raise RuntimeError((process.communicate()[1] or "no word").strip().splitlines()[-1])
-
-
 def main(file: Path) -> None:
-    """Prepare each way of a file, and time some rounds of it once a line is read; print the seconds of its step."""
+    """Time some rounds of each way of a file, and print the seconds of its step."""
     import torch
 
     from sweeplab.train.stack import Stack
@@ -232,6 +215,4 @@ def main(file: Path) -> None:
         stack.advance()  # the first evaluation
         longest = max(seconds(stack, 1) for _ in range(2))
         n_steps = max(1, min(1000, int(ROUND_SECONDS / longest)))
-        print("ready", flush=True)
-        sys.stdin.readline()
-        print(median(seconds(stack, n_steps) for _ in range(ROUNDS)), flush=True)
+        print(median(seconds(stack, n_steps) for _ in range(ROUNDS)))

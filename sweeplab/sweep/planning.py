@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from sweeplab import permissions
-from sweeplab.data.corpora import CORPORA
-from sweeplab.data.dataset import Dataset, prepare
+from sweeplab.data.dataset import Dataset
 from sweeplab.data.formats import user_files
-from sweeplab.data.tokenizers import IdsTokenizer
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import existing, free_bytes, to_delete
 from sweeplab.formatting import bytes_in_words, duration, several_named, without_password, yaml_text
@@ -42,8 +40,6 @@ from sweeplab.train.devices import settle_devices
 
 # The samplers that learn from earlier trials.
 LEARNING = ("joint", "tpe", "gp")
-# Tokens of texts up to so many characters are counted by every tokenizer of these, of longer ones by the chosen one.
-COUNTED, MOST_COUNTED_CHARACTERS = ("char", "byte", "bpe"), 2 * 10**7
 N_SAMPLES, SAMPLE_TOKENS = 3, 64
 SHORT_CURE = "use fewer workers, a smaller batch_size or a larger grad_accum"
 
@@ -335,7 +331,7 @@ def spec_of(place: str, **keys: Any) -> StudySpec:
 
 
 def look_at(spec: StudySpec) -> dict[str, Any]:
-    """Read a study's data, and return what was read: sizes, splits, tokens by tokenizer, samples, warnings.
+    """Read a study's data, and return what was read: sizes, splits, samples, warnings.
 
     Raises:
         BadInput: they cannot be read.
@@ -343,29 +339,17 @@ def look_at(spec: StudySpec) -> dict[str, Any]:
     dataset = inputs.placed_dataset(spec)
     described = inputs.describe_data(spec, dataset)
     splits = {"train": dataset.train, "val": dataset.val, "test": dataset.test}
+    n_tokens = sum(map(len, splits.values()))
     return {
         **described.as_dict(),
         "kind": dataset.kind,
         "n_documents": dataset.n_documents,
         "n_characters": dataset.n_characters,
         "splits": {name: len(split) for name, split in splits.items()},
-        "tokenizers": _counted(spec, dataset),
+        "characters_per_token": dataset.n_characters / n_tokens or None,
         "samples": [_sample(dataset, number) for number in range(N_SAMPLES)],
         "warnings": inputs.overlap_warnings(described),
     }
-
-
-def _counted(spec: StudySpec, dataset: Dataset) -> list[dict[str, Any]]:
-    by_name, rows = {spec.data.tokenizer: dataset}, []
-    if 0 < dataset.n_characters <= MOST_COUNTED_CHARACTERS and spec.data.corpus in CORPORA:
-        for name in COUNTED:
-            if name not in by_name and not isinstance(dataset.tokenizer, IdsTokenizer):
-                by_name[name] = prepare(spec.data.corpus, name, inputs.data_source(spec))
-    for name, held in by_name.items():
-        n_tokens = len(held.train) + len(held.val) + len(held.test)
-        row = {"tokenizer": name, "vocabulary": held.tokenizer.vocab_size, "tokens": n_tokens}
-        rows.append(row | {"characters_per_token": held.n_characters / n_tokens or None})
-    return rows
 
 
 def _sample(dataset: Dataset, number: int) -> str:

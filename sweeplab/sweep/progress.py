@@ -29,7 +29,7 @@ from sweeplab.lab.events import (
     TrialEvent,
 )
 from sweeplab.lab.listing import StudyState, find_metric, state_in_phase, study_state
-from sweeplab.records.folders import StudyFolder, WorkerPlace, some_of
+from sweeplab.records.folders import StudyFolder, WorkerPlace
 from sweeplab.records.runs import RunState
 from sweeplab.study.plan import CellPlan, Plan
 
@@ -466,8 +466,4 @@ def _in_words(command: Command) -> str:
             return f"started on {value['host']}, process {value['pid']}"
         case "wanted":
             return str(PHASES.get(value, value))
-        case "stop trial" | "withdraw" | "reopen":
-            return f"{command.kind.split()[0]} trial {value['trial']} in cell {value['cell']}"
-        case "enqueue":
-            return f"{command.kind} {some_of([f'trial {number} in cell {cell}' for cell, number in value['trials']])}"
     return f"{command.kind}: {yaml_text(value)}"

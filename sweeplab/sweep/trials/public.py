@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import optuna
@@ -62,7 +62,6 @@ class PublicStorage(BaseStorage):
         self._studies: dict[int, optuna.Study] = {}
         self._cells: dict[int, CachedTrials] = {}
         self._read: set[int] = set()  # studies whose cached trials are as the database has them
-        self._created: list[int] = []  # trials of this transaction
 
     def __getstate__(self) -> dict[str, Any]:
         return {"url": self.url}
@@ -88,26 +87,7 @@ class PublicStorage(BaseStorage):
                 yield _Statements(self.engine)
                 return
             with self._turn(), self.reading() as statements:
-                self._created.clear()
-                try:
-                    yield statements
-                except Exception:
-                    self._withdraw_created()
-                    raise
-
-    def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
-        """Add a running trial, or a copy of the template, and return its id."""
-        trial_id: int = self.inner.create_new_trial(study_id, template_trial)
-        self._created.append(trial_id)
-        return trial_id
-
-    def _withdraw_created(self) -> None:
-        """End the trials of a failed transaction, so that they never count; a lost database keeps them running."""
-        with suppress(StorageInternalError):
-            for trial_id in self._created:
-                if not self.inner.get_trial(trial_id).state.is_finished():
-                    self.inner.set_trial_user_attr(trial_id, "withdrawn", True)
-                    self.inner.set_trial_state_values(trial_id, TrialState.FAIL)
+                yield statements
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
