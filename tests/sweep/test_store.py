@@ -17,7 +17,7 @@ from tiny_study import expire_leases, finish_all
 
 from sweeplab.expressions import Expression
 from sweeplab.study.options import Pruner, Sampler
-from sweeplab.study.spec import Budget
+from sweeplab.study.spec import Budget, ConditionalSeed
 from sweeplab.study.values import Choices, Range
 from sweeplab.sweep.trials.sharing import Lease, LeaseLost, Owner, Report
 from sweeplab.sweep.trials.store import Store
@@ -60,11 +60,12 @@ def test_a_sampler_prefers_every_pruned_trial_to_one_that_diverged(tiny, opened)
 def test_a_trial_given_back_goes_to_the_next_claim_as_it_was(tiny, opened):
     _, one = opened(tiny())
     _, two = opened(tiny())
-    first = one.claim()
-    one.requeue([first])
+    first, other = one.claim_many(2)
+    one.requeue([first, other])
+    assert [claim.number for claim in two.take_up({("all", other.number)})] == [other.number]
     again = two.claim()
     assert (again.number, again.sampled, again.attempt) == (first.number, first.sampled, 1)
-    assert one.claim().number != first.number, "it is held again"
+    assert one.claim().number == 2, "the others are held again"
     with pytest.raises(LeaseLost):
         one.finish(first, "complete", 1.0, {})
     two.finish(again, "complete", 2.0, {})
@@ -157,9 +158,12 @@ def test_trials_are_asked_while_others_run_but_the_last_of_a_joint_search(tiny, 
     assert len(store.claim_many(8)) == 1
 
 
-@pytest.mark.parametrize(("time", "first"), [(None, "n_embd=16"), (60.0, "n_embd=8")])
-def test_the_longest_cells_come_first_unless_time_is_short(time, first, tiny, opened):
-    spec = tiny(grid={"n_embd": [8, 16]}, budget=Budget(trials_per_cell=2, time=time))
+@pytest.mark.parametrize(
+    ("time", "seeds", "first"), [(None, 0, "n_embd=16"), (60.0, 0, "n_embd=8"), (None, 9, "n_embd=8")]
+)
+def test_the_longest_cells_come_first_unless_time_is_short(time, seeds, first, tiny, opened):
+    more = [ConditionalSeed(seed=seed, when="n_embd == 8") for seed in range(1, 1 + seeds)]
+    spec = tiny(grid={"n_embd": [8, 16]}, seeds=[0, *more], budget=Budget(trials_per_cell=2, time=time))
     _, store = opened(spec)
     assert store.claim().cell.key == first
     assert store.claim(lambda cell: cell.key == first)
