@@ -263,7 +263,6 @@ class Transferred:
         return asdict(self) | {
             "losses": [{RATE: rate, "loss": loss, "cost": costs[rate]} for rate, loss in self.losses.items()],
             "best": best,
-            "best_is_at_end": best in (min(self.losses), max(self.losses)),
             "cost": costs[self.predicted],
             "cost_of_copying": costs[self.copied],
             "held": held,

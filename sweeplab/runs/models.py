@@ -45,14 +45,12 @@ class Sized:
     notes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return its parameters by component and part by part, fit for JSON."""
+        """Return its parameters part by part, fit for JSON."""
         shape = self.shape
-        components = {name: count for name, count in accounting.parameters(shape).items() if count}
         return {
             "model": self.name,
             "total": accounting.n_params(shape),
             "active": accounting.n_params_active(shape),
-            "components": components,
             "parts": [
                 {
                     **{name.replace("per_layer", "each"): value for name, value in asdict(term).items()},

@@ -53,7 +53,6 @@ def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_o
     )
     assert size["cost"] == pytest.approx(losses[rate] / min(losses.values()) - 1)
     assert size["best"] == min(losses, key=lambda each: losses[each])
-    assert size["best_is_at_end"] == (size["best"] in (min(losses), max(losses)))
     seen = cli(*words, "-o", "grid.n_embd=[8,12,16,20]")
     assert seen.code == 2 and "study tiny-transfer has trained n_embd=20 already" in seen.err
     said = cli(*words).out

@@ -98,9 +98,7 @@ def _count(file: Path, changes: Sequence[str], cell: str | None) -> Answer:
     else:
         counts = models_of(file, changes, cell)
     counted = [count.as_dict() for count in counts]
-    if len(counted) == 1:
-        return counted[0], _print_parts
-    return {"cells": counted}, _print_cells
+    return {"cells": counted}, _print_models
 
 
 def _check_widths(file: Path, changes: Sequence[str], cell: str | None, lab: Path) -> Answer:
@@ -112,6 +110,11 @@ def _check_widths(file: Path, changes: Sequence[str], cell: str | None, lab: Pat
     for name, row in checked["steepest"].items():
         lines.append(f"{name}: activations grow at most as width^{row['power']:.2f}, after {row['layer']}")
     return checked, "\n".join(lines)
+
+
+def _print_models(counted: dict[str, Any]) -> None:
+    for model in counted["cells"]:
+        _print_parts(model)
 
 
 def _print_parts(counted: dict[str, Any]) -> None:
@@ -133,16 +136,6 @@ def _print_parts(counted: dict[str, Any]) -> None:
     print_rows(parts, text=("part", "of"))
     for note in counted["notes"]:
         say(note)
-
-
-def _print_cells(counted: dict[str, Any]) -> None:
-    names = dict.fromkeys(name for model in counted["cells"] for name in model["components"])
-    rows = []
-    for model in counted["cells"]:
-        row = {"cell": model["model"]}
-        row |= {name: f"{model['components'].get(name, 0):,}" for name in names}
-        rows.append(row | {"total": f"{model['total']:,}"})
-    print_rows(rows, text=("cell",))
 
 
 def _print_ways(cell: str, ways: Sequence[BenchRow]) -> None:

@@ -229,8 +229,6 @@ def _print_transferred(answer: Mapping[str, Any]) -> None:
             f"{_share(size['cost'])} of the loss against the best of the ladder; copying {size['copied_from']} costs "
             f"{_share(size['cost_of_copying'])}"
         )
-        if size["best_is_at_end"] and len(size["losses"]) > 2:
-            say("the best lies at an end of the ladder: --ladder with a larger FACTOR", "yellow")
         if size["held"] is None:
             say(f"loss: {loss['why']}")
         else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -121,12 +120,6 @@ def print_study(study: dict[str, Any]) -> None:
     print_rows(rows, text=("cell",))
     for place, text in study["notes"].items():
         say(f"note{f' of {place}' if place else ''}: {text}")
-    known = Counter[str]()
-    for sources in study["warm_start"].values():
-        known.update(sources)
-    for source, count in known.items():
-        trials = several(count, "trial")
-        say(f"warm start: {trials} of {source}, which the sampler knows and the budget does not count")
     if study["removed"]:
         removed = ", ".join(study["removed"])
         say(f"removed from this version: {removed}; these runs are shown from their records", "yellow")
