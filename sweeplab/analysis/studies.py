@@ -89,22 +89,14 @@ def study_points(runs: pd.DataFrame, counting: Counting = PLAIN, design: StudyDe
     chosen = select(counts, loss)
     points = points_of(chosen.table, mapped, "the study", chosen.weights, chosen.table["point"].tolist())
     notes = {role: words for role, words in meanings.items() if role not in asked}
-    notes["rows"], of_runs = "the best trial of each model and token count, the mean of its seeds", "seeds"
+    notes["rows"] = "the best trial of each model and token count, the mean of its seeds"
     if not chosen.is_lowest:
         notes["rows"] = (
             "the best values tried of each model and token count, at the mean loss of all its trials, less what the "
             "values of each cost"
         )
-        of_runs = "runs in this mean, those of costly values in part"
     if words := unlike_precision(chosen.runs):
         notes["precision"] = words
-    if chosen.spread is not None:
-        pooled = several(int((chosen.weights > 1).sum()), "point")
-        notes["weights"] = f"the number of {of_runs}: a mean of k has 1/k of the variance of one"
-        notes["seeds"] = (
-            f"the standard deviation of one is {chosen.spread:.2%} of the loss, pooled over {pooled} with several: "
-            "no law can fit closer"
-        )
     tuned, tuned_why = _tuned(runs, design)
     points = replace(
         points,
@@ -154,17 +146,12 @@ def counted(runs: pd.DataFrame, counting: Counting) -> tuple[pd.DataFrame, dict[
     """Return a study's runs with the columns params, tokens, flops and loss, and their meanings.
 
     Raises:
-        BadInput: bits per byte are asked for but the bytes per token are not known; a column is missing.
+        BadInput: bits per byte are asked for but the bytes per token are not known.
     """
     how = counting.conventions
     at, params = how.chosen("at"), how.chosen("params")
     if how.chosen("rows") != "best":
         raise BadInput(Problem(f"--count rows={how.rows} is for the rows of a file", "rows=best"))
-    missing = [
-        name for name in (_LOSSES[at], PARAMS[params], "train_tokens", "train_flops") if name not in runs
-    ]
-    if missing:
-        raise BadInput(*(Problem(f"the runs have no column {name!r}") for name in missing))
     runs = with_whole_losses(runs, at)
     column = loss_column(runs, at)
     loss, unit, measured = numbers(runs, column), unit_of(runs).replace("/", " per "), ""
@@ -252,17 +239,6 @@ def loss_column(runs: pd.DataFrame, at: str = "best") -> str:
     return _LOSSES[at]
 
 
-def settled_of(counting: Counting, values: Sequence[Mapping[Any, Any]]) -> Counting:
-    """Return the counting of params as `tokens_per_param` does where it sets the tokens of all runs."""
-    chosen = counting.conventions
-    if chosen.params or not values or not all(run.get("tokens_per_param") for run in values):
-        return counting
-    default = TABLE["params_counted"].default
-    if any(str(run.get("params_counted", default)) != "non_embedding" for run in values):
-        return counting
-    return replace(counting, conventions=replace(chosen, params="non-embedding"))
-
-
 @dataclass(frozen=True)
 class Studies:
     """The runs of the studies, one row per run, and each study's spec, data and baselines (by cell) by name.
@@ -306,8 +282,12 @@ class Studies:
             BadInput: the studies choose differently, or were trained on different text or tokens.
         """
         self._check_comparable(counting.conventions.loss, "--count loss=bits-per-byte can")
-        counting = settled_of(counting, [{**spec.grid, **spec.fixed} for spec in self.specs.values()])
-        chosen = counting.conventions
+        chosen, default = counting.conventions, TABLE["params_counted"].default
+        written = [{**spec.grid, **spec.fixed} for spec in self.specs.values()]
+        has_tokens = all(run.get("tokens_per_param") for run in written)
+        counted = {str(run.get("params_counted", default)) for run in written}
+        if not chosen.params and has_tokens and counted == {"non_embedding"}:
+            chosen = replace(chosen, params="non-embedding")
         at, *others = {spec.objective.at for spec in self.specs.values()}
         if others and not chosen.at:
             allowed = "--count at=best or at=final"

@@ -26,10 +26,8 @@ from sweeplab.analysis.trials import (
     plain,
     searched_of,
     trials_table,
-    values_of,
 )
-from sweeplab.errors import BadInput
-from sweeplab.hyperparameters import TABLE
+from sweeplab.hyperparameters import TABLE, Hyperparameters
 from sweeplab.laws.sentences import Plain
 from sweeplab.study.rules import wanted
 from sweeplab.study.values import Choices, Derived, Range, SearchSpec
@@ -121,7 +119,8 @@ def sweep_of(runs: DataFrame, design: StudyDesign | None = None) -> Sweep:
     """Return a study's runs as a sweep; `design` has the grid and search space of its file."""
     runs = plain(runs, ("study", *TRIAL, "seed", "state", "value", "max_iters", "n_params"))
     rows: Sequence[dict[Any, Any]] = runs.to_dict("records")
-    runs["planned_flops"] = [_planned_flops(row) for row in rows]
+    # What a run would take to its end.
+    runs["planned_flops"] = [float(train_flops(Hyperparameters.of(row), row["max_iters"])) for row in rows]
     grid, space = grid_of(runs, design), searched_space(runs, design)
     search = design.search if design else {}
     for name in (name for name in space if name in search):
@@ -137,14 +136,6 @@ def sweep_of(runs: DataFrame, design: StudyDesign | None = None) -> Sweep:
     kept = [*TRIAL, "state", "seeds", "loss", "standing", "n_params", *COSTS, *dict.fromkeys([*grid, *space])]
     in_grid = {name: distribution_of(name, runs[name]) for name in grid if _has_several(runs, name)}
     return Sweep(next(map(str, runs["study"]), "no study"), runs, trials[kept], space, in_grid)
-
-
-def _planned_flops(run: Mapping[Any, Any]) -> float:
-    """Count what a run would take to its end; NaN if the table lacks the columns needed."""
-    try:
-        return float(train_flops(values_of(run), run["max_iters"]))
-    except (KeyError, TypeError, ValueError, BadInput):
-        return float("nan")
 
 
 def _standing(trials: DataFrame) -> Series:

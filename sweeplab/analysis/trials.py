@@ -15,7 +15,7 @@ import numpy as np
 from sweeplab.data import TASK, task_of
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE, Hyperparameters
-from sweeplab.laws.columns import Array, numbers
+from sweeplab.laws.columns import Array
 from sweeplab.records.runs import RunState
 from sweeplab.study.choice import Ranking, Tried, first_of_same, is_tuned, rank
 from sweeplab.study.problems import LENGTHS
@@ -360,12 +360,10 @@ def with_models(runs: DataFrame) -> DataFrame:
     Models differ in values that are constant in each cell of their study; a searched size does not define a model. Runs
     of one model whose tokens differ by ROUNDING or less count as planned for the same number: their median.
     """
-    from pandas import Series
 
-    trained = runs.assign(train_tokens=numbers(runs, "train_tokens")).fillna({"train_tokens": -1.0})
-    planned = [_planned_tokens(run) for run in trained.to_dict("records")]
-    study = runs.get("study", Series("", index=runs.index)).astype(str)
-    runs = runs.assign(study=study, model="all", planned_tokens=planned)
+    rows: Sequence[dict[Any, Any]] = runs.to_dict("records")
+    planned = [float(train_tokens(Hyperparameters.of(row), row["max_iters"])) for row in rows]
+    runs = runs.assign(study=runs["study"].astype(str), model="all", planned_tokens=planned)
     names = [name for name in (*_MODEL, "n_params") if name in runs]
     for _, of_study in runs.groupby("study", sort=False):
         settled = of_study[_settled_in_cells(of_study, names)].astype(object).map(str)
@@ -377,25 +375,3 @@ def with_models(runs: DataFrame) -> DataFrame:
         same = (tokens / tokens.shift() > 1.0 + ROUNDING).cumsum()
         runs.loc[tokens.index, "planned_tokens"] = tokens.groupby(same).transform("median")
     return runs
-
-
-def values_of(run: Mapping[Any, Any]) -> Hyperparameters:
-    """Return the hyperparameters of a table's row.
-
-    Raises:
-        KeyError: one that the counts of tokens and FLOPs need is missing.
-    """
-    needed = ["batch_size", "block_size"]
-    if run.get("objective") == "span":
-        needed += ["mask_share", "span_length"]
-    missing = [name for name in needed if name not in run]
-    if missing:
-        raise KeyError(*missing)
-    return Hyperparameters.of(run)
-
-
-def _planned_tokens(run: Mapping[Any, Any]) -> float:
-    try:
-        return float(train_tokens(values_of(run), run["max_iters"]))
-    except (KeyError, TypeError, ValueError):  # a table from elsewhere may lack the columns needed
-        return float(run["train_tokens"])

@@ -105,24 +105,22 @@ def fit_law(
     design: Design,
     priors: Sequence[Prior],
     noise: RowErrors | None = None,
-    seed: int = 0,
-    n_draws: int = N_DRAWS,
 ) -> Draws:
     """Return the posterior of a law of `loss`, [n], whose columns are `design` of the shape parameters.
 
     Raises:
         ValueError: there are no more rows than scales.
     """
-    return _Problem(loss, design, priors, noise or RowErrors(), True).sample(seed, n_draws)
+    return _Problem(loss, design, priors, noise or RowErrors(), True).sample()
 
 
-def fit_line(y: Array, columns: Array, weights: Array | None = None, n_draws: int = N_DRAWS) -> Draws:
+def fit_line(y: Array, columns: Array, weights: Array | None = None) -> Draws:
     """Return the posterior of y = columns b, of `columns` [n, p].
 
     Raises:
         ValueError: there are no more rows than columns.
     """
-    return _Problem(y, lambda _: columns[None], (), RowErrors(weights=weights), False).sample(0, n_draws)
+    return _Problem(y, lambda _: columns[None], (), RowErrors(weights=weights), False).sample()
 
 
 class _Marginal(NamedTuple):
@@ -208,9 +206,9 @@ class _Problem:
             density += _half_log_det(_cholesky(plain))
         return _Marginal(density, np.asarray(rss), np.asarray(scales), inner)
 
-    def sample(self, seed: int, n_draws: int) -> Draws:
+    def sample(self) -> Draws:
         """Return draws of the posterior."""
-        random = np.random.default_rng(seed)
+        random = np.random.default_rng(0)
         p = self.design(self.unknowns(np.zeros((1, self.k)))[0]).shape[2]
         if self.n <= p:
             raise ValueError(f"{several(self.n, 'row')} for {several(p, 'scale')}")
@@ -219,17 +217,17 @@ class _Problem:
             marginal = self.marginal(u)
         else:
             u, weights, marginal = self._importance(random)
-        order = _resampled(weights, n_draws, random)
-        sigma = np.sqrt(marginal.rss[order] / random.chisquare(self.n - p, n_draws))
-        step = random.standard_normal((n_draws, p, 1))
+        order = _resampled(weights, N_DRAWS, random)
+        sigma = np.sqrt(marginal.rss[order] / random.chisquare(self.n - p, N_DRAWS))
+        step = random.standard_normal((N_DRAWS, p, 1))
         lower = marginal.root[order].transpose(0, 2, 1)
         scales = marginal.scales[order] + sigma[:, None] * np.linalg.solve(lower, step)[:, :, 0]
         shapes, c, r = (part[order] for part in self.unknowns(u))
-        kept = np.arange(n_draws)
+        kept = np.arange(N_DRAWS)
         if self.is_law:
             positive = np.flatnonzero((scales > 0).all(1))
             if len(positive):
-                kept = np.resize(positive, n_draws)
+                kept = np.resize(positive, N_DRAWS)
         effective = float(weights.sum() ** 2 / (weights**2).sum())
         return Draws(shapes[kept], scales[kept], sigma[kept], c[kept], r[kept], effective)
 

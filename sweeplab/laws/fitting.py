@@ -56,11 +56,6 @@ class Fit:
         """Return the noise of a row of weight 1, as a share of the loss."""
         return float(np.median(self.draws.sigma))
 
-    @property
-    def medians(self) -> dict[str, float]:
-        """Return the median of each parameter."""
-        return {name: float(np.median(draws)) for name, draws in self.values.items()}
-
     @cached_property
     def best(self) -> Values:
         """Return the one draw that fits the rows best: values [1]."""

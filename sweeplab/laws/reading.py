@@ -68,11 +68,9 @@ def _read_csv(text: str) -> pd.DataFrame:
 
     lines = ["" if line.lstrip().startswith("#") else line for line in text.replace("\r\n", "\n").split("\n")]
     header = next((line.strip() for line in lines if line.strip()), "")
-    separator = max(",;\t|", key=header.count)
+    separator = max(",;\t", key=header.count)
     if header.count(separator) > MOST_COLUMNS:
         raise ValueError(f"it has more than {MOST_COLUMNS:,} columns")
-    if separator not in header and len(header.split()) > 1:
-        separator = r"\s+"
     names = pd.read_csv(io.StringIO(header), sep=separator, header=None, dtype=str, keep_default_na=False)
     frame = pd.read_csv(io.StringIO("\n".join(lines)), sep=separator, skipinitialspace=True, low_memory=False)
     if not frame.index.equals(pd.RangeIndex(len(frame))):

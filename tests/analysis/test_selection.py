@@ -83,7 +83,6 @@ def test_the_spread_of_seeds_is_pooled(noise):
     least = (3 + 6 / 31.2) ** 2 / (3 + 6 / 31.2**2)
     np.testing.assert_allclose(points.weights, least, rtol=0.04)
     assert points.seed_spread == pytest.approx(noise, rel=0.3)  # 40 degrees of freedom: 11% a sigma
-    assert points.conventions["seeds"].endswith("pooled over 20 points with several: no law can fit closer")
     part = points.only(points.columns["params"] > 1e4)
     assert len(part.names) == part.n == len(part.shape["n_embd"]) < points.n
     assert part.seed_spread == points.seed_spread

@@ -41,8 +41,7 @@ TEXTS = {
     "a.csv": CSV,
     "b.csv": CSV.replace(",", ";").replace("\n", "\r\n"),
     "c.tsv": "\ufeff" + CSV.replace(",", "\t"),
-    "d.csv": "# of March\n\n" + CSV.replace(",", " | ") + "# end\n",
-    "e.csv": CSV.replace(",", "  "),
+    "d.csv": "# of March\n\n" + CSV.replace(",", " , ") + "# end\n",
     "f.json": json.dumps(RECORDS),
     "g.json": json.dumps(dict(enumerate(RECORDS))),
     "h.jsonl": "\n".join(map(json.dumps, RECORDS)) + "\n\n",
@@ -165,6 +164,8 @@ def study():
     names = ["cell", "trial", "seed", "state", "best_val_loss", "n_params"]
     table = pd.DataFrame(rows, columns=names)
     return table.assign(
+        study="planted",
+        max_iters=100,
         train_tokens=pd.array([50_000] * 7 + [None], "Int64"),
         train_flops=4e8,
         final_val_loss=table["best_val_loss"] + 1,
