@@ -21,11 +21,11 @@ from sweeplab.cli import options
 from sweeplab.cli.laws import is_file, names_in
 from sweeplab.cli.laws.fit import fit
 from sweeplab.cli.laws.predicting import predict
-from sweeplab.cli.options import argument, option
+from sweeplab.cli.options import argument
 from sweeplab.cli.printing import Answer, answer_of
 from sweeplab.cli.report import report
 from sweeplab.cli.study.plan import plan
-from sweeplab.cli.study.run import enqueue, pause, start_detached, stop
+from sweeplab.cli.study.run import enqueue, extend, pause, start_detached, stop
 from sweeplab.cli.study.show import best, list_studies, show
 from sweeplab.errors import BadInput, Problem, TrackingUnavailable, nearest
 from sweeplab.formatting import json_ready
@@ -143,19 +143,6 @@ def resume_detached(name: options.StudyName, lab: options.Lab = None) -> Answer:
     return start_detached(study, ["resume", "--json", f"--lab={study.lab}", "--", name])
 
 
-def extend_written(
-    name: options.StudyName,
-    trials_per_cell: Annotated[str | None, option("N", "Trials of each cell, in total.")] = None,
-    time: Annotated[str | None, option("TIME", "Wall time in total, such as 30m, 2h, or none.")] = None,
-    widen: Annotated[str | None, option("NAME", "Widen the range of this hyperparameter.")] = None,
-    lab: options.Lab = None,
-) -> Answer:
-    """Give a study more trials or time, or a wider range; `resume` trains them."""
-    from sweeplab.sweep import steering
-
-    return answer_of(steering.extend(find_study(lab, name), trials_per_cell, time, widen))
-
-
 @dataclass(frozen=True)
 class Tool:
     """A command that a program may call, and those of its arguments that it may give."""
@@ -175,7 +162,7 @@ TOOLS = {
     "stop": Tool(stop, ("name",), reads_only=False),
     "pause": Tool(pause, ("name",), reads_only=False),
     "resume": Tool(resume_detached, ("name",), reads_only=False),
-    "extend": Tool(extend_written, ("name", "trials_per_cell", "time", "widen"), reads_only=False),
+    "extend": Tool(extend, ("name", "trials_per_cell", "time", "widen"), reads_only=False),
     "enqueue": Tool(enqueue, ("name", "values"), reads_only=False),
     "predict": Tool(predict, ("source", "at", "count", "where")),
     "report": Tool(report, ("name", "page"), reads_only=False),
@@ -211,8 +198,9 @@ class Tools:
         if name not in TOOLS:
             raise BadInput(Problem(f"no tool {name!r}", ", ".join(TOOLS), nearest(name, TOOLS)))
         tool, values = TOOLS[name], self._checked(name, arguments)
-        if "as_json" in inspect.signature(tool.command).parameters:
-            values["as_json"] = True
+        # `extend` would train here; `resume` trains in a process of its own.
+        for setting in {"as_json", "no_run"} & inspect.signature(tool.command).parameters.keys():
+            values[setting] = True
         with redirect_stdout(StringIO()) as printed:
             answer = tool.command(**values, lab=self.reach.lab)
         return json_ready(answer[0]) if answer else json.loads(printed.getvalue())

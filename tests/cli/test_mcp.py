@@ -153,6 +153,10 @@ def test_an_agent_plans_runs_and_reads_a_study(folder):
             added = await call("enqueue", name="short", values=["learning_rate=2e-3", "n_embd=8"])
             assert added["trials"] == [{"cell": "n_embd=8", "trial": 2}]
             assert Path((await call("report", name="short"))["report"]).is_file()
+            more = await call("extend", name="short", trials_per_cell="3")
+            assert more["undo"] == ["sweeplab extend short --trials-per-cell 2"]
+            (short,) = await call("list")
+            assert (short["done"], short["planned"]) == (4, 6), "nothing was trained"
 
     anyio.run(main)
     assert not noise, "something else than the protocol was printed"
