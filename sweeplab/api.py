@@ -201,9 +201,9 @@ class Study(Results):
             return replace(plan, warnings=[*plan.warnings, f"cannot be run: {error}"])
         return plan
 
-    def look_ahead(self, plan: Plan | None = None) -> Outlook:
-        """Return how far the study is, and how long the rest takes at most."""
-        return look_ahead(self.spec, plan or self.plan(), self.lab)
+    def look_ahead(self) -> Outlook:
+        """Return how far the study is."""
+        return look_ahead(self.spec, self.lab)
 
     def run(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import shlex
 import tempfile
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from sweeplab.data.dataset import Dataset
 from sweeplab.data.formats import user_files
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import existing, free_bytes, to_delete
-from sweeplab.formatting import bytes_in_words, duration, several_named, without_password, yaml_text
+from sweeplab.formatting import bytes_in_words, several_named, without_password, yaml_text
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.findings import find_limits
 from sweeplab.lab.listing import StudyTrials
@@ -33,13 +32,11 @@ from sweeplab.study.space import Cell, cells, spaces_of
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep import choosing
 from sweeplab.sweep.choosing import BenchRow, Way
-from sweeplab.sweep.trials.warm_start import WarmStartSource, read_warm_starts
+from sweeplab.sweep.trials.warm_start import read_warm_starts
 from sweeplab.tracking import mirror_in_words
 from sweeplab.tracking.connection import artifact_location, database_file, planned_uri
 from sweeplab.train.devices import settle_devices
 
-# The samplers that learn from earlier trials.
-LEARNING = ("joint", "tpe", "gp")
 N_SAMPLES, SAMPLE_TOKENS = 3, 64
 SHORT_CURE = "use fewer workers, a smaller batch_size or a larger grad_accum"
 
@@ -80,7 +77,8 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     shortage = plan.memory_shortage(plans, workers, settled.device) if is_here else ""
     if shortage:
         warnings.append(f"{shortage}: {SHORT_CURE}")
-    warnings += [*inputs.overlap_warnings(data), *_warm_start_warnings(spec, sources)]
+    refused = [f"warm start: of {source.name}, {why}" for source in sources for why in source.refused]
+    warnings += [*inputs.overlap_warnings(data), *refused]
     addresses = [address for _, _, address in spec.addresses if not database_file(address)]
     planned = plan.Plan(
         name=spec.name,
@@ -126,50 +124,31 @@ def bench_study(spec: StudySpec, lab: Path) -> tuple[str, list[BenchRow]]:
 
 @dataclass(frozen=True)
 class Outlook:
-    """A plan's outlook in its lab: the search ranges as the file writes them, trials done, and time still needed.
+    """A plan's outlook in its lab: the search ranges as the file writes them, and trials done.
 
-    `done` counts the trials that use up the budget already. `seconds` is the most that the rest takes: None where no
-    time ends it. `to_change` names the ranges at whose ends the best values of its trials lie.
+    `done` counts the trials that use up the budget already. `to_change` names the ranges at whose ends the best values
+    of its trials lie.
     """
 
     ranges: dict[str, Any]
     done: int
-    seconds: float | None
     free_bytes: int
     to_change: list[str] = field(default_factory=list)
 
-    @property
-    def in_words(self) -> str:
-        """Say how long the rest takes."""
-        if self.seconds is None:
-            return "how long it takes is known once its first trials train"
-        if not self.seconds:
-            return "takes no more time"
-        return f"takes at most {duration(self.seconds)} more"
 
-
-def look_ahead(spec: StudySpec, planned: plan.Plan, lab: Path) -> Outlook:
+def look_ahead(spec: StudySpec, lab: Path) -> Outlook:
     """Return a plan's outlook in its lab."""
     folder = StudyFolder(lab, spec.name)
     trials = StudyTrials(folder)
-    ended = [trial for trial in trials.all if trial.ending]
-    done = Counter(trial.cell for trial in ended if trial.state.counts_towards_budget)
+    done = sum(1 for trial in trials.all if trial.ending and trial.state.counts_towards_budget)
     ranges = {}
     for name, entry in spec.search.items():
         text = entry.written()
         # A range that is only a list of choices is written as that list.
         ranges[name] = text["choices"] if [*text] == ["choices"] else text
-    seconds, budget = None, spec.budget
-    if budget.time is not None:
-        seconds = max(0.0, budget.time - folder.elapsed_seconds)
-    if budget.trials_per_cell is not None:
-        left = [cell.n_trials(budget.trials_per_cell) - done[cell.cell] for cell in planned.cells]
-        if max(left) <= 0:
-            seconds = 0.0
     return Outlook(
         ranges=ranges,
-        done=sum(done.values()),
-        seconds=seconds,
+        done=done,
         free_bytes=free_bytes(folder.path),
         to_change=[each.in_words() for each in find_limits(trials) if each.kind == "end of range"],
     )
@@ -246,15 +225,6 @@ def _reached(spec: StudySpec, lab: Path, in_folder: bool = True) -> dict[Locatio
         resolved = dict.fromkeys(file.resolve() for file in named)
         reached[place] = [str(file) for file in resolved if not any(map(file.is_relative_to, inside))]
     return reached
-
-
-def _warm_start_warnings(spec: StudySpec, sources: Sequence[WarmStartSource]) -> list[str]:
-    warnings, sampler = list[str](), settled_sampler(spec).type
-    for source in sources:
-        warnings += [f"warm start: of {source.name}, {why}" for why in source.refused]
-    if sources and sampler not in LEARNING:
-        warnings.append(f"warm start: sampler {sampler} learns nothing from it; {', '.join(LEARNING)} do")
-    return warnings
 
 
 def _checked_dataset(spec: StudySpec, folder: StudyFolder) -> Dataset:

@@ -48,8 +48,6 @@ EXPECTED_TRIALS = 4.0
 USUAL_FACTOR = 4.0
 
 LOOK_SECONDS = 0.5
-# How often Slurm is asked whether the job that is to run a study has started.
-QUEUE_LOOK_SECONDS = 1.0
 # Phases that have another name in the log.
 PHASES = {"run": "resume", "over": "time budget used up", "closing": "nothing left to do, or interrupted"}
 

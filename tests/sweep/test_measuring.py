@@ -5,10 +5,10 @@ import json
 import pytest
 
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.study.spec import Budget, Engine
+from sweeplab.study.spec import Budget
 from sweeplab.sweep import choosing
 from sweeplab.sweep.choosing import precision
-from sweeplab.sweep.planning import bench_study, look_ahead, make_plan
+from sweeplab.sweep.planning import bench_study, make_plan
 from sweeplab.sweep.trial import TrialRuns
 from sweeplab.train import devices
 
@@ -46,16 +46,6 @@ def test_a_study_keeps_the_precision_that_it_began_with(tiny, opened, dataset):
     (claim,) = store.claim_many(1)
     (training,) = TrialRuns.of_claim(claim, store.spaces[0], spec, dataset, folder).trainings.values()
     assert training.run.values.dtype == training.folder.read_start().values.dtype == "bfloat16"
-
-
-@pytest.mark.parametrize(
-    ("budget", "seconds"), [({"trials_per_cell": 2}, None), ({"trials_per_cell": 2, "time": 600.0}, 600.0)]
-)
-def test_a_plan_says_a_time_by_its_budget_alone(budget, seconds, tiny, tmp_path):
-    spec = tiny(budget=Budget(**budget), engine=Engine(workers=1, stack=1))
-    ahead = look_ahead(spec, make_plan(spec, tmp_path)[0], tmp_path)
-    assert ahead.seconds == seconds
-    assert ("known once" in ahead.in_words) == (seconds is None)
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ def plan(
         timed, ways = bench_study(study.spec, study.folder.lab)
         return {"cell": timed, "ways": [asdict(way) for way in ways]}, lambda _: _print_ways(timed, ways)
     planned = study.plan()
-    ahead = study.look_ahead(planned)
+    ahead = study.look_ahead()
     algorithms = {"sampler": settled_sampler(study.spec), "pruner": study.spec.pruner}
     values = {key: algorithm.model_dump() for key, algorithm in algorithms.items()}
     answer = {**planned.as_dict(), **values, "outlook": asdict(ahead)}
@@ -191,7 +191,7 @@ def _print_plan(plan: Plan, ahead: Outlook) -> None:
     say(f"ends after {' or '.join(ends)}{done}")
     from sweeplab.study.problems import reaches_in_words
 
-    lines = [ahead.in_words]
+    lines = list[str]()
     if plan.train_tokens is not None:
         most = f"{plan.train_tokens:.3g} tokens and {plan.train_flops:.3g} FLOPs"
         lines.append(f"at most {most}: pruning and patience save some")

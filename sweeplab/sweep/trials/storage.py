@@ -435,8 +435,6 @@ class TrialStorage(BaseStorage):
             cell = self.cell(study_id)
             trials = cell.trials.copy()
             if states is not None:
-                if not any(state in states for state in TrialState if state.is_finished()):
-                    trials = sorted(cell.unended.values(), key=lambda trial: trial.number)
                 trials = [trial for trial in trials if trial.state in states]
             return copy.deepcopy(trials) if deepcopy else trials
 
