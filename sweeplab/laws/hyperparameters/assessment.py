@@ -117,7 +117,8 @@ def assess_hyperparameters(runs: SearchedRuns) -> HyperparameterLaws:
 def _searched(surface: Surface, j: int) -> Searched:
     runs = surface.runs
     # An optimum lies at an end of a cell's values where its interval comes within half a step of that.
-    (low, high), half = runs.ends(j), runs.steps(j) / 2
+    low, high = (runs.of_cells(runs.x[:, j], end) for end in ("min", "max"))
+    half = runs.steps(j) / 2
     below, above = np.quantile(surface.optima[:, :, j], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     side = np.where(above >= high - half, 1, np.where(below <= low + half, -1, 0))
     inside = side == 0

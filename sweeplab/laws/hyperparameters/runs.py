@@ -89,19 +89,16 @@ class SearchedRuns:
         """Return the log of a size of each cell."""
         return self.logs[:, self.sizes.index(size)]
 
-    def ends(self, j: int) -> tuple[Array, Array]:
-        """Return the smallest and the largest value j that each cell tried, in logs."""
-        low, high = np.full(self.n_cells, np.inf), np.full(self.n_cells, -np.inf)
-        np.minimum.at(low, self.cell, self.x[:, j])
-        np.maximum.at(high, self.cell, self.x[:, j])
-        return low, high
+    def of_cells(self, values: Array, how: str) -> Array:
+        """Return the "min", "max" or "idxmin" of the values of each cell's runs, [C]."""
+        import pandas as pd
+
+        return np.asarray(pd.Series(values).groupby(self.cell).agg(how))
 
     @cached_property
     def lowest(self) -> Array:
         """Return the lowest log loss of each cell."""
-        lowest = np.full(self.n_cells, np.inf)
-        np.minimum.at(lowest, self.cell, self.y)
-        return lowest
+        return self.of_cells(self.y, "min")
 
     def averaged(self) -> SearchedRuns:
         """Return a row for each trial, with the mean log loss of its seeds."""
@@ -113,11 +110,10 @@ class SearchedRuns:
 
     def best_at_end(self, j: int) -> str:
         """Say where most cells have their best value j if that is at an end of the values tried; else nothing."""
-        trials, best = self.averaged(), np.full(self.n_cells, np.nan)
-        order = np.argsort(trials.y, kind="stable")[::-1]
-        best[trials.cell[order]] = trials.x[order, j]  # the last of a cell stays
-        for ends, where in zip(self.ends(j), ("lowest", "highest"), strict=True):
-            n_there = int((np.abs(best - ends) < 1e-3).sum())
+        trials = self.averaged()
+        best = trials.x[trials.of_cells(trials.y, "idxmin").astype(int), j]
+        for end, where in (("min", "lowest"), ("max", "highest")):
+            n_there = int((np.abs(best - self.of_cells(self.x[:, j], end)) < 1e-3).sum())
             if 2 * n_there > self.n_cells:
                 cells = several(self.n_cells, "cell")
                 return f"the {where} {self.names[j]} tried is the best in {n_there} of {cells}"
@@ -192,10 +188,9 @@ def runs_of_frame(
         raise BadInput(Problem(what, ", ".join(known), nearest("learning_rate", known)))
     is_positive = np.stack([values[name] > 0 for name in searched]).all(0)
     keep = is_run & is_positive
-    dropped = {
-        "without a loss or a size": int((~is_run).sum()),
-        "with a searched value that is not positive": int((is_run & ~is_positive).sum()),
-    }
+    dropped = {}
+    if not keep.all():
+        dropped["without a loss, a size or a positive searched value"] = int((~keep).sum())
     logs, cell = _cells([np.log(values[name][keep]) for name in sizes], sizes)
     return SearchedRuns(
         names=tuple(searched),
@@ -205,7 +200,7 @@ def runs_of_frame(
         cell=cell,
         logs=logs,
         said={name: words[name] for name in (*sizes, "loss", *searched)},
-        dropped={why: count for why, count in dropped.items() if count},
+        dropped=dropped,
         notes=notes,
     )
 
@@ -225,19 +220,20 @@ def _numbers(frame: pd.DataFrame, column: str, name: str, source: str) -> Array:
 
 def _searched(values: Mapping[str, Array], cell: Index) -> tuple[list[str], tuple[str, ...]]:
     """The names of the values that vary within cells, each by itself, and what is said of others."""
+    import pandas as pd
+
     searched, notes, away = list[str](), list[str](), dict[str, Array]()
     for name, numbers in values.items():
         is_positive = np.isfinite(numbers) & (numbers > 0)
         if is_positive.mean() < 0.5:
             continue
-        logs = np.log(np.where(is_positive, numbers, 1.0))
-        means = np.bincount(cell, logs * is_positive) / np.maximum(np.bincount(cell, is_positive), 1)
-        centered = (logs - means[cell]) * is_positive
+        logs = pd.Series(numbers).where(is_positive).map(np.log)
+        centered = (logs - logs.groupby(cell).transform("mean")).fillna(0.0).to_numpy()
         n_varied = len(np.unique(cell[np.abs(centered) > 1e-6]))
         # In some cells at least, and by 5% at least.
         if n_varied < max(1, 0.3 * (cell.max() + 1)) or np.abs(centered).max() < 0.05:
             continue
-        centered /= np.linalg.norm(centered)
+        centered = centered / np.linalg.norm(centered)
         follows = [other for other in searched if abs(centered @ away[other]) > _FOLLOWS]
         if follows:
             notes.append(f"{name} follows {follows[0]} in every cell, and is not fitted apart from it")
