@@ -132,12 +132,6 @@ def _unpacked(file: Path, stream: IO[bytes], size: int, codec: str) -> Iterator[
         raise BadInput(f"{file} is damaged: {error}") from error
 
 
-def suffix_of(file: Path) -> str:
-    """Return a file's suffix in lower case, without that of a compression: .csv of a.csv.gz."""
-    name = file.name.lower().removesuffix(".gz").removesuffix(".zst")
-    return Path(name).suffix
-
-
 def text_parts(file: Path, encoding: str = "") -> Iterator[str]:
     """Yield a file's text in parts, with its line ends; a byte order mark, by which UTF-16 is known, is dropped.
 
@@ -341,7 +335,8 @@ def format_of(file: Path) -> Format | None:
     for form in FORMATS:
         if form.magic and start.startswith(form.magic):
             return form
-    return next((form for form in FORMATS if suffix_of(file) in form.suffixes), None)
+    name = file.name.lower().removesuffix(".gz").removesuffix(".zst")
+    return next((form for form in FORMATS if name.endswith(form.suffixes)), None)
 
 
 # ------------------------------------------------------------------ documents and rows of files

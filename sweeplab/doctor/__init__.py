@@ -46,7 +46,6 @@ __all__ = ["Check", "examine", "storage_check"]
 
 
 BAD_BYTES, WARN_BYTES = 200 * 2**20, 2 * 2**30
-SQLITE = b"SQLite format 3\0"  # its files begin so
 # SQLite's write-ahead log needs memory shared by its readers, which no network file system provides.
 REMOTE = {"nfs", "nfs4", "cifs", "smbfs", "smb3", "afs", "9p", "lustre", "glusterfs", "fuse.sshfs"}
 CONFIGURATION = Path("/etc/slurm/slurm.conf")
@@ -290,11 +289,7 @@ def tracking_check(lab: Path, uri: str | None = None, is_of_study: bool = True) 
     if database and not database.exists():
         return Check("tracking", looked_at, "ok", "will be created by the first study that is run")
     if database and not is_of_study:
-        with suppress(OSError), database.open("rb") as file:
-            if file.read(len(SQLITE)) == SQLITE:
-                return Check(
-                    "tracking", looked_at, "ok", "a database; `doctor NAME` compares a study with it"
-                )
+        return Check("tracking", looked_at, "ok", "a database; `doctor NAME` compares a study with it")
     try:
         count = count_studies(lab, uri)
     except TrackingUnavailable as error:

@@ -325,7 +325,11 @@ def _attend_nearby(q: Query, k: Key, v: Value, mask: AttentionMask, window: int,
 
     length = q.shape[2]
     width = min(window, length)
-    q, k, v = (in_blocks(heads, width) for heads in (q, k, v))
+    fill = (0, 0, 0, -length % width)  # zeros after the last block
+    q, k, v = (
+        torch.nn.functional.pad(heads, fill).view(*heads.shape[:2], -1, width, heads.shape[3])
+        for heads in (q, k, v)
+    )
     n = q.shape[-3]
     products = scores(q, _with_neighbors(k, mask.causal))
     keys = torch.arange(products.shape[-1], device=q.device) - width * (n > 1)
@@ -342,14 +346,6 @@ def _attend_nearby(q: Query, k: Key, v: Value, mask: AttentionMask, window: int,
     if drop:
         weights = drop(weights)
     return weights.matmul(_with_neighbors(v, mask.causal)).flatten(2, 3)[:, :, :length]
-
-
-def in_blocks(x: Float[Tensor, "*n T D"], width: int) -> Float[Tensor, "*n blocks {width} D"]:
-    """Split sequences into blocks of `width` positions, with zeros after the end."""
-    from torch.nn import functional as F
-
-    padded = F.pad(x, (0, 0, 0, -x.shape[-2] % width))
-    return padded.view(*x.shape[:-2], -1, width, x.shape[-1])
 
 
 def _with_neighbors(x: Blocks, causal: bool) -> Float[Tensor, "KB H n near D"]:

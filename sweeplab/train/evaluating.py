@@ -203,10 +203,8 @@ class MeasuredModel:
     weights: Mapping[str, Tensor]
     transformer: Transformer
 
-    def logits(self, batch: Batch | Tensor) -> Float[Tensor, "B T V"]:
-        """Return the logits of a batch, or of token ids [B, T], without dropout."""
-        if isinstance(batch, Tensor):
-            batch = Batch(batch, batch)
+    def logits(self, batch: Batch) -> Float[Tensor, "B T V"]:
+        """Return the logits of a batch, without dropout."""
         stacked = {name: weight[None] for name, weight in self.weights.items()}
         logits = self.transformer.logits(stacked, changed(batch, lambda part: part[None]))
         return logits[0].view(*batch.inputs.shape, -1)

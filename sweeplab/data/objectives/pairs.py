@@ -198,7 +198,7 @@ class Classification(Objective):
 
     name = "classification"
     meaning = "The label of a text, from all of it"
-    families: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "encoder_decoder")
+    families: ClassVar[tuple[str, ...]] = FAMILIES
     learns: ClassVar[DataKind] = "labels"
     unit = "nats/label"
     shortest_block = 3
