@@ -90,7 +90,7 @@ def make_sampler(sampler: Sampler, seed: int, space: Space, cell_seed: int) -> B
     if sampler.type == "qmc":
         seed = cell_seed
     unasked: dict[str, Any] = {"seed": seed}
-    if sampler.type == "tpe" and space.has_conditions:
+    if sampler.type == "tpe" and space.conditional:
         unasked["group"] = True
     return build(sampler, **unasked)  # type: ignore[no-any-return]
 

@@ -37,7 +37,7 @@ from sweeplab.laws.surrogate import (
     fit_scales,
 )
 from sweeplab.study.choice import Axes, SearchAxis, axes_of_values, size_axes
-from sweeplab.study.space import Space, nearest_cells, spread
+from sweeplab.study.space import Space, spread
 from sweeplab.study.values import Choices, Range, Sampled, Scalar
 
 # New points are chosen among this many spread over the space, and this many near the best of these.
@@ -157,7 +157,9 @@ class JointModel:
         trials = self._trials()
         fitted = trials[: _last_fit(len(trials))][-MOST_FITTED:]
         key = [(place, trial.number) for place, trial in fitted]
-        rows, near = _rows(fitted), _rows(self._nearest(cell, trials))
+        if len(trials) > MOST_ROWS:  # those of the cell count first, then the newest
+            trials.sort(key=lambda place: (place[0] != cell, -place[1].number))
+        rows, near = _rows(fitted), _rows(trials[:MOST_ROWS])
         if min(len(rows), len(near)) < 2:
             return None
         columns = self._axes.columns
@@ -270,16 +272,6 @@ class JointModel:
             if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and trial.params
         ]
         return sorted(trials, key=lambda place: (place[1].number, place[0]))
-
-    def _nearest(
-        self, cell: int, trials: Sequence[tuple[int, FrozenTrial]]
-    ) -> Sequence[tuple[int, FrozenTrial]]:
-        """Return at most MOST_ROWS trials: the cell's, then those of the most similar cells, the newest first."""
-        if len(trials) <= MOST_ROWS:
-            return trials
-        cells = [space.cell for space in self.spaces]
-        places = {other.index: place for place, other in enumerate(nearest_cells(cells[cell], cells))}
-        return sorted(trials, key=lambda trial: (places[cells[trial[0]].index], -trial[1].number))[:MOST_ROWS]
 
     def _table(self, rows: Sequence[_Row]) -> tuple[Floats, Floats, Floats]:
         x = np.vstack([self.rows(row.cell, [row.point]) for row in rows])

@@ -170,23 +170,22 @@ class Problems:
             path = (*place, *(part for part in detail["loc"] if part not in FORMS_OF_TYPES))
             context, kind, value = detail.get("ctx", {}), detail["type"], detail["input"]
             refusal = context.get("error")
-            if isinstance(refusal, Refusal):
-                for part in refusal.at:
-                    path, value = (*path, part), value[part]
-            what, near = f"{dotted(path)} is {shown(value)}", ""
-            allowed = ALLOWED.get(kind, detail["msg"].removeprefix("Input should be ")).format(**context)
             if kind == "missing":
                 self.add(path[:-1], f"{dotted(path)} is missing")
                 continue
-            if isinstance(refusal, Refusal) and refusal.known:
-                others = elsewhere if len(path) == 1 else SECTIONS[:1]
-                self.unknown(path, refusal.known, refusal.what, others)
-                continue
             if isinstance(refusal, Refusal):
-                allowed, near = refusal.allowed, refusal.nearest
-                if refusal.what:
-                    what = f"{dotted(path)} {refusal.what}"
-            elif kind == "too_long":
+                for part in refusal.at:
+                    path, value = (*path, part), value[part]
+                if refusal.known:
+                    others = elsewhere if len(path) == 1 else SECTIONS[:1]
+                    self.unknown(path, refusal.known, refusal.what, others)
+                else:
+                    what = refusal.what or f"is {shown(value)}"
+                    self.add(path, f"{dotted(path)} {what}", refusal.allowed, refusal.nearest)
+                continue
+            what, near = f"{dotted(path)} is {shown(value)}", ""
+            allowed = ALLOWED.get(kind, detail["msg"].removeprefix("Input should be ")).format(**context)
+            if kind == "too_long":
                 what = f"{dotted(path)} has {several(context['actual_length'], 'entry')}"
             elif kind == "literal_error":
                 choices = re.findall(r"'(.*?)'", context["expected"])

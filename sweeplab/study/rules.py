@@ -209,14 +209,10 @@ def _derived_rule(name: str, entry: Derived) -> Rule:
     return Rule(text, ("search", name, "expr"), needs(entry) | {name}, meets)
 
 
-# Caches the last shapes: a dozen rules ask for each in turn.
-_shape_of = lru_cache(maxsize=2)(ModelShape.of)
-
-
 def _shape_meets(requirement: Requirement) -> Callable[[Hyperparameters], bool]:
     def meets(values: Hyperparameters) -> bool:
         try:
-            return requirement.holds(_shape_of(values))
+            return requirement.holds(ModelShape.of(values))
         except (ArithmeticError, TypeError, ValueError):  # a bad derived value, reported by its own rule
             return False
 

@@ -89,7 +89,8 @@ class Space:
 
     `sizes` are the data's, or only the vocabulary size; before the data are read they are None, and rules that depend
     on them are left out.
-    `given` holds the values of a trial that are not sampled, `parameters` the sampled ones, by Optuna's names.
+    `given` holds the values of a trial that are not sampled, `parameters` the sampled ones, by Optuna's names;
+    the `conditional` ones are sampled only in some trials.
     `known` are the rules of the study, if already known: they are the same for every cell.
     """
 
@@ -119,7 +120,7 @@ class Space:
         self.parameters: dict[str, Sampled] = {}
         self._explicit = {*spec.fixed, *cell.values, *spec.search}
         self._order = order(spec.search, self._explicit, self._lengths)
-        self._conditional: set[str] = set()
+        self.conditional: set[str] = set()
         determine_length = frozenset[str]().union(*(LENGTHS_OF[name] for name in self._lengths))
         if determine_length & spec.search.keys():
             self._varying.add("max_iters")
@@ -135,7 +136,7 @@ class Space:
             elif needed & self._varying or wanted(entry, self._constant):
                 self.parameters[name] = entry
                 if needed & self._varying:
-                    self._conditional.add(name)
+                    self.conditional.add(name)
                 self._varying.add(name)
         if known is None:
             known = rules(spec, self.sizes)
@@ -170,14 +171,9 @@ class Space:
         if parameter is None or parameter.count is None or parameter.count > MOST_LISTED:
             return []
         values = [parameter.decoded(stored) for stored in stored_values(parameter)]
-        if name in self._conditional:
+        if name in self.conditional:
             values.append(self.given[name])
         return list(dict.fromkeys(values))
-
-    @property
-    def has_conditions(self) -> bool:
-        """Return whether any parameter is sampled only in some trials."""
-        return bool(self._conditional)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -205,7 +201,7 @@ class Space:
         """Return the number of different trials, of those that meet every rule if they are few; None without end."""
         total = 1
         for parameter in self.parameters.values():
-            if self._conditional or parameter.count is None:
+            if self.conditional or parameter.count is None:
                 return None
             total *= parameter.count
         if total <= MOST_LISTED:

@@ -44,7 +44,7 @@ def test_every_kind_of_distribution():
         "patience": CategoricalDistribution([None, 3]),
         "n_head": CategoricalDistribution([2, 3, 4]),
     }
-    assert not space.has_conditions
+    assert not space.conditional
     for sampled in suggestions(space, 20):
         assert sampled["betas"] in [(0.9, 0.95), (0.9, 0.99)]
         assert sampled["dropout"] in [0.0, 0.1, 0.2, 0.3, 0.4]
@@ -68,7 +68,7 @@ def test_effective_hyperparameters_are_all_there_and_by_precedence():
 
 def test_a_parameter_with_a_condition_is_sampled_only_where_it_holds():
     space = space_of(search={"lr_decay": [True, False], "min_lr": "suggested"})
-    assert space.has_conditions
+    assert space.conditional
     for sampled in suggestions(space, 20):
         assert ("min_lr" in sampled) == sampled["lr_decay"]
         assert sampled["lr_decay"] or space.resolve(sampled, 0).min_lr == TABLE["min_lr"].default
