@@ -28,8 +28,6 @@ SECTIONS = ("fixed", "grid", "search")
 LENGTHS = ("max_iters", "epochs", "tokens_per_param")
 # A longer list of allowed names is not printed.
 MOST_NAMED = 20
-# The forms of a seed, which pydantic adds to the location of an error.
-FORMS_OF_TYPES = ("number", "conditional")
 # What is allowed, by the type of pydantic's error; braces hold the bounds of its context.
 ALLOWED = {
     "greater_than_equal": "at least {ge:g}",
@@ -167,7 +165,7 @@ class Problems:
         `elsewhere` are names that an unknown key at the top may mean.
         """
         for detail in error.errors(include_url=False):
-            path = (*place, *(part for part in detail["loc"] if part not in FORMS_OF_TYPES))
+            path = (*place, *detail["loc"])
             context, kind, value = detail.get("ctx", {}), detail["type"], detail["input"]
             refusal = context.get("error")
             if kind == "missing":

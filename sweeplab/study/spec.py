@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -37,6 +37,7 @@ from sweeplab.study.values import (
     key,
     local,
     of_rows,
+    seed_number,
 )
 
 if TYPE_CHECKING:
@@ -77,14 +78,15 @@ def seed_parts(seed: int | ConditionalSeed) -> tuple[int, Expression]:
     return seed, ALWAYS
 
 
-def _seed_form(seed: Any) -> str:
-    return "conditional" if isinstance(seed, dict | ConditionalSeed) else "number"
+def _seed(written: Any) -> Any:
+    if isinstance(written, Mapping):
+        return ConditionalSeed.model_validate(written)
+    if isinstance(written, ConditionalSeed):
+        return written
+    return seed_number(written)
 
 
-Seed = Annotated[
-    Annotated[SeedNumber, pydantic.Tag("number")] | Annotated[ConditionalSeed, pydantic.Tag("conditional")],
-    pydantic.Discriminator(_seed_form),
-]
+Seed = Annotated[Any, pydantic.PlainValidator(_seed, int | ConditionalSeed)]
 
 
 class Plugin(Section):
@@ -134,6 +136,8 @@ Part = Annotated[str, pydantic.AfterValidator(_known)]
 TOKENIZER_SUFFIXES = (".json", ".model")
 # The keys of data that name files.
 DATA_FILES = ("path", "train", "val", "test", "tokens")
+# Those of data that a study without them does not write.
+DATA_OPTIONAL = (*DATA_FILES[1:], "field", "encoding")
 
 
 class DataSpec(Section):
@@ -284,17 +288,17 @@ class StudySpec(Section):
     name: str = Field(description="Name of the study and of its folder in the lab")
     data: DataSpec
     preset: Part | None = key(None, "Published model whose values are used as fixed where the file sets none")
-    fixed: Literals = key(dict, "Hyperparameters with one value")
-    grid: Lists = key(dict, "Hyperparameters whose every combination is a cell")
+    fixed: Literals = key({}, "Hyperparameters with one value")
+    grid: Lists = key({}, "Hyperparameters whose every combination is a cell")
     cells: list[Literals] = key(
-        list,
+        [],
         "Cells, each given by what it changes in fixed, such as one thing at a time",
         max_length=MOST_CELLS,
     )
-    search: Entries = key(dict, "Hyperparameters that are tuned inside each cell")
-    first_trial: Literals = key(dict, "Values of searched names in the first trial of each cell")
+    search: Entries = key({}, "Hyperparameters that are tuned inside each cell")
+    first_trial: Literals = key({}, "Values of searched names in the first trial of each cell")
     constraints: list[Annotated[str, BeforeValidator(_text_of, str)]] = key(
-        list, "Expressions that must hold for every cell and trial", max_length=MOST_CONSTRAINTS
+        [], "Expressions that must hold for every cell and trial", max_length=MOST_CONSTRAINTS
     )
     objective: ObjectiveSpec = ObjectiveSpec()
     budget: Budget = Budget()
@@ -447,8 +451,10 @@ class StudySpec(Section):
     def as_written(self) -> dict[str, Any]:
         """Return the content of a study file for this study, with absolute paths, as JSON values."""
         written = self.model_dump(mode="json", exclude={"preset"})
-        data = {name: value for name, value in written["data"].items() if value is not None}
-        written["data"] = data | self.data_files
+        for name in DATA_OPTIONAL:
+            if written["data"][name] is None:
+                del written["data"][name]
+        written["data"] |= self.data_files
         written["init_from"] = self.init_folder and str(self.init_folder)
         return {name: value for name, value in written.items() if value or name not in OPTIONAL}
 

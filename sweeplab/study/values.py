@@ -102,9 +102,8 @@ class Section(pydantic.BaseModel):
 
 
 def key(default: Any, meaning: str, **bounds: Any) -> Any:
-    """Declare an optional key of the file, with the description that editors show; a type as default is called."""
-    defaults = {"default_factory": default} if isinstance(default, type) else {"default": default}
-    return Field(**defaults, description=meaning, **bounds)
+    """Declare an optional key of the file, with the description that editors show."""
+    return Field(default, description=meaning, **bounds)
 
 
 def _seconds(written: Any) -> Any:
@@ -126,7 +125,12 @@ def _count(written: Any) -> Any:
     raise Refusal("", f"auto, or a whole number from 1 to {MOST_COUNTED}")
 
 
-def _seed_number(written: Any) -> Any:
+def seed_number(written: Any) -> Any:
+    """Return a seed that is written.
+
+    Raises:
+        Refusal: it is none.
+    """
     try:
         return TABLE["seed"].check(written)
     except ValueError:
@@ -204,7 +208,7 @@ Seconds = Annotated[
 _COUNT = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_COUNTED}, {"const": AUTO}]}
 Place = Annotated[str, Field(min_length=1), pydantic.AfterValidator(local)]
 Count = Annotated[int | str, PlainValidator(_count), pydantic.WithJsonSchema(_COUNT)]
-SeedNumber = Annotated[int, PlainValidator(_seed_number, Annotated[int, Field(ge=0, le=TABLE["seed"].high)])]
+SeedNumber = Annotated[int, PlainValidator(seed_number, Annotated[int, Field(ge=0, le=TABLE["seed"].high)])]
 Condition = Annotated[
     Expression,
     PlainValidator(expression_of, str),

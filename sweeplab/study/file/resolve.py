@@ -76,11 +76,6 @@ class Preset:
     notes: tuple[str, ...]
     vocab_size: int | None = None
 
-    @property
-    def meaning(self) -> str:
-        """Return the first line of the notes."""
-        return self.notes[0]
-
 
 @cache
 def preset(name: str) -> Preset:

@@ -264,7 +264,7 @@ def study_schema() -> Schema:
     rows = [row for row in TABLE.values() if row.name != "seed"]
     differing = [row for row in rows if row.name not in EVALUATED]
     searched = [row for row in rows if is_searched(row)]
-    sections["preset"] = _one_of({name: preset(name).meaning for name in preset_names()})
+    sections["preset"] = _one_of({name: preset(name).notes[0] for name in preset_names()})
     sections["fixed"] |= _of_rows(rows, _value)
     sections["grid"] |= _of_rows(differing, _values)
     sections["search"] |= _of_rows(searched, _search)
