@@ -47,10 +47,13 @@ def test_a_file_is_written_whole_with_its_mode(lab):
     write_whole(file, b"old", 0o600)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     write_whole(file, [b"new ", memoryview(b"parts")])
-    usual = lab / "usual"
+    usual, new = lab / "usual", lab / "new"
     usual.touch()  # as the user's umask says
-    assert stat.S_IMODE(file.stat().st_mode) == stat.S_IMODE(usual.stat().st_mode)
+    write_new(new, b"")
+    modes = [stat.S_IMODE(each.stat().st_mode) for each in (usual, file, new)]
+    assert modes == [modes[0]] * 3
     usual.unlink()
+    new.unlink()
     assert file.read_bytes() == b"new parts"
 
     def failing():
@@ -209,6 +212,11 @@ def test_a_folder_is_safe_if_only_its_user_and_root_write_there(lab):
     (place / "link").symlink_to("/nowhere")  # a link's mode lets everybody write
     unsafe.cache_clear()
     assert unsafe(place) == ""
+    deep = make_folder(place / "part" / "deep") / "file"
+    deep.touch()
+    deep.chmod(0o666)
+    unsafe.cache_clear()
+    assert (unsafe(place), unsafe(place, "part")) == ("", f"others may write {deep}")
     os.chown(place / "link", strangers.UID, -1, follow_symlinks=False)
     unsafe.cache_clear()
     assert unsafe(place) == f"{place / 'link'} belongs to another user"

@@ -139,6 +139,7 @@ def test_a_running_trial_is_not_proposed_again():
         ]
         found = math.log(model.propose(1, 9, {}, exploits=True)["learning_rate"] / 1e-3) / math.log(100)
         assert min(abs(found - share) for share in shares) >= least
+    assert [len(model.surrogate(1, but).x) for but in (None, 4)] == [8 + 5, 8 + 4]
 
 
 def test_pruned_and_diverged_trials_are_learned_from():
@@ -148,7 +149,7 @@ def test_pruned_and_diverged_trials_are_learned_from():
     curve = {100: 3.0}
     for factor, of_cell in zip((1.5, 3.0, 3.0), trials, strict=True):
         for trial in of_cell.trials:
-            trial.intermediate_values = {100: factor * trial.value}
+            trial.intermediate_values = {50: 0.0, 100: factor * trial.value}
     before = model.surrogate(0)
     space = all_spaces[0]
     trials[0].trials += [
@@ -162,6 +163,17 @@ def test_pruned_and_diverged_trials_are_learned_from():
     assert pruned == pytest.approx(np.log(2.0), abs=0.1)
     assert diverged > pruned
     assert after.y[-2] == pytest.approx(np.log(2.0)) and after.extra[-2] >= 0.02**2
+
+
+def test_many_trials_are_fitted_again_when_a_fifth_more_have_ended():
+    of, trials, fitted = spaces({"learning_rate": SEARCH["learning_rate"]}, {"n_embd": [32]}), Trials(), []
+    model = JointModel(of, lambda cell: trials, 0)
+    for number in range(48):
+        point = model.first(0, number)
+        trials.trials.append(trial_of(of[0], point, number, 2.0 + np.log(point["learning_rate"]) ** 2))
+        if number >= 39:
+            fitted.append(model.surrogate(0).scales)
+    assert [scales is fitted[0] for scales in fitted] == [True] * 8 + [False]
 
 
 def test_the_knowledge_gradient_is_the_expected_drop_of_the_lowest_mean():
