@@ -106,16 +106,6 @@ def differences(sweeps: Sequence[Sweep], at: str = "best") -> list[LossDifferenc
     return rows
 
 
-def seed_spread(sweep: Sweep, at: str = "best") -> float:
-    """Return the standard deviation of a seed around its trial's mean, pooled; NaN if no trial has two seeds."""
-    losses = _losses(sweep, at)
-    by_trial = losses.groupby(TRIAL)["loss"]
-    freedom = len(losses) - by_trial.ngroups
-    if not freedom:
-        return math.nan
-    return math.sqrt(float(((losses["loss"] - by_trial.transform("mean")) ** 2).sum()) / freedom)
-
-
 def _between(
     names: tuple[str, str],
     cell: str,

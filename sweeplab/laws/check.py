@@ -90,7 +90,8 @@ def misfit(points: Points, fitted: Fit) -> Misfit:
     inside = float(((residual @ np.linalg.qr(left)[0]) ** 2).sum())
     variance = max((total - inside) / freedom, 1e-300)
     chance = float(fdtrc(k, freedom, inside / k / variance))
-    strongest = [*law.departures_of][int(np.abs(residual @ left / lengths).argmax())]
+    names = list(law.departures_of)
+    strongest = names[int(np.abs(residual @ left / lengths).argmax())]
     # What a departure of unit size does to the forecast, beside what the refitted law takes up of it.
     target = {name: np.array([size]) for name, size in _target(points, fitted).items()}
     by_law, by_departure = fitted.gradient(target)
@@ -102,7 +103,7 @@ def misfit(points: Points, fitted: Fit) -> Misfit:
         status = FLAGGED
     elif powers.max() < 0.5:  # more likely than not it is missed
         status = UNSEEN
-    by_name = dict(zip(law.departures_of, map(float, powers), strict=True))
+    by_name = dict(zip(names, map(float, powers), strict=True))
     return Misfit(law.name, status, chance, strongest, by_name)
 
 

@@ -52,7 +52,6 @@ EACH, SHARED, UNKNOWN = TUNED = "each", "shared", "unknown"
 SAID = "as --tuned says"
 _SEED = re.compile(r"(.*[^a-z])?(seed|seeds|replicate|repeat|repetition)([^a-z].*)?", re.IGNORECASE)
 _RUN = re.compile(r"(.*[^a-z])?run([ _-]?(id|name))?", re.IGNORECASE)
-_BY_ROW = ("columns", "weights", "names", "shape", "passes")
 _ONCE = 1.02  # passes over a text that count as one
 # That a column must span: N grows as n_layer and as the square of n_embd.
 DECADES = {"params": 0.8, "tokens": 0.8, "flops": 1.0, "n_embd": 0.4, "n_layer": 0.4}
@@ -155,14 +154,17 @@ class Points:
         """Return the points of some rows, given as a mask or as indices."""
         at = np.arange(self.n)[keep]
 
-        def picked(rows: Any) -> Any:
-            if isinstance(rows, Mapping):
-                return {name: column[at] for name, column in rows.items()}
-            if isinstance(rows, np.ndarray):
-                return rows[at]
-            return rows and tuple(rows[k] for k in at)
-
-        return replace(self, **{name: picked(getattr(self, name)) for name in _BY_ROW})
+        passes = None
+        if self.passes is not None:
+            passes = self.passes[at]
+        return replace(
+            self,
+            columns={name: column[at] for name, column in self.columns.items()},
+            weights=self.weights[at],
+            names=tuple(self.names[k] for k in at if self.names),
+            shape={name: column[at] for name, column in self.shape.items()},
+            passes=passes,
+        )
 
 
 def points_of_frame(frame: pd.DataFrame, source: str, counting: Counting = PLAIN) -> Points:

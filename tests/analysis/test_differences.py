@@ -1,11 +1,9 @@
 """Whether two studies differ, against pairs that do and pairs that do not."""
 
-import math
-
 import pytest
 from analysis.planted_sweep import CELLS, DESIGN, plant_sweep
 
-from sweeplab.analysis.differences import ALL_CELLS, differences, seed_spread
+from sweeplab.analysis.differences import ALL_CELLS, differences
 from sweeplab.analysis.sweep import sweep_of
 from sweeplab.laws.comparing import DIFFERENT, NOT_SEEN
 
@@ -59,8 +57,3 @@ def test_several_pairs_share_one_rate_of_false_alarms():
     found = differences([planted(name, key) for key, name in enumerate("abc")])
     assert {(each.a, each.b) for each in found} == {("a", "b"), ("a", "c"), ("b", "c")}
     assert {each.level for each in found if each.cell == ALL_CELLS} == {1 - 0.05 / 3}
-
-
-def test_the_spread_of_seeds_is_the_planted_one():
-    assert seed_spread(planted("a", 1, n_trials=20, seeds=4)) == pytest.approx(0.02, rel=0.12)
-    assert math.isnan(seed_spread(planted("a", 1)))

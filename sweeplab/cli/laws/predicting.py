@@ -222,14 +222,15 @@ def _print_scores(answer: Facts) -> None:
     say(f"{known['held']} of {several(known['n'], 'scored forecast')} held{share}")
     rows = []
     for scored in answer["forecasts"]:
-        forecast, error, outcome = scored["forecast"], scored["error"], scored["state"]
+        forecast, error, outcome = scored["forecast"], None, scored["state"]
         place = ", ".join(list(forecast["run"]["studies"]) or forecast["source"]["names"])
         if scored["held"] is not None:
+            error = f"{scored['error']:+.2%}"
             outcome = "held" if scored["held"] else "missed"
         row = {"": scored["number"], "forecast": " ".join([place, *forecast["run"]["cells"][:1]])}
         row |= {size: forecast["at"].get(size) for size in ("params", "tokens")}
         row |= {"predicted": forecast["predicted"]["loss"], "interval": interval(forecast["predicted"])}
-        rows.append(row | {"outcome": outcome, "loss": scored["loss"], "error": error and f"{error:+.2%}"})
+        rows.append(row | {"outcome": outcome, "loss": scored["loss"], "error": error})
     print_rows(rows, text=_TEXT)
     for scored in answer["forecasts"]:
         if scored["why"] and scored["loss"] is None:

@@ -22,10 +22,6 @@ from sweeplab.report.panels.base import Panel, TablePanel
 from sweeplab.report.style import BAD, GREY, MIDDLE, Axis, Figure, Look, bars, name_rows, spaced
 
 _MOST_NAMED = 6
-_STUDIES = {
-    "Seed spread": "The standard deviation of a seed's loss around the mean of its trial, pooled over all trials with "
-    "several seeds.",
-}
 _DIFFERENCES = {
     "All shared cells": "The mean difference of the cells' best losses, with a Student t interval over the cells.",
     "One cell": "The best trials of one cell in two studies, compared like the cells of one study.",
@@ -48,15 +44,15 @@ _CONFIRMED = {
 
 
 class StudiesPanel(TablePanel, name="studies", source="studies"):
-    """The cost of each study, its best trial, and the spread of its seeds."""
+    """The cost of each study, and its best trial."""
 
     @classmethod
     def _of(cls, report: ReportData) -> Panel:
-        rows = [_study(sweep, report.objective) for sweep in report.sweeps]
-        return cls(data=DataFrame(rows).dropna(axis=1, how="all"), method=_STUDIES)
+        rows = [_study(sweep) for sweep in report.sweeps]
+        return cls(data=DataFrame(rows).dropna(axis=1, how="all"))
 
 
-def _study(sweep: Sweep, at: str) -> dict[str, Any]:
+def _study(sweep: Sweep) -> dict[str, Any]:
     trials = sweep.trials
     best = trials[are_best(trials.assign(study=sweep.name), ["study"])]
     return {
@@ -66,7 +62,6 @@ def _study(sweep: Sweep, at: str) -> dict[str, Any]:
         "seeds": int(trials["seeds"].max()),
         "loss of the best trial": next(iter(best["loss"]), None),
         "in cell": next(iter(best["cell"]), ""),
-        "seed spread (loss)": losses.seed_spread(sweep, at),
         "FLOPs": short(float(trials["train_flops"].sum())),
     }
 
