@@ -197,13 +197,6 @@ class EventStream:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation(RunEvaluated):
-    """One run's evaluation: its validation loss, in its objective's unit, and what else was measured, by name."""
-
-    study: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrialEnd(TrialEvent):
     """How a trial ended: `outcome` is complete, stopped, pruned, diverged or failed; `states` is the same by seed.
 
@@ -217,7 +210,7 @@ class TrialEnd(TrialEvent):
     error: str | None
 
 
-OnEvaluation = Callable[[Evaluation], object]
+OnEvaluation = Callable[[RunEvaluated], object]
 OnTrialEnd = Callable[[TrialEnd], object]
 
 
@@ -244,15 +237,15 @@ class Callbacks:
 
     def hear(self, event: Event) -> None:
         """Call the function for an event, if there is one."""
-        study = self._folder.name
         try:
             if self._on_evaluation and isinstance(event, RunEvaluated):
                 name = "on_evaluation"
-                self._on_evaluation(Evaluation(study=study, **vars(event)))
+                self._on_evaluation(event)
             elif self._on_trial_end and isinstance(event, TrialEnded):
                 name = "on_trial_end"
                 ending = vars(event.ending)
-                self._on_trial_end(TrialEnd(study=study, cell=event.cell, trial=event.trial, **ending))
+                study, cell, trial = self._folder.name, event.cell, event.trial
+                self._on_trial_end(TrialEnd(study=study, cell=cell, trial=trial, **ending))
         except Exception as error:
             raised = self._raised[name]
             raised.append(f"{type(error).__name__}: {error}")

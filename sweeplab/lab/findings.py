@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any, Literal
 
@@ -29,7 +29,8 @@ NEAR_END, TREND = 0.05, 2.2
 class Finding:
     """One finding about the best trials of `cells`: what it is, and what to change in the study's file.
 
-    `name` is the hyperparameter concerned, `numbers` are those that the text gives.
+    `name` is the hyperparameter concerned, `end` the end of its range, min or max. `limit` is where this end should
+    lie, or the loss of n-grams.
     """
 
     kind: Literal["end of range", "above n-grams"]
@@ -37,7 +38,8 @@ class Finding:
     name: str
     what: str
     change: str
-    numbers: Mapping[str, float] = field(default_factory=dict)
+    limit: float
+    end: str = ""
 
     def in_words(self) -> str:
         """Return the finding and the change in one line."""
@@ -60,12 +62,13 @@ def find_limits(trials: StudyTrials, cell: str | None = None) -> list[Finding]:
         ended = [trial for trial in trials.all if trial.ending and trial.ending.outcome.counts_towards_budget]
     except DamagedFile:
         return []
+    if not best:
+        return []
     findings = list[Finding | None]()
     for name, entry in study["search"].items():
-        if best and "min" in entry:
+        if "min" in entry:
             findings += [_end_of_range(name, entry, end, best, ended, folder) for end in ("min", "max")]
-    # A plugin's metric is not in an n-gram's unit.
-    if best and study["objective"]["metric"] == "val_loss":
+    if study["objective"]["metric"] == "val_loss":  # a plugin's metric is not in an n-gram's unit
         findings.append(_above_n_grams(folder.baselines, best))
     return [finding for finding in findings if finding]
 
@@ -103,17 +106,12 @@ def _end_of_range(
     if not near or (rise if end == "min" else -rise) < TREND:
         return None
     word, change = ("lower", "lower") if end == "min" else ("upper", "raise")
-    to, limits = widened(name, entry, end), f"{written(entry['min'])} to {written(entry['max'])}"
+    to = widened(name, entry, end)
     values = dict.fromkeys(written(value) for value in (min(near.values()), max(near.values())))
-    return Finding(
-        "end of range",
-        tuple(near),
-        name,
-        f"{name} {' to '.join(values)} of {_best_in(near, best)} is at the {word} end of its range ({limits}), "
-        "and losses fall towards it",
-        f"{change} search.{name}.{end} to {written(to)}: {folder.command('extend', '--widen', name)}",
-        {"min": entry["min"], "max": entry["max"], f"{end} to take": to},
-    )
+    what = f"{name} {' to '.join(values)} of {_best_in(near, best)} is at the {word} end of its range"
+    what += f" ({written(entry['min'])} to {written(entry['max'])}), and losses fall towards it"
+    change += f" search.{name}.{end} to {written(to)}: {folder.command('extend', '--widen', name)}"
+    return Finding("end of range", tuple(near), name, what, change, to, end)
 
 
 def _bounds(name: str, end: str) -> tuple[float | None, float | None]:
@@ -177,14 +175,9 @@ def _above_n_grams(baselines: Mapping[str, Mapping[str, Any]], best: Mapping[str
     lowest = min(losses, key=losses.__getitem__)
     loss, baseline, values = losses[lowest], baselines[lowest]["loss"], best[lowest].start.values
     length = next((name for name in LENGTHS[1:] if getattr(values, name)), LENGTHS[0])
-    return Finding(
-        "above n-grams",
-        tuple(losses),
-        length,
-        f"{_best_in(losses, best)} has a loss above that of n-grams ({loss:.4f}, n-grams {baseline:.4f})",
-        f"raise {length}, or the model's size",
-        {"loss": loss, "n_grams": baseline},
-    )
+    what = f"{_best_in(losses, best)} has a loss above that of n-grams ({loss:.4f}, n-grams {baseline:.4f})"
+    change = f"raise {length}, or the model's size"
+    return Finding("above n-grams", tuple(losses), length, what, change, baseline)
 
 
 def _best_in(cells: Mapping[str, Any], best: Mapping[str, Trial]) -> str:

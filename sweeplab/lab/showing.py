@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from socket import gethostname
 from statistics import fmean
@@ -49,43 +49,38 @@ def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
     """Return a study's cells with their trials, runs by state and best values, its best run, and what failed.
 
     `trials` counts the trials that use up the budget, of `n_trials` in all (null if only time or FLOPs end the study;
-    a cell has no more trials than points), `enqueued` those that run next, `known` those of a warm start. `baselines`
-    has the n-gram baseline of each cell, `removed` the values that only older versions train, `workers` the place of
-    each worker that runs or is queued. Values are of the `metric`. Cells stand in the order of the grid, former cells
-    last. If tasks differ there is no best. `findings` say what limited the best trials. With `only`, all is about this
-    cell. What is no plain value has an `as_dict`.
+    a cell has no more trials than points), `enqueued` those that run next. `removed` has the values that only older
+    versions train, `workers` the place of each worker that runs or is queued. Values are of the `metric`. Cells stand
+    in the order of the grid, former cells last. If tasks differ there is no best. `findings` say what limited the best
+    trials. With `only`, all is about this cell. What is no plain value has an `as_dict`.
 
     Raises:
         BadInput: the study has no such cell.
     """
     # Read without a check, as it was checked when it was run: the rules of samplers import Optuna.
-    plan = folder.read(folder.plan_file)
-    ranked, baselines = StudyTrials(folder), folder.baselines
+    plan, ranked = folder.read(folder.plan_file), StudyTrials(folder)
     by_cell: dict[str, list[Trial]] = {cell["cell"]: [] for cell in plan["cells"]}
     for trial in ranked.all:
         by_cell.setdefault(trial.cell, []).append(trial)
     if only is not None:
         only = named_cell(folder.name, by_cell, only)
         by_cell = {only: by_cell[only]}
-        baselines = {cell: baseline for cell, baseline in baselines.items() if cell == only}
     counts, limits = count_trials(folder), cell_limits(folder)
-    # By cell, how many trials came from each source; no other number counts them.
-    warm_start = folder.read_if_written(folder.warm_start_file)
     cells = []
     for cell, trials in by_cell.items():
-        row = _cell_row(ranked, cell, trials) | {"n_trials": limits.get(cell)}
+        row = _cell_row(ranked, cell, trials)
+        row["n_trials"] = limits.get(cell)
         row["enqueued"] = counts.get(cell, TrialCounts()).states["enqueued"]
-        row["known"] = sum(warm_start.get(cell, {}).values())
         cells.append(row)
     best, by_task = None, ranked.by_task(only)
     if len(by_task) == 1:
-        chosen, choice = by_task[0][0], ranked.choice(only)
+        chosen = by_task[0][0]
         best = {
             "key": chosen.start.key,
             "value": chosen.value,
             "sampled": chosen.start.sampled,
             "folder": str(chosen.runs[0].path),
-            "choice": choice,
+            "choice": ranked.choice(only),
         }
     failures, removed = [], set()
     for trial in (trial for trials in by_cell.values() for trial in trials):
@@ -106,8 +101,8 @@ def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
         "trials_per_cell": read_budget(folder)["trials_per_cell"],
         "cells": cells,
         "notes": read_notes(folder),
-        "warm_start": warm_start,
-        "baselines": baselines,
+        # By cell, how many trials came from each source; no other number counts them.
+        "warm_start": folder.read_if_written(folder.warm_start_file),
         "reaches": plan.get("reaches", []),
         "removed": sorted(removed),
         "workers": folder.workers,
@@ -118,31 +113,31 @@ def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
 
 
 def _cell_row(ranked: StudyTrials, cell: str, trials: Sequence[Trial]) -> dict[str, Any]:
-    states, unfinished = Counter[RunState](), ranked.folder.unfinished
+    states, unfinished, n_counted = Counter[RunState](), ranked.folder.unfinished, 0
     for trial in trials:
         states.update(end.state for end in trial.ends)
         states[unfinished] += len(trial.runs) - len(trial.ends)
+        if trial.ending and trial.ending.outcome.counts_towards_budget:
+            n_counted += 1
+    row: dict[str, Any] = {"cell": cell, "n_params": None, "trials": n_counted}
+    if trials:
+        row["n_params"] = trials[0].start.facts["n_params"]
+    for state in RunState:
+        if state.is_finished or state is unfinished:
+            row[state] = states[state]
+    row |= dict.fromkeys(("best_value", "expected", *MEASURES))
     by_task, choice = ranked.by_task(cell), ranked.choice(cell)
-    best, measures = None, dict.fromkeys(MEASURES)
+    if choice and choice.expected:
+        row["expected"] = choice.expected.value
     if len(by_task) == 1:
         best = by_task[0][0]
-        measures |= dict.fromkeys(name for end in best.ends for name in end.best)
-    row = {
-        "cell": cell,
-        "n_params": trials[0].start.facts["n_params"] if trials else None,
-        "trials": sum(trial.ending.outcome.counts_towards_budget for trial in trials if trial.ending),
-        **{str(state): states[state] for state in RunState if state.is_finished or state is unfinished},
-        "best_value": best and best.value,
-        "expected": choice and choice.expected and choice.expected.value,
-    }
-    for name in measures:
-        row[name] = best and _mean_over_seeds(best, f"best_{name}")
+        row["best_value"] = best.value
+        measured = defaultdict(list)
+        for end in best.ends:
+            for name, value in end.best.items():
+                measured[name].append(value)
+        row |= {name: fmean(values) for name, values in measured.items()}
     return row
-
-
-def _mean_over_seeds(trial: Trial, name: str) -> float | None:
-    values = [value for end in trial.ends if (value := end.as_json().get(name)) is not None]
-    return float(fmean(values)) if values else None
 
 
 def trial_rows(ranked: StudyTrials, cell: str | None = None, sort: str | None = None) -> list[dict[str, Any]]:

@@ -233,10 +233,10 @@ def _check(facts: StudyFacts) -> str:
         return ""
     above = _finding(facts, "above n-grams")
     if above:
-        return f"worse than n-grams ({above.numbers['n_grams']:.2f}): train longer"
+        return f"worse than n-grams ({above.limit:.2f}): train longer"
     edge = _finding(facts, "end of range")
     if edge:
-        end = "lower" if "min to take" in edge.numbers else "upper"
+        end = "lower" if edge.end == "min" else "upper"
         where = f" in {len(edge.cells)} of {several(facts.sizes, 'size')}" if facts.sizes > 1 else ""
         return f"best {edge.name} is at the {end} end of its range{where}"
     return ""

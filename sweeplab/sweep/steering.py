@@ -239,10 +239,9 @@ def _widen(folder: StudyFolder, name: str) -> str:
     entry, trials = search[name], StudyTrials(folder)
     was = f"{written(entry['min'])} to {written(entry['max'])}"
     ends: dict[str, float] = {}
-    for limit in find_limits(trials):
-        for end in ("min", "max"):
-            if limit.name == name and f"{end} to take" in limit.numbers:
-                ends[end] = limit.numbers[f"{end} to take"]
+    for finding in find_limits(trials):
+        if finding.name == name and finding.end:
+            ends[finding.end] = finding.limit
     if not ends:
         raise BadInput(f"--widen: no best {name} lies at an end of its range, {was}")
     new = {**entry, **ends}

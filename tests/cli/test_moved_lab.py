@@ -41,7 +41,7 @@ def tracked(lab):
 def test_pages_and_checkpoints_are_those_of_the_lab(lab, cli):
     assert cli("report", "tiny", "--page", "sweep", "--lab", lab).code == 0
     (parent,) = [run for run in tracked(lab) if "mlflow.parentRunId" not in run.data.tags]
-    assert (lab / "artifacts" / parent.info.run_id / "artifacts" / "report" / "sweep.html").exists()
+    assert (lab / "artifacts" / parent.info.run_id / "artifacts" / "plan.json").exists()
     kept = {path.parents[1].name for path in lab.glob("artifacts/*/artifacts/checkpoint")}
     assert kept and all(sweeplab.load_run(each, lab=lab).values.n_embd for each in kept)
     assert cli("doctor", "tiny", "--lab", lab).code == 0

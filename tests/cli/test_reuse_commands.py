@@ -68,6 +68,6 @@ def test_a_study_starts_from_another(cli, finished, lab, folder):
     for _ in range(2):
         assert cli("run", "next.yaml").code == 0
     shown = json.loads(cli("show", "next", "--json").out)
-    counts = [(cell["cell"], cell["trials"], cell["known"]) for cell in shown["cells"]]
-    assert counts == [("n_embd=16", 2, 2), ("n_embd=24", 2, 0)]
+    counts = [(cell["cell"], cell["trials"]) for cell in shown["cells"]]
+    assert counts == [("n_embd=16", 2), ("n_embd=24", 2)]
     assert shown["warm_start"] == {"n_embd=16": {"tiny": 2}}

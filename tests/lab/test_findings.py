@@ -86,7 +86,7 @@ def test_chance_makes_few_trends():
 
 def test_a_loss_above_that_of_n_grams_in_every_cell_is_said_and_in_some_cells_is_not(tmp_path):
     (finding,) = plant(tmp_path, valley, ("small", "large"), baseline=1.5)
-    assert finding.kind == "above n-grams" and finding.numbers["n_grams"] == 1.5
+    assert finding.kind == "above n-grams" and finding.limit == 1.5
     assert "raise max_iters" in finding.in_words()
     folder = StudyFolder(tmp_path, "planted")
     folder.baselines_file.write_text(json.dumps({"small": {"loss": 1.5}, "large": {"loss": 9.0}}))

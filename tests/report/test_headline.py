@@ -18,10 +18,8 @@ BEST = Best(
     "",
 )
 AHEAD = Ahead("params and tokens", 1.259, 1.221, 1.307, 13_824, 106_392)
-EDGE = Finding(
-    "end of range", ("a", "b", "c"), "learning_rate", "", "", {"min": 0.01, "max": 0.1, "max to take": 0.3}
-)
-BELOW = Finding("above n-grams", ("all",), "max_iters", "", "", {"loss": 3.11, "n_grams": 1.96})
+EDGE = Finding("end of range", ("a", "b", "c"), "learning_rate", "", "", 0.3, "max")
+BELOW = Finding("above n-grams", ("all",), "max_iters", "", "", 1.96)
 SMALL = StudyFacts(
     "small", StudyState.COMPLETE, 30, 30, runs=57, best=BEST, sizes=10, begun=10, done=10, ahead=AHEAD
 )  # fmt: skip
