@@ -157,6 +157,8 @@ def test_rungs_that_a_study_gives_stay_and_are_said_at_their_evaluations():
     given = settled_pruner(read(pruner={"type": "asha", "min_iters": 30, "factor": 2}).pruner, 50, 300)
     assert given.options == {"min_resource": 30, "reduction_factor": 2}
     assert rungs(given, 50, 300) == [50, 100, 150, 250]
+    later = given.model_copy(update={"options": given.options | {"min_early_stopping_rate": 1}})
+    assert rungs(later, 50, 300) == [100, 150, 250]
     assert rungs(settled_pruner(read(pruner="median").pruner, 50, 300), 50, 300) == []
 
 
