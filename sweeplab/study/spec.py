@@ -80,10 +80,12 @@ def seed_parts(seed: int | ConditionalSeed) -> tuple[int, Expression]:
 
 def _seed(written: Any) -> Any:
     if isinstance(written, Mapping):
-        return ConditionalSeed.model_validate(written)
-    if isinstance(written, ConditionalSeed):
-        return written
-    return seed_number(written)
+        written = ConditionalSeed.model_validate(written)
+    if not isinstance(written, ConditionalSeed):
+        return seed_number(written)
+    if written.when == ALWAYS:
+        return written.seed
+    return written
 
 
 Seed = Annotated[Any, pydantic.PlainValidator(_seed, int | ConditionalSeed)]
@@ -334,9 +336,6 @@ class StudySpec(Section):
         repeated = sorted({number for number in numbers if numbers.count(number) > 1})
         if repeated:
             raise Refusal(f"has {', '.join(map(str, repeated))} more than once")
-        for place, (number, when) in enumerate(map(seed_parts, seeds)):
-            if when == ALWAYS:
-                seeds[place] = number
         if isinstance(seeds[0], ConditionalSeed):
             allowed = "a first seed without a condition, such as [0, {seed: 1, when: …}]"
             raise Refusal("has a `when` on its first seed", allowed)
@@ -380,10 +379,10 @@ class StudySpec(Section):
 
     @property
     def kind(self) -> DataKind | None:
-        """Return the kind of data of the corpus; None where `data` is invalid, or a plugin's corpus not imported."""
+        """Return the kind of data of the corpus; None where a plugin's corpus is not imported."""
         from sweeplab.data.corpora import CORPORA, AnyCorpus
 
-        corpus = CORPORA[self.data.corpus] if hasattr(self, "data") else None
+        corpus = CORPORA[self.data.corpus]
         return corpus.kind if isinstance(corpus, AnyCorpus) else None
 
     @property

@@ -58,17 +58,9 @@ LENGTHS_OF = {
 }
 
 
-def details(error: ValidationError, *place: str | int) -> list[InitErrorDetails]:
-    """Return what pydantic detail wrong, for another error, below a place."""
-    return [
-        InitErrorDetails(
-            type=detail["type"],
-            loc=(*place, *detail["loc"]),
-            input=detail["input"],
-            ctx=detail.get("ctx", {}),
-        )
-        for detail in error.errors(include_url=False)
-    ]
+def details(error: ValidationError, *place: str | int) -> list[Any]:
+    """Return what pydantic found wrong, for another error, below a place."""
+    return [{**detail, "loc": (*place, *detail["loc"])} for detail in error.errors(include_url=False)]
 
 
 def refusal_at(refusal: Refusal, written: Any, *place: str | int) -> InitErrorDetails:
