@@ -183,10 +183,6 @@ class JointModel:
         place = (spread(number * _stride(len(self.spaces), n_axes) + cell, n_axes) + offset) % 1.0
         return self.spaces[cell].point(place.tolist(), fixed)
 
-    def best(self, cell: int) -> dict[str, Scalar]:
-        """Return the point of a cell of lowest expected loss, whether it was tried or not."""
-        return self._promising(cell, -1, {}, exploits=True)[0].point
-
     def propose(
         self, cell: int, number: int, fixed: Mapping[str, Any], exploits: bool = False
     ) -> dict[str, Scalar]:

@@ -138,7 +138,10 @@ def joint(replay, seed, seconds, spaces, most):
             trial.number = number
             trials[cell].trials.append(trial)
         if number + 1 in TRIALS:
-            best = {size: model.best(cell)["learning_rate"] for cell, size in enumerate(spaces)}
+            best = {
+                size: model.propose(cell, 99, {}, exploits=True)["learning_rate"]
+                for cell, size in enumerate(spaces)
+            }
             chosen = {size: replay.nearest(rate) for size, rate in best.items()}
             found[number + 1] = replay.excess(chosen)
     return found

@@ -100,7 +100,7 @@ def test_few_trials_a_cell_find_an_optimum_that_moves_with_the_size():
     )
     model, _ = searched(all_spaces, 4)
     for cell, width in enumerate((32, 64, 128, 256)):
-        best = model.best(cell)
+        best = model.propose(cell, 99, {}, exploits=True)
         assert best["activation"] == "gelu"
         assert best["learning_rate"] == pytest.approx(0.02 * 32 / width, rel=0.35)
 
@@ -120,7 +120,7 @@ def test_the_best_of_many_values_is_sought_near_the_best_of_those_drawn():
     of = spaces(grid={"n_embd": [32, 64]})
     model, _ = searched(of, 2)
     drawn = np.random.default_rng(0).random((1000, len(SEARCH)))
-    points = [model.best(0), *(of[0].point(place.tolist(), {}) for place in drawn)]
+    points = [model.propose(0, 99, {}, exploits=True), *(of[0].point(place.tolist(), {}) for place in drawn)]
     mean, _ = model.surrogate(0).marginal(model.rows(0, points))
     assert mean[0] < mean[1:].min()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,24 +73,24 @@ class MarkdownTables:
         Raises:
             BadInput: the study is not valid without these tables either.
         """
-        tables, text = deepcopy(self), ""
+        text = ""
         while True:
             try:
-                text = write(tables)
+                text = write(self)
                 spec = read_text(text, Path("study.yaml"))
                 break
             except BadInput as error:
-                if not tables.lines:
+                if not self.lines:
                     raise
-                tables._leave_out(error.problems[0], text)
-        for name, line in tables.lines.items():
-            if name in tables.ranges and name not in spec.search and name not in spec.grid:
-                tables.say(line, f"the range of {name} is not searched: --grid {name} makes cells of it")
-            if name in tables.values and name in spec.search and name not in spec.first_trial:
-                tables.say(line, f"{name} {shown(tables.values[name])} is not the first trial's")
-            if name in tables.values and name not in {*spec.fixed, *spec.search, *spec.grid, "seed"}:
-                tables.say(line, f"{name} is left out: another row sets the length of training")
-        return text, tables.notices
+                self._leave_out(error.problems[0], text)
+        for name, line in self.lines.items():
+            if name in self.ranges and name not in spec.search and name not in spec.grid:
+                self.say(line, f"the range of {name} is not searched: --grid {name} makes cells of it")
+            if name in self.values and name in spec.search and name not in spec.first_trial:
+                self.say(line, f"{name} {shown(self.values[name])} is not the first trial's")
+            if name in self.values and name not in {*spec.fixed, *spec.search, *spec.grid, "seed"}:
+                self.say(line, f"{name} is left out: another row sets the length of training")
+        return text, self.notices
 
     def _leave_out(self, problem: Problem, text: str) -> None:
         there = ["", *text.splitlines()][problem.line or 0].partition(":")[0]
