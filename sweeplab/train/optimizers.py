@@ -156,8 +156,9 @@ class Optimizer(ABC):
 
     rows: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, layout: Layout, adam_step_: AdamStep = adam_) -> None:
-        self.layout, self._adam_step_ = layout, adam_step_
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.adam_step_: AdamStep = adam_
 
     def buffers(self) -> dict[str, int]:
         """Return the length of a run's row in each buffer, by name, in whole blocks; buffers start at zero."""
@@ -201,7 +202,7 @@ class Adam(Optimizer):
     def update_(self, weights: Rows, gradient: Rows, state: State, rates: Rates) -> None:
         """Update weights and moments in place."""
         add_l2_(gradient, weights, self.layout.n_decayed, rates)
-        self._adam_step_(weights, gradient, state["first"], state["second"], rates)
+        self.adam_step_(weights, gradient, state["first"], state["second"], rates)
 
 
 class AdamW(Optimizer):
@@ -217,7 +218,7 @@ class AdamW(Optimizer):
         decay_(weights, self.layout.n_decayed, rates)
         first, second = state["first"], state["second"]
         for span, factor in self.learning_rate_spans:
-            self._adam_step_(
+            self.adam_step_(
                 weights[:, span], gradient[:, span], first[:, span], second[:, span], rates, factor
             )
 
@@ -270,8 +271,8 @@ class Muon(Optimizer):
     et al. Newton-Schulz runs in float32, not bfloat16. The default momentum is 0.9, not 0.95.
     """
 
-    def __init__(self, layout: Layout, adam_step_: AdamStep = adam_) -> None:
-        super().__init__(layout, adam_step_)
+    def __init__(self, layout: Layout) -> None:
+        super().__init__(layout)
         by_optimizer = spans(layout, lambda weight: weight.role == "hidden")
         self._hidden = [span for span, is_hidden in by_optimizer if is_hidden]
         self._rest = [span for span, is_hidden in by_optimizer if not is_hidden]
@@ -293,7 +294,7 @@ class Muon(Optimizer):
         decay_(weights, self.layout.n_decayed, rates)
         first, second = state["first"], state["second"]
         for span, columns in zip(self._rest, self._second, strict=True):
-            self._adam_step_(weights[:, span], gradient[:, span], first[:, span], second[:, columns], rates)
+            self.adam_step_(weights[:, span], gradient[:, span], first[:, span], second[:, columns], rates)
         momentum = column(rates.momentum, weights)
         for span in self._hidden:
             first[:, span].mul_(momentum).add_(gradient[:, span])
@@ -351,8 +352,8 @@ class Adafactor(Optimizer):
     as it is stored: query, key and value as one matrix; experts separately, but clipped together.
     """
 
-    def __init__(self, layout: Layout, adam_step_: AdamStep = adam_) -> None:
-        super().__init__(layout, adam_step_)
+    def __init__(self, layout: Layout) -> None:
+        super().__init__(layout)
         self._matrices = [weight for weight in layout.weights if len(weight.shape) > 1]
         self._vectors = [weight for weight in layout.weights if len(weight.shape) == 1]
         rows = [weight.size // weight.shape[-1] for weight in self._matrices]
@@ -502,11 +503,11 @@ def check_optimizer(part: Any) -> None:
         )
 
 
-def make_optimizer(values: Hyperparameters, layout: Layout, adam_step_: AdamStep = adam_) -> Optimizer:
+def make_optimizer(values: Hyperparameters, layout: Layout) -> Optimizer:
     """Return the optimizer of a stack of runs with these hyperparameters."""
     kind = OPTIMIZERS[values.optimizer]
     if isinstance(kind, type):
-        of_rows: Optimizer = kind(layout, adam_step_)
+        of_rows: Optimizer = kind(layout)
         return of_rows
     return TorchOptimizer(layout, values, kind)
 

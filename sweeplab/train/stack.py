@@ -35,7 +35,7 @@ from sweeplab.train.evaluating import (
     values_at_start,
 )
 from sweeplab.train.member import Member, Record, Snapshot
-from sweeplab.train.optimizers import adam_, fused_adam_rows_, make_optimizer
+from sweeplab.train.optimizers import fused_adam_rows_, make_optimizer
 from sweeplab.train.program import compiles_whole, load_programs
 from sweeplab.train.run import TrainingRun, dropout_rates, shape_key
 from sweeplab.train.step import (
@@ -99,7 +99,9 @@ class Stack:
             n_elements = self.transformer.max_mask_size(like.batch_size // like.grad_accum)
         self._elements = element_hashes(n_elements, self.device)
         self._members: list[Member] = []
-        optimizer = make_optimizer(like, layout, fused_adam_rows_ if on_cpu else adam_)
+        optimizer = make_optimizer(like, layout)
+        if on_cpu:
+            optimizer.adam_step_ = fused_adam_rows_
         # "loss" and "norm" are sums since the last point. They stay on the device so that a step does not wait.
         sizes = dict.fromkeys(_INITIAL, layout.row_size) | optimizer.buffers() | {"loss": 1, "norm": 1}
         self._rows = {name: torch.zeros(capacity, size, device=self.device) for name, size in sizes.items()}

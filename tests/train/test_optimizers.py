@@ -58,7 +58,8 @@ def together(rates):
 
 def train(name, rows, n_steps=N_STEPS, broken=None, adam_step_=fused_adam_rows_):
     """Train these of the runs together and return weights and state; the gradient of `broken` is not a number."""
-    optimizer = OPTIMIZERS[name](LAYOUT, adam_step_)
+    optimizer = OPTIMIZERS[name](LAYOUT)
+    optimizer.adam_step_ = adam_step_
     weights = start()[rows]
     state = {key: torch.zeros(len(rows), size) for key, size in optimizer.buffers().items()}
     for step in range(1, n_steps + 1):
