@@ -63,9 +63,8 @@ PARAMS = {
     "active": "n_params_active",
     "non-embedding": "n_params_non_embedding",
 }
-# Settings whose best values follow the size of the model or the length of the run; betas where batches are small.
-FOLLOW_SIZE = ("learning_rate", "batch_size", "warmup_iters", "betas")
-_SMALL_BATCH = 2**18  # tokens of a step (Porian et al. 2024, arXiv 2406.19146)
+# Settings whose best values follow the size of the model or the length of the run.
+FOLLOW_SIZE = ("learning_rate", "batch_size", "warmup_iters")
 _LOSSES = {"best": STUDY_COLUMNS["loss"], "final": "final_val_loss"}
 
 
@@ -114,9 +113,6 @@ def _tuned(runs: pd.DataFrame, design: StudyDesign | None) -> tuple[str, str]:
     """Return how the points of runs were tuned, and why that is said."""
     known = [name for name in FOLLOW_SIZE if name in runs and runs[name].notna().all()]
     fixed = [name for name in known if runs[name].astype(str).nunique() == 1]
-    tokens = numbers(runs, "batch_size") * numbers(runs, "block_size")
-    if "betas" in fixed and not (tokens < _SMALL_BATCH).any():
-        fixed.remove("betas")
     tuned, words = UNKNOWN, "no size tried two learning rates"
     if "learning_rate" in (*searched_of(runs, design), *grid_of(runs, design)):
         tuned, words = EACH, "as its trials say"

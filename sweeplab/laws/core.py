@@ -94,9 +94,9 @@ class Draws(NamedTuple):
         return np.asarray(scale * random.standard_normal(len(self.sigma)))
 
 
-def interval(draws: Array, level: float = LEVEL) -> tuple[float, float, float]:
+def interval(draws: Array) -> tuple[float, float, float]:
     """Return the median of draws and the ends of their central interval."""
-    low, middle, high = np.quantile(draws, [(1 - level) / 2, 0.5, (1 + level) / 2])
+    low, middle, high = np.quantile(draws, [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
     return float(middle), float(low), float(high)
 
 

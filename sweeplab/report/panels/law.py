@@ -453,7 +453,7 @@ def _table(laws: HyperparameterLaws, name: str, size: str) -> DataFrame:
     others = {column: np.polyfit(logs, runs.log_of(column), 1) for column in surface.sizes}
     for x in np.linspace(logs.min(), logs.max(), _STEPS):
         at = {column: float(np.polyval(line, x)) for column, line in others.items()}
-        middle, low, high = np.exp(interval(surface.optimum(at)[:, searched.j], LEVEL))
+        middle, low, high = np.exp(interval(surface.optimum(at)[:, searched.j]))
         ends = {"best": middle, "low": low, "high": high, "edge": ""}
         rows.append({"hyperparameter": name, "what": "law", "cell": "", "x": math.exp(x)} | ends)
     return DataFrame(rows)
