@@ -233,7 +233,7 @@ class Study(Results):
         Raises:
             BadInput: the study cannot start, or one of its records is damaged.
         """
-        from sweeplab.study.algorithms import with_algorithms
+        from sweeplab.study.plan import with_algorithms
         from sweeplab.sweep.supervisor import run_study  # SQLAlchemy with it: slow to import
 
         self.spec = with_algorithms(self.spec, sampler, pruner)

@@ -22,11 +22,11 @@ from sweeplab.lab.findings import find_limits
 from sweeplab.lab.listing import StudyTrials
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study import inputs, plan
-from sweeplab.study.algorithms import settled_sampler
 from sweeplab.study.file.reading import read_plain, read_study
 from sweeplab.study.file.resolve import check_imported
 from sweeplab.study.file.template import section_of
 from sweeplab.study.options import Algorithm
+from sweeplab.study.plan import settled_sampler
 from sweeplab.study.problems import Location, dotted
 from sweeplab.study.space import Cell, cells, spaces_of
 from sweeplab.study.spec import StudySpec

@@ -23,7 +23,10 @@ PASSED_OVER = ("NoOp", "BitOr", "RemoveDecorator")
 # An area: the files that are mutated, and what pytest is given to notice; `-m ""` runs slow tests too.
 AREAS = {
     "laws": ("laws/core.py", "laws/test_core.py"),
-    "sampler": ("study/algorithms.py study/joint.py", "study/test_algorithms.py study/test_joint.py"),
+    "sampler": (
+        "study/plan.py study/joint.py",
+        "study/test_algorithms.py study/test_joint.py study/test_plan.py",
+    ),
     "store": ("sweep/trials/storage.py", "sweep/test_storage.py sweep/test_store.py"),
     "claims": ("sweep/trials/store.py sweep/trials/sharing.py", "sweep/test_store.py sweep/test_runner.py"),
     "schedules": ("train/run.py", "-m '' train/test_schedule.py train/test_counting.py"),

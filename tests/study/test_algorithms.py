@@ -3,7 +3,8 @@ import pytest
 from optuna.trial import TrialState
 from tiny_study import study_of_parts as read
 
-from sweeplab.study.algorithms import (
+from sweeplab.study.options import PRUNERS, SAMPLERS, Sampler, build
+from sweeplab.study.plan import (
     make_sampler,
     n_startup_trials,
     promotes,
@@ -11,7 +12,6 @@ from sweeplab.study.algorithms import (
     settled_pruner,
     settled_sampler,
 )
-from sweeplab.study.options import PRUNERS, SAMPLERS, Sampler, build
 from sweeplab.study.space import Space, cells
 
 COUNTABLE = {"top_k": {"min": 10, "max": 12}, "dropout": {"min": 0, "max": 0.2, "step": 0.1}}

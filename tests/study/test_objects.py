@@ -7,8 +7,8 @@ import pytest
 from optuna import pruners, samplers
 
 from sweeplab.errors import BadInput
-from sweeplab.study.algorithms import with_algorithms
 from sweeplab.study.options import as_written
+from sweeplab.study.plan import with_algorithms
 
 
 def quiet(kind, **arguments):

@@ -73,7 +73,7 @@ def plan(
     if coordinates:
         return _check_widths(file, changes, cell, lab_folder(lab))
     say_start(f"reading the data of {file}")
-    from sweeplab.study.algorithms import settled_sampler
+    from sweeplab.study.plan import settled_sampler
 
     study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
     if bench:

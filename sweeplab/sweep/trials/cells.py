@@ -35,9 +35,9 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from sweeplab.data.batches import generator_key
 from sweeplab.lab.storage import PROMOTED, REPEATS, VOID
 from sweeplab.records.runs import RunState
-from sweeplab.study.algorithms import make_sampler, settled_sampler
 from sweeplab.study.joint import JointModel, JointSampler
 from sweeplab.study.options import JOINT, Sampler
+from sweeplab.study.plan import make_sampler, settled_sampler
 from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import StudySpec
 

@@ -23,8 +23,8 @@ from sweeplab.lab.listing import read_spec
 from sweeplab.lab.storage import PROMOTED, REPEATS, SEED_OFFSET
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunState
-from sweeplab.study.algorithms import n_startup_trials, promotes, settled_pruner, settled_sampler
 from sweeplab.study.options import JOINT, build
+from sweeplab.study.plan import n_startup_trials, promotes, settled_pruner, settled_sampler
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Cell, cells, nearest_cells, spaces_of
 from sweeplab.study.spec import StudySpec
