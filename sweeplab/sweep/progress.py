@@ -422,7 +422,6 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
     commands = Commands(open_database(folder.storage_url), Availability(folder.name))
     started: set[tuple[str, int]] = set()  # a trial starts with the first of its runs
     logs: dict[Path, GrowingFile] = {}
-    places: dict[int, str] = {}
     events, is_last = stream.new(latest_only=True), not follow
     while True:
         lines = [LogLine(time=each.given, source="study", text=_in_words(each)) for each in commands.read()]
@@ -441,11 +440,6 @@ def log_lines(folder: StudyFolder, follow: bool = False) -> Iterator[LogLine]:
                     text += f": {ending.error.strip().splitlines()[-1]}"
                 lines.append(LogLine(time=event.ended, source="trial", text=text))
         yield from sorted(lines, key=lambda line: line["time"] or 0.0)
-        for place in folder.workers:
-            where = ", ".join(filter(None, (place.state, place.node, place.process, place.why)))
-            if where != places.get(place.worker):
-                places[place.worker] = where
-                yield LogLine(time=None, source=f"worker-{place.worker}", text=where)
         for file in [folder.run_log, *sorted(folder.path.glob("worker-*.log"))]:
             added = logs.setdefault(file, GrowingFile(file)).new_lines()
             for text in added.decode("utf-8", "replace").splitlines():
