@@ -392,12 +392,17 @@ SHAPE_REQUIREMENTS = (
 def windows(shape: ModelShape, side: Side) -> list[int | None]:
     """Return the window of each block of a side; None is full attention. Cross-attention is always full.
 
+    With a full_attention_interval of n, block n, block 2n … have full attention (Gemma Team, "Gemma 3", 2025, where n
+    is 6).
+
     Raises:
         BadInput: the run is of an older version, with a kind that this one does not have.
     """
     widths: list[int | None] = []
-    for layer in range(shape.layers(side)):
-        kind = shape.attention_of(layer)
+    for number in range(1, shape.layers(side) + 1):
+        kind = shape.attention
+        if shape.full_attention_interval and number % shape.full_attention_interval == 0:
+            kind = "full"
         if kind not in ATTENTION:
             raise BadInput(Problem(f"attention is {kind}; {KNOWN_KINDS}"))
         widths.append(shape.attention_window if kind == "local" else None)

@@ -227,15 +227,6 @@ class ModelShape(ModelHyperparameters):
         """Return the number of blocks of one side."""
         return int(getattr(self, side.layers))
 
-    def attention_of(self, layer: int) -> str:
-        """Return the name of a block's kind of attention; the first block is 0.
-
-        With an interval of n, block n, block 2n … have full attention (Gemma Team, "Gemma 3", 2025, where n is 6).
-        """
-        if self.full_attention_interval and (layer + 1) % self.full_attention_interval == 0:
-            return "full"
-        return self.attention
-
     @property
     def is_gated(self) -> bool:
         """Return whether the feed-forward layers multiply two projections."""

@@ -321,7 +321,9 @@ def stack(
     """Embed tokens [B, T] and take them through all blocks of an encoder or a decoder, to [B, T, C]."""
     x = embed(p, prefix, tokens)
     for layer in range(n_layer):
-        x = block(p, f"{prefix}blocks.{layer}", p.shape.attention_of(layer), seen, memory, x)
+        interval = p.shape.full_attention_interval
+        kind = "full" if interval and (layer + 1) % interval == 0 else p.shape.attention
+        x = block(p, f"{prefix}blocks.{layer}", kind, seen, memory, x)
     return p.norm(f"{prefix}final_norm", x) if p.shape.final_norm else x
 
 
