@@ -93,8 +93,8 @@ def place_of(address: str) -> str:
 
 def is_given(kind: Kind, address: str) -> bool:
     """Return whether the command line or the environment of this process names an address."""
-    by_environment = os.environ.get(kind.variable)
-    return place_of(address) in {*_named, *map(place_of, filter(None, [by_environment]))}
+    place, variable = place_of(address), os.environ.get(kind.variable)
+    return place in _named or (bool(variable) and place == place_of(str(variable)))
 
 
 def mirror_address() -> str:
