@@ -19,7 +19,7 @@ from sweeplab.expressions import Expression
 from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.spec import Budget, ConditionalSeed
 from sweeplab.study.values import Choices, Range
-from sweeplab.sweep.trials.sharing import Lease, LeaseLost, Owner, Report
+from sweeplab.sweep.trials.sharing import Availability, Lease, LeaseLost, Owner, Report
 from sweeplab.sweep.trials.store import Store
 
 
@@ -69,7 +69,8 @@ def test_a_trial_given_back_goes_to_the_next_claim_as_it_was(tiny, opened):
     with pytest.raises(LeaseLost):
         one.finish(first, "complete", 1.0, {})
     two.finish(again, "complete", 2.0, {})
-    assert two.trials(two.cells[0])[0].value == 2.0
+    ended = two.trials(two.cells[0])[0]
+    assert ended.value == 2.0 and two.seeds(two.cells[0], ended) == [0]
 
 
 def test_the_same_study_draws_the_same_trials(tiny, tmp_path, dataset):
@@ -167,8 +168,12 @@ def test_the_longest_cells_come_first_unless_time_is_short(time, seeds, first, t
     _, store = opened(spec)
     assert store.claim().cell.key == first
     assert store.claim(lambda cell: cell.key == first)
+    store.study(next(cell for cell in store.cells if cell.key == first)).enqueue_trial(
+        {"learning_rate": 1e-3}
+    )
+    assert store.claim(lambda cell: cell.key == first), "one more than the cell has room for"
     store.n_workers = 2
-    assert len(store.claim_many(4)) == 1, "half of what is left"
+    assert store.share_left() == len(store.claim_many(4)) == 1, "half of what is left"
 
 
 @pytest.mark.slow
@@ -230,6 +235,21 @@ def test_a_claim_that_fails_leaves_nothing(tiny, opened, monkeypatch):
     (ended,) = store.trials(store.cells[0])
     assert ended.value == 3.0 and store.counts()[0].running == 0
     assert store.claim() and len(store.trials(store.cells[0])) == 2
+
+
+def test_an_outage_is_waited_for_ever_longer_and_its_length_is_said(monkeypatch):
+    waits, said, failures = [], [], iter([True] * 8 + [False])
+    monkeypatch.setattr("time.sleep", waits.append)
+    monkeypatch.setattr("time.monotonic", lambda: 100.0 + sum(waits))
+
+    def call():
+        if next(failures):
+            raise OSError("no answer")
+        return "answer"
+
+    assert Availability("tiny", 60.0, said.append).retry(call) == "answer"
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
+    assert said[1].endswith("after 16s") and len(said) == 2
 
 
 def test_reports_that_the_database_did_not_take_are_sent_with_the_next_ones(tiny, opened, monkeypatch):
