@@ -238,7 +238,7 @@ PLACES = "a hyperparameter, or a place such as budget.time"
 SHORT_FORMS = ("sampler", "pruner")
 
 
-def read_options(options: Iterable[str], ranges: Mapping[str, Any]) -> dict[str, Any]:
+def read_options(options: Iterable[str], ranges: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Parse the options `--grid n_layer=1,2,4` and `--search learning_rate=1e-4..1e-2` into a document.
 
     In `--grid` a name alone gets the values of its range.
