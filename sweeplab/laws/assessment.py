@@ -22,7 +22,7 @@ from sweeplab.laws.core import LEVEL, Array, interval
 from sweeplab.laws.doubts import Doubt, Tuning, along_family, doubts_of, tuning_of
 from sweeplab.laws.fitting import Fit, fit
 from sweeplab.laws.forms import FEWEST_VALUES, LAWS, Law, Quantity, loss_at, optimum_of, parameters_of
-from sweeplab.laws.points import DECADES, SPREAD, STANDS, UNLIKE, Points, design, path_of
+from sweeplab.laws.points import DECADES, LINES, SPREAD, STANDS, Points, design, path_of
 from sweeplab.laws.sentences import Plain, Reason, sentence
 
 IDENTIFIED, WEAK, NOT_IDENTIFIED = "identified", "weak", "not identified"
@@ -50,11 +50,6 @@ TOLERANCES = {
     "irreducible": Tolerance(1.05, 1.3, True),
     "loss": Tolerance(1.03, 1.1, True),
 }
-_LINES = (  # measures of the design, the line that the rows may lie near, and the measure in words
-    ("sd of log(tokens/params)", "ray of tokens to params", "the sd of log(tokens/params)"),
-    ("sd across the line", "line of log tokens against log params", "their sd across it"),
-    (UNLIKE, "line of log n_embd against log n_layer", "their sd across it"),
-)
 
 
 @dataclass(frozen=True)
@@ -133,11 +128,14 @@ def design_lacks(points: Points, columns: Sequence[str], needs: Sequence[str]) -
         distinct = int(seen[f"distinct {name}"])
         if distinct < FEWEST_VALUES:
             return Reason("few values", {"column": name, "count": distinct})
-    for name, line, what in _LINES:
-        if seen.get(name, math.inf) < SPREAD:
-            return Reason("ray", {"line": line, "what": what, "spread": seen[name], "needed": SPREAD})
-    if seen.get("sd across the line but for one row", math.inf) < STANDS * SPREAD:
-        return Reason("ray but one", {})
+    for one, other in LINES:
+        name, facts = f"sd across one line of {one} against {other}", {"one": one, "other": other}
+        if name not in seen:
+            continue
+        if seen[name] < SPREAD:
+            return Reason("ray", facts | {"spread": seen[name], "needed": SPREAD})
+        if seen[f"{name} but for one row"] < STANDS * SPREAD:
+            return Reason("ray but one", facts)
     return None
 
 

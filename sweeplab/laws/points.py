@@ -55,7 +55,7 @@ _RUN = re.compile(r"(.*[^a-z])?run([ _-]?(id|name))?", re.IGNORECASE)
 _ONCE = 1.02  # passes over a text that count as one
 # That a column must span: N grows as n_layer and as the square of n_embd.
 DECADES = {"params": 0.8, "tokens": 0.8, "flops": 1.0, "n_embd": 0.4, "n_layer": 0.4}
-UNLIKE = "sd across one line of n_embd against n_layer"
+LINES = (("tokens", "params"), ("n_embd", "n_layer"))  # that rows may lie near
 SPREAD = 0.5  # the least sd of log(D/N), or across any other line of log D against log N
 ON_PATH = 0.1  # the largest sd of log tokens around a path, and its share of their range
 STRAIGHT = 0.05  # the largest difference of a fitted slope from 1 on a path of as many tokens a parameter
@@ -350,14 +350,10 @@ def design(points: Points, columns: Sequence[str]) -> dict[str, float]:
         measures[f"decades of {name}"] = float(logs[-1] - logs[0])
         measures[f"decades of {name} but for one row"] = float(min(logs[-1] - logs[1], logs[-2] - logs[0]))
         measures[f"distinct {name}"] = float(1 + np.count_nonzero(np.diff(logs) > 1e-9))
-    if {"params", "tokens"} <= {*columns}:
-        ratio = np.log(points.columns["tokens"] / points.columns["params"])
-        measures["sd of log(tokens/params)"] = float(ratio.std())
-        measures["sd across the line"], measures["sd across the line but for one row"] = _across(
-            points.columns, "params", "tokens"
-        )
-    if {*SHAPE} <= {*columns}:
-        measures[UNLIKE], _ = _across(points.sizes, *SHAPE)
+    for one, other in LINES:
+        if {one, other} <= {*columns}:
+            name = f"sd across one line of {one} against {other}"
+            measures[name], measures[f"{name} but for one row"] = _across(points.sizes, one, other)
     return measures
 
 

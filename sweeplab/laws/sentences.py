@@ -21,9 +21,9 @@ TEMPLATES = {
     "decades": "{column} span {decades:.2f} decades and {needed} are needed",
     "one row": "{column} span {decades:.2f} decades without one row: all depends on that row",
     "few values": "{column} have only {count} distinct values",
-    "ray": "all rows lie near one {line} ({what} is {spread:.2f}, {needed} is needed): the effects of the two on the "
-    "loss cannot be separated",
-    "ray but one": "all rows but one lie near one line of log tokens against log params: the effects of the two on the "
+    "ray": "all rows lie near one line of log {one} against log {other} (their sd across it is {spread:.2f}, {needed} "
+    "is needed): the effects of the two on the loss cannot be separated",
+    "ray but one": "all rows but one lie near one line of log {one} against log {other}: the effects of the two on the "
     "loss cannot be separated",
     "far from optimum": "no row is within a factor {factor:g} of the optimum in D/N",
     # Doubts: each makes every number weak at best, and its interval a union.
