@@ -159,7 +159,8 @@ def trend(groups: Iterable[Sequence[tuple[float, Any]]]) -> float:
     total, variance = 0, 0.0
     for pairs in groups:
         for (x, y), (other_x, other_y) in combinations(pairs, 2):
-            total += ((other_x > x) - (other_x < x)) * ((other_y > y) - (other_y < y))
+            if x != other_x and y != other_y:
+                total += 1 if (x < other_x) == (y < other_y) else -1
         n = len(pairs)
         variance += n * (n - 1) * (2 * n + 5) / 18
     return total / math.sqrt(variance) if variance else 0.0

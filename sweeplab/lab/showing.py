@@ -207,7 +207,7 @@ def is_close(one: float | None, other: float | None) -> bool:
 
 
 def show_trial(folder: StudyFolder, number: int, cell: str | None = None) -> dict[str, Any]:
-    """Return a trial's hyperparameters with their origins, and each of its runs: curve, end, checkpoint, time.
+    """Return a trial's hyperparameters with their origins, and each of its runs: curve, end, checkpoint.
 
     Raises:
         BadInput: no trial of this number has started, or several cells have one.

@@ -57,7 +57,7 @@ def open_run(text: str, lab: Path, uri: str | None = None, allow_plugins: bool =
     places = (Path(text), Path(text, "checkpoint"), imported_folder(lab, text))
     folders = [place for place in places if is_file(place / "model.json")]
     if RUN_ID.fullmatch(text):
-        folders += filter(None, (run.checkpoint() for run in _sent_as(text, lab)))
+        folders += [checkpoint for run in _sent_as(text, lab) if (checkpoint := run.checkpoint())]
     study = re.split("[/@]", text)[0]
     if study in study_names(lab):
         if allow_plugins:

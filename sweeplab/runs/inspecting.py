@@ -45,7 +45,8 @@ class AttentionMap:
     @property
     def title(self) -> str:
         """Return the layer's name for a heading."""
-        return f"{self.place.capitalize()}{'-attention' * (self.place == 'cross')}, layer {self.layer}"
+        name = "Cross-attention" if self.place == "cross" else self.place.capitalize()
+        return f"{name}, layer {self.layer}"
 
 
 def read_prompt(run: LoadedRun, text: str) -> Batch:
