@@ -60,12 +60,13 @@ def test_a_sampler_prefers_every_pruned_trial_to_one_that_diverged(tiny, opened)
 def test_a_trial_given_back_goes_to_the_next_claim_as_it_was(tiny, opened):
     _, one = opened(tiny())
     _, two = opened(tiny())
-    first, other = one.claim_many(2)
-    one.requeue([first, other])
+    first, other, third = one.claim_many(3)
+    one.requeue([first, other, third])
     assert [claim.number for claim in two.take_up({("all", other.number)})] == [other.number]
-    again = two.claim()
+    assert two.claim(lambda cell: False) is None
+    (again,) = two.claim_many(1)
     assert (again.number, again.sampled, again.attempt) == (first.number, first.sampled, 1)
-    assert one.claim().number == 2, "the others are held again"
+    assert one.claim().number == third.number, "the others are held again"
     with pytest.raises(LeaseLost):
         one.finish(first, "complete", 1.0, {})
     two.finish(again, "complete", 2.0, {})
