@@ -234,6 +234,7 @@ def read_spec(folder: StudyFolder, allow_plugins: bool = False) -> StudySpec:
     from sweeplab.study.file.reading import read_text
 
     study = folder.read(folder.canonical_file)  # reports damage as such, not as a mistake in a study file
+    study.pop("confirm", None)  # of an earlier version, as are those below
     for section, key in _RETIRED:
         if isinstance(study.get(section), dict):
             study[section].pop(key, None)

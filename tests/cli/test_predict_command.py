@@ -65,25 +65,8 @@ def test_a_language_model_says_how_probable_a_text_is(cli, finished):
     assert [line.split()[4:] for line in table[1:]] == [["the"], ["of", "it"]]
 
 
-@pytest.mark.parametrize(
-    ("kind", "family", "text", "n_tokens"),
-    [
-        ("text", "encoder", "abcdefghij", 10),
-        ("pairs", "decoder", "abc\tde", 3),
-        ("pairs", "encoder_decoder", "abc\tde", 3),
-    ],
-)
-def test_each_token_that_can_be_predicted_is_predicted_once(kind, family, text, n_tokens, tmp_path):
-    run = Run.of(load_checkpoint(run_in(tmp_path / "run", kind=kind, family=family, block_size=8)))
-    (said,) = run.predict([text])
-    assert len(said["tokens"]) == n_tokens
-    if kind == "pairs":
-        assert [token["token"] for token in said["tokens"]] == ["d", "e", "<eos>"]
-        return
-    ids = run.tokenizer.encode(text)
-    for start in (0, 8):  # windows of block_size
-        for place in range(start, min(start + 8, len(ids))):
-            window = ids[start : start + 8].astype(int)
-            window[place - start] = run.special["mask"]
-            expected = run.logits(window.tolist())[place - start].double().log_softmax(dim=-1)
-            assert said["tokens"][place]["log_probability"] == pytest.approx(float(expected[int(ids[place])]))
+@pytest.mark.parametrize("family", ["decoder", "encoder_decoder"])
+def test_each_token_of_a_target_is_predicted_once(family, tmp_path):
+    run = Run.of(load_checkpoint(run_in(tmp_path / "run", kind="pairs", family=family, block_size=8)))
+    (said,) = run.predict(["abc\tde"])
+    assert [token["token"] for token in said["tokens"]] == ["d", "e", "<eos>"]
