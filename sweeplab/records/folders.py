@@ -389,7 +389,10 @@ class StudyFolder:
     @property
     def stored_name(self) -> str:
         """Return the study's name in its files; another one than its folder's after an interrupted rename."""
-        return str(self.read(self.canonical_file)["name"])
+        name = self.read(self.canonical_file).get("name")
+        if name is None:
+            raise self.damaged(self.canonical_file, "it has no name")
+        return str(name)
 
     @property
     def data(self) -> DataDescription:

@@ -54,7 +54,7 @@ def test_the_line_over_compute_is_the_best_use_of_it():
 def test_no_line_goes_beyond_the_points_where_its_loss_is_not_identified():
     ray = shown("law", of(RAY), x="params")
     assert not (ray.data["what"] == "beyond").any()
-    assert any("No line goes further beyond the points" in note and "one ray" in note for note in ray.notes)
+    assert any("No line goes further beyond the points" in note and "one line" in note for note in ray.notes)
     assert not ray.figure().layout.shapes
     good = shown("law", of(GRID), x="params")
     assert (good.data["what"] == "beyond").any()
@@ -68,8 +68,8 @@ def test_verdicts_have_a_number_only_where_there_is_one():
     assert alpha["low"] <= TRUTH["alpha"] <= alpha["high"]
     assert set(ray.data["verdict"]) == {"not identified"}
     assert ray.data["value"].isna().all() and set(ray.shown["value"]) == {"–"}
-    assert ray.shown["verdict"].str.contains("not identified\n(?:.*one ray|as E$)").all(), "a reason once"
-    assert "one ray" in ray.shown["verdict"][0]
+    assert ray.shown["verdict"].str.contains("not identified\n(?:.*one line|as E$)").all(), "a reason once"
+    assert "one line" in ray.shown["verdict"][0]
     assert ray.result["parameters"]["alpha"]["value"] is None
 
 
