@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from sweeplab.cli.options import argument, flag, option
 from sweeplab.cli.printing import Answer, print_rows, say, say_start, say_warnings
+from sweeplab.cli.study.plan import overlap
 from sweeplab.formatting import on_one_line, several, yaml_text
 from sweeplab.hyperparameters import TABLE
 
@@ -57,8 +58,7 @@ def _print_data(spec: StudySpec, read: dict[str, Any]) -> None:
         say(f"vocabulary of {read['vocab_size']}, {read['characters_per_token']:.2f} characters a token")
     sizes = ", ".join(f"{name} {count:,}" for name, count in read["splits"].items())
     say(f"splits, in tokens of {spec.data.tokenizer}: {sizes}")
-    left_out = f"; {several(read['n_duplicates'], 'near-duplicate')} left out" if read["n_duplicates"] else ""
-    say(f"{read['val_overlap']:.1%} of val and {read['test_overlap']:.1%} of test occur in train{left_out}\n")
+    say(f"{overlap(read['val_overlap'], read['test_overlap'], read['n_duplicates'])}\n")
     for sample in read["samples"]:
         line = on_one_line(sample)
         say(line[:100] + ("…" if len(line) > 100 else ""))
@@ -92,13 +92,13 @@ def _print_table() -> None:
         sample = yaml_text(row.sample)
         if row.default != row.sample:
             sample += f", default {yaml_text(row.default)}"
-        unit = f" ({row.unit})" if row.unit not in row.meaning.lower() else ""
-        suggested = yaml_text(row.suggested) if row.suggested else None
         cells = {
             "parameter": row.name,
             "category": row.category,
             "sample value": sample,
-            "suggested": suggested,
+            "suggested": row.suggested and yaml_text(row.suggested),
+            "meaning": row.meaning,
+            "unit": row.unit,
         }
-        shown.append(cells | {"meaning": f"{row.meaning}{unit}"})
-    print_rows(shown, text=("parameter", "sample value", "suggested", "meaning"))
+        shown.append(cells)
+    print_rows(shown, text=("parameter", "sample value", "suggested", "meaning", "unit"))

@@ -25,12 +25,8 @@ def study_files(ctx: typer.Context, incomplete: str) -> list[str]:
     known = {*studies(ctx, incomplete), *(each.stem for each in files_here())}
     paths = [each for each in Path().glob(f"{incomplete}*") if each.suffix == ".yaml" or each.is_dir()]
     offered = [*sorted(each for each in known if each.startswith(incomplete)), *sorted(map(str, paths))]
-    return [each for each in offered if is_literal(each)]
-
-
-def is_literal(word: str) -> bool:
-    """Return whether a shell and a command take a word from a file or folder as it is written."""
-    return shlex.quote(word) == word and not word.startswith("-")
+    # Those that a shell and a command take as they are written: anybody may have named a file.
+    return [each for each in offered if shlex.quote(each) == each and not each.startswith("-")]
 
 
 def option(metavar: str, help: str, *names: str, **settings: Any) -> Any:

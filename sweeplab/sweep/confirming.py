@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from sweeplab.errors import BadInput
-from sweeplab.lab.listing import StudyTrials, Trial, read_trials
+from sweeplab.errors import BadInput, Problem
+from sweeplab.lab.listing import StudyTrials, Trial, read_spec, read_trials
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.kept import Confirmed, Found, Losses, write_confirmed
 from sweeplab.runs.inspecting import scored
@@ -56,6 +56,7 @@ def confirm(
     trials = {(trial.cell, trial.number): trial for best in by_cell.values() for trial in best}
     if not trials:
         raise BadInput(f"no trial of study {folder.name} has a value yet: there is nothing to confirm")
+    _check_seeds(folder, n_seeds)
 
     def train(places: Sequence[Found], offset: int, suffix: str) -> dict[Found, Trial]:
         first = max(spec.seed_numbers) + 1 + offset
@@ -97,6 +98,16 @@ def confirm(
         confirmed.append(Confirmed(*place, searched, place in winners, raced[place], validation, test))
     write_confirmed(folder, confirmed)
     return confirmed
+
+
+def _check_seeds(folder: StudyFolder, n_seeds: int) -> None:
+    studies = [StudyFolder(folder.lab, f"{folder.name}.{suffix}") for suffix in CONFIRMING]
+    begun = [study for study in studies if study.canonical_file.exists()]
+    others = [study for study in begun if len(read_spec(study).seeds) != n_seeds]
+    if others:
+        cure = " and ".join(study.command("rm") for study in others)
+        what = f"study {folder.name} was confirmed with other numbers of seeds"
+        raise BadInput(Problem(what, f"the same, or {cure}"))
 
 
 def _derived(spec: StudySpec, name: str, trials: Sequence[Trial], seeds: Sequence[int]) -> StudySpec:

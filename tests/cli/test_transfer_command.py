@@ -1,6 +1,7 @@
 """`sweeplab transfer`: the small sizes of a study tuned, its largest predicted, sealed and trained."""
 
 import json
+import re
 
 import pytest
 
@@ -56,9 +57,7 @@ def test_the_largest_size_is_predicted_sealed_and_trained_on_a_ladder_and_goes_o
     seen = cli(*words, "-o", "grid.n_embd=[8,12,16,20]")
     assert seen.code == 2 and "study tiny-transfer has trained n_embd=20 already" in seen.err
     said = cli(*words).out
-    assert (
-        f"costs {size['cost']:.2%} of the loss against the best of the ladder" in said and "sealed: " in said
-    )
+    assert re.search(rf"{size['cost']:.2%} +predicted", said) and "sealed: " in said
     sealed = ("laws", "predict", ran[0], "--at", "n_embd=24", "--seal", "--write", "larger.yaml")
     for command in (sealed, ("study", "run", "larger.yaml", "--quiet")):
         assert cli(*command).code == 0

@@ -210,16 +210,17 @@ def _print_data(name: str, data: DataDescription) -> None:
         f"{name}  {data.corpus}/{data.tokenizer}: vocabulary of {data.vocab_size}, {data.train_tokens:,} training, "
         f"{data.val_tokens:,} validation and {several(data.test_tokens, 'test token')}"
     )
-    left_out = ""
-    if data.n_duplicates:
-        left_out = f"; {data.n_duplicates} near-duplicate documents left out"
-    say(
-        f"{data.val_overlap:.1%} of validation and {data.test_overlap:.1%} of test text "
-        f"also occur in the training split{left_out}",
-        "dim",
-    )
+    say(overlap(data.val_overlap, data.test_overlap, data.n_duplicates), "dim")
     for note in data.notes or ():
         say(note, "dim")
+
+
+def overlap(val: float, test: float, n_duplicates: int) -> str:
+    """Say which shares of a text's other splits occur in the training split too."""
+    words = f"{val:.1%} of validation and {test:.1%} of test text also occur in the training split"
+    if n_duplicates:
+        words += f"; {n_duplicates} near-duplicate documents left out"
+    return words
 
 
 def _print_search(plan: Plan, ahead: Outlook) -> None:

@@ -224,11 +224,7 @@ def _print_transferred(answer: Mapping[str, Any]) -> None:
             rows.append(row | {"above the best": _share(rung["cost"]), "": ", ".join(marks)})
         print_rows(rows, text=("",))
         ends = f" ({interval(predicted)})" if predicted["low"] is not None else ""
-        say(
-            f"predicted learning rate {cell_text(size['predicted'])}{ends}, {predicted['verdict']}: costs "
-            f"{_share(size['cost'])} of the loss against the best of the ladder; copying {size['copied_from']} costs "
-            f"{_share(size['cost_of_copying'])}"
-        )
+        say(f"predicted learning rate {cell_text(size['predicted'])}{ends}, {predicted['verdict']}")
         if size["held"] is None:
             say(f"loss: {loss['why']}")
         else:

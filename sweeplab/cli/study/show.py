@@ -140,27 +140,21 @@ def _measured_value(metric: str, value: float) -> str:
 
 def print_confirmed(name: str, cells: Sequence[CellConfirmed], unit: str) -> None:
     """Print the winner of each cell with its test loss, the loss found by the search, and how the cells differ."""
-    rows = [
-        {
-            "cell": cell.cell,
-            "trial": cell.trial,
-            "candidates": cell.n_raced,
-            "search, validation": cell.searched,
-            "fresh seeds, validation": cell.validation if cell.test else None,
-            "fresh seeds, test": _interval_text(cell.test),
-            "from the best": _interval_text(cell.apart, "+"),
-            "verdict": cell.evidence and cell.evidence.verdict,
-        }
-        for cell in cells
-    ]
+    rows = []
+    for cell in cells:
+        row = {"cell": cell.cell, "trial": cell.trial, "candidates": cell.n_raced, "search": cell.searched}
+        if cell.test:
+            row |= {"fresh seeds": cell.validation, "test": _interval_text(cell.test)}
+            row["from the best"] = _interval_text(cell.apart, "+")
+            row["verdict"] = cell.evidence and cell.evidence.verdict
+        else:
+            row["verdict"] = "diverged on a fresh seed"
+        rows.append(row)
     print_rows(rows, text=("cell", "verdict"))
     say(
-        f"losses in {unit}: validation {MEASURED_ON['whole_val_loss']}, test {MEASURED_ON['test_loss']}; "
-        f"90% intervals; `best` and `show` give the search's loss {MEASURED_ON['val_loss']}"
+        f"losses in {unit} {MEASURED_ON['whole_val_loss']}, those of the test {MEASURED_ON['test_loss']}; "
+        "90% intervals"
     )
-    for cell in cells:
-        if cell.test is None:
-            say(f"{cell.cell}: trial {cell.trial} diverged on a fresh seed: it has no test loss", "yellow")
     tested = [cell.evidence.basis for cell in cells if cell.evidence]
     if tested:
         say(f"{name}: {tested[0]}")

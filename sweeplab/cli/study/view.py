@@ -179,10 +179,6 @@ def _totals(progress: StudyProgress, width: int) -> Iterator[ProgressBar | Text]
     yield _line(_trials_done(progress))
     yield _line(", ".join([*pace(progress), f"{duration(round(progress.seconds))} so far"]))
     yield _line(counts(dict(sorted(progress.states.items()))) or "no trial has ended yet", "dim")
-    known = [(cell.best, key) for key, cell in progress.cells.items() if cell.best is not None]
-    if known:
-        value, key = min(known)
-        yield _line(f"lowest seen {value:.4f} in {key}")
 
 
 @contextmanager
@@ -236,7 +232,7 @@ def _interrupts(as_json: bool, quiet: bool) -> Iterator[tuple[Callable[[str], An
 
 
 def run_with_view(study: Study, as_json: bool, quiet: bool = False) -> int:
-    """Run a study, confirm it if its file says so, and return the exit code.
+    """Run a study, and return the exit code.
 
     Its progress is shown on standard error, then how it ended is printed.
 
