@@ -133,12 +133,15 @@ def _described(client, run, shapes):
     paths = _paths(client, run.info.run_id)
     artifacts = [_OWN.sub("*", path) for path in paths if path != "code.diff"]  # this one of a dirty checkout
     params = {name: shapes.text(value) for name, value in sorted(run.data.params.items())}
+    metrics = [
+        name for name in sorted(run.data.metrics) if not name.startswith("system/")
+    ]  # if it takes seconds
     return {
         "name": run.info.run_name,
         "status": run.info.status,
         "tags": {name: _tag(name, value, shapes) for name, value in sorted(run.data.tags.items())},
         "params": params if len(params) < 40 else f"{len(params)}: " + " ".join(params),
-        "metrics": " ".join(sorted(run.data.metrics)),
+        "metrics": " ".join(metrics),
         "artifacts": artifacts,
     }
 
