@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem
+from sweeplab.files import read_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +57,7 @@ def is_table(path: Path) -> bool:
 def _text_of(path: Path) -> str:
     if path.stat().st_size > _MOST_BYTES:
         raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
-    content = path.read_bytes()
+    content = read_bytes(path, is_large=True)
     if b"\0" in content:
         raise ValueError("it holds NUL bytes: it is no text")
     return content.decode("utf-8-sig")

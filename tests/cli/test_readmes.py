@@ -57,7 +57,7 @@ SHORT = {
     "tokens_per_param: 12": "max_iters: 30\n  dtype: float32",
     "warmup_iters: 10%": "warmup_iters: 2",
     "eval_interval: 25%": "eval_interval: 10",
-    "eval_tokens: 32768": "eval_tokens: 1024",
+    "eval_tokens: 16384": "eval_tokens: 1024",
     "n_embd: [24, 30, 36, 42, 48, 54, 60, 66]": "n_embd: [24]",
     "pruner: none": "engine: {workers: 2, threads: 1, stack: 4}\npruner: none",
 }

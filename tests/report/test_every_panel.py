@@ -19,6 +19,7 @@ from pandas import DataFrame, concat
 from sweeplab.analysis import sweep
 from sweeplab.analysis.table import CURVES
 from sweeplab.analysis.trials import LOST, WORST_FIRST
+from sweeplab.hyperparameters import TABLE
 from sweeplab.report.data import ReportData
 from sweeplab.report.page import page_trials
 from sweeplab.report.panels.base import PAGES, PANELS, PanelSpec, make_panel, read_dashboard
@@ -88,7 +89,8 @@ def check(panel):
         assert len(panel.data) or panel.text, panel.title
 
 
-COLUMNS = [name for name in _whole("planted") if name not in (*KEY, "state")]
+# Hyperparameters are in every record.
+MEASURED = [name for name in _whole("planted") if name not in (*KEY, "state", *TABLE)]
 STATES = st.sampled_from([*WORST_FIRST, "complete", "complete", "pruned"])
 STUDIES = st.builds(
     Planted,
@@ -97,7 +99,7 @@ STUDIES = st.builds(
     seeds=st.integers(1, SEEDS),
     states=st.lists(STATES, min_size=1, max_size=7).map(tuple),
     equal=st.lists(st.sampled_from([*SEARCHED, *LOSSES]), max_size=4).map(tuple),
-    missing=st.lists(st.sampled_from(COLUMNS), max_size=3).map(tuple),
+    missing=st.lists(st.sampled_from(MEASURED), max_size=3).map(tuple),
     evaluations=st.integers(0, 3),
 )
 
@@ -119,7 +121,7 @@ def few_repeats():
 @example([Planted(trials=2, states=("running",), evaluations=0)])
 @example([Planted(cells=1, trials=4, states=("diverged",))])
 @example([Planted(equal=SEARCHED + LOSSES)])
-@example([Planted(trials=2, missing=tuple(COLUMNS))])
+@example([Planted(trials=2, missing=tuple(MEASURED))])
 @example([Planted(trials=2), Planted(trials=2, states=("failed", "complete"))])
 def test_a_panel_draws_something_or_says_in_a_sentence_why_not(studies):
     report = report_of(*studies)

@@ -177,6 +177,8 @@ def runs_of_frame(
         what = f"{source}: no column is a size; name params, tokens, n_embd or n_layer with --columns"
         raise BadInput(Problem(what, ", ".join(known)))
     is_run = np.isfinite(np.stack([values[name] for name in ("loss", *sizes)])).all(0)
+    if not is_run.any():
+        raise BadInput(f"{source}: no row has a loss and a size")
     names = [name for name in values if name not in (*ROLES, *_NOT_SEARCHED)]
     if only is not None:
         names = [name for name in names if name in only]
