@@ -60,8 +60,7 @@ def _print_data(spec: StudySpec, read: dict[str, Any]) -> None:
     say(f"splits, in tokens of {spec.data.tokenizer}: {sizes}")
     say(f"{overlap(read['val_overlap'], read['test_overlap'], read['n_duplicates'])}\n")
     for sample in read["samples"]:
-        line = on_one_line(sample)
-        say(line[:100] + ("…" if len(line) > 100 else ""))
+        say(on_one_line(sample)[:100])
     say_warnings(read["warnings"])
 
 

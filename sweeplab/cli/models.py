@@ -7,8 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from sweeplab.cli import options
 from sweeplab.cli.options import argument, flag, option
 from sweeplab.cli.printing import Answer, print_answer, print_json, print_rows
@@ -163,7 +161,6 @@ def _print_evaluation(evaluation: dict[str, Any]) -> None:
 def trace(
     run: options.Run,
     prompt: Annotated[str, option("TEXT", "Text that the run reads.")],
-    layer: Annotated[int | None, option("N", "Only the steps of one layer, from 0.", min=0)] = None,
     top: Annotated[int, option("N", "Probable next tokens to show, of a prompt.", min=1)] = 5,
     page: Annotated[Path | None, option("FILE.html", "Draw the attention over the prompt on a page.")] = None,
     lab: options.Lab = None,
@@ -176,7 +173,7 @@ def trace(
     generates a target for the prompt, and its cross-attention is drawn too.
 
     \b
-    $ sweeplab trace small --prompt "The print" --layer 0 --page attention.html
+    $ sweeplab trace small --prompt "The print" --page attention.html
     """
     from sweeplab.runs.generating import Writer, chosen
     from sweeplab.runs.inspecting import attention_maps, traced_prompt
@@ -188,14 +185,10 @@ def trace(
     if page:
         from sweeplab.report.models import write_attention
 
-        maps = attention_maps(opened, prompt, layer)
+        maps = attention_maps(opened, prompt)
         write_attention(opened.run_id, prompt, maps, page)
         drawn = [{**vars(layer_map), "weights": layer_map.weights.tolist()} for layer_map in maps]
         answer |= {"page": str(page), "attention": drawn}
-    if layer is not None:
-        steps = [each for each in steps if f"blocks.{layer}." in each["name"]]
-        if not steps:
-            raise BadInput(Problem(f"there is no layer {layer}", f"0 to {opened.model.shape.n_layer - 1}"))
     return answer | {"steps": steps}, _print_trace
 
 
@@ -268,10 +261,8 @@ def import_hf(
     target = imported_folder(place, name)
     imported = import_folder(folder, target, name, force)
 
-    def print_imported(_: Any) -> None:
-        size = several(imported.n_params, "parameter")
-        typer.echo(f"wrote {target}: {imported.family}, {size}, tokenizer {imported.tokenizer}")
-        if imported.without:
-            typer.echo(f"{imported.without}: its texts are token ids, such as '12 7 304'", err=True)
-
-    return {"run": name, "folder": str(target), **asdict(imported)}, print_imported
+    size = several(imported.n_params, "parameter")
+    lines = f"wrote {target}: {imported.family}, {size}, tokenizer {imported.tokenizer}"
+    if imported.without:
+        lines += f"\n{imported.without}: its texts are token ids, such as '12 7 304'"
+    return {"run": name, "folder": str(target), **asdict(imported)}, lines

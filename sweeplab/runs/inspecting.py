@@ -13,7 +13,7 @@ import numpy as np
 from sweeplab.data.batches import Batch, generator_key
 from sweeplab.data.objectives import check_fits, make_objective, objective_of, wholly
 from sweeplab.data.objectives.base import check_room
-from sweeplab.errors import BadInput, Problem
+from sweeplab.errors import BadInput
 from sweeplab.lab.listing import find_study, read_spec, study_names
 from sweeplab.runs import open_run
 from sweeplab.runs.generating import Writer, fills_holes, named
@@ -67,20 +67,17 @@ def read_prompt(run: LoadedRun, text: str) -> Batch:
     return Batch(inputs, inputs, None if prompt.source is None else np.array([prompt.source]))
 
 
-def attention_maps(run: LoadedRun, text: str, layer: int | None = None) -> list[AttentionMap]:
-    """Return the attention of each layer, or of one layer, over a prompt.
+def attention_maps(run: LoadedRun, text: str) -> list[AttentionMap]:
+    """Return the attention of each layer over a prompt.
 
     For a run that maps a source to a target, the prompt is followed by the target that it generates greedily.
 
     Raises:
-        BadInput: the run cannot read the prompt, or has no such layer.
+        BadInput: the run cannot read the prompt.
     """
     from sweeplab.model.tracing import attention_weights
 
     shape = run.model.shape
-    n_layers = max(map(shape.layers, shape.of_family.sides))
-    if layer is not None and not 0 <= layer < n_layers:
-        raise BadInput(Problem(f"there is no layer {layer}", f"0 to {n_layers - 1}"))
     batch = read_prompt(run, text)
     weights = attention_weights(shape, run.model.weights, batch)
     words = {"": _words(run, batch.inputs[0].tolist()), "encoder.": list[str]()}
@@ -89,7 +86,7 @@ def attention_maps(run: LoadedRun, text: str, layer: int | None = None) -> list[
     maps = []
     for side in shape.of_family.sides:
         queries = words[side.prefix]
-        for index in range(shape.layers(side)) if layer is None else [layer]:
+        for index in range(shape.layers(side)):
             name = f"{side.prefix}blocks.{index}"
             parts = (("attention", side.name, queries), ("cross", "cross", words["encoder."]))
             for part, where, keys in parts:

@@ -92,7 +92,6 @@ REFUSED = [
     ("plan tiny.yaml --layers --bench", "--layers and --bench exclude each other"),
     ("plan tiny.yaml --layers --cell n_embd=9", "allowed: n_embd=8, n_embd=16"),
     ("plan gpt2 --layers -o n_kv_head=5", "-o n_kv_head=5: no cell meets 'n_kv_head divides n_head"),
-    ("trace tiny --prompt a --layer 1", "there is no layer 1; allowed: 0 to 0"),
     ("trace tiny --prompt a --page out", "out: is a folder; allowed: the name of a file"),
     ("stop tiny/n_embd=8", "'n_embd=8' is no trial; allowed: tiny/CELL/TRIAL"),
     ("doctor --repair", "NAME --repair"),

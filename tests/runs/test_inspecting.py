@@ -60,7 +60,6 @@ def test_an_encoder_decoder_has_cross_attention_to_what_it_read():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("abc", 2), "there is no layer 2; allowed: 0 to 1"),
         (("abz",), "character 'z' at 2"),
         (("a" * 13,), "13 tokens; allowed: 1 to 12 tokens"),
     ],

@@ -186,8 +186,6 @@ def _print_plan(plan: Plan, ahead: Outlook) -> None:
         ends.append(f"{plan.budget.flops:.3g} FLOPs")
     if ahead.done:
         done = f"; done already: {ahead.done}"
-    if ahead.done and plan.trials is not None:
-        done += f", {max(0, plan.trials - ahead.done)} to go"
     say(f"ends after {' or '.join(ends)}{done}")
     from sweeplab.study.problems import reaches_in_words
 
