@@ -91,13 +91,15 @@ def _print_table() -> None:
         sample = yaml_text(row.sample)
         if row.default != row.sample:
             sample += f", default {yaml_text(row.default)}"
+        meaning = row.meaning
+        if row.unit not in meaning.lower():
+            meaning += f" ({row.unit})"
         cells = {
             "parameter": row.name,
             "category": row.category,
             "sample value": sample,
             "suggested": row.suggested and yaml_text(row.suggested),
-            "meaning": row.meaning,
-            "unit": row.unit,
+            "meaning": meaning,
         }
         shown.append(cells)
-    print_rows(shown, text=("parameter", "sample value", "suggested", "meaning", "unit"))
+    print_rows(shown, text=("parameter", "sample value", "suggested", "meaning"))

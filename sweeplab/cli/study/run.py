@@ -232,7 +232,6 @@ def _print_transferred(answer: Mapping[str, Any]) -> None:
             value = f"{cell_text(loss['value'])} ({interval(loss)})"
             say(f"loss of a run: {value}, {loss['verdict']}; the interval {seen} the loss seen")
         say(f"sealed: {size['sealed']}" if size["sealed"] else f"not sealed: {size['why_not']}")
-        say()
 
 
 def _share(cost: float | None) -> str:

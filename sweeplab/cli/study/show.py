@@ -144,9 +144,12 @@ def print_confirmed(name: str, cells: Sequence[CellConfirmed], unit: str) -> Non
     for cell in cells:
         row = {"cell": cell.cell, "trial": cell.trial, "candidates": cell.n_raced, "search": cell.searched}
         if cell.test:
-            row |= {"fresh seeds": cell.validation, "test": _interval_text(cell.test)}
-            row["from the best"] = _interval_text(cell.apart, "+")
-            row["verdict"] = cell.evidence and cell.evidence.verdict
+            row |= {
+                "fresh seeds": cell.validation,
+                "test": _interval_text(cell.test),
+                "from the best": _interval_text(cell.apart, "+"),
+                "verdict": cell.evidence and cell.evidence.verdict,
+            }
         else:
             row["verdict"] = "diverged on a fresh seed"
         rows.append(row)
