@@ -8,6 +8,7 @@ from benchmarks.pictures import clip_of, cut_off
 from chromium import PROGRAM, chromium_page
 from pandas import DataFrame
 
+from sweeplab.model.shape import SETTLED
 from sweeplab.report.data import ReportData
 from sweeplab.report.writer import write_page
 
@@ -70,7 +71,7 @@ def pages(tmp_path_factory):
         )
         runs["cell"] += f",activation={activation},norm={norm}"
         parts.append(runs.assign(activation=activation, norm=norm))
-    runs = pd.concat(parts, ignore_index=True)
+    runs = pd.concat(parts, ignore_index=True).drop(columns=[*SETTLED])
     two = [
         plant_sweep(20, state=slow_ones_pruned, seeds=2, name=name, key=key) for key, name in enumerate("ab")
     ]
