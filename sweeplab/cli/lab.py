@@ -11,7 +11,7 @@ import typer
 
 from sweeplab.cli import options
 from sweeplab.cli.options import argument, flag, option
-from sweeplab.cli.printing import Answer, console, print_answer, print_json, say
+from sweeplab.cli.printing import Answer, print_answer, print_json, say
 from sweeplab.errors import BadInput, Problem
 from sweeplab.lab.listing import file_of, find_study, name_in, study_names
 from sweeplab.records.folders import StudyFolder, lab_folder
@@ -73,11 +73,7 @@ def doctor(
 
 
 def _print_check(check: Check) -> None:
-    from rich.text import Text
-
-    verdict = (f"{check.verdict:4}", COLORS[check.verdict])
-    line = Text.assemble(verdict, f"  {check.name:9}  {check.found}  ", (check.looked_at, "dim"))
-    console().print(line, soft_wrap=True)
+    say(f"{check.verdict:4}  {check.name:9}  {check.found}  {check.looked_at}", COLORS[check.verdict])
     if check.cure:
         say(f"      → {check.cure}")
 

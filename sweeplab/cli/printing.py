@@ -206,10 +206,16 @@ def say(text: str = "", style: str | None = None) -> None:
     console().print(text, style=style, soft_wrap=True)
 
 
+def say_prose(text: str, style: str | None = None) -> None:
+    """Print sentences, on a terminal wrapped between words."""
+    screen = console()
+    screen.print(text, style=style, soft_wrap=not screen.is_terminal)
+
+
 def say_warnings(warnings: Sequence[str]) -> None:
     """Print warnings, one per line."""
     for warning in warnings:
-        say(f"warning: {warning}", "yellow")
+        say_prose(f"warning: {warning}", "yellow")
 
 
 def print_rows(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from terminal import PROGRAM
+from terminal import PROGRAM, play
 
 CELLS = ["n_embd=8", "n_embd=16"]
 
@@ -120,3 +120,12 @@ def test_plan_and_dry_run_say_the_same_and_write_nothing(cli, finished, folder):
     assert (first["sampler"]["type"], first["pruner"]["type"]) == ("joint", "none")
     assert "learning_rate: {min: 3e-4, max: 1e-2, log: true}" in cli("plan", finished.file).out
     assert not [*folder.iterdir()]
+
+
+def test_a_sentence_is_wrapped_between_words_on_a_terminal_alone(cli, finished):
+    words = ["show", "tiny", "--lab", str(finished.lab)]
+    (line,) = [each for each in cli(*words).out.splitlines() if each.startswith("to change: ")]
+    rows = play(words, finished.lab, columns=60).screen.rows
+    first = next(at for at, row in enumerate(rows) if row.startswith("to change: "))
+    assert len(line) > 60 >= max(len(row.rstrip()) for row in rows[first:])
+    assert " ".join(row.strip() for row in rows[first:]).startswith(line)

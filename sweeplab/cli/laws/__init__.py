@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from sweeplab.cli.options import argument, option, studies
-from sweeplab.cli.printing import cell_text, print_rows, say
+from sweeplab.cli.printing import cell_text, print_rows, say, say_prose
 from sweeplab.errors import BadInput, Problem
 
 if TYPE_CHECKING:
@@ -160,6 +160,6 @@ def print_numbers(entries: Mapping[str, Mapping[str, Any]]) -> None:
 def say_some(lines: Sequence[str], style: str | None = None, most: int = 3) -> None:
     """Print the first of some lines, and how many more there are."""
     for line in lines[:most]:
-        say(line, style)
+        say_prose(line, style)
     if len(lines) > most:
         say(f"… and {len(lines) - most} more, which --json lists", style)

@@ -121,7 +121,6 @@ def _print_parts(counted: dict[str, Any]) -> None:
     say(f"{counted['model']}: {several(counted['total'], 'parameter')}")
     if counted["active"] < counted["total"]:
         say(f"{counted['active']:,} of them active: a token uses only the experts that it is routed to")
-    say()
     parts = [
         {
             "part": part["component"],

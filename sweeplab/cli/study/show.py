@@ -14,7 +14,7 @@ import typer
 
 from sweeplab.cli import options
 from sweeplab.cli.options import argument, flag, option
-from sweeplab.cli.printing import Answer, answer_of, cell_text, print_answer, print_rows, say
+from sweeplab.cli.printing import Answer, answer_of, cell_text, print_answer, print_rows, say, say_prose
 from sweeplab.cli.study.manage import write_study
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import duration, out_of, several, written, yaml_text
@@ -119,12 +119,12 @@ def print_study(study: dict[str, Any]) -> None:
         rows.append(row)
     print_rows(rows, text=("cell",))
     for place, text in study["notes"].items():
-        say(f"note{f' of {place}' if place else ''}: {text}")
+        say_prose(f"note{f' of {place}' if place else ''}: {text}")
     if study["removed"]:
         removed = ", ".join(study["removed"])
         say(f"removed from this version: {removed}; these runs are shown from their records", "yellow")
     for finding in study["findings"]:
-        say(f"to change: {finding.in_words()}", "yellow")
+        say_prose(f"to change: {finding.in_words()}", "yellow")
     print_failures(study)
 
 
@@ -142,7 +142,7 @@ def print_confirmed(name: str, cells: Sequence[CellConfirmed], unit: str) -> Non
     """Print the winner of each cell with its test loss, the loss found by the search, and how the cells differ."""
     rows = []
     for cell in cells:
-        row = {"cell": cell.cell, "trial": cell.trial, "candidates": cell.n_raced, "search": cell.searched}
+        row = {"cell": cell.cell, "trial": cell.trial, "search": cell.searched}
         if cell.test:
             row |= {
                 "fresh seeds": cell.validation,
@@ -182,7 +182,6 @@ def _print_trial(trial: dict[str, Any]) -> None:
         _print_run(run)
     if trial["error"]:
         say(f"\n{trial['error'].rstrip()}")
-    say()
     rows = sorted(trial["hyperparameters"], key=lambda row: ORIGINS.index(row["from"]))
     shown = [row for row in rows if row["from"] != "default"]
     for row in shown:
@@ -278,7 +277,7 @@ def _print_best(best: Mapping[str, Any], choice: Sequence[str]) -> None:
     if best["whole_val_loss"] is not None:
         say(f"  val_loss    {best['whole_val_loss']:.4f} {MEASURED_ON['whole_val_loss']}")
     for clause in choice:
-        say(f"  choice      {clause}")
+        say_prose(f"  choice      {clause}")
     say(f"  searched    {_in_short(best['sampled']) or 'nothing'}")
     say(f"  checkpoint  {best['checkpoint'] or NO_CHECKPOINT}")
     if best["checkpoint"]:
@@ -286,7 +285,7 @@ def _print_best(best: Mapping[str, Any], choice: Sequence[str]) -> None:
     say(f"  open        {best['commands']['open']}")
     say(f"  rerun       {best['commands']['rerun']}")
     for finding in best["findings"]:
-        say(f"  to change   {finding.in_words()}", "yellow")
+        say_prose(f"  to change   {finding.in_words()}", "yellow")
 
 
 def diff(
