@@ -27,7 +27,7 @@ READ = (
     "study diff alpha beta --json",
     "plan alpha.yaml --layers --json",
     "plan t5-small --layers -o vocab_size=100 --json",
-    "trace alpha --prompt the --layer 0 --top 3 --json",
+    "trace alpha --prompt the --top 3 --json",
     "generate alpha --prompt the --max-new-tokens 5 --json",
     "generate alpha --prompt the --max-new-tokens 3 --beams 2 --json",
     "generate alpha --prompt the --max-new-tokens 3 --contrast gamma --json",
