@@ -103,9 +103,9 @@ def test_what_an_earlier_process_left_and_what_nobody_told_of_is_shipped(folder,
 
 def test_a_damaged_record_is_said(folder, tracker):
     shipped = Shipping(folder, [tracker])
-    shipped.start()
     run, _ = begin(folder, 0)
     run.start_file.write_text("{")
+    shipped.start()
     shipped.hear(TrialClaimed(cell="all", trial=0, started=0.0))
     with pytest.raises(DamagedFile, match=r"run\.json"):
         shipped.finish()
