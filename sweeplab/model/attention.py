@@ -332,7 +332,9 @@ def _attend_nearby(q: Query, k: Key, v: Value, mask: AttentionMask, window: int,
     )
     n = q.shape[-3]
     products = scores(q, _with_neighbors(k, mask.causal))
-    keys = torch.arange(products.shape[-1], device=q.device) - width * (n > 1)
+    keys = torch.arange(products.shape[-1], device=q.device)
+    if n > 1:
+        keys = keys - width
     distances = torch.arange(width, device=q.device)[:, None] - keys
     positions = width * torch.arange(n, device=q.device)[:, None] + keys
     absent = (positions < 0) | (positions >= length)

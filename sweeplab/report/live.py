@@ -150,7 +150,9 @@ class Follower:
         start = self._starts[key] = self._starts.get(key) or run.read_start()
         before = self._rows.get(key, {"iteration": 0, "loss": None, "best": None})
         losses = [(point.iteration, point.val_loss) for point in points if point.val_loss is not None]
-        iteration, loss = [(before["iteration"], before["loss"]), *losses][-1]
+        iteration, loss = before["iteration"], before["loss"]
+        if losses:
+            iteration, loss = losses[-1]
         known = [each for each in (before["best"], *(loss for _, loss in losses)) if each is not None]
         ending = TrialEnding(self._unfinished, None)
         record = end or RunEnd(state=self._unfinished, iteration=iteration, value=None, ending=ending)

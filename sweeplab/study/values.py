@@ -211,7 +211,6 @@ Value = Annotated[Any, PlainValidator(_literal)]
 Values = Annotated[list[Value], Field(min_length=1), pydantic.AfterValidator(_distinct)]
 Options = Annotated[tuple[Value, ...], Field(min_length=1, strict=False), pydantic.AfterValidator(_distinct)]
 End = Annotated[int | float, PlainValidator(_end, int | float)]
-WholeEnd = Annotated[int, PlainValidator(_end, int)]
 
 
 def of_rows(kind: TypeAdapter[Any]) -> PlainValidator:

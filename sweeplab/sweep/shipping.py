@@ -71,9 +71,9 @@ class Shipping:
             self._thread.join()
 
     def _work(self) -> None:
-        for tracker in self._trackers:
-            tracker.start_system_metrics()
         try:
+            for tracker in self._trackers:
+                tracker.start_system_metrics()
             self._ship_open([(run.cell, run.trial) for run in self._folder.runs()])
             while not self._ending.wait(SEND_SECONDS):
                 self._ship_open()

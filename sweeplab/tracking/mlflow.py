@@ -130,13 +130,13 @@ class MLflowTracker(Experiment, Mirror):
     def start_system_metrics(self) -> None:
         """Let MLflow log CPU, memory, disk, network and GPUs of this machine to the parent run, every ten seconds."""
         assert self._parent
-        with suppress(TrackingUnavailable), self._reaching():
+        # Numbers beside a study never end it: of a version of MLflow without this module there are none.
+        with suppress(TrackingUnavailable, ImportError), self._reaching():
             from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
             run_id = self._parent.info.run_id
-            logging.getLogger("mlflow.system_metrics").setLevel(
-                logging.WARNING
-            )  # else it says when it begins and ends
+            # Otherwise it says when it begins and ends.
+            logging.getLogger("mlflow.system_metrics").setLevel(logging.WARNING)
             monitor: Any = SystemMetricsMonitor
             self._system = monitor(run_id, resume_logging=True, tracking_uri=self.uri)
             self._system.start()
