@@ -43,7 +43,7 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.study.choice import is_tuned
 from sweeplab.study.file.check import study_from
 from sweeplab.study.file.reading import read_study
-from sweeplab.study.problems import LENGTHS, Problems, SourceMap
+from sweeplab.study.problems import LENGTHS, Problems
 from sweeplab.study.values import Choices, Derived, Range
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ def _small(spec: StudySpec, axis: str) -> StudySpec:
     values = written["grid"][axis]
     grid = {**written["grid"], axis: [value for value in values if value < max(values)]}
     changes = {"name": f"{spec.name}-transfer", "grid": grid}
-    return study_from(written | changes, Problems(SourceMap()))
+    return study_from(written | changes, Problems())
 
 
 def _complete(spec: StudySpec, run: Run) -> None:
@@ -347,7 +347,7 @@ def _at_size(small: str, lab: Path, size: Facts, ladder: float, run: Run) -> Tra
 
 
 def _at_rates(written: Facts, rates: Sequence[float]) -> StudySpec:
-    return study_from({**written, "grid": {RATE: list(rates)}}, Problems(SourceMap()))
+    return study_from({**written, "grid": {RATE: list(rates)}}, Problems())
 
 
 def _predicted(name: str, lab: Path, size: Facts) -> Plain:

@@ -61,7 +61,8 @@ class Reach:
         from sweeplab import load_study
         from sweeplab.study.file.parse import file_text, parse
         from sweeplab.study.file.reading import MAX_BYTES
-        from sweeplab.study.problems import Problems, SourceMap, beside
+        from sweeplab.study.file.resolve import beside
+        from sweeplab.study.problems import Problems, SourceMap
         from sweeplab.sweep.planning import check_reach
 
         for key in ("override", "grid", "search"):

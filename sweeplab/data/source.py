@@ -92,18 +92,20 @@ def missing_splits(there: Iterable[str]) -> dict[str, dict[str, int]]:
 
 
 def guessed(source: Source) -> tuple[str, str]:
-    """Return a corpus and a tokenizer for files; for what cannot be read those of a text, since reading it says why."""
+    """Return a corpus and a tokenizer for files; for what cannot be read those of a text, since reading it says why.
+
+    Files of tokens have the ids of the vocabulary beside them.
+    """
+    if source.tokens:
+        return "text", "ids"
     try:
-        if source.tokens:
-            vocabulary = vocabulary_of(token_files(source.tokens))
-            return "text", vocabulary.name if vocabulary else "ids"
         files = [file for place in source.places.values() for file in user_files(place)]
         tokenizer = "char" if size_of(files) < CHAR_BELOW else "bpe"
         form, reading = format_of(files[0]), source.reading
         if form and not source.fields:
             next(named_rows(files[0], form, [TEXT_FIELDS[:1], *PAIR_FIELDS], reading), None)
     except (BadInput, OSError):
-        return "text", "ids" if source.tokens else "char"
+        return "text", "char"
     is_of_pairs = any(len(names) > 1 for names in [source.fields, *reading.taken])
     return "pairs" if is_of_pairs else "text", tokenizer
 

@@ -50,16 +50,10 @@ def study_dataset(spec: StudySpec) -> Dataset:
     """
     data, start = spec.data, read_start(spec)
     trained = start.tokenizer if start else None
-    tokenizer = spec.data_files.get("tokenizer", data.tokenizer)
-    return prepare(data.corpus, tokenizer, data_source(spec), vocab_size=data.vocab_size, trained=trained)
-
-
-def data_source(spec: StudySpec) -> Source:
-    """Return where a study's data are, and how they are read."""
-    data = spec.data
-    places = {name: place for name, place in spec.data_files.items() if name in DATA_FILES}
+    places = {name: getattr(data, name) for name in DATA_FILES}
     fields = (data.field,) if isinstance(data.field, str) else tuple(data.field or ())
-    return Source(**places, fields=fields, encoding=data.encoding or "")
+    source = Source(**places, fields=fields, encoding=data.encoding or "")
+    return prepare(data.corpus, data.tokenizer, source, vocab_size=data.vocab_size, trained=trained)
 
 
 def placed_dataset(spec: StudySpec) -> Dataset:
@@ -252,9 +246,9 @@ def read_start(spec: StudySpec) -> Start | None:
     Raises:
         BadInput: the folder has no checkpoint, or a damaged one, or the study names another tokenizer.
     """
-    folder = spec.init_folder
-    if folder is None:
+    if spec.init_from is None:
         return None
+    folder = Path(spec.init_from)
     try:
         start = open_start(folder)
     except DamagedCheckpoint as error:

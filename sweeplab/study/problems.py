@@ -6,7 +6,6 @@ A location is a path in the document: `("search", "learning_rate", "max")`; list
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -51,12 +50,6 @@ ALLOWED = {
 def reaches_in_words(reaches: Sequence[str]) -> str:
     """Describe what a study file uses outside its own folder and the lab; empty if nothing."""
     return f"outside of its folder and the lab: {several_named(reaches)}" if reaches else ""
-
-
-def beside(file: Path | None, path: str) -> Path:
-    """Return the absolute path for one in a study file: a relative one starts at the file's folder."""
-    folder = file.absolute().parent if file else Path.cwd()
-    return folder / os.path.expanduser(path)  # noqa: PTH111 - that of paths raises where there is no such user
 
 
 def dotted(path: Location) -> str:

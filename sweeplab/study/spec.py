@@ -20,7 +20,7 @@ from sweeplab.hyperparameters import AUTO, TABLE, defaults
 from sweeplab.permissions import RAY, TRACKING, WANDB, Kind, mirror_address
 from sweeplab.records.folders import NAMES, is_name
 from sweeplab.study.options import Pruner, Sampler
-from sweeplab.study.problems import SECTIONS, Location, Refusal, SourceMap, beside
+from sweeplab.study.problems import SECTIONS, Location, Refusal, SourceMap
 from sweeplab.study.values import (
     ENTRY,
     Condition,
@@ -387,16 +387,11 @@ class StudySpec(Section):
 
     @property
     def data_files(self) -> dict[str, str]:
-        """Return the absolute paths that `data` names, by key: relative ones start at the study file's folder."""
+        """Return the paths that `data` names, by key; absolute ones in a study that was read."""
         named = {name: getattr(self.data, name) for name in DATA_FILES}
         if self.data.tokenizer.endswith(TOKENIZER_SUFFIXES):
             named["tokenizer"] = self.data.tokenizer
-        return {name: str(beside(self.source, place)) for name, place in named.items() if place is not None}
-
-    @property
-    def init_folder(self) -> Path | None:
-        """Return the folder of the run that the study's runs start from, as an absolute path."""
-        return None if self.init_from is None else beside(self.source, self.init_from)
+        return {name: place for name, place in named.items() if place is not None}
 
     @property
     def addresses(self) -> list[tuple[Location, Kind, str]]:
@@ -448,13 +443,11 @@ class StudySpec(Section):
         return any(place[: len(each)] == each for each in self._source_map.overrides)
 
     def as_written(self) -> dict[str, Any]:
-        """Return the content of a study file for this study, with absolute paths, as JSON values."""
+        """Return the content of a study file for this study, as JSON values."""
         written = self.model_dump(mode="json", exclude={"preset"})
         for name in DATA_OPTIONAL:
             if written["data"][name] is None:
                 del written["data"][name]
-        written["data"] |= self.data_files
-        written["init_from"] = self.init_folder and str(self.init_folder)
         return {name: value for name, value in written.items() if value or name not in OPTIONAL}
 
     def identity(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from sweeplab.records.kept import Confirmed, Found, Losses, write_confirmed
 from sweeplab.runs.inspecting import scored
 from sweeplab.study.file.check import study_from
 from sweeplab.study.inputs import recorded_dataset
-from sweeplab.study.problems import Problems, SourceMap
+from sweeplab.study.problems import Problems
 from sweeplab.study.space import cells
 from sweeplab.study.spec import StudySpec
 from sweeplab.study.values import Derived
@@ -127,7 +127,7 @@ def _derived(spec: StudySpec, name: str, trials: Sequence[Trial], seeds: Sequenc
         "pruner": "none",
         "track": {**written["track"], "checkpoints": {"best": "best", "final": "last"}[spec.objective.at]},
     }
-    return study_from(written | changes, Problems(SourceMap()))
+    return study_from(written | changes, Problems())
 
 
 def _validation(trial: Trial) -> Losses:

@@ -213,12 +213,12 @@ def _reached(spec: StudySpec, lab: Path, in_folder: bool = True) -> dict[Locatio
     inside = [lab.resolve()]
     if spec.source and in_folder:
         inside.append(spec.source.absolute().parent.resolve())
-    start, database = spec.init_folder, database_file(spec.track.uri or "")
+    database = database_file(spec.track.uri or "")
     files: dict[Location, Sequence[Path]] = {}
     for key, named_place in spec.data_files.items():
         with suppress(BadInput):  # said of the data, with its place
             files["data", key] = user_files(named_place)
-    files["init_from",] = [start / "model.json"] if start else []
+    files["init_from",] = [Path(spec.init_from, "model.json")] if spec.init_from else []
     files["track", "uri"] = [database] if database else []
     reached: dict[Location, list[str]] = {}
     for place, named in files.items():

@@ -30,7 +30,7 @@ from sweeplab.records.folders import StudyFolder, named_cell, some_of
 from sweeplab.records.runs import RunState
 from sweeplab.study.file.parse import parse
 from sweeplab.study.file.reading import read_study
-from sweeplab.study.problems import Problems, SourceMap, shown
+from sweeplab.study.problems import Problems, shown
 from sweeplab.study.space import Cell, Space
 from sweeplab.study.spec import StudySpec
 from sweeplab.study.values import Derived
@@ -377,7 +377,7 @@ def _read(words: Sequence[str], spec: StudySpec) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")
-        name, errors = canonical(name), Problems(SourceMap())
+        name, errors = canonical(name), Problems()
         value = parse(text, errors)
         if not equals or errors.found:
             raise BadInput(Problem(f"{word!r} lacks a value", "name=value, such as learning_rate=1e-3"))

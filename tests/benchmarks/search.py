@@ -29,7 +29,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweeplab.study.file.check import study_from
 from sweeplab.study.joint import JointModel
-from sweeplab.study.problems import Problems, SourceMap
+from sweeplab.study.problems import Problems
 from sweeplab.study.space import cells, spaces_of
 
 TABLES = {"unstable": "sweep_small.csv", "stable": "sweep_stable.csv"}
@@ -160,7 +160,7 @@ def spaces_by_size(losses):
         "fixed": {"n_head": 2},
         "search": {"learning_rate": [*rates]},
     }
-    spec = study_from(written, Problems(SourceMap()))
+    spec = study_from(written, Problems())
     kept, _ = cells(spec, 65)
     found = spaces_of(spec, kept, 65)
     return {(each.cell.values["n_layer"], each.cell.values["n_embd"]): each for each in found}

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from sweeplab.study.file.reading import read_plain, read_text
 from sweeplab.study.options import Pruner
-from sweeplab.study.problems import SourceMap
 from sweeplab.study.spec import Budget, DataSpec, Engine, ObjectiveSpec, StudySpec
 from sweeplab.study.values import Range
 
@@ -67,11 +67,9 @@ def test_identity_changes_with_what_decides_results_and_with_nothing_else():
 
 
 def test_the_corpus_lies_beside_the_study_file(tmp_path):
-    spec = StudySpec(name="a", data=DATA)
-    assert spec.data_files["path"] == str(Path.cwd() / "books/*.txt")
-    spec._source_map = SourceMap(
-        tmp_path / "study.yaml", {("data", "path"): (3, 5)}, {("data", "path"): (3, 11)}
-    )
+    plain = {"name": "a", "data": {"path": "books/*.txt"}}
+    assert read_plain(plain).data_files["path"] == str(Path.cwd() / "books/*.txt")
+    spec = read_text("name: a\ndata:\n    path: books/*.txt\n", tmp_path / "study.yaml")
     assert spec.source == tmp_path / "study.yaml"
     assert spec.data_files["path"] == str(tmp_path / "books/*.txt")
     problem = spec.problem(("data", "path"), "is empty", "text")

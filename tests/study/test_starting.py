@@ -135,7 +135,7 @@ def test_a_run_is_named_as_in_every_other_command(trained, tmp_path):
     for name in ("first", f"first/{run.cell}", f"first/{run.cell}/{run.path.name}"):
         file.write_text(text.replace("NAME", name))
         study = load_study(file, lab=folder.lab)
-        assert study.spec.init_folder == run.checkpoint() == trained
+        assert study.spec.init_from == str(run.checkpoint()) == str(trained)
         assert study.spec.data.tokenizer == "char" and study.spec.fixed["n_embd"] == 16
     file.write_text(text.replace("NAME", "first/all/7-0"))
     said = problem_of(lambda: load_study(file, lab=folder.lab))

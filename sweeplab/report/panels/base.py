@@ -252,7 +252,7 @@ def panel_spec(panel: str, options: Mapping[str, Any]) -> PanelSpec:
     Raises:
         BadInput: there is no such panel, option or value, or a needed option is missing.
     """
-    problems = Problems(SourceMap())
+    problems = Problems()
     specs = _read_panel({"panel": panel, **options}, sorted(PANELS), ("panels", 0), problems)
     if problems.found:
         raise BadInput(*problems.found)

@@ -17,13 +17,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from sweeplab import plugins
-from sweeplab.errors import BadInput, Problem, nearest
+from sweeplab.errors import BadInput, nearest
 from sweeplab.files import is_address
 from sweeplab.plugins import Code, import_allowed
 from sweeplab.study.file.entries import lay_all_over, move_shares
 from sweeplab.study.file.parse import parse
-from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, SourceMap, beside, shown
-from sweeplab.study.spec import DATA_FILES, PRESETS, Plugin, StudySpec, preset_names
+from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, SourceMap, shown
+from sweeplab.study.spec import DATA_FILES, PRESETS, TOKENIZER_SUFFIXES, Plugin, StudySpec, preset_names
 
 # Returns the checkpoint of the run with a name, or None where there is none.
 FindRun = Callable[[str], Path | None]
@@ -62,7 +62,7 @@ def resolve(
     if document.get("preset") in preset_names():
         _lay_under("preset", preset(document["preset"]).values, document, problems.source)
     _lay_start_under(document, problems, find_run)
-    _lay_data_under(document, problems.source)
+    _lay_data_under(document, problems.source.file)
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,7 @@ class Preset:
 
 @cache
 def preset(name: str) -> Preset:
-    """Return a preset.
-
-    Raises:
-        BadInput: there is no preset of this name; suggests the nearest.
-    """
-    if name not in preset_names():
-        known = " | ".join(preset_names())
-        raise BadInput(Problem(f"unknown preset {name!r}", known, nearest(name, preset_names())))
+    """Return a preset."""
     text = (PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
     head = text.partition("fixed:")[0].splitlines()
     document = parse(text, Problems())
@@ -94,10 +87,19 @@ def preset(name: str) -> Preset:
     return Preset(document["fixed"], notes, document.get("vocab_size"))
 
 
+def beside(file: Path | None, path: str) -> Path:
+    """Return the absolute path for one in a study file: a relative one starts at the file's folder."""
+    folder = file.absolute().parent if file else Path.cwd()
+    return folder / os.path.expanduser(path)  # noqa: PTH111 - that of paths raises where there is no such user
+
+
 def _lay_start_under(document: dict[str, Any], problems: Problems, find_run: FindRun) -> None:
-    """Add to `fixed` the model values of the run in `init_from`, except those that the document sets itself."""
+    """Add to `fixed` the model values of the run in `init_from`, except those that the document sets itself.
+
+    `init_from` becomes the absolute path of its checkpoint.
+    """
     written, data, source = document.get("init_from"), document.get("data"), problems.source
-    if not isinstance(written, str) or is_address(written):
+    if not isinstance(written, str) or not written or is_address(written):
         return
     # Imported here because it imports numpy, which is slow.
     from sweeplab.study.inputs import NO_CHECKPOINT, no_start, open_start
@@ -107,8 +109,8 @@ def _lay_start_under(document: dict[str, Any], problems: Problems, find_run: Fin
         # The methods of paths raise where a name is too long.
         is_there = os.path.lexists(folder / "model.json")
         checkpoint = None if is_there else find_run(written)
-        if checkpoint is not None:
-            document["init_from"], folder = str(checkpoint), checkpoint
+        folder = checkpoint or folder
+        document["init_from"] = str(folder)
         start = open_start(folder)
     except BadInput as error:
         problems.add(("init_from",), f"init_from: {error}")
@@ -124,21 +126,24 @@ def _lay_start_under(document: dict[str, Any], problems: Problems, find_run: Fin
     _lay_under("init_from", start.model_values, document, source)
 
 
-def _lay_data_under(document: dict[str, Any], source: SourceMap) -> None:
-    """Add to `data` the corpus and the tokenizer that suit its files, except those that the document sets itself."""
+def _lay_data_under(document: dict[str, Any], file: Path | None) -> None:
+    """Make the paths in `data` absolute, and add the corpus and the tokenizer that suit them where it names none."""
     data = document.get("data")
-    if not isinstance(data, dict) or {"corpus", "tokenizer"} <= data.keys():
+    if not isinstance(data, dict):
         return
+    for key, place in data.items():
+        is_tokenizer = key == "tokenizer" and str(place).endswith(TOKENIZER_SUFFIXES)
+        if isinstance(place, str) and place and (key in DATA_FILES or is_tokenizer) and not is_address(place):
+            data[key] = str(beside(file, place))
     named = {key: data[key] for key in DATA_FILES if isinstance(data.get(key), str)}
-    if not named:
+    if not named or {"corpus", "tokenizer"} <= data.keys():
         return
     from sweeplab.data.source import Source, guessed
 
     fields = data.get("field") or []
     if not isinstance(fields, list):
         fields = [fields]
-    places = {key: str(beside(source.file, place)) for key, place in named.items()}
-    corpus, tokenizer = guessed(Source(**places, fields=tuple(map(str, fields))))
+    corpus, tokenizer = guessed(Source(**named, fields=tuple(map(str, fields))))
     document["data"] = {"corpus": corpus, "tokenizer": tokenizer, **data}
 
 
