@@ -17,7 +17,7 @@ from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import RunFolder
 from sweeplab.study.plan import Plan
 from sweeplab.study.space import LONGEST_KEY
-from sweeplab.sweep.planning import Outlook, check_reach, look_ahead, make_plan
+from sweeplab.sweep.planning import check_reach, make_plan
 from sweeplab.sweep.progress import StudyProgress, ended_in_words
 
 if TYPE_CHECKING:
@@ -201,10 +201,6 @@ class Study(Results):
             return replace(plan, warnings=[*plan.warnings, f"cannot be run: {error}"])
         return plan
 
-    def look_ahead(self) -> Outlook:
-        """Return how far the study is."""
-        return look_ahead(self.spec, self.lab)
-
     def run(
         self,
         listen: Callable[[Event, StudyProgress], None] | None = None,
@@ -240,7 +236,7 @@ class Study(Results):
 
         if listen is None and progress:
             listen = _print_trial
-        callbacks = Callbacks(self.folder, on_evaluation, on_trial_end)
+        callbacks = Callbacks(on_evaluation, on_trial_end)
 
         def hear(event: Event, progress: StudyProgress) -> None:
             if listen:

@@ -57,7 +57,7 @@ def result(heard, evaluations, tmp_path_factory):
         )
 
         def clumsy(end):
-            raise LookupError(f"no place for {end.outcome}")
+            raise LookupError(f"no place for {end.ending.outcome}")
 
         return study.run(
             lambda event, progress: heard.append(type(event)),
@@ -154,8 +154,8 @@ def test_a_study_is_stopped_from_a_callback_and_goes_on(tmp_path, monkeypatch):
     done = study.run(on_trial_end=ends.append)
     assert done.status == "complete" and done.errors == []
     (end,) = ends
-    assert (end.outcome, end.states, end.error) == ("complete", {0: "complete"}, None)
-    assert end.value == done.best.loss
+    assert (end.ending.outcome, end.ending.states, end.ending.error) == ("complete", {0: "complete"}, None)
+    assert end.ending.value == done.best.loss
 
 
 def test_best_is_the_chosen_trial(result):
@@ -226,7 +226,7 @@ def test_callbacks_see_what_was_measured(tmp_path, capsys):
     seen = []
 
     def keep(end):
-        raise ValueError(end.outcome)
+        raise ValueError(end.ending.outcome)
 
     with workers_here():
         result = study.run(on_evaluation=seen.append, on_trial_end=keep)

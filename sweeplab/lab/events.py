@@ -196,34 +196,14 @@ class EventStream:
                     yield TrialClaimed(cell=folder.cell, trial=folder.trial, started=folder.started)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrialEnd(TrialEvent):
-    """How a trial ended: `outcome` is complete, stopped, pruned, diverged or failed; `states` is the same by seed.
-
-    `value` is None if there was no finite loss; `error` is a traceback if it failed.
-    """
-
-    study: str
-    outcome: str
-    value: float | None
-    states: Mapping[int, str]
-    error: str | None
-
-
 OnEvaluation = Callable[[RunEvaluated], object]
-OnTrialEnd = Callable[[TrialEnd], object]
+OnTrialEnd = Callable[[TrialEnded], object]
 
 
 class Callbacks:
     """Calls a program's functions with the events, and catches what they raise: see `errors`."""
 
-    def __init__(
-        self,
-        folder: StudyFolder,
-        on_evaluation: OnEvaluation | None,
-        on_trial_end: OnTrialEnd | None,
-    ) -> None:
-        self._folder = folder
+    def __init__(self, on_evaluation: OnEvaluation | None, on_trial_end: OnTrialEnd | None) -> None:
         self._on_evaluation, self._on_trial_end = on_evaluation, on_trial_end
         self._raised: dict[str, list[str]] = defaultdict(list)
 
@@ -243,9 +223,7 @@ class Callbacks:
                 self._on_evaluation(event)
             elif self._on_trial_end and isinstance(event, TrialEnded):
                 name = "on_trial_end"
-                ending = vars(event.ending)
-                study, cell, trial = self._folder.name, event.cell, event.trial
-                self._on_trial_end(TrialEnd(study=study, cell=cell, trial=trial, **ending))
+                self._on_trial_end(event)
         except Exception as error:
             raised = self._raised[name]
             raised.append(f"{type(error).__name__}: {error}")

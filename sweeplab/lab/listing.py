@@ -161,18 +161,13 @@ def latest_study(lab: Path | None) -> StudyFolder:
     Raises:
         BadInput: the lab has no study.
     """
-    place, last = lab_folder(lab), dict[StudyFolder, float]()
-    for name in study_names(place):
-        folder = StudyFolder(place, name)
-        for file in (
-            folder.canonical_file,
-            folder.elapsed_file,
-        ):  # written as a run begins, and as it goes on
-            if file.exists():
-                last[folder] = file.stat().st_mtime
-    if not last:
+    place = lab_folder(lab)
+    folders = [StudyFolder(place, name) for name in study_names(place)]
+    folders = [folder for folder in folders if folder.canonical_file.exists()]
+    if not folders:
         raise BadInput(f"{place} has no study to look at yet; sweeplab run FILE trains one")
-    return max(last, key=last.__getitem__)
+    # The file of a study is written as it begins to run.
+    return max(folders, key=lambda folder: folder.canonical_file.stat().st_mtime)
 
 
 def file_of(name: str | Path) -> Path:

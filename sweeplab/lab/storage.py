@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 # The environment variable that names the database for new studies, if they are not to be in files.
 VARIABLE = STORAGE.variable
-# The environment variable that Slurm sets for what runs on a node of a job.
-IN_A_JOB = "SLURMD_NODENAME"
 
 BUSY_SECONDS = 60
 # An execution option of SQLAlchemy: statements under it only read, and wait for no writer.
@@ -162,27 +160,31 @@ def rename_studies(url: str, old: str, new: str) -> None:
             optuna.delete_study(study_name=name, storage=url)
 
 
-def choose_storage(folder: StudyFolder, is_shared: bool = False) -> str:
-    """Decide, for good, where a new study's trials are stored; return a notice for the user, or an empty text.
+def choose_storage(folder: StudyFolder, is_shared: bool = False) -> None:
+    """Decide, for good, where a new study's trials are stored.
 
     They go to the database of SWEEPLAB_STORAGE, else to the lab's own server, else to a file. In PostgreSQL
     each study has its own schema, so that operations on one touch no other. If several machines share the study
-    (`is_shared`) a file will not do: the lab's own server is started then.
+    (`is_shared`) a file will not do.
 
     Raises:
         BadInput: SWEEPLAB_STORAGE names no PostgreSQL, or the database does not answer, or serves one machine only.
     """
-    asked, server, notice = os.environ.get(VARIABLE), Server(folder.lab), ""
+    asked, server = os.environ.get(VARIABLE), Server(folder.lab)
     if is_shared and folder.database.exists():
         what = f"the trials of study {folder.name} are in an SQLite file, which only one machine may open"
         raise BadInput(f"{what}: continue with --engine local, or begin in PostgreSQL with a new --name")
     is_new = not (folder.storage_file.exists() or folder.database.exists())
     if folder.is_on_own_server or (is_new and not asked and (is_shared or server.exists)):
-        if is_shared:
-            notice = _start_shared(server)
+        if is_shared and is_loopback(server.listens_on):
+            start = f"{server.command('start')} --host {EVERYWHERE[0]}, on a machine that outlives the study"
+            if server.is_running:
+                start = f"{server.command('stop')}, then {start}"
+            what = "several machines share the study, and the lab's storage serves one at most"
+            raise BadInput(f"{what}: {start}; or {VARIABLE} names a database")
         server.check()
     if not is_new:
-        return notice
+        return
     schema = f"{folder.name}-{uuid.uuid4().hex[:8]}"
     if asked:
         url, what = _asked_url(asked), f"{VARIABLE}: {without_password(asked)}"
@@ -192,7 +194,7 @@ def choose_storage(folder: StudyFolder, is_shared: bool = False) -> str:
         url, what = service_url(server.service), "the lab's storage"
         storage = f"{OWN_SERVER}{schema}"
     else:
-        return notice
+        return
     from sqlalchemy import create_engine
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.schema import CreateSchema
@@ -207,25 +209,6 @@ def choose_storage(folder: StudyFolder, is_shared: bool = False) -> str:
     except SQLAlchemyError as error:
         raise BadInput(f"{what} does not answer: {reason_of(error)}") from error
     write_whole(folder.storage_file, storage.encode(), mode=0o600)  # it may hold a password
-    return notice
-
-
-def _start_shared(server: Server) -> str:
-    start, host = server.command("start"), None
-    if not server.exists:
-        host = EVERYWHERE[0]
-        start += f" --host {host}"
-    elif is_loopback(server.listens_on):
-        again = f"{server.command('stop')}, then {start} --host {EVERYWHERE[0]}"
-        raise BadInput(f"the lab's storage listens on {server.listens_on}, for this machine only: {again}")
-    if server.elsewhere or server.is_running:
-        return ""
-    if IN_A_JOB in os.environ:
-        what = "the lab's storage is not running, and one that starts in a job ends with the job"
-        raise BadInput(f"{what}: {start} on a machine that outlives it, such as the login node")
-    server.start(host)
-    stops = f"{server.command('stop')} stops it"
-    return f"{VARIABLE} is not set: started the lab's own PostgreSQL, for this and later studies; {stops}"
 
 
 def _asked_url(asked: str) -> URL:

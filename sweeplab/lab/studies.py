@@ -11,6 +11,7 @@ import json
 import math
 import platform
 import re
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sweeplab.errors import BadInput, Problem, TrackingUnavailable, nearest
+from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.files import TRASH, make_folder, sync_folder, write_whole
 from sweeplab.formatting import yaml_text
 from sweeplab.lab.listing import StudyTrials, Trial, check_free, find_metric, read_spec, tracking_uri_of
@@ -175,29 +176,8 @@ def remove_study(folder: StudyFolder) -> Done:
         make_folder(trash.parent)
         folder.path.rename(trash)
         sync_folder(trash.parent)
-    undo = [folder.command("rm", "--undo")]
+    undo = [shlex.join(["mv", str(trash), str(folder.path)]), folder.command("doctor", "--repair")]
     return Done(f"{folder.name} was removed: its folder is now {trash}", undo)
-
-
-def restore_study(lab: Path, name: str) -> Done:
-    """Undo a study's last removal; if interrupted, the same call continues it.
-
-    Raises:
-        BadInput: the trash has no such study, or another study has its name by now.
-        TrackingUnavailable: MLflow does not answer.
-    """
-    removed = dict[str, str]()
-    for folder_name in sorted(each.name for each in (lab / TRASH).glob("*/")):
-        removed[folder_name[: -len("-20260131-120000")]] = folder_name
-    if name not in removed:
-        known = ", ".join(removed)
-        raise BadInput(Problem(f"the trash has no study {name!r}", known, nearest(name, removed)))
-    check_free(lab, name)
-    folder, trash = StudyFolder(lab, name), StudyFolder(lab, f"../trash/{removed[name]}")
-    rename_experiment(lab, removed[name], tracking_uri_of(trash), name)
-    trash.path.rename(folder.path)
-    sync_folder(folder.path.parent)
-    return Done(f"{name} is back, as it was", [folder.command("rm")])
 
 
 def rename_study(folder: StudyFolder, new: str) -> Done:

@@ -56,8 +56,6 @@ def open_run(text: str, lab: Path, uri: str | None = None, allow_plugins: bool =
     # The folder itself, or that of an imported run.
     places = (Path(text), Path(text, "checkpoint"), imported_folder(lab, text))
     folders = [place for place in places if is_file(place / "model.json")]
-    if RUN_ID.fullmatch(text):
-        folders += [checkpoint for run in _sent_as(text, lab) if (checkpoint := run.checkpoint())]
     study = re.split("[/@]", text)[0]
     if study in study_names(lab):
         if allow_plugins:
@@ -71,11 +69,10 @@ def open_run(text: str, lab: Path, uri: str | None = None, allow_plugins: bool =
         raise BadInput(Problem(f"no run {text!r}", KINDS, nearest(text, _names(lab))))
     try:
         return Run.of(load_checkpoint(checkpoint, name))
-    except (AttributeError, TypeError) as error:
+    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise BadInput(f"run {name} cannot be opened: its model.json does not describe a run") from error
-    except (ArithmeticError, DamagedCheckpoint, KeyError, OSError, ValueError) as error:
-        why = f"its model.json has no {error}" if isinstance(error, KeyError) else error
-        raise BadInput(f"run {name} cannot be opened: {why}") from error
+    except (DamagedCheckpoint, OSError, ValueError) as error:
+        raise BadInput(f"run {name} cannot be opened: {error}") from error
 
 
 def find_checkpoint(name: str, lab: Path) -> Path | None:
@@ -90,13 +87,6 @@ def find_checkpoint(name: str, lab: Path) -> Path | None:
     if is_name(name) and is_file(imported / "model.json"):
         return imported
     return None
-
-
-def _sent_as(run_id: str, lab: Path) -> Iterator[RunFolder]:
-    for name in study_names(lab):
-        for run in StudyFolder(lab, name).runs():
-            if run.tracked_id == run_id:
-                yield run
 
 
 def _of_study(text: str, lab: Path) -> tuple[Path, str]:

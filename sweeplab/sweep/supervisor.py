@@ -163,8 +163,8 @@ def run_study(
         from sweeplab.sweep.trials.store import Store
 
         shortage = memory_shortage(plan.cells, plan.workers, plan.device) if engine.is_here else ""
-        notices = [choose_storage(folder, is_shared=not engine.is_here)]
-        notices += [reaches_in_words(plan.reaches), plan.mirror, shortage]
+        choose_storage(folder, is_shared=not engine.is_here)
+        notices = [reaches_in_words(plan.reaches), plan.mirror, shortage]
         create = partial(Store.create, spec, plan.data.sizes, folder.storage_url)
         store = Availability(spec.name).retry(create)
         write_baselines(folder, store.spaces, dataset)

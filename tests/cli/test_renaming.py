@@ -63,15 +63,10 @@ def test_repair_finishes_a_rename_that_was_killed(step, lab, finished, cli, monk
 
 
 def test_the_same_command_finishes_a_removal_that_was_killed(lab, cli, monkeypatch):
-    before = show_study(StudyFolder(lab, "tiny"))
     killed_before("rename", lab, monkeypatch, studies.remove_study)
     assert cli("rm", "tiny", "--yes").code == 0
     assert connect(lab, tracking_uri(lab)).get_experiment_by_name("tiny") is None
     assert not StudyFolder(lab, "tiny").path.exists() and len(list((lab / "trash").iterdir())) == 1
-    assert cli("rm", "tiny", "--undo").code == 0 and cli("doctor", "tiny", "--repair").code == 0
-    assert show_study(StudyFolder(lab, "tiny")) == before
-    (check,) = [each for each in examine(lab, StudyFolder(lab, "tiny")) if each.name == "agreement"]
-    assert check.verdict == "ok"
 
 
 def test_a_removal_that_mlflow_does_not_take_leaves_the_study(lab, cli, monkeypatch):

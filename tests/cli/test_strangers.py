@@ -33,7 +33,7 @@ confirm NAME --top 1 --seeds 2|show NAME|show NAME --trial 0 --cell n_embd=8
 best NAME|laws predict NAME --at n_embd=16|publish NAME
 transfer NAME --quiet|export NAME --output runs.csv|diff NAME NAME
 list|rename NAME newer --yes
-rm NAME --yes|rm NAME --undo|doctor NAME --repair|stop NAME/n_embd=8/0
+rm NAME --yes|doctor NAME --repair|stop NAME/n_embd=8/0
 resume NAME/n_embd=8/0|note NAME text|storage backup|storage stop|report NAME
 report NAME --page sweep|diff NAME NAME --page|laws fit NAME
 laws predict NAME --at params=1e5,tokens=1e6 --seal|laws verify NAME

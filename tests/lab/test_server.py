@@ -202,8 +202,6 @@ def test_a_crash_of_the_machine_is_recovered_from(run, lab):
 
 
 def test_beyond_loopback_there_is_tls_and_the_certificate_is_checked(run, lab):
-    if not any(servers.WHEEL not in str(each) for each in program_folders()):
-        pytest.skip("the wheel's PostgreSQL has no TLS")
     run("storage", "start", "--host", "0.0.0.0")
     url = service_url(Server(lab).service)
     assert url.host != "0.0.0.0" and url.query["sslmode"] == "verify-ca"
@@ -265,11 +263,6 @@ def test_all_programs_that_are_found_serve_a_lab(folder, lab, monkeypatch):
             server.start()
         return
     assert server.start() and server.check()
-    if servers.WHEEL in str(folder):
-        server.stop()
-        with pytest.raises(BadInput, match="needs TLS"):
-            server.start(host="0.0.0.0")
-        assert server.start()
     assert server.backup(lab / "all.dump") and server.stop()
 
 

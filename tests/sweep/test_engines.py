@@ -10,6 +10,7 @@ from sweep.engine_contract import EngineContract
 
 from sweeplab.errors import BadInput
 from sweeplab.lab.storage import choose_storage
+from sweeplab.records.folders import StudyFolder
 from sweeplab.study.file.reading import read_text
 from sweeplab.study.spec import Engine
 from sweeplab.sweep.engines import LocalEngine
@@ -49,6 +50,13 @@ def test_a_file_of_trials_is_no_storage_for_several_machines(opened, tiny):
     folder, _ = opened(tiny())
     with pytest.raises(BadInput, match="SQLite file, which only one machine may open: continue with --eng"):
         choose_storage(folder, is_shared=True)
+
+
+def test_several_machines_need_a_server_that_all_reach(tmp_path):
+    with pytest.raises(
+        BadInput, match=r"serves one at most: sweeplab storage start .*--host 0.0.0.0, on a machine"
+    ):
+        choose_storage(StudyFolder(tmp_path, "new"), is_shared=True)
 
 
 class TestLocal(EngineContract):

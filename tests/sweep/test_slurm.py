@@ -109,7 +109,7 @@ def test_the_same_trials_and_losses_to_the_bit_as_on_local_workers(run, tmp_path
     assert not ran.exists(), ran.read_text()
 
 
-def test_a_detached_study_finds_the_storage_that_its_command_started(run, cluster, tmp_path, monkeypatch):
+def test_a_detached_study_needs_a_storage_for_several_machines(run, cluster, tmp_path, monkeypatch):
     monkeypatch.delenv("SWEEPLAB_STORAGE")
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         Path(name).chmod(0o755)  # another account may enter, as root's server does
@@ -117,22 +117,16 @@ def test_a_detached_study_finds_the_storage_that_its_command_started(run, cluste
         server, folder = Server(lab), StudyFolder(lab, "jobs")
         more = ("-o", "budget.trials_per_cell=1", "-o", "engine.workers=1")
         try:
-            run("study", "run", "jobs.yaml", "--detach", *more, lab=lab)
-            assert server.is_running
-            assert "started the lab's own PostgreSQL" in (lab / "logs" / "jobs.log").read_text()
+            words = ["study", "run", "jobs.yaml", *more]
+            refused = run(*words, lab=lab, code=2)
+            cure = shlex.split(refused.partition("at most: ")[2].partition(", on a machine")[0])
+            assert cure == ["sweeplab", "storage", "start", "--lab", str(lab), "--host", "0.0.0.0"]
+            run(*cure[1:4], *cure[6:], lab=lab)
+            run(*words, "--detach", lab=lab)
             wait(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)
             assert folder.states() == {"complete": 2}
             assert server.stop()
-            words = ["study", "run", "jobs.yaml", *more, "--lab", str(lab)]
-            command = ["srun", sys.executable, "-m", "sweeplab", *words]
-            refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-            first = refused.stderr.splitlines()[0]
-            what = "error: the lab's storage is not running, and one"
-            assert refused.returncode == 2 and first.startswith(what)
-            cure = shlex.split(first.partition("job: ")[2].partition(" on a machine")[0])
-            assert cure == ["sweeplab", "storage", "start", "--lab", str(lab)]
-            run(*cure[1:-2], lab=lab)
-            assert subprocess.run(command, cwd=tmp_path, capture_output=True).returncode == 0
+            assert "the lab's storage does not answer" in run(*words, lab=lab, code=2)
         finally:
             server.stop()
 

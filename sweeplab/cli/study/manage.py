@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from sweeplab.cli import options
-from sweeplab.cli.options import argument, flag, option
+from sweeplab.cli.options import argument, option
 from sweeplab.cli.printing import Answer, answer_of, say_start
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import write_new, write_whole
@@ -112,24 +112,16 @@ def rename(
     return answer_of(rename_study(folder, new))
 
 
-def rm(
-    name: options.StudyName,
-    undo: Annotated[bool, flag("Undo the study's last removal.", "--undo")] = False,
-    yes: options.Yes = False,
-    lab: options.Lab = None,
-) -> Answer:
+def rm(name: options.StudyName, yes: options.Yes = False, lab: options.Lab = None) -> Answer:
     """Move a study to the lab's trash.
 
     MLflow marks its experiment as deleted. Nothing is lost until you empty both.
 
     \b
     $ sweeplab rm small
-    $ sweeplab rm small --undo
     """
-    from sweeplab.lab.studies import remove_study, restore_study
+    from sweeplab.lab.studies import remove_study
 
-    if undo:
-        return answer_of(restore_study(lab_folder(lab), name))
     folder = find_study(lab, name)
     _confirm(f"move {name} (runs: {counts(folder.states()) or 'none'}) to the trash?", yes)
     return answer_of(remove_study(folder))

@@ -74,6 +74,7 @@ def plan(
         return _check_widths(file, changes, cell, lab_folder(lab))
     say_start(f"reading the data of {file}")
     from sweeplab.study.plan import settled_sampler
+    from sweeplab.sweep.planning import look_ahead
 
     study = load_study(file, lab=lab, name=name, overrides=changes, allow_plugins=allow_plugins)
     if bench:
@@ -82,7 +83,7 @@ def plan(
         timed, ways = bench_study(study.spec, study.folder.lab)
         return {"cell": timed, "ways": [asdict(way) for way in ways]}, lambda _: _print_ways(timed, ways)
     planned = study.plan()
-    ahead = study.look_ahead()
+    ahead = look_ahead(study.spec, study.lab)
     algorithms = {"sampler": settled_sampler(study.spec), "pruner": study.spec.pruner}
     values = {key: algorithm.model_dump() for key, algorithm in algorithms.items()}
     answer = {**planned.as_dict(), **values, "outlook": asdict(ahead)}
