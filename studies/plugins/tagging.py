@@ -98,7 +98,7 @@ def spans(codes: Iterable[int]) -> set[tuple[int, int, int]]:
     return found
 
 
-def sentences(file: Path, encoding: str, wanted: object) -> Iterator[Row]:
+def sentences(file: Path, encoding: str) -> Iterator[Row]:
     """Yield the sentences of a file whose lines start with a token and end with its tag."""
     rows: list[list[str]] = []
     for number, line in enumerate([*document(file, encoding).split("\n"), ""], start=1):

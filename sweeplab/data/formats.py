@@ -132,7 +132,7 @@ def _unpacked(file: Path, stream: IO[bytes], size: int, codec: str) -> Iterator[
         raise BadInput(f"{file} is damaged: {error}") from error
 
 
-def text_parts(file: Path, encoding: str = "") -> Iterator[str]:
+def text_parts(file: Path, encoding: str) -> Iterator[str]:
     """Yield a file's text in parts, with its line ends; a byte order mark, by which UTF-16 is known, is dropped.
 
     Raises:
@@ -166,7 +166,7 @@ def document(file: Path, encoding: str = "") -> str:
     return "".join(text_parts(file, encoding))
 
 
-def lines(file: Path, encoding: str = "") -> Iterator[str]:
+def lines(file: Path, encoding: str) -> Iterator[str]:
     """Yield the lines of a file's text, without their ends; splitlines would split at characters of texts too.
 
     Raises:
@@ -209,47 +209,46 @@ class Format(NamedTuple):
 
     name: str
     suffixes: tuple[str, ...]
-    rows: Callable[[Path, str, Wanted], Iterator[Row]]
+    rows: Callable[[Path, str], Iterator[Row]]
     magic: bytes = b""
 
 
-def _of_lines(file: Path, encoding: str, wanted: Wanted) -> Iterator[Row]:
+def _of_lines(file: Path, encoding: str) -> Iterator[Row]:
     for number, line in enumerate(lines(file, encoding), start=1):
         if line.strip(" \r"):
             try:
-                yield _row(number, json.loads(line))
+                value = json.loads(line)
             except (ValueError, RecursionError) as error:
                 yield Row(number, {}, f"is not JSON: {error}")
+                continue
+            yield _row(number, value)
 
 
 def _row(number: int, value: Any) -> Row:
     return Row(number, value if isinstance(value, dict) else {})
 
 
-def _of_json(file: Path, encoding: str, wanted: Wanted) -> Iterator[Row]:
-    """Yield the objects of a list; of an object, those of the list in it."""
+def _of_json(file: Path, encoding: str) -> Iterator[Row]:
     try:
         value = json.loads(document(file, encoding))
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{file} is not JSON: {error}") from None
-    if isinstance(value, dict):
-        value = next((held for held in value.values() if isinstance(held, list) and held), [value])
     if not isinstance(value, list):
-        raise BadInput(Problem(f"{file} is JSON without rows", 'a list, such as [{"text": "…"}]'))
+        allowed = 'a list, such as [{"text": "…"}]'
+        raise NoText("without a field of text", f"{file} is JSON without rows", allowed)
     yield from map(_row, itertools.count(1), value)
 
 
-def _of_csv(file: Path, encoding: str, wanted: Wanted) -> Iterator[Row]:
-    yield from _of_table(file, csv.reader(f"{line}\n" for line in lines(file, encoding)), None)
+def _of_csv(file: Path, encoding: str) -> Iterator[Row]:
+    yield from _of_table(file, csv.reader(f"{line}\n" for line in lines(file, encoding)))
 
 
-def _of_tsv(file: Path, encoding: str, wanted: Wanted) -> Iterator[Row]:
-    """Yield the rows; without names of columns those of pairs are a source and a target."""
+def _of_tsv(file: Path, encoding: str) -> Iterator[Row]:
     reader = csv.reader(lines(file, encoding), delimiter="\t", quoting=csv.QUOTE_NONE)
-    yield from _of_table(file, reader, wanted if len(wanted[0]) > 1 else None)
+    yield from _of_table(file, reader)
 
 
-def _of_table(file: Path, reader: Any, pairs: Wanted | None) -> Iterator[Row]:
+def _of_table(file: Path, reader: Any) -> Iterator[Row]:
     names: list[str] = []
     try:
         for cells in reader:
@@ -257,9 +256,7 @@ def _of_table(file: Path, reader: Any, pairs: Wanted | None) -> Iterator[Row]:
                 continue
             if not names:
                 names = [name.strip() for name in cells]
-                if pairs is None or _spelled(names, pairs):
-                    continue
-                names = [*pairs[0]]
+                continue
             wrong = ""
             if len(cells) != len(names):
                 wrong = f"has {several(len(cells), 'field')}; allowed: {len(names)}, {several_named(names)}"
@@ -268,7 +265,7 @@ def _of_table(file: Path, reader: Any, pairs: Wanted | None) -> Iterator[Row]:
         raise BadInput(Problem(f"this is no table: {error}", file=file, line=reader.line_num)) from error
 
 
-def _of_parquet(file: Path, encoding: str, wanted: Wanted) -> Iterator[Row]:
+def _of_parquet(file: Path, encoding: str) -> Iterator[Row]:
     from pyarrow import parquet
 
     with parquet.ParquetFile(_mapped(file)) as opened:
@@ -276,7 +273,7 @@ def _of_parquet(file: Path, encoding: str, wanted: Wanted) -> Iterator[Row]:
         yield from _of_batches(file, opened.iter_batches(ROWS_AT_ONCE, columns=names))
 
 
-def _of_arrow(file: Path, encoding: str, wanted: Wanted) -> Iterator[Row]:
+def _of_arrow(file: Path, encoding: str) -> Iterator[Row]:
     """Yield the rows of a file or a stream of record batches, such as Hugging Face datasets save."""
     import pyarrow
 
@@ -320,12 +317,12 @@ def _plain_names(schema: Any) -> list[str]:
 
 
 FORMATS = (
-    Format("jsonl", (".jsonl", ".ndjson"), _of_lines),
+    Format("jsonl", (".jsonl",), _of_lines),
     Format("json", (".json",), _of_json),
     Format("csv", (".csv",), _of_csv),
     Format("tsv", (".tsv",), _of_tsv),
     Format("parquet", (".parquet",), _of_parquet, b"PAR1"),
-    Format("arrow", (".arrow", ".feather"), _of_arrow, b"ARROW1"),
+    Format("arrow", (".arrow",), _of_arrow, b"ARROW1"),
 )
 
 
@@ -466,7 +463,7 @@ def named_rows(
     damage = (pyarrow.ArrowException, OSError, ValueError, KeyError, MemoryError, OverflowError, TypeError)
     names = tuple[str, ...]()
     try:
-        for line, values, wrong in form.rows(file, reading.encoding, wanted):
+        for line, values, wrong in form.rows(file, reading.encoding):
             if wrong:
                 reading.refuse(file, line, wrong)
                 continue

@@ -62,7 +62,6 @@ def npy():
 TABLES = {
     "a.jsonl": lambda: LINES,
     "a.json": lambda: json.dumps(ROWS).encode(),
-    "b.json": lambda: json.dumps({"version": 1, "data": ROWS}).encode(),
     "a.csv": table,
     "a.csv.gz": lambda: gzip.compress(table(), mtime=0),
     "a.jsonl.zst": lambda: zst(LINES),

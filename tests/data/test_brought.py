@@ -172,8 +172,8 @@ def test_own_splits_are_kept_and_what_they_share_is_measured(folder):
     held_out = dataset.tokenizer.decode(dataset.val) + dataset.tokenizer.decode(dataset.test)
     assert words_of(held_out) == words_of(" ".join(3 * DOCUMENTS[48:54]))
     (folder / "p.tsv").write_bytes(PAIRS["a.tsv"])
-    (folder / "q.tsv").write_text("p1\tc1\nnew\tx\nnewer\ty\n")
-    (folder / "t.tsv").write_text("p1\tc1\nnewest\tx\n")
+    (folder / "q.tsv").write_text("source\ttarget\np1\tc1\nnew\tx\nnewer\ty\n")
+    (folder / "t.tsv").write_text("source\ttarget\np1\tc1\nnewest\tx\n")
     pairs = read(corpus="pairs", tokenizer="char", train="p.tsv", val="q.tsv", test="t.tsv")
     assert (pairs.train.n_pairs, pairs.val.n_pairs, pairs.test.n_pairs) == (30, 2, 1)
     assert pairs.notes[1:] == (

@@ -42,7 +42,7 @@ def text_of(name, path=None):
 # Files of the user for the corpora that need them.
 OWN = {
     "text": "a text of mine\n",
-    "pairs": "one\tun\ntwo\tdeux\nthree\ttrois\n",
+    "pairs": "source\ttarget\none\tun\ntwo\tdeux\nthree\ttrois\n",
     "labels": "text\tlabel\n"
     + "".join(f"film {n} is {'dull' if n % 2 else 'fine'}\t{n % 2}\n" for n in range(40)),
 }

@@ -37,7 +37,8 @@ def file(tmp_path):
 
 @pytest.fixture
 def french(tmp_path):
-    return write(tmp_path / "french.tsv", "".join(f"{source}\t{FRENCH[source]}\n" for source in FRENCH))
+    rows = "".join(f"{source}\t{FRENCH[source]}\n" for source in FRENCH)
+    return write(tmp_path / "french.tsv", f"source\ttarget\n{rows}")
 
 
 @pytest.fixture

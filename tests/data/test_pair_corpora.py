@@ -93,7 +93,7 @@ def test_a_source_that_is_trained_on_is_left_out_of_the_other_splits():
 
 def test_reads_tsv_and_jsonl(tmp_path):
     tsv, jsonl = tmp_path / "a.tsv", tmp_path / "b.jsonl"
-    tsv.write_bytes("\ufeffun\tone\r\n\ndeux \u2028\ttwo\x0b\ntrois\tthree".encode())
+    tsv.write_bytes("\ufeffsource\ttarget\nun\tone\r\n\ndeux \u2028\ttwo\x0b\ntrois\tthree".encode())
     rows = [{"source": "a\tb", "target": "c\nd", "more": 1}, {"source": "x", "target": "y"}]
     jsonl.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"source":"z","target":"z"}')
     assert CORPORA["pairs"].files(f"{tmp_path}/*.*") == [tsv, jsonl]
@@ -106,9 +106,9 @@ def test_reads_tsv_and_jsonl(tmp_path):
 @pytest.mark.parametrize(
     ("name", "line", "says"),
     [
-        ("a.tsv", "no tab", "line 2 has 1 field; allowed: 2, source, target"),
-        ("a.tsv", "\tb", "line 2 has an empty source"),
-        ("a.tsv", "a\t ", "line 2 has an empty target"),
+        ("a.tsv", "no tab", "line 3 has 1 field; allowed: 2, source, target"),
+        ("a.tsv", "\tb", "line 3 has an empty source"),
+        ("a.tsv", "a\t ", "line 3 has an empty target"),
         ("a.jsonl", "[" * 200_000, "line 2 is not JSON: maximum recursion"),
         ("a.jsonl", "{", "line 2 is not JSON: Expecting"),
         ("a.jsonl", "[]", "line 2 has no source and target; allowed:"),
@@ -117,13 +117,15 @@ def test_reads_tsv_and_jsonl(tmp_path):
     ],
 )  # fmt: skip
 def test_a_bad_line_is_named_by_its_number(tmp_path, name, line, says):
-    good = "a\tb" if name.endswith("tsv") else '{"source": "a", "target": "b"}'
+    good, head = '{"source": "a", "target": "b"}', ""
+    if name.endswith("tsv"):
+        good, head = "a\tb", "source\ttarget\n"
     file = tmp_path / name
-    file.write_text(f"{good}\n{line}\n{good}\n")
+    file.write_text(f"{head}{good}\n{line}\n{good}\n")
     with pytest.raises(BadInput) as error:
         read("pairs", file)
     assert len(error.value.problems) == 1
-    assert says in str(error.value) and str(error.value).startswith(f"{file}:2: ")
+    assert says in str(error.value) and str(error.value).startswith(f"{file}:{says.split()[1]}: ")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def test_a_bad_line_is_named_by_its_number(tmp_path, name, line, says):
     [
         ("a.tsv", "", "a.tsv is empty"),
         ("a.jsonl", "\n\n", "a.jsonl is empty"),
-        ("a.tsv", "a\tb\na\tc\n", "2 pairs from 1 source: too few for three splits; allowed: at least 3 sources"),
+        ("a.tsv", "source\ttarget\na\tb\na\tc\n", "2 pairs from 1 source: too few for three splits; allowed: at least 3 sources"),
         ("a.csv", "a,b\n1,2\n", r"a.csv:2: there is no source and target, but a, b; allowed: data.field"),
     ],
 )  # fmt: skip

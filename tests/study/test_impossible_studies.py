@@ -47,12 +47,12 @@ def test_a_wrong_vocabulary_is_named_where_it_stands(data, tmp_path):
 def test_bad_lines_of_pairs_are_named_where_they_stand(tmp_path):
     """Of three files nobody could tell by the study's line which one is meant."""
     for name in "abc":
-        (tmp_path / f"{name}.tsv").write_text("x\ty\n")
-    (tmp_path / "b.tsv").write_text("x\ty\n" + "no tab\n" * 30)
+        (tmp_path / f"{name}.tsv").write_text("source\ttarget\nx\ty\n")
+    (tmp_path / "b.tsv").write_text("source\ttarget\nx\ty\n" + "no tab\n" * 30)
     file = tmp_path / "study.yaml"
     file.write_text("name: a\ndata: {corpus: pairs, path: '*.tsv', tokenizer: char}\n")
     with pytest.raises(BadInput) as refused:
         make_plan(read_study(file), tmp_path / "lab")
     first, *_, last = refused.value.lines
-    assert first.startswith(f"{tmp_path / 'b.tsv'}:2: line 2 has 1 field; allowed: 2")
+    assert first.startswith(f"{tmp_path / 'b.tsv'}:3: line 3 has 1 field; allowed: 2")
     assert last.endswith("more problems")

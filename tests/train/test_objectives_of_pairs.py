@@ -207,7 +207,7 @@ def test_it_is_learned_with_the_same_bits_in_any_stack(data, name, family):
 BAD = [
     ("labels", "a.csv", "text,lable\na,b\n", "a.csv:2: there is no label, but text, lable"),
     ("labels", "a.csv", 'text,label\n"a\nb",\n', "a.csv:3: line 3 has an empty label"),
-    ("labels", "a.tsv", "a\tx\nb\tx\nc\tx\n", "a.tsv has 1 label; allowed: 2 to 1,000"),
+    ("labels", "a.tsv", "text\tlabel\na\tx\nb\tx\nc\tx\n", "a.tsv has 1 label; allowed: 2 to 1,000"),
     ("labels", "a.txt", "a", "a.txt cannot hold text and label; allowed: .csv, .tsv, .jsonl"),
     ("preferences", "a.jsonl", '{"prompt": "a", "chosen": "b"}\n', "there is no rejected, but prompt, chosen; allowed"),
     ("preferences", "a.jsonl", '{"prompt": "a", "chosen": "b", "rejected": "b"}', "line 1 has the same answer as"),
