@@ -50,8 +50,7 @@ def opened(tmp_path, dataset):
 
     def open_store(spec):
         folder = StudyFolder(tmp_path / "lab", spec.name)
-        vocab_size = dataset.tokenizer.vocab_size
-        return folder, Store.create(spec, vocab_size, folder.storage_url)
+        return folder, Store.create(spec, dataset.sizes, folder.storage_url)
 
     return open_store
 

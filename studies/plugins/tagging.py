@@ -150,11 +150,6 @@ class Tagging(Classification):
     unit = "nats/tag"
 
     @classmethod
-    def n_targets(cls, split: Pairs) -> int:
-        """Return the number of words."""
-        return int(split.lengths[:, 0].sum()) - int(np.count_nonzero(split.tokens == NO_TAG))
-
-    @classmethod
     def predict(cls, run: Any, texts: Sequence[str]) -> list[dict[str, Any]]:
         """Return the `words` of each text, each with its label and the label's probability.
 

@@ -20,13 +20,6 @@ class DataSizes(NamedTuple):
     train_pairs: int | None = None
     n_labels: int | None = None
 
-    @classmethod
-    def of(cls, sizes: DataSizes | int | None) -> DataSizes | None:
-        """Return the sizes; from a single number, sizes of which only the vocabulary is known."""
-        if isinstance(sizes, int):
-            return cls(sizes)
-        return sizes
-
     def iterations(self, values: Hyperparameters) -> int | None:
         """Return the number of steps of a run's `epochs`, rounded up; None if it has no `epochs`.
 
@@ -41,8 +34,8 @@ class DataSizes(NamedTuple):
         return max(1, math.ceil(round(values.epochs * rows / values.batch_size, 9)))
 
 
-# What is known of the data: a number is the vocabulary size, with all else unknown.
-Sizes = DataSizes | int | None
+# None before the data are read.
+Sizes = DataSizes | None
 
 
 def task_of(values: Hyperparameters) -> str:

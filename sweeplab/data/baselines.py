@@ -126,7 +126,7 @@ def _indices(known: Ids, keys: Ids) -> Ids:
 # ------------------------------------------------------------------ the baseline of a run
 
 
-FORMAT = 10  # part of every digest: raise it when the same data would give another loss
+FORMAT = 11  # part of every digest: raise it when the same data would give another loss
 MAX_ORDER = 10
 # At least and at most so many tokens of a text are counted, its last ones.
 MIN_TOKENS, MAX_TOKENS = 1_000, 2**22
@@ -174,11 +174,8 @@ def find_baseline(
 def _computed(dataset: Dataset, values: Hyperparameters, n_tokens: int) -> Baseline:
     train, columns, method, vocab_size = dataset.training(values), list[Ids](), "n-grams", values.vocab_size
     if isinstance(train, Pairs):  # the number of a label is all of a target
-        tokens, method, vocab_size = (
-            train.tokens[train.starts[:, 1]].astype(np.int64),
-            "label frequencies",
-            train.n_labels,
-        )
+        tokens = train.tokens[train.starts[:, 1]].astype(np.int64)
+        method, vocab_size = "label frequencies", train.n_labels
     else:
         tokens = np.asarray(train[-n_tokens:]).astype(np.int64)
         columns = [column[0] for column in _preceding(tokens[None])]
@@ -191,16 +188,16 @@ def _computed(dataset: Dataset, values: Hyperparameters, n_tokens: int) -> Basel
     objective = make_objective(dataset.val, values)
     total, n_targets = 0.0, 0
     for batch in objective.evaluation(values.evaluated_tokens):
+        is_target = batch.targets != NO_TARGET  # the last window of a stretch repeats some of the one before
+        targets, asked = batch.targets[is_target], list[Ids]()
         if columns:
             rows = np.concatenate([batch.inputs, batch.targets[:, -1:]], axis=1)
-            asked = [column[:, 1:].ravel() for column in _preceding(rows)]
-            targets = rows[:, 1:].ravel()
+            asked = [column[:, 1:][is_target] for column in _preceding(rows)]
         else:
-            asked = []
-            targets = batch.targets[batch.targets != NO_TARGET] - objective.special[label(0)]
+            targets = targets - objective.special[label(0)]
         *_, probabilities = ngrams.probabilities(asked, targets)
         total -= float(np.log(probabilities).sum())
-        n_targets += batch.n_targets
+        n_targets += len(targets)
     loss = total / n_targets
     per_byte = dataset.bits_per_byte(loss, values)
     return Baseline(loss, per_byte, method, order, len(tokens), objective.unit)

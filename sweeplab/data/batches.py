@@ -118,11 +118,6 @@ class Batch(NamedTuple):
     source_lengths: Array | None = None
     reference: Array | None = None
 
-    @property
-    def n_targets(self) -> int:
-        """Return the number of targets, without NO_TARGET."""
-        return int((self.targets != NO_TARGET).sum())
-
 
 def changed(batch: Batch, change: Callable[[Array], Array]) -> Batch:
     """Return the batch with a function applied to each of its arrays."""

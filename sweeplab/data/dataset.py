@@ -26,7 +26,7 @@ from sweeplab.data import DataSizes
 from sweeplab.data.batches import NO_TARGET, DataKind, Pairs, Split, kind_of, limited
 from sweeplab.data.corpora import CORPORA
 from sweeplab.data.corpora.base import Encoded, LargeText, Texts, is_large
-from sweeplab.data.objectives import OBJECTIVES, check_fits, evaluated_on, make_objective
+from sweeplab.data.objectives import check_fits, evaluated_on, make_objective
 from sweeplab.data.source import (
     Source,
     checked,
@@ -49,7 +49,7 @@ from sweeplab.files import cache_folder, make_folder, read_bytes, write_whole
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import Hyperparameters
 
-FORMAT = 6  # part of every digest: raise it when the same text would give other tokens or facts
+FORMAT = 7  # part of every digest: raise it when the same text would give other tokens or facts
 TOKEN = np.dtype("<u2")
 END = np.dtype("<i8")
 # A file written this shortly before its tokens may have been changed since without a change of its time or size (git's
@@ -67,7 +67,7 @@ class Dataset:
     Training, pruning, selection and search use only `train` and `val`; `test` is used only on explicit request.
     The splits are read-only views [n] of one memory-mapped file, or pairs over such views.
     Digests are sha256 in hexadecimal: of the texts; and of all token ids as 16-bit little-endian numbers with the ends
-    of splits and pairs. `val_bytes` is the size in UTF-8 of the text to predict in `val`: its text, or its targets.
+    of splits and pairs.
     The overlaps are the shares of a split's windows that occur in the training text; `n_duplicates` documents,
     of `n_documents`, were left out. `notes` say how the files were read.
     """
@@ -79,7 +79,6 @@ class Dataset:
     text_digest: str
     token_digest: str
     n_characters: int = 0
-    val_bytes: int = 0
     val_overlap: float = 0.0
     test_overlap: float = 0.0
     n_duplicates: int = 0
@@ -98,11 +97,6 @@ class Dataset:
         """Return the sizes of the data, from which automatic values of a study are computed."""
         n_pairs = self.train.n_pairs if isinstance(self.train, Pairs) else None
         return DataSizes(self.tokenizer.vocab_size, len(self.train), n_pairs, len(self.labels) or None)
-
-    @property
-    def val_targets(self) -> int:
-        """Return the number of targets in the validation split: for a pair, the tokens of its target and its end."""
-        return next(each for each in OBJECTIVES.values() if each.learns == self.kind).n_targets(self.val)
 
     def training(self, values: Hyperparameters) -> Split:
         """Return a run's training data: the training split, or the part given by its data_limit."""
@@ -232,17 +226,13 @@ def _of_tokens(place: str, tokenizer: str, folder: Path) -> Dataset:
         return dataset
     splits, vocabulary = token_splits(files), vocabulary_of(files)
     n_tokens = checked(splits, vocabulary.vocab_size if vocabulary else None)
-    vocabulary, val_bytes = vocabulary or IdsTokenizer(n_tokens), 0
-    if not isinstance(vocabulary, IdsTokenizer):
-        lengths = vocabulary.byte_lengths()
-        val_bytes = sum(int(lengths[piece].sum()) for piece in pieces(splits[1]))
     of = "none: tokens are shown as numbers, and bits per byte unknown"
     if files.vocabulary:
         of = files.vocabulary.name
     notes = (f"tokens of {several(len(files.arrays), 'file')}; vocabulary: {of}",)
-    encoded = Encoded([pieces(split) for split in splits], {"val_bytes": val_bytes, "notes": notes})
+    encoded = Encoded([pieces(split) for split in splits], {"notes": notes})
     with _writing(folder):
-        return _written(base, vocabulary, encoded)
+        return _written(base, vocabulary or IdsTokenizer(n_tokens), encoded)
 
 
 def _named(table: dict[str, T], what: str, name: str) -> T:

@@ -140,11 +140,11 @@ def is_name(text: str) -> bool:
 
 @dataclass(frozen=True)
 class DataDescription:
-    """A study's data (data.json): sizes are in tokens except `val_bytes`; digests are SHA-256.
+    """A study's data (data.json): sizes are in tokens; digests are SHA-256.
 
-    `val_targets` counts the tokens that an evaluation on the whole validation split predicts. Overlaps are the shares
-    of a split's text that also occur in the training split; `n_duplicates` documents were left out. `init_digest` is
-    the digest of the weights that runs start from, None if these are drawn from a seed. `notes` say how it was read.
+    Overlaps are the shares of a split's text that also occur in the training split; `n_duplicates` documents were left
+    out. `init_digest` is the digest of the weights that runs start from, None if these are drawn from a seed. `notes`
+    say how it was read.
     """
 
     corpus: str
@@ -152,8 +152,6 @@ class DataDescription:
     vocab_size: int
     train_tokens: int
     val_tokens: int
-    val_targets: int
-    val_bytes: int
     text_digest: str
     token_digest: str
     test_tokens: int = 0

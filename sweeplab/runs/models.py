@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeplab.data import Sizes
+from sweeplab.data import DataSizes, Sizes
 from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import several
 from sweeplab.hyperparameters import AUTO, TABLE, Hyperparameters
@@ -69,8 +69,12 @@ def model_of(name: str | None, overrides: Sequence[str] = ()) -> Sized:
         BadInput: there is no such preset, an override is wrong, or the overrides describe several models.
     """
     spec = _alone(name, overrides)
-    has_own = spec.fixed.get("vocab_size", AUTO) != AUTO
-    shapes = _shapes(spec, preset(name).vocab_size if name and not has_own else None)
+    has_own, sizes = spec.fixed.get("vocab_size", AUTO) != AUTO, None
+    if name and not has_own:
+        vocab_size = preset(name).vocab_size
+        if vocab_size is not None:
+            sizes = DataSizes(vocab_size)
+    shapes = _shapes(spec, sizes)
     if len(shapes) > 1:
         raise BadInput(Problem(f"these are {several(len(shapes), 'model')}", "one value per hyperparameter"))
     (shape,) = shapes.values()

@@ -91,8 +91,6 @@ def describe_data(spec: StudySpec, dataset: Dataset) -> DataDescription:
         vocab_size=dataset.tokenizer.vocab_size,
         train_tokens=len(dataset.train),
         val_tokens=len(dataset.val),
-        val_targets=dataset.val_targets,
-        val_bytes=dataset.val_bytes,
         text_digest=dataset.text_digest,
         token_digest=dataset.token_digest,
         test_tokens=len(dataset.test),

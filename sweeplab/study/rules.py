@@ -137,11 +137,10 @@ def rules(spec: StudySpec, sizes: Sizes) -> list[Rule]:
         every.append(Rule(shape.text, spec.place(*shape.names), frozenset(shape.names), _shape_meets(shape)))
     if spec.place("head_dim") == NOWHERE:
         every.append(_expression_rule("n_embd % n_head == 0", spec.place("n_head", "n_embd")))
-    known = DataSizes.of(sizes)
-    if known:
-        every.append(_expression_rule(f"vocab_size >= {known.vocab_size}", spec.place("vocab_size")))
+    if sizes:
+        every.append(_expression_rule(f"vocab_size >= {sizes.vocab_size}", spec.place("vocab_size")))
     every += [_expression_rule(text, spec.place(*sorted(Expression(text).names))) for text in REQUIREMENTS]
-    for text, names, meets in _data_rules(spec, known):
+    for text, names, meets in _data_rules(spec, sizes):
         every.append(Rule(text, spec.place(*names), frozenset(names), meets))
     every += [_expression_rule(text, ("constraints", index)) for index, text in enumerate(spec.constraints)]
     return every

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from sweeplab.data import DataSizes, Sizes
+from sweeplab.data import Sizes
 from sweeplab.errors import BadInput, Problem
 from sweeplab.hyperparameters import AUTO, Hyperparameters, defaults, is_number
 from sweeplab.model.shape import settled
@@ -87,7 +87,7 @@ def _word(value: Any) -> str:
 class Space:
     """The search space of one cell: its sampled and derived hyperparameters, and the rules for its trials.
 
-    `sizes` are the data's, or only the vocabulary size; before the data are read they are None, and rules that depend
+    `sizes` are the data's; before the data are read they are None, and rules that depend
     on them are left out.
     `given` holds the values of a trial that are not sampled, `parameters` the sampled ones, by Optuna's names;
     the `conditional` ones are sampled only in some trials.
@@ -97,7 +97,7 @@ class Space:
     def __init__(
         self, spec: StudySpec, cell: Cell, sizes: Sizes, known: Sequence[Rule] | None = None
     ) -> None:
-        self.cell, self.sizes = cell, DataSizes.of(sizes)
+        self.cell, self.sizes = cell, sizes
         self._spec = spec
         self._search = spec.search
         self._kind = spec.kind or "text"

@@ -114,7 +114,7 @@ def bench_study(spec: StudySpec, lab: Path) -> tuple[str, list[BenchRow]]:
     if planned.device != "cpu" or spec.engine.type != "local":
         how = f"{spec.name} trains on {planned.device}, engine {spec.engine.type}"
         raise BadInput(f"{how}; bench times this machine's CPU")
-    spaces = spaces_of(spec, cells(spec, planned.data.vocab_size)[0], planned.data.vocab_size)
+    spaces = spaces_of(spec, cells(spec, planned.data.sizes)[0], planned.data.sizes)
     samples = {sample.space.cell.key: sample for sample in plan.sample_cells(spec, spaces)}
     cell = max(planned.cells, key=lambda cell: cell.train_flops)
     values, threads = samples[cell.cell].median, planned.workers[0].threads

@@ -27,14 +27,14 @@ seeds: [0, {seed: 4, when: n_embd == 32}]
 
 
 def folder_of(text, tmp_path):
-    """Return the folder that a study has once it has been started, and its vocabulary's size."""
+    """Return the folder that a study has once it has been started, and its data's sizes."""
     (tmp_path / "written.yaml").write_text(text)
     spec = read_study(tmp_path / "written.yaml")
     folder = StudyFolder(tmp_path / "lab", spec.name)
     plan, _, dataset = make_plan(spec, folder.lab)
     folder.path.mkdir(parents=True)
     write_study(spec, folder, plan.data)
-    return folder, dataset.tokenizer.vocab_size
+    return folder, dataset.sizes
 
 
 @pytest.fixture(scope="module")

@@ -40,13 +40,14 @@ def product(lab):
 
 def stacks_of(lab):
     """Return the study's runs as the stacks they trained in: values and last iteration of each run."""
+    from sweeplab.data import DataSizes
     from sweeplab.study.file.reading import read_study
     from sweeplab.study.plan import stack_capacity
     from sweeplab.study.space import cells
 
     root = lab / "studies" / "small"
     stacks = []
-    for cell in cells(read_study(STUDY), 103)[0]:
+    for cell in cells(read_study(STUDY), DataSizes(103))[0]:
         runs = []
         for folder in sorted((root / "runs" / cell.key).iterdir()):
             values = json.loads((folder / "run.json").read_text())["values"]

@@ -27,6 +27,7 @@ import optuna
 from benchmarks.setting import print_table, setting
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from sweeplab.data import DataSizes
 from sweeplab.study.file.check import study_from
 from sweeplab.study.joint import JointModel
 from sweeplab.study.problems import Problems
@@ -161,8 +162,9 @@ def spaces_by_size(losses):
         "search": {"learning_rate": [*rates]},
     }
     spec = study_from(written, Problems())
-    kept, _ = cells(spec, 65)
-    found = spaces_of(spec, kept, 65)
+    sizes = DataSizes(65)
+    kept, _ = cells(spec, sizes)
+    found = spaces_of(spec, kept, sizes)
     return {(each.cell.values["n_layer"], each.cell.values["n_embd"]): each for each in found}
 
 

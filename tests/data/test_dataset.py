@@ -70,16 +70,14 @@ def test_splits_are_the_corpus_own_whatever_the_tokenizer(file, french, cache, t
         assert isinstance(mapped, np.memmap) and mapped.dtype == np.uint16
         with pytest.raises(ValueError, match="read-only"):
             mapped[0] = 1
-    facts = dataset.n_characters, dataset.val_bytes, dataset.text_digest, dataset.n_duplicates
-    assert facts == (len(TEXT), len(texts.val[0].encode()), texts.digest, 0)
+    facts = dataset.n_characters, dataset.text_digest, dataset.n_duplicates
+    assert facts == (len(TEXT), texts.digest, 0)
     assert [dataset.val_overlap, dataset.test_overlap] == texts.overlaps
 
     pairs = prepare("pairs", tokenizer, str(french), cache)
     train, val, test = (pairs_of(pairs, split) for split in splits_of(pairs))
     assert (len(train), len(val), len(test), pairs.kind) == (3, 1, 1, "pairs")
     assert dict(train + val + test) == FRENCH
-    assert pairs.val_bytes == len(val[0][1].encode())
-    assert pairs.val_targets == len(pairs.tokenizer.encode(val[0][1])) + 1
 
 
 def test_a_changed_file_gives_a_new_digest(file, cache):
@@ -228,7 +226,8 @@ def test_bits_per_byte_count_the_bytes_of_the_targets_alone(file, french, cache)
     assert text.bits_per_byte(math.log(256), values) == pytest.approx(8)
     pairs = prepare("pairs", "byte", str(french), cache)
     bits = pairs.bits_per_byte(math.log(256), Hyperparameters(objective="pairs", vocab_size=260))
-    assert bits == pytest.approx(8 * (pairs.val_bytes + 1) / pairs.val_bytes), "the end has to be found too"
+    n_bytes = pairs.val.lengths[0, 1]
+    assert bits == pytest.approx(8 * (n_bytes + 1) / n_bytes), "the end has to be found too"
     shares = {"mask_share": 0.15, "span_length": 3.0, "vocab_size": 260}
     values = Hyperparameters(objective="span", block_size=32, **shares)
     # 5 hidden bytes in 2 spans: 5 bytes, 2 sentinels and the end have to be found.

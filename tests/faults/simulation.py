@@ -23,6 +23,7 @@ import sqlalchemy as sql
 from optuna.trial import TrialState
 from sqlalchemy.exc import OperationalError
 
+from sweeplab.data import DataSizes
 from sweeplab.records.runs import RunState
 from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.spec import Budget, DataSpec, StudySpec
@@ -31,7 +32,7 @@ from sweeplab.sweep.trials import sharing
 from sweeplab.sweep.trials.sharing import LEASE_SECONDS, LeaseLost, Owner, Report
 from sweeplab.sweep.trials.store import Store
 
-VOCAB_SIZE, N_REPORTS, STACK = 103, 4, 3
+SIZES, N_REPORTS, STACK = DataSizes(103), 4, 3
 FIXED = {"n_layer": 1, "n_head": 2, "block_size": 16, "batch_size": 4, "max_iters": 40, "eval_interval": 10}
 # How long an evaluation takes, in seconds of the simulated clock.
 TRAINING_SECONDS = 3.0
@@ -98,7 +99,7 @@ class Stores:
 
     def _open(self, index):
         spec = study(self.trials_per_cell, self.promotes)
-        store = Store.create(spec, VOCAB_SIZE, f"sqlite:///{self.place}")
+        store = Store.create(spec, SIZES, f"sqlite:///{self.place}")
         store.availability.limit = 1e9
         engine = store.storage.engine
 

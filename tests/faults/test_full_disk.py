@@ -37,8 +37,7 @@ def spec(tiny):
 
 def open_on(disk, spec, dataset):
     folder = StudyFolder((disk.path if isinstance(disk, Disk) else disk) / "lab", spec.name)
-    size = dataset.tokenizer.vocab_size
-    return folder, Store.create(spec, size, folder.storage_url)
+    return folder, Store.create(spec, dataset.sizes, folder.storage_url)
 
 
 def found(folder, store):

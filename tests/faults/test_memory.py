@@ -134,8 +134,7 @@ at, spare = int(sys.argv[2]), float(sys.argv[3])
 spec = read_study(Path("tight.yaml"), [*sys.argv[4:], "--name " + sys.argv[1]])
 dataset = study_dataset(spec)
 folder = StudyFolder(Path("lab"), spec.name)
-size = dataset.tokenizer.vocab_size
-store = Store.create(spec, size, folder.storage_url)
+store = Store.create(spec, dataset.sizes, folder.storage_url)
 said = []
 
 def emit(event):

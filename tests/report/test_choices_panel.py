@@ -27,7 +27,7 @@ def material(plant):
     planted = plant(["complete"], seeds=3)
     bits = planted.runs["best_val_loss"] / 0.6931472 / 2
     runs = planted.runs.assign(objective="next_token", best_bits_per_byte=bits)
-    data = {"planted": {"val_bytes": 200, "val_tokens": 100}}
+    data = {"planted": {"val_tokens": 100}}
     studied = Studies(runs, {}, data, {"planted": {CELL: BASELINE}})
     return ReportData.of_study(runs, planted.curves, studied=studied)
 

@@ -3,6 +3,7 @@ import pytest
 from optuna.trial import TrialState
 from tiny_study import study_of_parts as read
 
+from sweeplab.data import DataSizes
 from sweeplab.study.options import PRUNERS, SAMPLERS, Sampler, build
 from sweeplab.study.plan import (
     make_sampler,
@@ -13,6 +14,8 @@ from sweeplab.study.plan import (
     settled_sampler,
 )
 from sweeplab.study.space import Space, cells
+
+SIZES = DataSizes(65)
 
 COUNTABLE = {"top_k": {"min": 10, "max": 12}, "dropout": {"min": 0, "max": 0.2, "step": 0.1}}
 OPEN = {
@@ -44,7 +47,7 @@ PRUNER_OPTIONS = {
 
 def space_of(search, **parts):
     spec = read(search=search, **parts)
-    return Space(spec, cells(spec, 65)[0][0], 65)
+    return Space(spec, cells(spec, SIZES)[0][0], SIZES)
 
 
 def sampled(sampler, space, count, seed=1):

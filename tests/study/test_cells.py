@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from sweeplab.data import DataSizes
 from sweeplab.errors import BadInput
 from sweeplab.study.file.reading import read_text
 from sweeplab.study.space import Space, cells
 from sweeplab.sweep.planning import make_plan
+
+SIZES = DataSizes(65)
 
 STUDY = """\
 name: parts
@@ -39,12 +42,12 @@ def refused(text, *overrides):
 
 
 def keys(spec):
-    return [cell.key for cell in cells(spec, 65)[0]]
+    return [cell.key for cell in cells(spec, SIZES)[0]]
 
 
 def test_each_changes_what_is_fixed():
     spec = read()
-    spaces = [Space(spec, cell, 65) for cell in cells(spec, 65)[0]]
+    spaces = [Space(spec, cell, SIZES) for cell in cells(spec, SIZES)[0]]
     assert [space.cell.key for space in spaces] == ["base", "norm=layernorm", "positions=rotary,n_head=4"]
     found = [(each.norm, each.positions, each.n_head) for each in (space.resolve({}, 0) for space in spaces)]
     assert found == [("rmsnorm", "learned", 2), ("layernorm", "learned", 2), ("rmsnorm", "rotary", 4)]

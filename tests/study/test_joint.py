@@ -6,9 +6,12 @@ import pytest
 from optuna.trial import TrialState, create_trial
 from tiny_study import study_of_parts
 
+from sweeplab.data import DataSizes
 from sweeplab.laws.surrogate import Posterior
 from sweeplab.study.joint import JointModel, knowledge_gradient
 from sweeplab.study.space import cells, spaces_of
+
+SIZES = DataSizes(65)
 
 SEARCH = {
     "learning_rate": {"min": 1e-3, "max": 1e-1, "log": True},
@@ -25,7 +28,7 @@ GRID = {"n_embd": [32, 64, 128], "norm": ["layernorm", "rmsnorm"]}
 def spaces(search=SEARCH, grid=GRID, **parts):
     heads = {} if "n_head" in search else {"fixed": {"n_head": 2}}
     spec = study_of_parts(search=search, grid=grid, **heads, **parts)
-    return spaces_of(spec, cells(spec, 65)[0], 65)
+    return spaces_of(spec, cells(spec, SIZES)[0], SIZES)
 
 
 class Trials:

@@ -5,6 +5,7 @@ import pytest
 from tiny_study import problem_of
 from tiny_study import study_of_parts as study
 
+from sweeplab.data import DataSizes
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import AUTO
 from sweeplab.model.attention import SHAPE_REQUIREMENTS
@@ -38,7 +39,7 @@ IMPOSSIBLE = [
 
 
 def resolved(**parts):
-    return Space(study(**parts), Cell(0, {}), 65).resolve({}, seed=0)
+    return Space(study(**parts), Cell(0, {}), DataSizes(65)).resolve({}, seed=0)
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +78,7 @@ def test_what_is_auto_is_settled_from_the_rest():
 
 def points(**parts):
     """Return the cells of a study and check that each of the others has a reason."""
-    kept, left_out = cells(study(**parts), 65)
+    kept, left_out = cells(study(**parts), DataSizes(65))
     assert all(reason for _, reason in left_out)
     return [cell.values for cell in kept]
 

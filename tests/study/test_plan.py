@@ -26,7 +26,7 @@ def test_cells_have_the_sizes_and_costs_of_their_runs(tiny, tmp_path, dataset):
     assert [cell.cell for cell in plan.cells] == [cell.key for cell in cells]
     assert (plan.trials, plan.runs) == (4 * 3, 4 * 3 * 2)
     for cell, each in zip(cells, plan.cells, strict=True):
-        values = Space(spec, cell, dataset.tokenizer.vocab_size).resolve({"learning_rate": 1e-3}, 0)
+        values = Space(spec, cell, dataset.sizes).resolve({"learning_rate": 1e-3}, 0)
         shape = ModelShape.of(values)
         assert each.n_params == n_params(shape)
         assert each.max_iters == 20

@@ -3,16 +3,20 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from tiny_study import study_of_parts as study
 
+from sweeplab.data import DataSizes
 from sweeplab.errors import BadInput
 from sweeplab.hyperparameters import TABLE
 from sweeplab.study.rules import facts
 from sweeplab.study.space import Space, cells
 from sweeplab.study.values import FACTS
 
+DATA = DataSizes(65)
+
 
 def space_of(vocab_size=65, **parts):
     spec = study(**parts)
-    return Space(spec, cells(spec, vocab_size)[0][0], vocab_size)
+    sizes = DataSizes(vocab_size)
+    return Space(spec, cells(spec, sizes)[0][0], sizes)
 
 
 def suggestions(space, count, seed=0):
@@ -79,7 +83,7 @@ def test_cells_are_every_combination_but_the_excluded():
         grid={"n_layer": [1, 2], "n_embd": [48, 64, 96], "n_head": [6]},
         constraints=["n_layer * n_embd < 150"],
     )
-    kept, excluded = cells(spec, 65)
+    kept, excluded = cells(spec, DATA)
     assert [(cell.index, cell.key) for cell in kept] == [
         (0, "n_layer=1,n_embd=48,n_head=6"),
         (1, "n_layer=1,n_embd=96,n_head=6"),
@@ -96,10 +100,10 @@ def test_rules_that_rest_on_the_vocabulary_wait_for_the_data():
     spec = study(constraints=["vocab_size > 1000"])
     assert len(cells(spec, None)[0]) == 1
     with pytest.raises(BadInput, match="no cell meets 'vocab_size > 1000'"):
-        cells(spec, 65)
-    assert len(cells(spec, 2000)[0]) == 1
+        cells(spec, DATA)
+    assert len(cells(spec, DataSizes(2000))[0]) == 1
     with pytest.raises(BadInput, match="no cell meets 'vocab_size >= 65' where vocab_size is 64"):
-        cells(study(fixed={"vocab_size": 64}), 65)
+        cells(study(fixed={"vocab_size": 64}), DATA)
 
 
 def test_an_expression_without_a_value_is_not_met():
@@ -124,7 +128,7 @@ def test_an_expression_without_a_value_is_not_met():
     ],
 )
 def test_a_cells_key_is_a_folders_name(grid, key):
-    assert cells(study(grid=grid), 65)[0][0].key == key
+    assert cells(study(grid=grid), DATA)[0][0].key == key
 
 
 # What moves a fact of any model; other hyperparameters move it in some.

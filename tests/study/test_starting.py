@@ -9,6 +9,7 @@ from tiny_study import problem_of
 from trained import run_in
 
 from sweeplab import load_study
+from sweeplab.data import DataSizes
 from sweeplab.data.dataset import prepare
 from sweeplab.data.objectives import special_tokens
 from sweeplab.errors import BadInput
@@ -119,7 +120,8 @@ def test_a_study_takes_the_model_where_it_says_no_other(changed, study_of, tmp_p
     start = read_start(spec)
     assert make_plan(spec, tmp_path / "lab")[0].trials == 1
     assert spec.fixed.items() >= changed.items()
-    (space,) = (Space(spec, cell, tokenizer.vocab_size) for cell in cells(spec, tokenizer.vocab_size)[0])
+    sizes = DataSizes(tokenizer.vocab_size)
+    (space,) = (Space(spec, cell, sizes) for cell in cells(spec, sizes)[0])
     check_start(spec, start, space.draws(1))
     refused = rf"has n_layer {start.shape.n_layer}, not 3; allowed: the run's values"
     with pytest.raises(BadInput, match=refused):

@@ -6,12 +6,15 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 import sweeplab
+from sweeplab.data import DataSizes
 from sweeplab.errors import BadInput
 from sweeplab.formatting import yaml_text
 from sweeplab.hyperparameters import TABLE, defaults
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.file.template import SEARCHED, study_file, study_text
 from sweeplab.study.space import Space, cells
+
+SIZES = DataSizes(65)
 
 
 def written(text):
@@ -46,9 +49,9 @@ def test_what_is_searched_starts_at_what_it_would_be_without(tmp_path):
 
 def test_every_suggested_width_gets_heads_that_divide_it(tmp_path):
     spec = read(study_text("mine", search=["n_embd"]), tmp_path)
-    (cell,), excluded = cells(spec, 65)
+    (cell,), excluded = cells(spec, SIZES)
     assert not excluded
-    space = Space(spec, cell, 65)
+    space = Space(spec, cell, SIZES)
     for n_embd in TABLE["n_embd"].suggested:
         values = space.resolve({"n_embd": n_embd}, seed=0)
         assert values.n_head == n_embd // 32

@@ -84,8 +84,7 @@ class EngineContract:
             holding.append(folder.held("it is held"))
             holding[-1].__enter__()
             choose_storage(folder)
-            vocab_size = dataset.tokenizer.vocab_size
-            store = Store.create(spec, vocab_size, folder.storage_url)
+            store = Store.create(spec, dataset.sizes, folder.storage_url)
             write_identity(spec, folder, describe_data(spec, dataset))
             plan = {"workers": [{"threads": 1}] * N_WORKERS, "device": "cpu", "dtype": "float32", "cells": []}
             folder.plan_file.write_text(json.dumps(plan))

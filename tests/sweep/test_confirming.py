@@ -31,7 +31,7 @@ def train(spec, dataset, lab):
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.plan_file.write_text(json.dumps(plan.as_dict()))
     write_study(spec, folder, plan.data)
-    store = Store.create(spec, plan.data.vocab_size, folder.storage_url)
+    store = Store.create(spec, plan.data.sizes, folder.storage_url)
     Loop(store, dataset, folder).run()
     return "complete"
 

@@ -29,10 +29,10 @@ HALVING = Pruner(type="asha", options={"min_resource": 10, "reduction_factor": 2
 
 def result_of(spec, dataset, lab):
     """Work on a study that is stopped twice, ship it, and return what it came to."""
-    folder, sizes = StudyFolder(lab, spec.name), dataset.tokenizer.vocab_size
+    folder = StudyFolder(lab, spec.name)
     for n_steps in (7, 31, None):
         left = iter(range(n_steps or 1_000_000))
-        store = Store.create(spec, sizes, folder.storage_url)
+        store = Store.create(spec, dataset.sizes, folder.storage_url)
         Loop(store, dataset, folder, stopping=lambda left=left: next(left, None) is None).run()
     tracker = open_tracker(lab, spec.name)
     tracker.open({})

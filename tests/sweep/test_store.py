@@ -78,8 +78,7 @@ def test_the_same_study_draws_the_same_trials(tiny, tmp_path, dataset):
     search = {"learning_rate": Range(3e-4, 1e-2, log=True), "activation": Choices(("gelu", "relu"))}
     spec, drawn = tiny(budget=Budget(trials_per_cell=14), search=search), []
     for place in ("one", "two"):
-        vocab_size = dataset.tokenizer.vocab_size
-        store = Store.create(spec, vocab_size, f"sqlite:///{tmp_path / place}.db")
+        store = Store.create(spec, dataset.sizes, f"sqlite:///{tmp_path / place}.db")
         claims = finish_all(store, lambda claim: claim.sampled["learning_rate"] * 100)
         drawn.append([claim.sampled for claim in claims])
     assert len(drawn[0]) == 14  # ten to start from, and four by TPE
@@ -353,6 +352,7 @@ def test_what_is_not_finite_is_never_reported(tiny, opened):
 STORE = """
 import json, os, signal, sys
 import optuna
+from sweeplab.data import DataSizes
 from sweeplab.study.values import Range
 from sweeplab.study.options import Pruner
 from sweeplab.study.spec import Budget, DataSpec, StudySpec
@@ -362,7 +362,7 @@ from sweeplab.sweep.trials.store import Store
 spec = StudySpec(name="tiny", data=DataSpec(corpus="python-docs", tokenizer="char"), fixed=json.loads(sys.argv[2]),
     search={"learning_rate": Range(3e-4, 1e-2, log=True)}, budget=Budget(trials_per_cell=int(sys.argv[4])),
     pruner=Pruner(type="none"))
-store = Store(spec, int(sys.argv[3]), sys.argv[1])
+store = Store(spec, DataSizes(int(sys.argv[3])), sys.argv[1])
 """
 CLAIM_AND_DIE = """
 die = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
@@ -426,7 +426,7 @@ def storage_url(request, tmp_path):
 
 @pytest.mark.slow
 def test_four_processes_share_sixty_trials_each_exactly_once(storage_url, tiny, dataset):
-    store = Store.create(tiny(), dataset.tokenizer.vocab_size, storage_url)
+    store = Store.create(tiny(), dataset.sizes, storage_url)
     store.storage.engine.dispose()
     command = child(WORK, storage_url, tiny, dataset, 60)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

@@ -104,12 +104,6 @@ class Texts:
         return sum(map(len, chain(self.train, self.val, self.test)))
 
     @property
-    def val_bytes(self) -> int:
-        """Return the bytes in UTF-8 of the text to predict in the validation split; for pairs, of the targets."""
-        texts = self.val[1::2] if self.of_pairs else self.val
-        return sum(len(text.encode()) for text in texts)
-
-    @property
     def overlaps(self) -> list[float]:
         """Return the shares of the windows of validation and test that occur in training; for pairs, of the sources."""
         step = 2 if self.of_pairs else 1
@@ -135,7 +129,7 @@ class Texts:
         facts = {
             name: getattr(self, name) for name in ("n_documents", "n_duplicates", "labels", "notes", "kind")
         }
-        facts |= {"text_digest": self.digest, "n_characters": self.n_characters, "val_bytes": self.val_bytes}
+        facts |= {"text_digest": self.digest, "n_characters": self.n_characters}
         facts |= dict(zip(("val_overlap", "test_overlap"), self.overlaps, strict=True))
         facts["per_source"] = self.targets.per_source
         splits = (self.train, self.val, self.test)
@@ -399,21 +393,18 @@ class LargeText:
 
     def encoded(self, tokenizer: Tokenizer, folder: Path) -> Encoded:
         """Write the tokens of each split to a file of the folder; return them, and facts of the text."""
-        windows, val_bytes = {split: [np.zeros(0, np.uint64)] for split in TENTHS}, 0
+        windows = {split: [np.zeros(0, np.uint64)] for split in TENTHS}
         with ExitStack() as stack:
             files = {split: stack.enter_context(opened(folder / split, "wb")) for split in TENTHS}
             for split, section in self._dealt():
                 files[split].write(np.asarray(tokenizer.encode(section)).astype("<u2").data)
                 windows[split].append(sampled(section, self.n_bytes))
-                if split == "val":
-                    val_bytes += len(section.encode())
         train, val, test = map(np.concatenate, windows.values())
         train.sort()
         how = "read in a stream, near-duplicates and overlap by a sample of windows"
         facts = {
             "text_digest": self.digest,
             "n_characters": self.n_characters,
-            "val_bytes": val_bytes,
             "val_overlap": share_of(val, train),
             "test_overlap": share_of(test, train),
             "n_documents": len(self._is_kept),

@@ -234,11 +234,6 @@ class Objective(ABC):
         """
 
     @classmethod
-    def n_targets(cls, split: Any) -> int:
-        """Return the number of targets of a whole split."""
-        return len(split)
-
-    @classmethod
     def share_cut(cls, split: Any, values: Hyperparameters) -> float:
         """Return the share of a split's pairs of which block_size cuts the source."""
         return 0.0

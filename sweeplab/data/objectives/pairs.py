@@ -83,11 +83,6 @@ class PairsObjective(Objective):
         return values.block_size, 0
 
     @classmethod
-    def n_targets(cls, split: Pairs) -> int:
-        """Return the number of tokens of all targets, each with its end."""
-        return int(split.lengths[:, 1].sum()) + split.n_pairs
-
-    @classmethod
     def share_cut(cls, split: Pairs, values: Hyperparameters) -> float:
         """Return the share of pairs of which the source is cut."""
         return float((source_lengths(split, values) < split.lengths[:, 0]).mean())
@@ -220,11 +215,6 @@ class Classification(Objective):
         if values.family == "encoder_decoder":
             return (1, values.block_size)
         return (values.block_size, 0)
-
-    @classmethod
-    def n_targets(cls, split: Pairs) -> int:
-        """Return the number of texts, each of which has one label."""
-        return split.n_pairs
 
     @classmethod
     def share_cut(cls, split: Pairs, values: Hyperparameters) -> float:
