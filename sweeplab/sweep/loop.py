@@ -125,9 +125,8 @@ class Loop:
 
     def _take_up(self, claim: Claim) -> None:
         """Add the runs of a claimed trial to the waiting ones, or end the trial as an earlier worker did."""
-        space = self.store.spaces[claim.cell.index]
         trial = self.store.availability.retry(
-            lambda: TrialRuns.of_claim(claim, space, self.spec, self.dataset, self.folder), of="records"
+            lambda: TrialRuns.of_claim(claim, self.spec, self.dataset, self.folder), of="records"
         )
         self._held.add(trial)
         self._emit(events.TrialClaimed, trial, started=time.time())

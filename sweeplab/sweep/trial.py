@@ -17,7 +17,6 @@ from sweeplab.records import runs
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurvePoint, RunEnd, RunFolder, RunStart, RunState, TrialEnding
 from sweeplab.study.rules import facts
-from sweeplab.study.space import Space
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials.sharing import Claim
 from sweeplab.train.checkpoint import read_snapshot, remove_snapshots
@@ -135,13 +134,11 @@ class TrialRuns:
         self.curves = SeedCurves([training.folder.seed for training in self.trainings.values()], worth)
 
     @classmethod
-    def of_claim(
-        cls, claim: Claim, space: Space, spec: StudySpec, dataset: Dataset, folder: StudyFolder
-    ) -> TrialRuns:
+    def of_claim(cls, claim: Claim, spec: StudySpec, dataset: Dataset, folder: StudyFolder) -> TrialRuns:
         """Return the runs of a trial that this worker has claimed, begun in their folders."""
         starts, decided, started = [], folder.decided(claim.cell.key), time.time()
-        for seed in (each + claim.seed_offset for each in space.seeds):
-            values = settle_devices(space.resolve(claim.sampled, seed), decided=decided)
+        for seed in claim.seeds:
+            values = settle_devices(claim.values.replace(seed=seed), decided=decided)
             start = RunStart(
                 study=spec.name,
                 key=runs.run_key(claim.cell.key, claim.number, seed),

@@ -44,7 +44,7 @@ def test_a_study_keeps_the_precision_that_it_began_with(tiny, opened, dataset):
     again, _, _ = make_plan(spec, folder.lab)
     assert again.dtype == "bfloat16"
     (claim,) = store.claim_many(1)
-    (training,) = TrialRuns.of_claim(claim, store.spaces[0], spec, dataset, folder).trainings.values()
+    (training,) = TrialRuns.of_claim(claim, spec, dataset, folder).trainings.values()
     assert training.run.values.dtype == training.folder.read_start().values.dtype == "bfloat16"
 
 

@@ -34,6 +34,7 @@ from sqlalchemy.ext.compiler import compiles
 from sweeplab.errors import StorageUnavailable
 from sweeplab.files import process_space
 from sweeplab.formatting import duration
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.storage import READS, open_database, reason_of
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study.space import Cell
@@ -315,22 +316,22 @@ class LeaseLost(Exception):  # noqa: N818 - a state of the world, not a failure
 class Claim:
     """A trial held by this worker; `attempt` counts the workers that have held it, this one included.
 
-    `reported` has the iterations already reported to Optuna: they are not reported twice. `enqueued` has
-    the values that a person gave. `promoted` is the iteration at which the
-    trial was pruned before it was promoted; it is not pruned again. `seed_offset` is added to each
-    seed of the study.
+    `values` are those of its run with the study's first seed, and `seeds` those that it is trained with. `reported` has
+    the iterations already reported to Optuna: they are not reported twice. `enqueued` has the values that a person
+    gave. `promoted` is the iteration at which the trial was pruned before it was promoted; it is not pruned again.
     """
 
     cell: Cell
     number: int
     trial_id: int
     sampled: dict[str, Any]
+    values: Hyperparameters
     attempt: int
     trial: optuna.Trial = field(repr=False)
     reported: set[int]
     enqueued: dict[str, Any] | None
     promoted: int | None
-    seed_offset: int
+    seeds: list[int]
 
 
 class Report(NamedTuple):

@@ -127,7 +127,7 @@ class Store:
         """Return the id of a trial, as far as the storage has read them."""
         return self.storage.cell(self.study_id(cell)).ids[number]
 
-    def seeds(self, cell: Cell, trial: FrozenTrial) -> list[int]:
+    def seeds(self, cell: Cell, trial: optuna.Trial | FrozenTrial) -> list[int]:
         """Return the seeds that a trial is trained with."""
         return [seed + trial.user_attrs.get(SEED_OFFSET, 0) for seed in self.spaces[cell.index].seeds]
 
@@ -379,17 +379,17 @@ class Store:
         values = space.resolve(sampled, self.spec.first_seed)
         enqueued, twin = trial.user_attrs.get(ENQUEUED), self.tally(cell).twin(trial.params, trial.number)
         void: dict[str, Any] = {"infeasible": True} if space.broken(values) else {}
-        offset = trial.user_attrs.get(SEED_OFFSET, 0)
-        if enqueued is None and not offset and twin is not None:
+        if enqueued is None and SEED_OFFSET not in trial.user_attrs and twin is not None:
             void[REPEATS] = twin
         if void:
             for name, value in void.items():
                 trial.set_user_attr(name, value)
             self.study(cell).tell(trial, state=TrialState.FAIL)
             return None
-        trial.set_user_attr("planned_flops", float(facts(values).train_flops * len(space.seeds)))
+        seeds = self.seeds(cell, trial)
+        trial.set_user_attr("planned_flops", float(facts(values).train_flops * len(seeds)))
         promoted, place = trial.user_attrs.get(PROMOTED), (trial.number, self.trial_id(cell, trial.number))
-        return Claim(cell, *place, sampled, attempt, trial, {*reported}, enqueued, promoted, offset)
+        return Claim(cell, *place, sampled, values, attempt, trial, {*reported}, enqueued, promoted, seeds)
 
     def _best_of_nearest_finished(self, cell: Cell) -> FrozenTrial | None:
         for other in nearest_cells(cell, self.cells):
