@@ -3,9 +3,11 @@
 import errno
 import fcntl
 import os
+import platform
 import sqlite3
 import stat
 import tempfile
+from collections import namedtuple
 from contextlib import closing
 from pathlib import Path
 
@@ -18,11 +20,15 @@ from sweeplab.files import (
     GrowingFile,
     database_url,
     folder_gone,
+    full_disk,
+    machine,
     make_folder,
     opened,
+    process_space,
     read_bytes,
     read_only_uri,
     shipped,
+    sync_folder,
     unsafe,
     write_new,
     write_whole,
@@ -35,7 +41,9 @@ LEFT = "a.txt.0123456789abcdef.tmp"
 def lab(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "_labs", set())
     monkeypatch.setenv(files.CACHE, str(tmp_path / "cache"))
-    return make_folder(tmp_path / "lab")
+    before = os.listdir("/dev/fd")  # noqa: PTH208 - no folder that Path may read
+    yield make_folder(tmp_path / "lab")
+    assert os.listdir("/dev/fd") == before, "whatever happens, no file stays open"  # noqa: PTH208
 
 
 def names(folder):
@@ -63,6 +71,22 @@ def test_a_file_is_written_whole_with_its_mode(lab):
     with pytest.raises(RuntimeError):
         write_whole(file, failing())
     assert file.read_bytes() == b"new parts" and names(lab) == {"a.txt"}
+
+
+@pytest.mark.parametrize("write", [write_whole, write_new])
+def test_what_is_put_in_place_is_on_the_disk_before(write, lab, monkeypatch):
+    synced, sync = [], os.fsync
+
+    def noting(descriptor):
+        state = os.fstat(descriptor)
+        synced.append(("folder" if stat.S_ISDIR(state.st_mode) else state.st_size, names(lab)))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    write(lab / "a.txt", b"text")
+    sync_folder(lab)
+    (written, there), entries = synced
+    assert written == 4 and "a.txt" not in there and entries == ("folder", {"a.txt"})
 
 
 def test_a_temporary_file_that_another_process_took_for_a_dead_one_is_written_again(lab, monkeypatch):
@@ -253,3 +277,41 @@ def test_only_a_lost_file_is_laid_to_a_working_folder_that_is_gone(tmp_path, mon
     gone.rmdir()
     assert "no longer exists" in folder_gone(FileNotFoundError())
     assert folder_gone(ValueError()) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, "", "/x/a"), "/x/a: the disk is full"),
+        (OSError(errno.ENOSPC, "", b"/x/a"), "/x/a: the disk is full"),
+        (OSError(errno.EDQUOT, ""), "LAB: your quota of the disk is used up"),
+        (ValueError("(x) database or disk is full"), "LAB: the disk is full"),
+        (OSError(errno.ENOSPC, "", "<stdout>"), None),
+        (OSError(errno.EIO, "", "/x/a"), None),
+    ],
+)
+def test_of_a_full_disk_it_is_said_what_may_be_deleted(error, said, lab, monkeypatch):
+    free = {lab: 1, lab.parent: 2, Path("/proc"): 0}
+    usage = namedtuple("Usage", "total free")
+    monkeypatch.setattr("shutil.disk_usage", lambda place: usage(9 * (free[place] > 0), free[place]))
+    labs = [lab.parent, lab / "not yet", Path("/proc/x")]
+    cache = lab.parent / "cache"
+    spare = f"may be deleted: {cache}"
+    assert full_disk(error, labs) == (said and f"{said}; {spare}".replace("LAB", str(labs[1])))
+    assert full_disk(error, labs[2:]) is None
+    make_folder(lab / "trash")
+    for how in ("__cause__", "__context__"):
+        outer = RuntimeError()
+        setattr(outer, how, error)
+        spare = f"may be deleted: {lab / 'trash'}, {cache}"
+        assert full_disk(outer, [lab]) == (said and f"{said}; {spare}".replace("LAB", str(lab)))
+
+
+def test_a_machine_is_known_by_its_boot_or_else_by_its_name(lab, monkeypatch):
+    for place in ("/proc/sys/kernel/random/boot_id", str(lab / "none")):
+        monkeypatch.setattr(files, "_BOOT", Path(place))
+        known = Path(place).read_text().strip() if Path(place).exists() else platform.node()
+        assert machine() == known
+        process_space.cache_clear()
+        assert process_space()[0] == (known if Path(place).exists() else "")
+    process_space.cache_clear()
