@@ -57,12 +57,15 @@ def test_a_file_is_written_whole_with_its_mode(lab):
     write_whole(file, [b"new ", memoryview(b"parts")])
     usual, new = lab / "usual", lab / "new"
     usual.touch()  # as the user's umask says
-    write_new(new, b"")
-    modes = [stat.S_IMODE(each.stat().st_mode) for each in (usual, file, new)]
-    assert modes == [modes[0]] * 3
-    usual.unlink()
-    new.unlink()
+    assert write_new(new, b"") and not write_new(new, b"other") and new.read_bytes() == b""
+    opened(lab / "open", "wb").close()
+    modes = [stat.S_IMODE(each.stat().st_mode) for each in (usual, file, new, lab / "open")]
+    assert modes == [modes[0]] * 4
+    for each in (usual, new, lab / "open"):
+        each.unlink()
     assert file.read_bytes() == b"new parts"
+    write_whole(file, (write_whole(file, b"meanwhile") or part for part in (b"the ", b"last")))
+    assert file.read_bytes() == b"the last"
 
     def failing():
         yield b"half"
@@ -70,7 +73,7 @@ def test_a_file_is_written_whole_with_its_mode(lab):
 
     with pytest.raises(RuntimeError):
         write_whole(file, failing())
-    assert file.read_bytes() == b"new parts" and names(lab) == {"a.txt"}
+    assert file.read_bytes() == b"the last" and names(lab) == {"a.txt"}
 
 
 @pytest.mark.parametrize("write", [write_whole, write_new])

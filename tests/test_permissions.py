@@ -48,6 +48,8 @@ def test_a_pickle_is_read_with_this_user_s_signature_only():
     ):
         assert PICKLE not in without_unsigned(3, {**attributes, **changed})
     assert PICKLE not in without_unsigned(4, attributes), "it is another trial's"
+    other = {PICKLE[:-1]: "ab", signature[:-1]: attributes[signature]}
+    assert PICKLE[:-1] not in without_unsigned(3, other), "it is another attribute's"
     assert without_unsigned(3, {"plain": "cd"}) == {"plain": "cd"} and not has_pickles(["plain"])
 
 

@@ -28,7 +28,10 @@ AREAS = {
         "study/test_algorithms.py study/test_joint.py study/test_plan.py",
     ),
     "store": ("sweep/trials/storage.py", "sweep/test_storage.py sweep/test_store.py"),
-    "claims": ("sweep/trials/store.py sweep/trials/sharing.py", "sweep/test_store.py sweep/test_runner.py"),
+    "claims": (
+        "sweep/trials/store.py sweep/trials/sharing.py",
+        "sweep/test_store.py sweep/test_runner.py sweep/test_commands.py sweep/test_promotion.py",
+    ),
     "schedules": ("train/run.py", "-m '' train/test_schedule.py train/test_counting.py"),
     "optimizers": ("train/optimizers.py", "-m '' train/test_optimizers.py train/test_plugin_optimizers.py"),
     "accounting": ("model/accounting.py", "-m '' model/test_accounting.py"),

@@ -47,6 +47,8 @@ def test_what_holds_follows_from_all_commands(opened, tiny):
     owner = Commands.open(folder)
     assert (store.poll_commands(), store.commands.state.phase) == ([], "run")
     owner.add("start", {"host": "here"})
+    owner.add("wanted", "stop")
+    assert store.claim() is None, "a study that ends begins nothing"
     owner.add("wanted", "pause")
     owner.add("budget", {"trials_per_cell": 9, "time": 60.0, "flops": None})
     owner.add("stop trial", {"cell": "all", "trial": 3})
@@ -59,7 +61,7 @@ def test_what_holds_follows_from_all_commands(opened, tiny):
     assert store.commands.state.stopped == {("all", 3)}
     owner.add("ended", "complete")
     assert [command.kind for command in Commands(store.storage.engine, store.availability).read()] == [
-        "start", "wanted", "budget", "stop trial", "start", "ended",
+        "start", "wanted", "wanted", "budget", "stop trial", "start", "ended",
     ]  # fmt: skip
 
 

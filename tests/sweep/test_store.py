@@ -3,8 +3,11 @@
 import json
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from dataclasses import replace
+from itertools import repeat
 
 import numpy as np
 import postgres_server
@@ -12,14 +15,15 @@ import psutil
 import pytest
 from optuna.samplers._tpe.sampler import _split_trials
 from optuna.trial import TrialState
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError
 from tiny_study import expire_leases, finish_all
 
+from sweeplab.errors import StorageUnavailable
 from sweeplab.expressions import Expression
 from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.spec import Budget, ConditionalSeed
 from sweeplab.study.values import Choices, Range
-from sweeplab.sweep.trials.sharing import Availability, Lease, LeaseLost, Owner, Report
+from sweeplab.sweep.trials.sharing import TABLES, Availability, Lease, LeaseLost, Owner, Report, renewing
 from sweeplab.sweep.trials.store import Store
 
 
@@ -203,6 +207,58 @@ def test_a_lease_is_over_by_the_clock_and_at_once_where_its_process_is_known_to_
         assert is_dead(replace(gone, **there), is_over=True)
     assert is_dead(mine, is_over=True), "a process that was stopped can write nothing when it wakes up"
     assert is_dead(Owner.nobody(), is_over=False)
+    with subprocess.Popen(["true"]) as ended:
+        process = psutil.Process(ended.pid)
+        while process.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        assert is_dead(replace(mine, pid=ended.pid), is_over=False), "nobody has asked how it ended"
+
+
+def test_a_lease_is_its_owner_s_at_one_attempt_and_lasts_by_the_database_s_clock(tiny, opened):
+    _, store = opened(tiny())
+    _, other = opened(tiny())
+    trial, mine, its = store.claim().trial_id, store.leases, other.leases
+    with store.storage.engine.begin() as connection:
+        lease = mine.all(connection)[trial]
+        for wrong in ({"attempt": 2}, {"holder": str(its.owner)}, {"trial_id": trial + 1}):
+            stale = lease._replace(**wrong)
+            assert its.take_over(connection, stale.trial_id, stale) is None
+        for leases, attempt in ((its, 1), (mine, 2), (mine, 0)):
+            leases.give_back(connection, trial, attempt)
+            assert not leases.drop(connection, trial, attempt)
+            assert not leases.held(connection, {trial: attempt})
+        assert mine.all(connection) == {trial: lease} and mine.held(connection, {trial: 1}) == {trial}
+    assert not its.renew([trial]) and not mine.renew([trial + 1]) and mine.renew([trial]) == {trial}
+    for attempt in (1, 2):
+        with store.storage.engine.begin() as connection:
+            lease = mine.all(connection)[trial]
+            assert lease.expires - time.time() == pytest.approx(15.0, abs=2.0) and not lease.is_over
+            assert lease.attempt == attempt and its.take_over(connection, trial, lease) == attempt + 1
+    for table in TABLES.tables.values():
+        row = dict.fromkeys(table.columns.keys(), 9)
+        for rows in ([row, row], *([row | {name: None}] for name in list(row)[1:])):
+            with pytest.raises(IntegrityError), store.storage.engine.begin() as connection:
+                connection.execute(table.insert(), rows)
+
+
+def test_leases_are_renewed_until_the_end_and_sooner_after_a_failure(monkeypatch):
+    waits = []
+
+    class Event(threading.Event):
+        def wait(self, timeout=None):
+            if timeout is None:  # for the thread to begin
+                return super().wait()
+            waits.append(timeout)
+            return len(waits) > 3
+
+    def renew():
+        if len(waits) == 2:
+            raise OperationalError("UPDATE", {}, Exception("lost"))
+
+    monkeypatch.setattr(threading, "Event", Event)
+    with renewing(renew):
+        pass
+    assert waits == [4.0, 4.0, 0.5, 4.0]
 
 
 def test_a_worker_whose_lease_ran_out_writes_nothing_when_it_wakes_up(tiny, opened):
@@ -250,6 +306,16 @@ def test_an_outage_is_waited_for_ever_longer_and_its_length_is_said(monkeypatch)
     assert Availability("tiny", 60.0, said.append).retry(call) == "answer"
     assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
     assert said[1].endswith("after 16s") and len(said) == 2
+    waits.clear()
+    failures = repeat(True)
+    for availability in (
+        Availability("tiny", 6.0),
+        Availability("tiny", say=said.append),
+        Availability("tiny", 9.0, stopping=lambda: len(waits) > 7),
+    ):
+        with pytest.raises(StorageUnavailable, match="study tiny does not answer: no answer"):
+            availability.retry(call)
+    assert len(waits) == 6 + 2 and len(said) == 2
 
 
 def test_reports_that_the_database_did_not_take_are_sent_with_the_next_ones(tiny, opened, monkeypatch):
