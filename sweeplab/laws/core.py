@@ -3,7 +3,7 @@
 Legend: n rows; p scales, which enter linearly; q shape parameters, which do not (exponents); S draws.
 
 A law is f = X b with the columns X [n, p] = 1, x_k^-a_k, the exponents a_k, and scales b > 0. The residual of a row
-is 1 - f/y. A line is f = X b of fixed columns with the residual y - f. The covariance of the residuals is
+is 1 - f/y. The covariance of the residuals is
 
     s^2 T [(1 - r) I + r J] T,   T = diag(exp(c z) / sqrt(weight)),   J = 1 inside a group, 0 elsewhere,
 
@@ -14,7 +14,7 @@ V = T[...]T, M = X'V^-1 X and RSS the weighted residual square at the best scale
     -(n - p)/2 log RSS - 1/2 log|V| - 1/2 log|M| + 1/2 log|X'X| + log priors.
 
 |X'X|^(1/2) is the volume that the scales span in units of the losses: without it a law prefers exponents whose
-columns are nearly parallel. It is unweighted, since a prior does not know V, and lines need none.
+columns are nearly parallel. It is unweighted, since a prior does not know V.
 The density of a, c and r is sampled as by Cappe et al. 2008, Adaptive importance sampling in general mixture
 classes, with one Student t proposal a stage in place of a mixture, over targets that go from the prior to the
 posterior (Neal 2001, Annealed importance sampling); then s and the scales are drawn given the rest.
@@ -111,16 +111,7 @@ def fit_law(
     Raises:
         ValueError: there are no more rows than scales.
     """
-    return _Problem(loss, design, priors, noise or RowErrors(), True).sample()
-
-
-def fit_line(y: Array, columns: Array, weights: Array | None = None) -> Draws:
-    """Return the posterior of y = columns b, of `columns` [n, p].
-
-    Raises:
-        ValueError: there are no more rows than columns.
-    """
-    return _Problem(y, lambda _: columns[None], (), RowErrors(weights=weights), False).sample()
+    return _Problem(loss, design, priors, noise or RowErrors()).sample()
 
 
 class _Marginal(NamedTuple):
@@ -135,10 +126,8 @@ class _Marginal(NamedTuple):
 class _Problem:
     """One table and its model. A place u [S, k] holds a logit a bounded unknown, r the last, and c / TILT_SD."""
 
-    def __init__(
-        self, y: Array, design: Design, priors: Sequence[Prior], noise: RowErrors, is_law: bool
-    ) -> None:
-        self.y, self.design, self.priors, self.is_law = y, design, priors, is_law
+    def __init__(self, y: Array, design: Design, priors: Sequence[Prior], noise: RowErrors) -> None:
+        self.y, self.design, self.priors = y, design, priors
         self.n, self.z = len(y), noise.tilt
         self.base = np.ones(self.n) if noise.weights is None else np.sqrt(noise.weights)
         self.order: NDArray[np.intp] | None = None  # of the rows by group, where some share one
@@ -178,16 +167,11 @@ class _Problem:
 
     def _given(self, u: Array) -> _Marginal:
         shapes, c, r = self.unknowns(u)
-        columns = self.design(shapes)
-        columns = np.array(np.broadcast_to(columns, (len(u), self.n, columns.shape[2])))
-        target = self.y
-        if self.is_law:
-            columns /= self.y[:, None]
-            target = np.ones(self.n)
+        columns = self.design(shapes) / self.y[:, None]
         root_weight = np.broadcast_to(self.base, (len(u), self.n))
         if self.z is not None:
             root_weight = root_weight * np.exp(-c[:, None] * self.z)
-        whole = np.concatenate([columns, np.broadcast_to(target[:, None], (len(u), self.n, 1))], 2)
+        whole = np.concatenate([columns, np.ones((len(u), self.n, 1))], 2)
         whole *= root_weight[:, :, None]
         gram = whole.transpose(0, 2, 1) @ whole
         log_v = -2 * np.log(root_weight).sum(1)
@@ -201,9 +185,8 @@ class _Problem:
         inner, beside = root[:, :-1, :-1], root[:, -1, :-1]
         scales = np.linalg.solve(inner.transpose(0, 2, 1), beside[:, :, None])[:, :, 0]
         density = -(self.n - inner.shape[1]) / 2 * np.log(rss) - log_v / 2 - _half_log_det(inner)
-        if self.is_law:
-            plain = columns.transpose(0, 2, 1) @ columns
-            density += _half_log_det(_cholesky(plain))
+        plain = columns.transpose(0, 2, 1) @ columns
+        density += _half_log_det(_cholesky(plain))
         return _Marginal(density, np.asarray(rss), np.asarray(scales), inner)
 
     def sample(self) -> Draws:
@@ -212,11 +195,7 @@ class _Problem:
         p = self.design(self.unknowns(np.zeros((1, self.k)))[0]).shape[2]
         if self.n <= p:
             raise ValueError(f"{several(self.n, 'row')} for {several(p, 'scale')}")
-        if self.k == 0:
-            u, weights = np.zeros((1, 0)), np.ones(1)
-            marginal = self.marginal(u)
-        else:
-            u, weights, marginal = self._importance(random)
+        u, weights, marginal = self._importance(random)
         order = _resampled(weights, N_DRAWS, random)
         sigma = np.sqrt(marginal.rss[order] / random.chisquare(self.n - p, N_DRAWS))
         step = random.standard_normal((N_DRAWS, p, 1))
@@ -224,10 +203,9 @@ class _Problem:
         scales = marginal.scales[order] + sigma[:, None] * np.linalg.solve(lower, step)[:, :, 0]
         shapes, c, r = (part[order] for part in self.unknowns(u))
         kept = np.arange(N_DRAWS)
-        if self.is_law:
-            positive = np.flatnonzero((scales > 0).all(1))
-            if len(positive):
-                kept = np.resize(positive, N_DRAWS)
+        positive = np.flatnonzero((scales > 0).all(1))
+        if len(positive):
+            kept = np.resize(positive, N_DRAWS)
         effective = float(weights.sum() ** 2 / (weights**2).sum())
         return Draws(shapes[kept], scales[kept], sigma[kept], c[kept], r[kept], effective)
 

@@ -61,11 +61,6 @@ TEMPLATES = {
     "holdout none": "no cut in {by} leaves enough rows on both sides for a hold-out",
     "holdout other": "{other} is off by {other_error:.2%} of the loss on larger runs where {law} is off by {error:.2%}"
     "; --law {other} fits it",
-    # Curves at equal FLOPs.
-    "few minima": "{count} of {budgets} have a minimum; a line needs {needed}",
-    "no bend": "no minimum: the losses do not bend upward by more than the noise",
-    "minimum below": "no minimum: it may lie below the smallest size",
-    "minimum above": "no minimum: it may lie above the largest size",
     # Hyperparameters.
     "few cells": "{cells} with an optimum between their values, and {needed} are needed",
     "optima outside": "the best {name} of {count} of {cells} lies at an end of the values tried",

@@ -31,7 +31,7 @@ _MEASURED = {
     "tuning": "tuning excess of a point",
     "left": "noise of a run about the law",
 }
-_MINIMA = ("flops", "n_rows", "n_opt", "n_opt_low", "n_opt_high", "d_opt", "loss", "why_none")
+_MINIMA = ("flops", "n_rows", "n_opt", "n_opt_low", "n_opt_high", "loss", "edge")
 
 
 def fit(
@@ -97,7 +97,7 @@ def _print_assessment(answer: Plain) -> None:
         say(f"{_MEASURED[name]}: {size['value']:.2%} of the loss ({size['low']:.2%} to {size['high']:.2%})")
     if answer["isoflop"]:
         say("\nby curves at equal FLOPs")
-        print_rows(answer["isoflop"]["budgets"], text=("why_none",), keys=_MINIMA)
+        print_rows(answer["isoflop"]["budgets"], text=("edge",), keys=_MINIMA)
         print_numbers(answer["isoflop"]["numbers"])
     if answer["hyperparameters"]:
         for name, law in answer["hyperparameters"]["searched"].items():

@@ -110,11 +110,12 @@ def assess_hyperparameters(runs: SearchedRuns) -> HyperparameterLaws:
         BadInput: the rows are too few, or have no minimum.
     """
     surface = fit_surface(runs)
-    searched = {name: _searched(surface, j) for j, name in enumerate(surface.runs.names)}
+    searched = {name: searched_value(surface, j) for j, name in enumerate(surface.runs.names)}
     return HyperparameterLaws(surface, searched)
 
 
-def _searched(surface: Surface, j: int) -> Searched:
+def searched_value(surface: Surface, j: int, fewest: int = FEWEST_CELLS) -> Searched:
+    """Return what the surface tells about a value; `fewest` cells must have an optimum between their values."""
     runs = surface.runs
     # An optimum lies at an end of a cell's values where its interval comes within half a step of that.
     low, high = (runs.of_cells(runs.x[:, j], end) for end in ("min", "max"))
@@ -133,8 +134,8 @@ def _searched(surface: Surface, j: int) -> Searched:
         lacking = Reason("optima outside", facts)
     elif at_end := runs.best_at_end(j):
         lacking = Reason("best at end", {"what": at_end})
-    elif count < FEWEST_CELLS:
-        lacking = Reason("few cells", {"cells": several(count, "cell"), "needed": FEWEST_CELLS})
+    elif count < fewest:
+        lacking = Reason("few cells", {"cells": several(count, "cell"), "needed": fewest})
     else:
         sizes = {name: np.exp(runs.log_of(name)[inside]) for name in surface.sizes}
         lacking = design_lacks(Points(sizes, np.ones(count)), surface.sizes, surface.sizes)

@@ -50,7 +50,7 @@ class SearchedRuns:
     """Runs with logs: searched values `x` [n, J], losses `y` [n], and the sizes of cells `logs` [C, k].
 
     `cell` [n] is each run's. `said` describes the columns, `dropped` counts rows that are left out, and `notes` says
-    what was not searched. Where rows are means over seeds, `seeds` [n] counts these.
+    what was not searched. `seeds` [n] counts the runs whose mean a row is.
     """
 
     names: tuple[str, ...]
@@ -61,8 +61,8 @@ class SearchedRuns:
     logs: Array
     said: Mapping[str, str]
     dropped: Mapping[str, int]
+    seeds: Array
     notes: tuple[str, ...] = ()
-    seeds: Array | None = None
 
     @property
     def n_cells(self) -> int:
@@ -104,8 +104,8 @@ class SearchedRuns:
         """Return a row for each trial, with the mean log loss of its seeds."""
         keys = np.column_stack([self.cell, self.x.round(6)])
         trials, place = np.unique(keys, axis=0, return_inverse=True)
-        seeds = np.bincount(place.ravel()).astype(float)
-        y = np.bincount(place.ravel(), self.y) / seeds
+        seeds = np.bincount(place.ravel(), self.seeds).astype(float)
+        y = np.bincount(place.ravel(), self.y * self.seeds) / seeds
         return replace(self, cell=trials[:, 0].astype(np.intp), x=trials[:, 1:], y=y, seeds=seeds)
 
     def best_at_end(self, j: int) -> str:
@@ -203,6 +203,7 @@ def runs_of_frame(
         logs=logs,
         said={name: words[name] for name in (*sizes, "loss", *searched)},
         dropped=dropped,
+        seeds=np.ones(int(keep.sum())),
         notes=notes,
     )
 

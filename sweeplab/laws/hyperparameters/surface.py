@@ -2,12 +2,12 @@
 
 With x the logs of J searched values and s the centered logs of the sizes of cell c, over the rows near the optimum,
 
-    log loss = level_c + z'Bz / 2 + k'z^3 / 6 - (d_0 + d_1 s + d_2 s^2 + v_c)'Bz + error,    z = x - m(s)
+    log loss = level_c + z'Bz / 2 + s'Gz^2 / 2 + k'z^3 / 6 - (d_0 + d_1 s + d_2 s^2 + v_c)'Bz + error,    z = x - m(s)
 
-Curvature B and skew k are the same in all cells. m is a law in s, moved by d until d is 0, so that distances are from
-the optimum. d_2 bends the law, d_2 ~ N(0, q^2), and v_c ~ N(0, t^2) is how far the optimum of a cell lies from it. All
-is linear in levels, B, k, d and v; q and t are summed over a grid. The best values, their exponents and the cost of any
-value are functions of the draws.
+Curvature B, its growth G with the sizes and skew k are the same in all cells. m is a law in s, moved by d until d is 0,
+so that distances are from the optimum. d_2 bends the law, d_2 ~ N(0, q^2), and v_c ~ N(0, t^2) is how far the optimum
+of a cell lies from it. All is linear in levels, B, G, k, d and v; q and t are summed over a grid. The best values,
+their exponents and the cost of any value are functions of the draws.
 
 The window, the largest fitted excess of the rows that count, is the smallest that exceeds the noise four times and
 shows the curvature.
@@ -38,9 +38,11 @@ _TIMES_NOISE, _CURVATURE = 4.0, 0.15  # noise against the window, and the error 
 _SCATTER = np.array([0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.13, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0])  # t
 _BENT = np.array([0.003, 0.03, 0.1])  # q: a kink of 0.8 in the middle of a factor 16 has 0.14
 _SKEW = 0.7  # sd of a skew over the curvature: a factor e away the curvature is 0.3 to 1.7
+_GROWTH = 0.1  # sd of the growth of the curvature with a log size, as a share of it
 _LEAST_BEND = 1e-5
 _APART = 0.7  # correlation of log width and log depth: below, the law is in both
 _RIDGE = 1e-9
+_SURE = 0.975  # the least share of the draws in which the loss has a minimum
 MOST_CELLS = 300  # the fit takes the cube of their number
 
 
@@ -88,8 +90,10 @@ class Surface(NamedTuple):
         return np.asarray(np.einsum("sj,sjk,sk->s", away, self.bend, away) / 2)
 
 
-def fit_surface(runs: SearchedRuns) -> Surface:
+def fit_surface(runs: SearchedRuns, most_scatter: float = math.inf) -> Surface:
     """Fit the surface over most of the searched values: without those that show no minimum beside the others.
+
+    `most_scatter` bounds t.
 
     Raises:
         BadInput: the rows are too few, or show no minimum.
@@ -101,13 +105,11 @@ def fit_surface(runs: SearchedRuns) -> Surface:
     for n_values in range(len(runs.names), 0, -1):
         fits = []
         for some in combinations(runs.names, n_values):
-            fitted = _in_best_window(runs.over(some), names)
+            fitted = _in_best_window(runs.over(some), names, most_scatter)
             if fitted is not None:
                 fits.append(fitted)
-        for regression in sorted(fits, key=lambda each: each.noise):
-            surface = regression.surface()
-            if surface.sure >= 0.975:
-                return surface
+        if fits:
+            return min(fits, key=lambda each: each.noise)
     counts = f"{several(len(runs.y), 'trial')} in {several(runs.n_cells, 'cell')}"
     what = f"{counts} show no minimum over {' and '.join(runs.names)}"
     reasons = [reason for j in range(len(runs.names)) if (reason := runs.best_at_end(j))]
@@ -139,14 +141,17 @@ def _law_terms(sizes: Array) -> Array:
     return np.hstack([np.ones((len(sizes), 1)), sizes, sizes**2])
 
 
-def _in_best_window(runs: SearchedRuns, names: tuple[str, ...]) -> _Regression | None:
-    """Return the regression in the smallest window that serves, else in the widest; None if none shows a minimum."""
+def _in_best_window(runs: SearchedRuns, names: tuple[str, ...], most_scatter: float) -> Surface | None:
+    """Return the surface in the smallest window that serves, else in the widest; None if none shows a minimum."""
     widest = None
     for window in WINDOWS:
         regression = _Regression(runs, names, window)
         if not regression.converge():
             continue
-        widest = regression
+        surface = regression.surface(most_scatter)
+        if surface.sure < _SURE:
+            continue
+        widest = surface
         if window >= _TIMES_NOISE * regression.noise and regression.is_sure:
             break
     return widest
@@ -161,7 +166,6 @@ class _Regression:
         self.center = logs.mean(0)
         self.terms = _law_terms(logs - self.center)
         self.n_values = int(runs.x.shape[1])
-        self.seeds = np.ones(len(runs.y)) if runs.seeds is None else runs.seeds
         self.first, self.second = np.triu_indices(self.n_values)
         self.noise, self.is_sure = window / 4, False
         above = runs.y - runs.lowest[runs.cell]
@@ -196,14 +200,15 @@ class _Regression:
             (of_row[:, :, None] * slopes[:, None, :]).reshape(len(z), -1)
             for of_row in (is_in, self.terms[cell])
         )
-        rows = np.hstack([is_in, alone, squares, z**3 / 6, moves])[self.used]
-        weighted = rows * self.seeds[self.used, None]
+        grown = self.terms[cell, None, 1 : 1 + len(self.names)] * z[:, :, None] ** 2 / 2
+        rows = np.hstack([is_in, alone, squares, z**3 / 6, grown.reshape(len(z), -1), moves])[self.used]
+        weighted = rows * self.runs.seeds[self.used, None]
         return rows, weighted.T @ rows, weighted.T @ self.runs.y[self.used]
 
     def parts(self, coefficients: Array) -> tuple[Array, Array, Array]:
         """Return v [..., C, J], B [..., J, J] and the moves of the law [..., L, J]."""
         before, count, n_cells = coefficients.shape[:-1], self.n_values, self.runs.n_cells
-        ends = np.cumsum([n_cells, n_cells * count, len(self.first), count])
+        ends = np.cumsum([n_cells, n_cells * count, len(self.first), count * (1 + len(self.names))])
         _, alone, squares, _, moves = np.split(coefficients, ends, axis=-1)
         bend = np.empty((*before, count, count))
         bend[..., self.first, self.second] = bend[..., self.second, self.first] = squares
@@ -215,15 +220,16 @@ class _Regression:
         n_cells, bends = self.runs.n_cells, self.law[1 + len(self.names) :].ravel()
         sds = np.full(len(right), np.inf)
         sds[n_cells : n_cells * (1 + self.n_values)] = scatter
-        at_skew = n_cells * (1 + self.n_values) + len(self.first)
-        sds[at_skew : at_skew + self.n_values] = _SKEW * np.diag(self.bend)
+        at_skew, curvature = n_cells * (1 + self.n_values) + len(self.first), np.diag(self.bend)
+        departures = np.append(_SKEW * curvature, np.repeat(_GROWTH * curvature, len(self.names)))
+        sds[at_skew : at_skew + len(departures)] = departures
         sds[-len(bends) :] = bent
         mean = np.zeros(len(sds))
         mean[-len(bends) :] = -bends
         precision = (self.noise / sds) ** 2 + _RIDGE
         inverse = np.linalg.inv(np.linalg.cholesky(gram + np.diag(precision)))
         best = inverse.T @ (inverse @ (right + precision * mean))
-        squares = float(self.seeds[self.used] @ (self.runs.y[self.used] - rows @ best) ** 2)
+        squares = float(self.runs.seeds[self.used] @ (self.runs.y[self.used] - rows @ best) ** 2)
         n_free = max(self.n_free, 1)
         rss = squares + float(precision @ (best - mean) ** 2)
         log_density = -n_free / 2 * math.log(rss + 1e-300)
@@ -245,20 +251,21 @@ class _Regression:
             self.noise = max(math.sqrt(posterior.squares / freedom), 1e-7)
             curvature_error = np.diag(self.parts(self.noise * np.sqrt(posterior.variance))[1])
             is_known = bool((curvature_error < _CURVATURE * np.diag(bend)).all())
-            self.is_sure = is_known and self.n_free >= 6
             self.bend = bend
             self.law = self.law + np.clip(moves, -0.5, 0.5)  # in log units
             z = self.distances()
             self.used = np.einsum("nj,jk,nk->n", z, bend, z) / 2 <= self.window
+            self.is_sure = is_known and self.n_free >= 6
         return self.n_free >= 1
 
-    def surface(self) -> Surface:
+    def surface(self, most_scatter: float) -> Surface:
         """Return draws of all, given the rows and weights."""
         products, random = self.products(), np.random.default_rng(0)
-        grid = [(scatter, bent) for scatter in _SCATTER for bent in _BENT]
+        scatters = _SCATTER[most_scatter >= _SCATTER]
+        grid = [(scatter, bent) for scatter in scatters for bent in _BENT]
         posteriors = [self.posterior(products, *each) for each in grid]
         density = np.array([each.log_density for each in posteriors])
-        density += np.repeat(np.log(np.gradient(_SCATTER)), len(_BENT))
+        density += np.repeat(np.log(np.gradient(scatters)), len(_BENT))
         shares = np.exp(density - density.max())
         counts = random.multinomial(N_DRAWS, shares / shares.sum())
         drawn = [each.draws(int(n), random) for each, n in zip(posteriors, counts, strict=True)]

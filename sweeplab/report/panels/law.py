@@ -42,8 +42,8 @@ _INSIDE, _OUTSIDE = 25, 12  # points of a line within the points and beyond
 _ISOFLOP = {
     "IsoFLOP": "Hoffmann et al. 2022, Training compute-optimal large language models, approach 2: the loss at each "
     "compute budget falls and rises again in log N.",
-    "Departures": "One regression over the rows of all budgets, which share curvature and skew. A minimum counts only "
-    "if its interval lies within the sizes of its budget.",
+    "Departures": "One regression over the rows of all budgets, which share curvature and skew; drawn are its "
+    "parabolas, over the rows that it takes. A minimum counts only where it lies between the sizes of its budget.",
 }
 _STEPS = 30  # points of a line
 _BEST_VALUES = {
@@ -344,8 +344,8 @@ class IsoFlopPanel(Panel, name="isoflop", heading="IsoFLOP", source="points"):
             flops, name = budget["flops"], f"{rounded(budget['flops'])} FLOPs"
             names[flops] = name
             shown = [DataFrame(budget[what]).assign(what=what) for what in ("rows", "curve")]
-            if budget["why_none"]:
-                notes.append(f"{name}: {budget['why_none']}.")
+            if budget["edge"]:
+                notes.append(f"{name}: no minimum: it lies {budget['edge']}.")
             else:
                 n, low, high = (budget[end] for end in ("n_opt", "n_opt_low", "n_opt_high"))
                 row = {"what": "minimum", "params": n, "low": low, "high": high, "loss": budget["loss"]}
