@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from sweeplab.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
     from sweeplab import laws as laws
@@ -54,52 +54,51 @@ def make_study(
     Raises:
         BadInput: lists every problem in the values.
     """
-    return load_study({"name": name} | parts, lab=lab, allow_plugins=allow_plugins)
+    from functools import partial
+
+    from sweeplab.api import Study
+    from sweeplab.records.folders import lab_folder
+    from sweeplab.runs import find_checkpoint
+    from sweeplab.study.file.reading import read_plain
+
+    folder = lab_folder(lab)
+    find_run = partial(find_checkpoint, lab=folder)
+    return Study(read_plain({"name": name} | parts, [], allow_plugins, find_run), folder)
 
 
 def load_study(
-    path: "str | Path | Mapping[str, Any]",
+    path: str | Path,
     *,
     lab: str | Path | None = None,
     name: str | None = None,
-    overrides: "Sequence[str] | Mapping[str, Any]" = (),
+    overrides: "Sequence[str]" = (),
     allow_plugins: bool = False,
-    **hyperparameters: "Any",
 ) -> "Study":
-    """Read a study, given by its file, its name or its keys with their values; `.run()` runs it.
+    """Read a study, given by its file or its name; `.run()` runs it.
 
     The name `small` means studies/small.yaml or small.yaml, else the lab's study as it was last run.
 
-    `hyperparameters` are fixed at other values: max_iters=100. `overrides` are written as on the command line,
-    ["budget.time=5m"], or map places to values, {"budget.time": "5m"}. A file or tracking address in an override is
+    `overrides` are written as on the command line, ["budget.time=5m"]. A file or tracking address in an override is
     trusted, while one that only the file names may be refused. The study's plugins, Python files, are imported only
     with `allow_plugins`.
 
     Raises:
         BadInput: the file is wrong; lists every problem in it.
     """
-    from collections.abc import Mapping
     from functools import partial
 
     from sweeplab.api import Study
-    from sweeplab.formatting import yaml_text
     from sweeplab.lab.listing import study_source
     from sweeplab.permissions import name_address
     from sweeplab.records.folders import lab_folder
     from sweeplab.runs import find_checkpoint
-    from sweeplab.study.file.reading import read_plain, read_study
+    from sweeplab.study.file.reading import read_study
 
-    folder = lab_folder(lab)
-    find_run = partial(find_checkpoint, lab=folder)
-    changes = {**hyperparameters, **(overrides if isinstance(overrides, Mapping) else {})}
-    overrides = [] if isinstance(overrides, Mapping) else [*overrides]
+    folder, changes = lab_folder(lab), [*overrides]
     if name is not None:
-        overrides.append(f"--name {name}")
-    overrides += [f"{place}={yaml_text(value)}" for place, value in changes.items()]
-    if isinstance(path, Mapping):
-        return Study(read_plain(path, overrides, allow_plugins, find_run), folder)
-    file = study_source(path, folder)
-    spec = read_study(file, overrides, allow_plugins, find_run)
+        changes.append(f"--name {name}")
+    find_run = partial(find_checkpoint, lab=folder)
+    spec = read_study(study_source(path, folder), changes, allow_plugins, find_run)
     for place, _, address in spec.addresses:
         if spec.is_overridden(place):
             name_address(address)

@@ -14,7 +14,6 @@ from sweeplab.formatting import yaml_text
 from sweeplab.lab.events import Callbacks, Event, OnEvaluation, OnTrialEnd, TrialEnded
 from sweeplab.lab.studies import check_same_study
 from sweeplab.records.folders import StudyFolder
-from sweeplab.records.runs import RunFolder
 from sweeplab.study.plan import Plan
 from sweeplab.study.space import LONGEST_KEY
 from sweeplab.sweep.planning import check_reach, make_plan
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from sweeplab.analysis.predicting import Prediction, Transferred
     from sweeplab.lab.studies import Done
     from sweeplab.report.data import ReportData
-    from sweeplab.report.headline import Headline
+    from sweeplab.report.headline import BestTrial, Headline
     from sweeplab.report.style import Figure
     from sweeplab.study.spec import StudySpec
     from sweeplab.tracking.models import Published
@@ -35,29 +34,6 @@ if TYPE_CHECKING:
 
 # The first columns of a table: a run's name and how it ended.
 _FIRST = ("cell", "trial", "seed", "state", "value")
-
-
-@dataclass(frozen=True)
-class BestTrial:
-    """The best trial of a study: its number and cell, its values of what varies, and its loss.
-
-    `loss` is the `metric`, with a minus where the study maximizes it, as the mean over seeds; `interval` holds 90% of
-    the losses of a new seed, None where no trial has two seeds. `path` is the folder of its first run, `run_id` that
-    run's in MLflow.
-    """
-
-    trial: int
-    cell: str
-    values: dict[str, Any]
-    metric: str
-    loss: float
-    interval: tuple[float, float] | None
-    path: Path
-    run_id: str | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values, fit for JSON."""
-        return {**vars(self), "path": str(self.path)}
 
 
 class Results:
@@ -97,20 +73,13 @@ class Results:
         from sweeplab.report.headline import read_best
 
         check_run(self.folder)
-        best = read_best(self.folder)
-        if best is None:
-            return None
-        value, half, path, interval = best.value, best.half_width, Path(best.folder), None
-        if half is not None:
-            interval = value - half, value + half
-        run_id = RunFolder(path).tracked_id
-        return BestTrial(best.trial, best.cell, dict(best.values), best.metric, value, interval, path, run_id)
+        return read_best(self.folder)
 
     @property
     def best_params(self) -> dict[str, Any]:
         """Return what the best trial has of all that varies in the study; empty before a trial has ended."""
         best = self.best
-        return {} if best is None else best.values
+        return {} if best is None else dict(best.values)
 
     @property
     def best_value(self) -> float | None:

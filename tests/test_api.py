@@ -207,13 +207,15 @@ def test_values_make_the_same_study_as_a_file(tmp_path):
     parts |= {"budget": {"trials_per_cell": 2}, "engine": {"workers": 1}}
     study = sweeplab.make_study("tiny", **parts, lab=tmp_path / "lab")
     assert study.spec.identity() == of_file.spec.identity()
-    changes = {"max_iters": 50, "overrides": {"budget.time": "5m"}}
-    changed = sweeplab.load_study(tmp_path / "tiny.yaml", lab=tmp_path / "other", **changes)
-    assert (changed.spec.fixed["max_iters"], changed.spec.budget.time) == (50, 300)
-    of_keys = sweeplab.load_study({"name": "tiny", **parts}, lab=tmp_path / "lab", name="other", max_iters=50)
-    assert (of_keys.spec.name, of_keys.spec.fixed["max_iters"]) == ("other", 50)
+    changes = ["max_iters=50", "budget.time=5m"]
+    changed = sweeplab.load_study(tmp_path / "tiny.yaml", name="other", overrides=changes)
+    assert (changed.spec.name, changed.spec.fixed["max_iters"], changed.spec.budget.time) == (
+        "other",
+        50,
+        300,
+    )
     with pytest.raises(sweeplab.BadInput, match=r"^-o maxiters=3: 'maxiters' is unknown"):
-        sweeplab.load_study({"name": "tiny", **parts}, maxiters=3)
+        sweeplab.load_study(tmp_path / "tiny.yaml", overrides=["maxiters=3"])
     with pytest.raises(sweeplab.BadInput, match=r"learning_rat.*did you mean 'learning_rate'"):
         sweeplab.make_study("tiny", data=data, search={"learning_rat": [1]})
 

@@ -170,8 +170,6 @@ class Server:
         if not find_spec("psycopg"):
             raise BadInput(NEEDS_DRIVER)
         self._refuse_elsewhere()
-        if host:
-            _check_here(host)
         try:
             make_folder(self.path, 0o700)
             # PostgreSQL and openssl would write through links, and wait for pipes.
@@ -185,9 +183,8 @@ class Server:
             with FileLock(self.path / "lock"):
                 if self.exists and not allow_data:
                     service_url(self.service)
-                if not host:  # not before the data are known as the user's: to look it up asks others
-                    host = self.listens_on
-                    _check_here(host)
+                # Not before the data are known as the user's: to look up a host asks others.
+                host = host or self.listens_on
                 then = self._last_start
                 if then is None or not self.is_running:
                     self._start(host, port or _free_port(then.port if then else 0))
@@ -218,7 +215,7 @@ class Server:
             self._pid_file.unlink(missing_ok=True)
         self._write_start(now)
         self._write_service(host, port)
-        listen = "*" if host in EVERYWHERE else f"{host}, {LOOPBACK}"
+        listen = "*" if host in EVERYWHERE else host
         kind, ssl = ("hostssl", "on") if is_open else ("host", "off")
         settings = SETTINGS.format(listen=listen, port=port, ssl=ssl)
         rule = f"{kind} all all all scram-sha-256\n"
@@ -401,18 +398,6 @@ def _run(settings: Mapping[str, Any], *words: object) -> subprocess.CompletedPro
 def _give(path: Path, account: Mapping[str, Any]) -> None:
     if "user" in account:
         os.chown(path, account["user"], account["group"])
-
-
-def _check_here(host: str) -> None:
-    """Refuse an address that is not this machine's: PostgreSQL would start, and listen on loopback alone."""
-    try:
-        addresses = socket.getaddrinfo("0.0.0.0" if host in EVERYWHERE else host, 0, type=socket.SOCK_STREAM)
-        with socket.socket(addresses[0][0]) as tried:
-            tried.bind(addresses[0][4])
-    except (OSError, UnicodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        allowed = f"--host with an address of this machine, {LOOPBACK} for it alone, 0.0.0.0 for all of its addresses"
-        raise BadInput(Problem(f"the lab's storage cannot listen on {host}: {why}", allowed)) from error
 
 
 def _free_port(wanted: int) -> int:

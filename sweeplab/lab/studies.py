@@ -78,23 +78,17 @@ def check_same_study(spec: StudySpec, folder: StudyFolder, data: DataDescription
     if not folder.has_started:
         return
     known, ours, was = folder.read(folder.canonical_file), spec.as_written(), folder.data
-    # With other text, weights or plugins that one cannot be continued either.
-    cure, resume = "give this one a --name of its own", f", or {folder.command('resume')} continues that one"
     changes = list[str]()
     for place, a, b in differences(_identity(ours), _identity(known)):
         changes.append(f"{place} is {_said(a)} and was {_said(b)}")
-        if place.startswith("plugins"):
-            resume = ""
     has_other_text = (data.text_digest, data.token_digest) != (was.text_digest, was.token_digest)
     if has_other_text and ours["data"] == known["data"]:
         changes.append("the text of the corpus has changed")
-        resume = ""
     if data.init_digest != was.init_digest:
         changes.append("the weights that it starts from have changed")
-        resume = ""
     if changes:
         what = f"another study named {spec.name} exists in {folder.lab}: {'; '.join(changes)}"
-        raise BadInput(f"{what}; {cure}{resume}")
+        raise BadInput(f"{what}; give this one a --name of its own")
     folder.check_whole()
 
 
@@ -113,8 +107,6 @@ def _identity(study: Mapping[str, Any]) -> dict[str, Any]:
 def _said(value: Any) -> str:
     if value is None:
         return "not given"
-    if isinstance(value, Mapping) and [*value] == ["choices"]:
-        value = value["choices"]  # its short form
     return shorten(yaml_text(value), LONGEST_VALUE, placeholder="…")
 
 

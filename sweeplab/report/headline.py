@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, DamagedFile
@@ -30,7 +31,7 @@ from sweeplab.lab.listing import (
 from sweeplab.lab.storage import TrialCounts, count_trials
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.kept import read_confirmed
-from sweeplab.records.runs import WHOLE_LOSSES, RunState
+from sweeplab.records.runs import WHOLE_LOSSES, RunFolder, RunState
 from sweeplab.study.choice import LEVEL_90
 from sweeplab.study.problems import LENGTHS
 
@@ -44,20 +45,37 @@ CLOSE = 0.03  # a forecast is of use within this share of the loss
 
 
 @dataclass(frozen=True)
-class Best:
-    """The chosen trial: its value, the mean over its seeds, and its values of what varies in the study.
+class BestTrial:
+    """The best trial of a study: its number and cell, its values of what varies, and its loss.
 
-    `half_width` is half the 90% interval of a new seed's value, by the spread of seeds that the choice of the trial
-    uses; None where no trial has two seeds.
+    `loss` is the `metric`, with a minus where the study maximizes it, as the mean over seeds. `half_width` is half the
+    90% interval of a new seed's loss, by the spread of seeds that the choice of the trial uses; None where no trial has
+    two seeds. `path` is the folder of its first run.
     """
 
-    cell: str
     trial: int
-    metric: str
-    value: float
-    half_width: float | None
+    cell: str
     values: Mapping[str, Any]
-    folder: str
+    metric: str
+    loss: float
+    half_width: float | None
+    path: Path
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Return what holds 90% of the losses of a new seed."""
+        if self.half_width is None:
+            return None
+        return self.loss - self.half_width, self.loss + self.half_width
+
+    @property
+    def run_id(self) -> str:
+        """Return the id of its first run in MLflow; empty if it was not sent there."""
+        return RunFolder(self.path).tracked_id
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain values, fit for JSON."""
+        return {**vars(self), "interval": self.interval, "path": str(self.path), "run_id": self.run_id}
 
 
 @dataclass(frozen=True)
@@ -95,7 +113,7 @@ class StudyFacts:
     left: str = ""
     cut: str = ""
     seconds: float = 0.0
-    best: Best | None = None
+    best: BestTrial | None = None
     lowest_rate: float | None = None
     sizes: int = 1
     begun: int = 0
@@ -189,11 +207,11 @@ def _state(facts: StudyFacts) -> str:
     return text
 
 
-def _best(best: Best, is_over: bool) -> str:
-    number, seed = f"{best.value:#.3g}", "(one seed)"
-    if best.half_width is not None and best.half_width > 0:
+def _best(best: BestTrial, is_over: bool) -> str:
+    number, seed = f"{best.loss:#.3g}", "(one seed)"
+    if best.half_width:
         digits = max(0, 1 - math.floor(math.log10(best.half_width)))
-        number, seed = f"{best.value:.{digits}f}", f"+-{best.half_width:.{digits}f} (seed)"
+        number, seed = f"{best.loss:.{digits}f}", f"+-{best.half_width:.{digits}f} (seed)"
     values = " ".join(f"{name}={_short(value)}" for name, value in best.values.items())
     text = f"{best.metric} {number} {seed}   {values}".rstrip()
     if is_over:
@@ -384,7 +402,7 @@ def list_rows(folders: Sequence[StudyFolder]) -> list[dict[str, Any]]:
             row |= {
                 "state": facts.state,
                 "planned": facts.total,
-                "best_value": facts.best and facts.best.value,
+                "best_value": facts.best and facts.best.loss,
             }
             row["goal"] = f"{'highest' if metric.startswith('-') else 'lowest'} {metric.removeprefix('-')}"
             row["next"] = headline(facts).next
@@ -446,7 +464,7 @@ def _waits(counts: TrialCounts, limit: int | None) -> bool:
     return limit is None or counts.counted < limit or counts.states["enqueued"] > 0
 
 
-def read_best(folder: StudyFolder) -> Best | None:
+def read_best(folder: StudyFolder) -> BestTrial | None:
     """Read a study's best trial; None before one has been trained to its end.
 
     Raises:
@@ -458,22 +476,16 @@ def read_best(folder: StudyFolder) -> Best | None:
     return _read_best(ranked.find(), ranked, find_metric(folder))
 
 
-def _read_best(chosen: Trial, ranked: StudyTrials, metric: str) -> Best:
+def _read_best(chosen: Trial, ranked: StudyTrials, metric: str) -> BestTrial:
     assert chosen.value is not None
     choice, half_width = ranked.choice(), None
     has_seeds = any(trial.has_value and len(trial.ends) > 1 for trial in ranked.all)
     if choice and choice.expected and has_seeds:
         half_width = LEVEL_90 * choice.expected.spread * abs(chosen.value)
     sizes = {name: getattr(chosen.start.values, name) for name in chosen.start.grid}
-    return Best(
-        chosen.cell,
-        chosen.number,
-        metric,
-        chosen.value,
-        half_width,
-        sizes | dict(chosen.start.sampled),
-        str(chosen.runs[0].path),
-    )
+    values = sizes | dict(chosen.start.sampled)
+    path = chosen.runs[0].path
+    return BestTrial(chosen.number, chosen.cell, values, metric, chosen.value, half_width, path)
 
 
 def _cut_by(budget: Mapping[str, Any], seconds: float) -> str:

@@ -62,28 +62,22 @@ class Sized:
         }
 
 
-def model_of(name: str | None, overrides: Sequence[str] = ()) -> Sized:
-    """Return the model of a preset, or of the table's defaults, with `name=value` overrides.
+def model_of(name: str, overrides: Sequence[str] = ()) -> Sized:
+    """Return the model of a preset, with `name=value` overrides.
 
     Raises:
-        BadInput: there is no such preset, an override is wrong, or the overrides describe several models.
+        BadInput: an override is wrong, or the overrides describe several models.
     """
-    spec = _alone(name, overrides)
-    has_own, sizes = spec.fixed.get("vocab_size", AUTO) != AUTO, None
-    if name and not has_own:
-        vocab_size = preset(name).vocab_size
-        if vocab_size is not None:
-            sizes = DataSizes(vocab_size)
+    spec = read_plain({"name": name, "data": DATA}, [f"--preset {name}", *overrides])
+    sizes, published = None, preset(name)
+    if spec.fixed.get("vocab_size", AUTO) == AUTO and published.vocab_size is not None:
+        sizes = DataSizes(published.vocab_size)
     shapes = _shapes(spec, sizes)
     if len(shapes) > 1:
         raise BadInput(Problem(f"these are {several(len(shapes), 'model')}", "one value per hyperparameter"))
     (shape,) = shapes.values()
-    is_preset = name and all(each.startswith("vocab_size=") for each in overrides)
-    notes = preset(name).notes if is_preset else ()
-    if not has_own:
-        stand_in = f"vocab_size depends on the data: {shape.vocab_size} is assumed here"
-        notes = (*notes, f"{stand_in}; -o vocab_size=N sets another.")
-    return Sized(spec.name, shape, notes)
+    is_published = all(each.startswith("vocab_size=") for each in overrides)
+    return Sized(name, shape, published.notes if is_published else ())
 
 
 def models_of(file: Path, overrides: Sequence[str] = (), cell: str | None = None) -> list[Sized]:
@@ -95,11 +89,6 @@ def models_of(file: Path, overrides: Sequence[str] = (), cell: str | None = None
     spec = read_study(file_of(file), overrides)
     shapes = _shapes(spec, placed_dataset(spec).sizes, cell)
     return [Sized(key, shape) for key, shape in shapes.items()]
-
-
-def _alone(name: str | None, overrides: Sequence[str] = ()) -> StudySpec:
-    options = [f"--preset {name}"] if name else []
-    return read_plain({"name": name or "defaults", "data": DATA}, [*options, *overrides])
 
 
 def _shapes(spec: StudySpec, sizes: Sizes = None, cell: str | None = None) -> dict[str, ModelShape]:

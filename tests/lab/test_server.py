@@ -225,8 +225,7 @@ def test_beyond_loopback_there_is_tls_and_the_certificate_is_checked(run, lab):
 def test_what_keeps_it_from_starting_is_said_in_one_line(run, lab, monkeypatch):
     for host in ("nohost.example", "192.0.2.250", "a" * 70):
         said = run("storage", "start", "--host", host, code=2)
-        assert f"cannot listen on {host}" in said and said.count("\n") == 1
-        assert not lab.exists()
+        assert f'"{host}"' in said and "does not start: could not" in said and said.count("\n") == 1
     with socket.socket() as other:
         other.bind(("0.0.0.0", 0))
         other.listen()

@@ -1,22 +1,16 @@
 """The five lines that come first of a study: one table of states, and what each says and does next."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from sweeplab.lab.findings import Finding
 from sweeplab.lab.listing import StudyState
-from sweeplab.report.headline import WIDTH, Ahead, Best, StudyFacts, headline
+from sweeplab.report.headline import WIDTH, Ahead, BestTrial, StudyFacts, headline
 
-BEST = Best(
-    "n_layer=2,n_embd=66",
-    2,
-    "val_loss",
-    1.3797,
-    0.0102,
-    {"n_layer": 2, "n_embd": 66, "learning_rate": 0.0401},
-    "",
-)
+VALUES = {"n_layer": 2, "n_embd": 66, "learning_rate": 0.0401}
+BEST = BestTrial(2, "n_layer=2,n_embd=66", VALUES, "val_loss", 1.3797, 0.0102, Path())
 AHEAD = Ahead("params and tokens", 1.259, 1.221, 1.307, 13_824, 106_392)
 EDGE = Finding("end of range", ("a", "b", "c"), "learning_rate", "", "", 0.3, "max")
 BELOW = Finding("above n-grams", ("all",), "max_iters", "", "", 1.96)
@@ -25,7 +19,7 @@ SMALL = StudyFacts(
 )  # fmt: skip
 ONE = replace(
     SMALL, name="one", counted=3, total=3, runs=3, sizes=1, begun=1, ahead=None, length={"max_iters": 300},
-    best=replace(BEST, value=3.108, half_width=None, values={"learning_rate": 0.0912}),
+    best=replace(BEST, loss=3.108, half_width=None, values={"learning_rate": 0.0912}),
 )  # fmt: skip
 CUT = replace(
     SMALL, name="cut", state=StudyState.STOPPED, counted=9, total=12, runs=9, cut="time budget of 5m", seconds=300.0,

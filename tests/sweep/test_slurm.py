@@ -121,7 +121,7 @@ def test_a_detached_study_needs_a_storage_for_several_machines(run, cluster, tmp
             refused = run(*words, lab=lab, code=2)
             cure = shlex.split(refused.partition("at most: ")[2].partition(", on a machine")[0])
             assert cure == ["sweeplab", "storage", "start", "--lab", str(lab), "--host", "0.0.0.0"]
-            run(*cure[1:4], *cure[6:], lab=lab)
+            run(*cure[1:3], *cure[5:], lab=lab)
             run(*words, "--detach", lab=lab)
             wait(lambda: not cluster.ask("squeue", "--noheader") and not folder.is_run)
             assert folder.states() == {"complete": 2}
