@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from sweeplab.errors import BadInput, Problem, TrackingUnavailable
+from sweeplab.errors import BadInput, Problem
 
 PRIVATE = 0o700  # the mode of a folder that nobody else may enter
 _NOBODY = 65534  # as whom a container shows the owner of the machine's folders
@@ -403,17 +403,6 @@ def full_disk(error: BaseException, labs: Sequence[Path]) -> str | None:
             return f"{place}: {_FULL[cause.errno]}; {to_delete(lab)}"
         if _SQLITE_FULL in str(cause):
             return f"{lab}: {_FULL[errno.ENOSPC]}; {to_delete(lab)}"
-    return None
-
-
-def folder_gone(error: BaseException) -> str | None:
-    """Say that the working folder was deleted, if an error may come from that."""
-    if not any(isinstance(cause, FileNotFoundError | TrackingUnavailable) for cause in _causes(error)):
-        return None
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        return "the folder in which this command was started no longer exists; start it in another"
     return None
 
 

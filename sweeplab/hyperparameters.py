@@ -76,16 +76,10 @@ class Hyperparameter:
         text = words.get(self.kind, "two numbers, such as [0.9, 0.95]")
         if self.choices:
             text = " | ".join(self.choices)
-        low, high = _bound(self.low), _bound(self.high)
-        above, below = _bound(self.above, "above "), _bound(self.below, "below ")
-        if (low or above) and (high or below):
-            text += f" from {low or above} to {high or below}"
-        elif above or below:
-            text += f" {above or below}"
-        elif low:
-            text += f", at least {low}"
-        elif high:
-            text += f", at most {high}"
+        bounds = {"at least": self.low, "above": self.above, "at most": self.high, "below": self.below}
+        for word, bound in bounds.items():
+            if bound is not None:
+                text += f", {word} {bound:,.12g}"
         if self.automatic:
             text += ", or auto"
         if self.optional:
@@ -146,12 +140,6 @@ _NUMBER = re.compile(
 def is_written_number(text: str) -> bool:
     """Return whether a text is a number of YAML 1.2, or a whole one in groups of three digits: 30_000."""
     return bool(_NUMBER.fullmatch(text))
-
-
-def _bound(value: float | None, side: str = "") -> str:
-    if value is None:
-        return ""
-    return side + (f"{value:g}" if abs(value) < 1e6 else f"{value:,.0f}")
 
 
 def row(category: str, sample: Any, meaning: str, **rest: Any) -> Any:

@@ -19,7 +19,6 @@ from sweeplab.errors import BadInput
 from sweeplab.files import (
     GrowingFile,
     database_url,
-    folder_gone,
     full_disk,
     machine,
     make_folder,
@@ -271,15 +270,6 @@ print(*map(unsafe, map(Path, sys.argv[2:])), sep="\\n")
         assert said(own, own.parent) == "\n\n"
         os.chown(above, strangers.UID + 1, -1)
         assert said(own) == f"{above} belongs to another user\n"
-
-
-def test_only_a_lost_file_is_laid_to_a_working_folder_that_is_gone(tmp_path, monkeypatch):
-    gone = make_folder(tmp_path / "gone")
-    monkeypatch.chdir(gone)
-    assert folder_gone(FileNotFoundError()) is None
-    gone.rmdir()
-    assert "no longer exists" in folder_gone(FileNotFoundError())
-    assert folder_gone(ValueError()) is None
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -228,13 +229,17 @@ def _whole() -> Callable[..., None]:
 
 
 def _ended() -> int | None:
+    if not Path().stat().st_nlink:
+        what = "the folder in which this command was started no longer exists; start it in another"
+        print("error:", what, file=sys.stderr)
+        return EXIT_FAILED
     try:
         code = _whole()(prog_name="sweeplab", standalone_mode=False)
         sys.stdout.flush()
     except Exception as error:
-        from sweeplab.files import folder_gone, full_disk
+        from sweeplab.files import full_disk
 
-        message = full_disk(error, labs_in_use()) or folder_gone(error)
+        message = full_disk(error, labs_in_use())
         if message is None:
             raise
         print(f"error: {message}", file=sys.stderr)

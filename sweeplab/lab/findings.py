@@ -182,8 +182,6 @@ def _above_n_grams(baselines: Mapping[str, Mapping[str, Any]], best: Mapping[str
 
 
 def _best_in(cells: Mapping[str, Any], best: Mapping[str, Trial]) -> str:
-    if len(best) == 1:
-        return "the best trial"
     if len(cells) == len(best):
         return "each cell's best trial"
     return f"the best trial of {several_named([*cells])}"

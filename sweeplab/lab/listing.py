@@ -150,8 +150,6 @@ def find_study(lab: str | Path | None, name: str) -> StudyFolder:
     what = f"no study {name!r} in {folder.lab}"
     if is_file(file_of(name)):
         raise BadInput(f"{what} yet; {folder.command('run')} runs it")
-    if not names:
-        raise BadInput(f"{what}, a lab without studies; --lab or SWEEPLAB_LAB name another lab")
     raise BadInput(Problem(what, some_of(names), nearest(name, names)))
 
 

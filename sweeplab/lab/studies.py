@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import platform
 import re
 import shlex
@@ -27,7 +26,6 @@ from sweeplab.lab.listing import StudyTrials, Trial, check_free, find_metric, re
 from sweeplab.lab.storage import rename_studies
 from sweeplab.records.folders import DataDescription, StudyFolder
 from sweeplab.records.kept import write_note
-from sweeplab.records.runs import RunFolder
 from sweeplab.study.file.reading import read_study
 from sweeplab.study.file.template import study_file
 from sweeplab.study.problems import LENGTHS
@@ -264,15 +262,11 @@ def publish(folder: StudyFolder, cell: str | None = None, name: str | None = Non
     from sweeplab.tracking.models import publish_model
 
     best = StudyTrials(folder).find(cell)
-    losses = dict[RunFolder, float]()
-    for run, end in zip(best.runs, best.ends, strict=True):
-        if run.checkpoint():
-            losses[run] = end.best_val_loss or math.inf
-    if not losses:
+    run = best.runs[0]
+    if not run.checkpoint():
         keep = "track: {checkpoints: best} keeps one"
         raise BadInput(f"trial {best.number} in cell {best.cell} kept no checkpoint; {keep}")
-    lowest = min(losses, key=losses.__getitem__)
-    return publish_model(folder.lab, folder.name, tracking_uri_of(folder), lowest, name or folder.name)
+    return publish_model(folder.lab, folder.name, tracking_uri_of(folder), run, name or folder.name)
 
 
 def keep_note(folder: StudyFolder, text: str, trial: tuple[str, int] | None = None) -> Done:

@@ -113,7 +113,7 @@ def test_a_run_of_pairs_learns_which_answers_are_preferred(cli, folder, monkeypa
         ),
         ("init_from=null", "init_from names the trained run that objective preference starts from"),
         ("fixed.objective=pairs", "objective is preference, because corpus preferences has preferences"),
-        ("search.beta={min: 0, max: 1}", "allowed: a number above 0"),
+        ("search.beta={min: 0, max: 1}", "allowed: a number, above 0"),
     ):
         refused = cli("plan", "preferences.yaml", ALLOWED, "-o", change)
         assert refused.code == 2 and why in refused.err and refused.err.count("\n") == 1, refused.err

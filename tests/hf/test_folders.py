@@ -116,7 +116,7 @@ def test_what_no_class_can_express(base, changed, said, tmp_path):
          "config.json has activation_function 'silu', which is not supported as activation"),
         ({"scale_attn_by_inverse_layer_idx": True},
          "config.json has scale_attn_by_inverse_layer_idx True, which is not supported"),
-        ({"n_embd": "wide"}, "config.json: n_embd is 'wide'; allowed: a whole number from 1 to 65536"),
+        ({"n_embd": "wide"}, "config.json: n_embd is 'wide'; allowed: a whole number, at least 1, at most 65,536"),
         ({"sweeplab": {"objective": "masked"}}, "config.json has objective masked, which family decoder cannot learn"),
         ({"sweeplab": 5}, "config.json has a value of the wrong type"),
         ({"activation_function": ["gelu"]}, "config.json has a value of the wrong type"),

@@ -134,7 +134,10 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
         ("§bugdet: {time: 30m}", "unknown key \"bugdet\".*did you mean 'budget'"),
         ("fixed: {§block_sise: 64}", "hyperparameter \"block_sise\"; did you mean 'block_size'"),
         ("grid: {§n_layrs: [1]}", "did you mean 'n_layer'"),
-        ("fixed: {batch_size: §many}", 'batch_size is "many"; allowed: a whole number from 1 to 65536'),
+        (
+            "fixed: {batch_size: §many}",
+            'batch_size is "many"; allowed: a whole number, at least 1, at most 65,536',
+        ),
         ("fixed: {max_iters: §" + "9" * 5000 + "}", "is not a valid value"),
         (
             "fixed: {activation: §rellu}",
@@ -342,7 +345,7 @@ def test_an_override_fixes_a_hyperparameter_or_sets_a_place(write):
     ("override", "said"),
     [
         ("learning_rte=3", "'learning_rte' is unknown; allowed: .*did you mean 'learning_rate'"),
-        ("learning_rate=fast", 'fixed.learning_rate is "fast"; allowed: a number above 0'),
+        ("learning_rate=fast", 'fixed.learning_rate is "fast"; allowed: a number, above 0'),
         ("budgt.time=3", "unknown key \"budgt\".*did you mean 'budget'"),
         ("seeds.0=1", "seeds has no keys to set"),
         ("seed=1", "set by the key seeds"),

@@ -93,7 +93,7 @@ def test_left_to_the_sampler_is_drawn_until_the_constraints_are_met(tiny, kept):
     [
         ("learning_rat=1", "'learning_rat' is neither in the grid nor searched in this study; allowed: {all}; did"),
         ("learning_rate", "'learning_rate' lacks a value; allowed: name=value"),
-        ("learning_rate=x", 'learning_rate is "x"; allowed: a number above 0'),
+        ("learning_rate=x", 'learning_rate is "x"; allowed: a number, above 0'),
         ("learning_rate=0.5", "learning_rate is 0.5; allowed: 0.0003 to 0.01"),
         ("n_embd=32", "n_embd is 32, which no cell of the study has; allowed: 16 | 24"),
         ("betas=[0.9,0.98]", "betas is [0.9, 0.98]; allowed: [0.9, 0.95] | [0.9, 0.99]"),
