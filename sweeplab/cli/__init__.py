@@ -230,8 +230,7 @@ def _whole() -> Callable[..., None]:
 
 def _ended() -> int | None:
     if not Path().stat().st_nlink:
-        what = "the folder in which this command was started no longer exists; start it in another"
-        print("error:", what, file=sys.stderr)
+        print("error: the folder in which this command was started no longer exists", file=sys.stderr)
         return EXIT_FAILED
     try:
         code = _whole()(prog_name="sweeplab", standalone_mode=False)
