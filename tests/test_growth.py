@@ -102,7 +102,6 @@ READERS = {
     "table cell": table("group", "{}"),
     "--search": lambda folder, text: read_options([f"--search learning_rate={text}"]),
     "--grid": lambda folder, text: read_options([f"--grid n_layer={text}"]),
-    "--grid name": lambda folder, text: read_options([f"--grid {text}"]),
     "prompt": lambda folder, text: CharTokenizer(" ab").encode(text),
     "name": lambda folder, text: nearest(text, TABLE),
     "message": lambda folder, text: on_one_line(without_passwords(text)),

@@ -23,7 +23,7 @@ SETTINGS = {
     ],
     "dropout": ["dropout=0.1", "--search dropout=0..0.2", "--search dropout,eps", "search.dropout=[0, 0.3]"],
     "length": ["max_iters=70", "fixed.epochs=5", "--grid max_iters=10,20", "--grid epochs=1,2"],
-    "engine": ["engine=ray", "engine.type=local", "--engine slurm"],
+    "engine": ["engine.type=ray", "engine.type=local", "--engine slurm"],
     "pruner": ["pruner=median", "pruner.type=asha", "pruner={type: hyperband}"],
     "name": ["name=a", "--name b"],
 }

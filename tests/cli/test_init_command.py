@@ -67,7 +67,9 @@ def test_what_does_not_fit_is_left_out_written_as_a_comment_and_said(cli, folder
 
 def test_a_table_with_ranges_is_a_search_that_starts_at_its_own_values(cli, folder):
     (folder / "table.md").write_text(RANGES)
-    said = cli("init", "mine", "--table", "table.md", "--grid", "n_layer", "--grid", "d_model=64,128").err
+    said = cli(
+        "init", "mine", "--table", "table.md", "--grid", "n_layer=1,2,4", "--grid", "d_model=64,128"
+    ).err
     spec = read_study(folder / "mine.yaml")
     assert spec.grid == {"n_layer": [1, 2, 4], "n_embd": [64, 128]}
     assert spec.search["learning_rate"] == Range(1e-4, 3e-3, log=True)

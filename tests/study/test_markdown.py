@@ -144,7 +144,7 @@ def test_a_table_of_a_source_makes_a_study_that_runs_anywhere(tmp_path):
         "learning_rate 0.0003 is not the first trial's",
         "dropout 0.5 is not the first trial's",
         "wandb_project: gpt-debug is left out: it needs the package wandb and a network",
-        "the range of dtype is not searched: --grid dtype makes cells of it",
+        "the range of dtype is not searched: --grid dtype=A,B makes cells of it",
     ):
         assert sum(said in notice for notice in notices) == 1, notices
 

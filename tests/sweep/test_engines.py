@@ -27,7 +27,7 @@ def test_one_file_has_the_keys_of_all_engines():
     ours = engine_of(text)
     assert (ours["workers"], ours["time"], ours["partition"], ours["threads"]) == (32, 14400, "gpu", "auto")
     # The command line's engine takes the place of the file's.
-    assert engine_of(text, "engine=local") == {**ours, "type": "local"}
+    assert engine_of(text, "engine.type=local") == {**ours, "type": "local"}
     assert engine_of(text, "engine.type=ray") == {**ours, "type": "ray"}
 
 

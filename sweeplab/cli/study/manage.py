@@ -73,10 +73,9 @@ def init(
         return
     section = section_of(data, file.parent) if data is not None else None
     asked = [f"--grid {each}" for each in grid or ()] + [f"--search {each}" for each in search or ()]
-    values = preset_of(preset).values if preset else {}
+    values, entries = preset_of(preset).values if preset else {}, read_options(asked)
 
     def text_of(tables: MarkdownTables) -> str:
-        entries = read_options(asked, tables.ranges)
         searches = {name: entry for name, entry in entries["search"].items() if entry != SUGGESTED}
         searched = None if search is None else [*entries["search"]]
         known, ranges = {**values, **tables.values}, tables.ranges | searches

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -238,28 +238,29 @@ PLACES = "a hyperparameter, or a place such as budget.time"
 SHORT_FORMS = ("sampler", "pruner")
 
 
-def read_options(options: Iterable[str], ranges: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def read_options(options: Iterable[str]) -> dict[str, Any]:
     """Parse the options `--grid n_layer=1,2,4` and `--search learning_rate=1e-4..1e-2` into a document.
-
-    In `--grid` a name alone gets the values of its range.
 
     Raises:
         BadInput: a hyperparameter is unknown, does not accept such values, or is given two of them.
     """
     document: dict[str, Any] = {"grid": {}, "search": {}}
     problems = Problems()
-    lay_all_over(document, options, problems, ranges)
+    lay_all_over(document, options, problems)
     if problems.found:
         raise BadInput(*problems.found)
     return document
 
 
-def _entries(option: str, ranges: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _entries(option: str) -> Iterator[tuple[str, Any]]:
     """Yield the hyperparameters of an option `--grid …` or `--search …` with their entries."""
     section, _, word = option[2:].partition(" ")
     names, equals, written = word.partition("=")
     for name in [names] if equals else filter(str.strip, names.split(",")):
-        row = _row(name, option)
+        known = canonical(name.strip())
+        if known not in TABLE:
+            raise BadInput(Problem(f"{option}: unknown hyperparameter {name!r}", "", nearest(known, TABLE)))
+        row = TABLE[known]
         if section == "search" and not equals:
             yield row.name, SUGGESTED
         elif section == "search":
@@ -270,22 +271,13 @@ def _entries(option: str, ranges: Mapping[str, Any]) -> Iterator[tuple[str, Any]
                 raise BadInput(*(replace(problem, what=f"{option}: {problem.what}") for problem in wrong))
             yield row.name, entry
         else:
-            values = ranges.get(row.name, row.suggested)
             try:
-                if written:
-                    values = values_of(row, written)
+                values = values_of(row, written)
             except ValueError as error:
                 raise BadInput(Problem(f"{option}: {error}", row.allowed)) from None
-            if not isinstance(values, list | tuple) or not values:
+            if not values:
                 raise BadInput(Problem(f"--grid {row.name} has no list of values", f"{row.name}=A,B,C"))
             yield row.name, list(dict.fromkeys(values))
-
-
-def _row(name: str, word: str) -> Hyperparameter:
-    known = canonical(name.strip())
-    if known not in TABLE:
-        raise BadInput(Problem(f"{word}: unknown hyperparameter {name!r}", "", nearest(known, TABLE)))
-    return TABLE[known]
 
 
 def move_shares(document: dict[str, Any], problems: Problems) -> None:
@@ -308,12 +300,7 @@ def move_shares(document: dict[str, Any], problems: Problems) -> None:
                 places["search", name] = places[section, name]
 
 
-def lay_all_over(
-    document: dict[str, Any],
-    options: Iterable[str],
-    problems: Problems,
-    ranges: Mapping[str, Any] | None = None,
-) -> None:
+def lay_all_over(document: dict[str, Any], options: Iterable[str], problems: Problems) -> None:
     """Apply overrides to the document in turn; two that set the same thing differently are a problem.
 
     An override is `NAME=VALUE`, or an option of the command line: `--grid WORD`, `--search WORD`, `--at NAME=VALUE`,
@@ -326,7 +313,7 @@ def lay_all_over(
     for option in options:
         words = without_passwords(option if option.startswith("--") else f"-o {option}")
         mistakes = Problems()
-        for path, value in _settings(option, ranges or {}, mistakes):
+        for path, value in _settings(option, mistakes):
             _set(document, path, value, mistakes)
             problems.source.forget(path)
             for length in range(1, len(path) + 1):
@@ -340,11 +327,11 @@ def lay_all_over(
             problems.found.append(Problem(f"{words}: {mistake.what}", mistake.allowed, mistake.nearest))
 
 
-def _settings(option: str, ranges: Mapping[str, Any], mistakes: Problems) -> list[tuple[Location, Any]]:
+def _settings(option: str, mistakes: Problems) -> list[tuple[Location, Any]]:
     """Return the places in a document that an override sets, each with its value."""
     kind, _, word = option.partition(" ")
     if kind in ("--grid", "--search"):
-        return [((kind[2:], name), entry) for name, entry in _entries(option, ranges)]
+        return [((kind[2:], name), entry) for name, entry in _entries(option)]
     if kind in _PLACES:
         return [(_PLACES[kind], word)]
     name, equals, text = option.removeprefix("--at ").partition("=")
@@ -361,8 +348,6 @@ def _settings(option: str, ranges: Mapping[str, Any], mistakes: Problems) -> lis
     value = parse(text, mistakes, path)
     if mistakes.found:
         return []
-    if path == ("engine",) and isinstance(value, str):
-        path = ("engine", "type")
     return [(path, value)]
 
 

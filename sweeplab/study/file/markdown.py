@@ -85,7 +85,7 @@ class MarkdownTables:
                 self._leave_out(error.problems[0], text)
         for name, line in self.lines.items():
             if name in self.ranges and name not in spec.search and name not in spec.grid:
-                self.say(line, f"the range of {name} is not searched: --grid {name} makes cells of it")
+                self.say(line, f"the range of {name} is not searched: --grid {name}=A,B makes cells of it")
             if name in self.values and name in spec.search and name not in spec.first_trial:
                 self.say(line, f"{name} {shown(self.values[name])} is not the first trial's")
             if name in self.values and name not in {*spec.fixed, *spec.search, *spec.grid, "seed"}:
