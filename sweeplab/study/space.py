@@ -165,16 +165,6 @@ class Space:
                 settled["max_iters"] = iterations(Hyperparameters.of(settled), self.sizes)
         return settled
 
-    def _possible(self, name: str) -> list[Any]:
-        """Return every value that a varying hyperparameter can have; none if there are too many to list."""
-        parameter = self.parameters.get(name)
-        if parameter is None or parameter.count is None or parameter.count > MOST_LISTED:
-            return []
-        values = [parameter.decoded(stored) for stored in stored_values(parameter)]
-        if name in self.conditional:
-            values.append(self.given[name])
-        return list(dict.fromkeys(values))
-
     @property
     def seeds(self) -> tuple[int, ...]:
         """Return the seeds that every trial of the cell is trained with.
@@ -254,15 +244,11 @@ class Space:
         return next((rule for rule in self._rules if not rule.holds(values)), None)
 
     def impossible(self) -> Rule | None:
-        """Return the first rule that no trial of the cell can meet, as far as its values can be listed, or None."""
+        """Return the first rule that the cell breaks, whatever is sampled in it, or None."""
+        values = Hyperparameters.of(self._settled(self._constant))
         for rule in self._rules:
-            names = sorted(self._expanded(rule.names) & self._varying)
-            values = [self._possible(name) for name in names]
-            if math.prod(map(len, values)) in range(1, MOST_LISTED + 1):
-                points = (dict(zip(names, point, strict=True)) for point in itertools.product(*values))
-                trials = (Hyperparameters.of(self._settled(self._constant | each, each)) for each in points)
-                if not any(map(rule.holds, trials)):
-                    return rule
+            if not self._expanded(rule.names) & self._varying and not rule.holds(values):
+                return rule
         return None
 
     @cached_property

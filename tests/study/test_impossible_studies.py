@@ -36,6 +36,13 @@ def test_what_cannot_be_is_one_line_at_its_place(case, tmp_path):
     assert said.endswith(f"; allowed: {allowed}") if allowed else "traceback" not in said.lower()
 
 
+def test_choices_that_no_trial_can_have_are_named(tmp_path):
+    file = tmp_path / "study.yaml"
+    file.write_text(f"name: a\ndata: {{{CHAR}}}\nfixed: {{n_embd: 64}}\nsearch: {{n_head: [5, 6, 7]}}\n")
+    said = problem_of(lambda: make_plan(read_study(file), tmp_path / "lab"))
+    assert said == f"{file}:4:18: no trial of cell all meets 'n_embd % n_head == 0' where n_embd is 64"
+
+
 @pytest.mark.parametrize("data", ["tokenizer: bpe, vocab_size: 100", "tokenizer: char, vocab_size: 9"])
 def test_a_wrong_vocabulary_is_named_where_it_stands(data, tmp_path):
     file = tmp_path / "study.yaml"

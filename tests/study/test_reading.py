@@ -187,7 +187,6 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
         ("search: {warmup_iters: {expr: §max_iters / 7}}", "no cell meets .* where max_iters is 300"),
         ("constraints: [n_layer > 0, §n_param > 1]", "did you mean 'n_params'"),
         ("constraints: [§n_layer > 9]", "no cell meets 'n_layer > 9' where n_layer is 3"),
-        ("fixed: {n_embd: 64}\nsearch: {n_head: §[5, 6, 7]}", "no cell meets 'n_embd % n_head == 0'"),
         ("grid: §{" + f"max_iters: {list(range(1, 999))}" + ", n_layer: [1, 2]}", "1,996 cells"),
         ("objective: {at: §bst}", "best . final; did you mean 'best'"),
         ("budget: {time: §30 minutes}", "30m, 2h, 90s, 1h30m"),
