@@ -44,14 +44,12 @@ def grow_by_law(folder: StudyFolder) -> Done:
     """
     from sweeplab.analysis.studies import read_studies
     from sweeplab.laws.assessment import assess, law_for
-    from sweeplab.laws.next_runs import find_quantity, next_runs, spent
+    from sweeplab.laws.next_runs import next_runs
     from sweeplab.sweep.steering import grow
 
     points = read_studies(folder.lab, [folder.name]).points()
     assessed = assess(points, law_for(points, AUTO))
-    candidates = study_candidates(folder, PLAIN, assessed.points)
-    budget, quantity = spent(assessed.points) / 2, find_quantity(assessed, None)
-    chosen = next_runs(assessed, quantity, candidates.like(assessed.points, budget), budget).as_dict()
+    chosen = next_runs(assessed, study_candidates(folder, PLAIN, assessed.points)).as_dict()
     half = chosen["half_width"]
     sign = "within a factor" if half["is_factor"] else "to about +-"
     runs = [(run["cell"], run["times"]) for run in chosen["runs"]]

@@ -83,12 +83,7 @@ def of_points(points: Points, budget: float) -> Candidates:
     sizes, ratios = np.meshgrid(np.geomspace(n.min(), max(largest, n.max()), 13), ratios)
     params, tokens = sizes.ravel(), (sizes * ratios).ravel()
     flops = points.flops_per_param_token * params * tokens
-    return Candidates({"params": params, "tokens": tokens, "flops": flops}, flops).like(points, budget)
-
-
-def spent(points: Points) -> float:
-    """Return the FLOPs of a table's rows, with all their seeds."""
-    return float((points.columns["flops"] * points.weights).sum())
+    return Candidates({"params": params, "tokens": tokens, "flops": flops}, flops)
 
 
 @dataclass(frozen=True)
@@ -146,13 +141,24 @@ def find_quantity(assessment: Assessment, name: str | None) -> Quantity:
     return known[name]
 
 
-def next_runs(assessment: Assessment, quantity: Quantity, candidates: Candidates, budget: float) -> NextRuns:
-    """Return the candidates whose runs shrink the quantity's interval most within a budget in FLOPs.
+def next_runs(
+    assessment: Assessment,
+    candidates: Candidates | None = None,
+    name: str | None = None,
+    flops: float | None = None,
+) -> NextRuns:
+    """Return the candidates whose runs shrink a number's interval most within a budget in FLOPs.
+
+    Without candidates these are points like the table's; without `flops` the budget is half of what its rows took.
 
     Raises:
-        BadInput: the law uses a column that candidates lack, or no candidate tells more.
+        BadInput: the law has no such number or uses a column that candidates lack, or no candidate tells more.
     """
-    fitted = assessment.fit
+    fitted, points, quantity = assessment.fit, assessment.points, find_quantity(assessment, name)
+    budget = flops
+    if budget is None:
+        budget = float((points.columns["flops"] * points.weights).sum()) / 2
+    candidates = (candidates or of_points(points, budget)).like(points, budget)
     if lacks := [name for name in fitted.law.columns if name not in candidates.columns]:
         raise BadInput(
             f"{fitted.law.name} uses {' and '.join(lacks)}; the next runs are chosen by params and tokens"
@@ -161,7 +167,7 @@ def next_runs(assessment: Assessment, quantity: Quantity, candidates: Candidates
     if not counts.any():
         raise BadInput(f"no candidate within {budget:.3g} FLOPs makes {quantity.name} more certain")
     now = _half_width(fitted, quantity)
-    then = _imagined(assessment.points, fitted, quantity, candidates, counts)
+    then = _imagined(points, fitted, quantity, candidates, counts)
     return NextRuns(quantity, budget, candidates, counts, now, then)
 
 

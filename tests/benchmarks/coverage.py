@@ -32,7 +32,7 @@ from sweeplab.laws.core import MOST_SHARED, TILT_SD, RowErrors, fit_law, interva
 from sweeplab.laws.fitting import fit
 from sweeplab.laws.forms import LAWS, log_n_opt, loss_at, optimum_of, parameters_of
 from sweeplab.laws.isoflop import isoflop
-from sweeplab.laws.next_runs import find_quantity, next_runs, of_points, spent
+from sweeplab.laws.next_runs import find_quantity, next_runs
 from sweeplab.laws.points import EACH, Points
 
 CHINCHILLA = LAWS["chinchilla"]
@@ -265,9 +265,8 @@ def one_promise(seed):
     truth = [*TRUTHS][seed % 2]
     design = ("12 points, 4 x 3", "30 points, 6 x 5")[seed // 2 % 2]
     points = plant(truth, GOOD[design], 0.005, np.random.default_rng([seed, 4]))
-    assessed, budget = assess(points, CHINCHILLA), spent(points) / 2
-    quantity = find_quantity(assessed, None)
-    chosen = next_runs(assessed, quantity, of_points(points, budget), budget)
+    assessed = assess(points, CHINCHILLA)
+    quantity, chosen = find_quantity(assessed, None), next_runs(assessed)
     rows = np.repeat(np.arange(len(chosen.counts)), chosen.counts.astype(int))
     new = {name: column[rows] for name, column in chosen.candidates.columns.items()}
     noise = np.exp(0.005 * np.random.default_rng([seed, 5]).standard_normal(len(rows)))

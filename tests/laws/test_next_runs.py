@@ -9,7 +9,7 @@ from sweeplab.errors import BadInput
 from sweeplab.laws.assessment import assess, law_for
 from sweeplab.laws.fitting import fit
 from sweeplab.laws.forms import LAWS
-from sweeplab.laws.next_runs import MOST_EACH, MOST_RUNS, find_quantity, next_runs, of_points, spent
+from sweeplab.laws.next_runs import MOST_EACH, MOST_RUNS, find_quantity, next_runs, of_points
 from sweeplab.laws.points import EACH, Points
 
 CHINCHILLA = LAWS["chinchilla"]
@@ -20,18 +20,16 @@ def pilot(seed=0):
 
 
 def chosen(points, name=None):
-    assessed, budget = assess(points, CHINCHILLA), spent(points) / 2
-    return next_runs(assessed, find_quantity(assessed, name), of_points(points, budget), budget), assessed
+    assessed = assess(points, CHINCHILLA)
+    return next_runs(assessed, name=name), assessed
 
 
 def test_limits_hold_and_the_interval_narrows():
     points = pilot()
     found, _ = chosen(points)
     said = found.as_dict()
-    assert (
-        said["quantity"] == "N_opt exponent"
-        and said["spent_flops"] <= said["budget_flops"] == spent(points) / 2
-    )
+    assert said["quantity"] == "N_opt exponent"
+    assert said["spent_flops"] <= said["budget_flops"] == points.columns["flops"].sum() / 2
     assert 0 < said["n_runs"] <= MOST_RUNS and max(run["times"] for run in said["runs"]) <= MOST_EACH
     assert said["half_width"]["then"] < said["half_width"]["now"]
     of_d, _ = chosen(points, "beta")
@@ -60,14 +58,11 @@ def test_a_promise_is_kept():
 def test_along_a_path_candidates_follow_it():
     points = plant_path(8, 0.0, (1.8, 40.0, 0.35), np.random.default_rng(1))
     law = law_for(points)
-    assessed, budget = assess(points, law), spent(points)
+    assessed, budget = assess(points, law), points.columns["flops"].sum()
     candidates = of_points(assessed.points, budget)
     ratio = candidates.columns["tokens"] / candidates.columns["params"]
     assert np.ptp(np.log(ratio)) < 1e-9
-    assert (
-        next_runs(assessed, find_quantity(assessed, None), candidates, budget).as_dict()["quantity"]
-        == "alpha"
-    )
+    assert next_runs(assessed, candidates, flops=budget).as_dict()["quantity"] == "alpha"
 
 
 def test_bad_input():
@@ -78,7 +73,7 @@ def test_bad_input():
     ):
         find_quantity(assessed, "bta")
     with pytest.raises(BadInput, match="1 FLOPs are too few for any candidate: the least costs"):
-        of_points(points, 1.0)
+        next_runs(assessed, flops=1.0)
     without = Points({name: points.columns[name] for name in ("params", "loss")}, points.weights)
     with pytest.raises(BadInput, match="the table has no tokens"):
         of_points(without, 1e18)

@@ -137,20 +137,15 @@ def next_runs(
     from sweeplab.analysis.next_study import study_candidates
     from sweeplab.lab.listing import find_study
     from sweeplab.laws.assessment import assess, law_for
-    from sweeplab.laws.next_runs import find_quantity, of_points, spent
     from sweeplab.laws.next_runs import next_runs as choose
 
     read = read_source(source, columns, count, lab, where, tuned)
-    assessed = assess(read.points, law_for(read.points))
-    asked = find_quantity(assessed, quantity)
-    budget = spent(assessed.points) / 2 if flops is None else flops
+    assessed, candidates = assess(read.points, law_for(read.points)), None
     if read.studies:
         folder = find_study(lab, names_in(source)[0])
-        candidates = study_candidates(folder, read.counting, assessed.points).like(assessed.points, budget)
-    else:
-        candidates = of_points(assessed.points, budget)
-    chosen = choose(assessed, asked, candidates, budget).as_dict() | {"warnings": list(assessed.warnings)}
-    return chosen, _print_runs
+        candidates = study_candidates(folder, read.counting, assessed.points)
+    chosen = choose(assessed, candidates, quantity, flops).as_dict()
+    return chosen | {"warnings": list(assessed.warnings)}, _print_runs
 
 
 def _print_runs(chosen: Plain) -> None:
