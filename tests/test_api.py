@@ -155,7 +155,7 @@ def test_a_study_is_stopped_from_a_callback_and_goes_on(tmp_path, monkeypatch):
     assert done.status == "complete" and done.errors == []
     (end,) = ends
     assert (end.ending.outcome, end.ending.states, end.ending.error) == ("complete", {0: "complete"}, None)
-    assert end.ending.value == done.best.loss
+    assert end.value == done.best.loss
 
 
 def test_best_is_the_chosen_trial(result):

@@ -83,6 +83,11 @@ class TrialEnded(TrialEvent):
     ended: float
     stop_reason: str | None = None
 
+    @property
+    def value(self) -> float | None:
+        """Return the trial's value, None where it has none."""
+        return self.ending.value
+
 
 class Notices:
     """What workers have to say to the study's owner from now on: each writes a file in the folder `notices`."""
