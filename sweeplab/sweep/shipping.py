@@ -14,6 +14,7 @@ import os
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from sweeplab.errors import BadInput, Problem, TrackingUnavailable
@@ -72,8 +73,6 @@ class Shipping:
 
     def _work(self) -> None:
         try:
-            for tracker in self._trackers:
-                tracker.start_system_metrics()
             self._ship_open([(run.cell, run.trial) for run in self._folder.runs()])
             while not self._ending.wait(SEND_SECONDS):
                 self._ship_open()
@@ -84,9 +83,6 @@ class Shipping:
             self._ship_open([(run.cell, run.trial) for run in unsent])
         except Exception as error:
             self._error = error
-        finally:
-            for tracker in self._trackers:
-                tracker.stop_system_metrics()
 
     def _ship_open(self, more: Sequence[tuple[str, int]] = ()) -> None:
         """Bring every tracker up to date with the runs of trials; those that are not complete there stay open."""
@@ -98,6 +94,9 @@ class Shipping:
             if not all(shipped):
                 with self._lock:
                     self._open.add(place)
+        for tracker in self._trackers:
+            with suppress(Exception):  # numbers beside a study never end it
+                tracker.ship_use()
 
     def _ship(self, run: RunFolder) -> bool:
         is_whole = not self._is_over

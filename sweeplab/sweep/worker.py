@@ -9,6 +9,7 @@ runs and of the study. It refuses a study that others train with other code or d
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -20,12 +21,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from sweeplab.errors import StorageUnavailable
+from sweeplab.files import make_folder, opened
 from sweeplab.hyperparameters import AUTO
 from sweeplab.lab.events import Event, StudyNotice, write_notice
 from sweeplab.permissions import work_for_parent
 from sweeplab.records.folders import StudyFolder
-from sweeplab.sweep.engines import LEFT, REFUSED, engine_class
+from sweeplab.sweep.engines import LEFT, NUMBER, REFUSED, engine_class
+from sweeplab.tracking.tracker import USE
 
 if TYPE_CHECKING:
     from sweeplab.sweep.trials.sharing import Commands
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
 LEAVING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 # How often a worker without pipes checks that somebody runs the study; after TIMES_LOOKED negative checks it leaves.
 LOOK_SECONDS, TIMES_LOOKED = 2.0, 2
+USE_SECONDS = 10.0  # between two samples, as MLflow's own
 
 
 def leaving_signals() -> list[signal.Signals]:
@@ -103,6 +109,31 @@ def _say(message: str) -> None:
         print(message, file=sys.stderr, flush=True)
 
 
+def write_use(folder: StudyFolder, ended: threading.Event) -> None:
+    """Write what this worker uses of its machine into the study's folder, until it has `ended`.
+
+    CPU is in per cent of one core; a GPU's utilization has the work of other processes too, and needs nvidia-ml-py.
+    """
+    import torch
+
+    process, place = psutil.Process(), folder.path / USE
+    process.cpu_percent()  # measures from here on
+    while not ended.wait(USE_SECONDS):
+        used = {
+            "time": time.time(),
+            "cpu_utilization_percentage": process.cpu_percent(),
+            "memory_usage_megabytes": process.memory_info().rss / 1e6,
+        }
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            used["gpu_memory_usage_megabytes"] = torch.cuda.memory_reserved() / 1e6
+            with suppress(Exception):  # whatever the driver's library may raise
+                used["gpu_utilization_percentage"] = torch.cuda.utilization()
+        with suppress(OSError):  # such as a full disk
+            make_folder(place)
+            with opened(place / f"worker-{os.environ.get(NUMBER, 0)}.jsonl", "ab") as file:
+                file.write(f"{json.dumps(used)}\n".encode())
+
+
 def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
     """Work on a study until it has no more trials or the worker has to leave; return the exit code."""
     from sweeplab.lab.studies import version_differences, versions
@@ -135,6 +166,7 @@ def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
         print(f"the study's other workers have another version of {', '.join(different)}", file=sys.stderr)
         return REFUSED
     starter.follow(folder, store.commands)
+    threading.Thread(target=write_use, args=(folder, closed), daemon=True).start()
     name = uuid.uuid4().hex
 
     def emit(event: Event) -> None:

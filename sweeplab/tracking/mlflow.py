@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from sweeplab.errors import BadInput, TrackingUnavailable
-from sweeplab.files import make_folder, read_bytes, write_whole
+from sweeplab.files import GrowingFile, make_folder, read_bytes, write_whole
 from sweeplab.formatting import duration
 from sweeplab.processes import switched_off
 from sweeplab.records.folders import StudyFolder, TrackedStudy
@@ -29,6 +28,7 @@ from sweeplab.records.runs import RunEnd, RunFolder, RunState
 from sweeplab.tracking.connection import is_of_lab, point_files_here, reaching
 from sweeplab.tracking.experiment import KEY, NOTE, STUDY, TAG_CHARACTERS, Experiment, quoted
 from sweeplab.tracking.tracker import (
+    USE,
     WAITING,
     Description,
     Measure,
@@ -85,7 +85,7 @@ class MLflowTracker(Experiment, Mirror):
         self._unended: dict[str, str] = {}  # the ids of runs by key that have not ended in MLflow
         self._ids: dict[str, str] = {}  # of the runs sent by this process, by key
         self._quiet_until = 0.0
-        self._system: Any = None  # MLflow's monitor, whose methods have no types
+        self._use: dict[Path, GrowingFile] = {}  # by workers
 
     # ---------------------------------------------------------------- the study
 
@@ -126,26 +126,6 @@ class MLflowTracker(Experiment, Mirror):
         for name, text in (texts | dict(description.get("changes", {}))).items():
             if text:
                 self.log_text(run_id, text, name, parent.info.artifact_uri)
-
-    def start_system_metrics(self) -> None:
-        """Let MLflow log CPU, memory, disk, network and GPUs of this machine to the parent run, every ten seconds."""
-        assert self._parent
-        # Numbers beside a study never end it: of a version of MLflow without this module there are none.
-        with suppress(TrackingUnavailable, ImportError), self._reaching():
-            from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-
-            run_id = self._parent.info.run_id
-            # Otherwise it says when it begins and ends.
-            logging.getLogger("mlflow.system_metrics").setLevel(logging.WARNING)
-            monitor: Any = SystemMetricsMonitor
-            self._system = monitor(run_id, resume_logging=True, tracking_uri=self.uri)
-            self._system.start()
-
-    def stop_system_metrics(self) -> None:
-        """End the logging of system metrics."""
-        if self._system is not None:
-            self._system.finish()
-            self._system = None
 
     def close(self, summary: StudySummary) -> None:
         """Write state and best values to the parent run; a study that can be continued is SCHEDULED in MLflow."""
@@ -249,6 +229,21 @@ class MLflowTracker(Experiment, Mirror):
                 self.log(shipping.info.run_id, points, shipping.params, tags, status)
                 shipping.was_waiting, shipping.params, shipping.facts = False, {}, []
         return end is not None
+
+    def ship_use(self) -> None:
+        """Log what each worker has written of its machine to the parent run; steps are seconds since its start."""
+        if time.monotonic() < self._quiet_until:
+            return
+        assert self._parent
+        began, points = self._parent.info.start_time, list[list[Measure]]()
+        for path in sorted(self._folder.path.glob(f"{USE}/*.jsonl")):
+            for line in self._use.setdefault(path, GrowingFile(path)).new_lines().splitlines():
+                used = json.loads(line)
+                at = round(1000 * used.pop("time"))
+                prefix, step = f"{USE}/{path.stem}", (at - began) // 1000
+                points.append([Measure(f"{prefix}/{name}", used[name], at, step) for name in used])
+        with self._reaching():
+            self.log(self._parent.info.run_id, points)
 
     def end_pause(self) -> None:
         """Allow calls again at once after a slow failure."""

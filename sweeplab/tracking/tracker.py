@@ -33,6 +33,8 @@ BY_TOKENS = "val_loss_by_tokens"  # the curve whose steps are tokens
 SIZE, LOG_SIZE = "n_params", "log10_n_params"  # MLflow's scatter charts have no logarithmic axes
 # MLflow's status of runs and studies that a killed process left, or that may continue later: a clock in the UI.
 WAITING = "SCHEDULED"
+# The folder in a study's folder where each worker writes its use of its machine, and MLflow's prefix of such series.
+USE = "system"
 # What end.json has of a run. MLflow draws a chart for every name: a run of a language model has a dozen in all.
 TOTALS = ("best_val_loss", "value", "train_flops", "wall_seconds", *(f"best_{name}" for name in _MEASURED))
 
@@ -94,11 +96,8 @@ class Mirror(ABC):
     def end_pause(self) -> None:  # noqa: B027 - most mirrors make no pauses
         """End a pause after a slow failure: allow calls again at once."""
 
-    def start_system_metrics(self) -> None:  # noqa: B027 - some services watch the machine by themselves
-        """Begin to log the use of this machine with the study."""
-
-    def stop_system_metrics(self) -> None:  # noqa: B027
-        """End the logging of the machine's use."""
+    def ship_use(self) -> None:  # noqa: B027 - some services watch machines by themselves
+        """Send what the workers have written of the use of their machines since the last call."""
 
     @abstractmethod
     def close(self, summary: StudySummary) -> None:

@@ -16,6 +16,7 @@ from sweeplab.study.inputs import describe_data
 from sweeplab.study.plan import WorkerResources
 from sweeplab.study.spec import Engine as EngineSpec
 from sweeplab.sweep.trials.store import Store
+from sweeplab.tracking.tracker import USE
 
 N_WORKERS = 2
 # Longer than a machine three times as slow takes to start workers and to let them train what they are asked to.
@@ -107,6 +108,8 @@ class EngineContract:
         study = begin(max_iters=100_000)
         study.start()
         study.wait(lambda: study.n_points() > 4)
+        # Each writes what it uses of its machine under its own number.
+        study.wait(lambda: len([*study.folder.path.glob(f"{USE}/worker-[01].jsonl")]) == N_WORKERS)
         study.wait(lambda: [each.state for each in study.engine.places()] == ["running"] * N_WORKERS)
         for index, place in enumerate(study.engine.places()):
             assert (place.worker, place.state) == (index, "running") and place.node and place.process

@@ -1,18 +1,24 @@
 """Runs are shipped as something happens to them, in a thread that delays nobody."""
 
+import json
+import threading
 import time
 
 import pytest
 from tracked import Tracked
 
 from sweeplab.errors import DamagedFile
+from sweeplab.files import GrowingFile
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.events import RunEvaluated, TrialClaimed, TrialEnded
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurvePoint, RunEnd, RunStart, RunState, TrialEnding, run_key
 from sweeplab.sweep import shipping
+from sweeplab.sweep.engines import NUMBER
 from sweeplab.sweep.shipping import Shipping
+from sweeplab.sweep.worker import write_use
 from sweeplab.tracking import open_tracker
+from sweeplab.tracking.tracker import USE
 
 COMPLETE = TrialEnding(RunState.COMPLETE, 1.0)
 
@@ -109,3 +115,33 @@ def test_a_damaged_record_is_said(folder, tracker):
     shipped.hear(TrialClaimed(cell="all", trial=0, started=0.0))
     with pytest.raises(DamagedFile, match=r"run\.json"):
         shipped.finish()
+
+
+def test_no_use_of_a_machine_ends_the_sending(folder, tracker):
+    place = folder.path / USE
+    place.mkdir()
+    (place / "worker-0.jsonl").write_text("[1]\n")
+    shipped = Shipping(folder, [tracker])
+    for run in begin(folder, 0):
+        end(run)
+    shipped.start()
+    assert shipped.finish() == []
+    assert states(Tracked(folder.lab, folder.name)) == {(0, 0): "complete", (0, 1): "complete"}
+
+
+def test_a_worker_writes_what_it_uses(folder, monkeypatch):
+    monkeypatch.setattr("sweeplab.sweep.worker.USE_SECONDS", 0.01)
+    monkeypatch.setenv(NUMBER, "3")
+    file, ended = folder.path / USE / "worker-3.jsonl", threading.Event()
+    writing = threading.Thread(target=write_use, args=(folder, ended))
+    writing.start()
+    names = {"time", "cpu_utilization_percentage", "memory_usage_megabytes"}
+
+    def has_computed():
+        used = [json.loads(line) for line in GrowingFile(file).new_lines().splitlines()]
+        assert all(each.keys() == names and each["memory_usage_megabytes"] > 10 for each in used)
+        return any(each["cpu_utilization_percentage"] > 0 for each in used)
+
+    wait_until(has_computed)
+    ended.set()
+    writing.join()

@@ -12,8 +12,10 @@ from tracked import Tracked
 from sweeplab.errors import BadInput, TrackingUnavailable
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.permissions import name_address
+from sweeplab.records.folders import StudyFolder
 from sweeplab.tracking.connection import artifact_location, connect, planned_uri, tracking_uri
 from sweeplab.tracking.mlflow import MLflowTracker
+from sweeplab.tracking.tracker import USE
 
 DESCRIPTION = {
     "study": "name: small\n",
@@ -102,18 +104,21 @@ def test_a_nested_run(state, status, lab, client, run_folder, tmp_path):
         assert text(client, run.info.run_id, "error.txt", tmp_path) == "Traceback\nValueError: no"
 
 
-def test_the_use_of_the_machine_is_logged_until_it_is_stopped(tracker, client, monkeypatch):
-    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.1")
-    parent, cpu = tracker.open(DESCRIPTION), "system/cpu_utilization_percentage"
-    for _ in range(2):  # the second time it goes on where it ended
-        tracker.start_system_metrics()
-        before = len(client.get_metric_history(parent, cpu))
-        while len(client.get_metric_history(parent, cpu)) < before + 2:
-            time.sleep(0.1)
-        tracker.stop_system_metrics()
-    history = client.get_metric_history(parent, cpu)
-    assert [point.step for point in history] == [*range(len(history))]
-    assert "system/system_memory_usage_percentage" in client.get_run(parent).data.metrics
+def test_each_worker_has_a_series_which_goes_on_with_the_next_process(lab, client):
+    parent = MLflowTracker(lab, "workers").open(DESCRIPTION)
+    place, begun = StudyFolder(lab, "workers").path / USE, client.get_run(parent).info.start_time / 1000
+    place.mkdir()
+    for at in (10, 20):
+        for worker in (0, 1):
+            with (place / f"worker-{worker}.jsonl").open("a") as file:
+                file.write(json.dumps({"time": begun + at, "cpu_utilization_percentage": at + worker}) + "\n")
+        tracker = MLflowTracker(lab, "workers")
+        assert tracker.open(DESCRIPTION) == parent
+        for _ in range(2):
+            tracker.ship_use()
+    for worker in (0, 1):
+        history = client.get_metric_history(parent, f"{USE}/worker-{worker}/cpu_utilization_percentage")
+        assert [(point.step, point.value) for point in history] == [(10, 10 + worker), (20, 20 + worker)]
 
 
 def test_closing_writes_the_best(tracker, client, run_folder, tmp_path):

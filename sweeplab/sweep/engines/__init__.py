@@ -38,6 +38,8 @@ REFUSED = 2
 UNSEEN = 66
 # The exit code of a worker whose machine asked it to leave, once its runs are saved: it may be restarted elsewhere.
 LEFT = 75
+# The environment variable with a worker's index.
+NUMBER = "SWEEPLAB_WORKER"
 # The environment of a worker's libraries.
 SETTINGS = {
     # How long one of torch's threads waits for work before it sleeps. With GNU's default of 300,000 a step under load
@@ -158,6 +160,7 @@ class WorkerEngine(ABC):
         resources = self.resources[index]
         threads = str(resources.threads)
         variables = python_environment(base, **SETTINGS, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
+        variables[NUMBER] = str(index)
         if resources.gpu is not None:
             visible = [gpu.strip() for gpu in base.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu.strip()]
             variables["CUDA_VISIBLE_DEVICES"] = visible[resources.gpu] if visible else str(resources.gpu)

@@ -28,7 +28,7 @@ from sweeplab.lab.events import WorkerExited
 from sweeplab.processes import python
 from sweeplab.records.folders import WorkerPlace
 from sweeplab.study.spec import LEAVE_BEFORE, Engine
-from sweeplab.sweep.engines import UNSEEN, WorkerEngine
+from sweeplab.sweep.engines import NUMBER, UNSEEN, WorkerEngine
 
 # How often Slurm is asked for its queue: its controller serves other users too.
 POLL_SECONDS = 2.0
@@ -52,7 +52,7 @@ SCRIPT = """\
 #!/bin/sh
 log={log}-$SLURM_ARRAY_TASK_ID.log
 true 2>/dev/null >>"$log" || exit {unseen}
-exec {command} >>"$log" 2>&1
+{number}=$SLURM_ARRAY_TASK_ID exec {command} >>"$log" 2>&1
 """
 
 
@@ -175,7 +175,7 @@ class SlurmEngine(WorkerEngine):
         options = _job_options(self.spec, self.resources[indices[0]].threads, self.spec.gpus_per_worker)
         tasks, name = ",".join(map(str, indices)), f"--job-name=sweeplab-{self.folder.name}"
         words = ("sbatch", "--parsable", name, f"--array={tasks}", *options)
-        script = SCRIPT.format(log=log, unseen=UNSEEN, command=command)
+        script = SCRIPT.format(log=log, unseen=UNSEEN, number=NUMBER, command=command)
         try:
             job = ask(*words, script=script, environment=self.environment(indices[0])).partition(";")[0]
         except SlurmFailure as error:
