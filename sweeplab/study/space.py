@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from sweeplab.data import Sizes
 from sweeplab.errors import BadInput, Problem
-from sweeplab.hyperparameters import AUTO, Hyperparameters, defaults, is_number
+from sweeplab.hyperparameters import AUTO, Hyperparameters, defaults
 from sweeplab.model.shape import settled
 from sweeplab.records.folders import named_cell
 from sweeplab.study.problems import shown
@@ -390,19 +390,3 @@ def unmet(spec: StudySpec, rule: Rule, what: str) -> Problem:
     values = ", ".join(f"{name} is {shown(known[name])}" for name in names if known[name] != AUTO)
     text = f"no {what} meets {rule.text!r}" + (f" where {values}" if values else "")
     return spec.problem(rule.path, text)
-
-
-def nearest_cells(cell: Cell, others: Iterable[Cell]) -> list[Cell]:
-    """Return other cells, the most similar first: by doublings between numbers, 1 for values that differ otherwise."""
-
-    def distance(other: Cell) -> float:
-        apart = 0.0
-        for name in cell.values.keys() | other.values.keys():
-            ours, theirs = cell.values.get(name), other.values.get(name)
-            if is_number(ours) and is_number(theirs) and min(ours, theirs) > 0:
-                apart += abs(math.log2(ours / theirs))
-            elif ours != theirs:
-                apart += 1
-        return apart
-
-    return sorted(others, key=distance)

@@ -7,7 +7,7 @@ import shlex
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.files import existing, free_bytes, to_delete
 from sweeplab.formatting import bytes_in_words, several_named, without_password, yaml_text
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.lab.findings import find_limits
 from sweeplab.lab.listing import StudyTrials
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study import inputs, plan
@@ -126,32 +125,25 @@ def bench_study(spec: StudySpec, lab: Path) -> tuple[str, list[BenchRow]]:
 class Outlook:
     """A plan's outlook in its lab: the search ranges as the file writes them, and trials done.
 
-    `done` counts the trials that use up the budget already. `to_change` names the ranges at whose ends the best values
-    of its trials lie.
+    `done` counts the trials that use up the budget already.
     """
 
     ranges: dict[str, Any]
     done: int
     free_bytes: int
-    to_change: list[str] = field(default_factory=list)
 
 
 def look_ahead(spec: StudySpec, lab: Path) -> Outlook:
     """Return a plan's outlook in its lab."""
     folder = StudyFolder(lab, spec.name)
-    trials = StudyTrials(folder)
-    done = sum(1 for trial in trials.all if trial.ending and trial.state.counts_towards_budget)
+    trials = StudyTrials(folder).all
+    done = sum(1 for trial in trials if trial.ending and trial.state.counts_towards_budget)
     ranges = {}
     for name, entry in spec.search.items():
         text = entry.written()
         # A range that is only a list of choices is written as that list.
         ranges[name] = text["choices"] if [*text] == ["choices"] else text
-    return Outlook(
-        ranges=ranges,
-        done=done,
-        free_bytes=free_bytes(folder.path),
-        to_change=[each.in_words() for each in find_limits(trials) if each.kind == "end of range"],
-    )
+    return Outlook(ranges, done, free_bytes(folder.path))
 
 
 def check_reach(spec: StudySpec, lab: Path) -> None:

@@ -322,16 +322,12 @@ def ended_in_words(event: TrialEnded, progress: StudyProgress) -> str:
         parts.append(progress.errors[-1])
     elif value is not None:
         parts.append(f"{progress.plan.metric} {value:.4f}")
-    return "  ".join([*parts, ", ".join(pace(progress))])
+    return "  ".join([*parts, *time_left(progress)])
 
 
-def pace(progress: StudyProgress) -> Iterator[str]:
-    """Yield the time left and the trials in a time, as far as they are known."""
-    if progress.left:
-        yield f"{time_in_words(progress.left)} left"
-    if progress.new:
-        per_minute = progress.new / progress.seconds * 60
-        yield f"{per_minute:.1f} a minute" if per_minute >= 1 else f"{per_minute * 60:.1f} an hour"
+def time_left(progress: StudyProgress) -> list[str]:
+    """Return the time left in words, if it is known."""
+    return [f"{time_in_words(progress.left)} left"] if progress.left else []
 
 
 # ---------------------------------------------------------------------- followed by any process

@@ -26,8 +26,8 @@ from sweeplab.files import make_folder, write_whole
 from sweeplab.lab import events
 from sweeplab.lab.listing import read_spec
 from sweeplab.lab.studies import check_same_study, code_versions, describe, summarize, versions, write_study
-from sweeplab.records.folders import StudyFolder, service_file
-from sweeplab.records.runs import DOES_NOT_FIT, RunState, TrialEnding
+from sweeplab.records.folders import StudyFolder
+from sweeplab.records.runs import RunState
 from sweeplab.study.inputs import write_baselines
 from sweeplab.study.plan import Plan, memory_shortage
 from sweeplab.study.problems import reaches_in_words
@@ -204,7 +204,6 @@ class _Supervisor:
         self.pool = WorkerPool(self.engine, store, self._take_in)
         self._unread: list[Command] = []  # commands that the progress has not followed yet
         self._last_notice = ""
-        self._failed_alike: list[str] = []  # error types of the last trials in a row that failed the same way
 
     def run(self, notices: Sequence[str]) -> StudyEnd:
         """Show the user the `notices`, then run the study to its end; one that is complete is left as it is."""
@@ -274,7 +273,7 @@ class _Supervisor:
                     self.folder.write_workers(places)
             is_queued = {place.state for place in places} == {"queued"}
             if is_queued or (self.commands.state.phase == "pause" and not len(self.pool)):
-                self.progress.started += now - before  # such time does not count in the rate of trials
+                self.progress.started += now - before  # such time is none of the budget's
             else:
                 self.elapsed += now - before
             self._poll_commands()
@@ -351,8 +350,8 @@ class _Supervisor:
             self._take_in(notice)
         commands, self._unread = self._unread, []
         for event in self.watched.news(commands):
-            if isinstance(event, events.TrialEnded):
-                self._note_end(event.ending)
+            if isinstance(event, events.TrialEnded) and event.ending.outcome is not RunState.FAILED:
+                self.pool.deaths.clear()
             self.listen(event, self.progress)
             if isinstance(event, events.TrialEvent):
                 self.shipping.hear(event)
@@ -366,25 +365,6 @@ class _Supervisor:
         self.progress.take_in(event)
         self.listen(event, self.progress)
 
-    def _note_end(self, ending: TrialEnding) -> None:
-        """Stop the study when MOST_ALIKE trials in a row fail the same way: the cause is not the trial's own."""
-        if ending.outcome is not RunState.FAILED:
-            self.pool.deaths.clear()
-            self._failed_alike.clear()
-            return
-        how = (ending.error or "").strip().rpartition("\n")[2]
-        kind, _, _ = how.partition(":")
-        if kind == DOES_NOT_FIT:  # other trials may be smaller
-            return
-        if kind not in self._failed_alike:
-            self._failed_alike.clear()
-        self._failed_alike.append(kind)
-        if len(self._failed_alike) == MOST_ALIKE:
-            what = f"{MOST_ALIKE} trials in a row failed the same way, and the study stops"
-            self.progress.errors.append(f"{what}: {how}")
-            self.commands.set_phase("stop")
-            self.engine.stop()
-
     def _finish(self) -> tuple[str, list[str]]:
         for _ in range(2):  # the stream looks for the end of a run only after it has found the run
             self._read_feed()
@@ -397,7 +377,7 @@ class _Supervisor:
         was_stopped = self.interrupts() or self.commands.state.phase == "stop"
         cut_short = (left or was_stopped) and self._has_work()
         status = "interrupted" if cut_short else "complete"
-        if errors and (not cut_short or len(self._failed_alike) >= MOST_ALIKE):
+        if errors and not cut_short:
             status = "failed"
         summary = summarize(self.folder, status)
         try:
@@ -410,8 +390,8 @@ class _Supervisor:
 
 @contextmanager
 def _held(folder: StudyFolder) -> Iterator[None]:
-    """Create the study's folder and lock it; remove it if the study is refused, except for files of other processes."""
-    made = [path for path in (folder.path, *folder.path.parents) if not path.exists()]  # the innermost first
+    """Create the study's folder and lock it; remove it if the study is refused before it has runs."""
+    is_new = not folder.path.exists()
     try:
         make_folder(folder.path)
     except OSError as error:
@@ -421,14 +401,6 @@ def _held(folder: StudyFolder) -> Iterator[None]:
         try:
             yield
         except BadInput:
-            if any(folder.runs()):  # such as when the storage was lost while the study trained
-                raise
-            if folder.path in made:
+            if is_new and not any(folder.runs()):  # such as when the storage was lost while the study trained
                 shutil.rmtree(folder.path)
-            studies = folder.path.parent
-            if folder.lab in made and not service_file(folder.lab).exists() and not any(studies.iterdir()):
-                shutil.rmtree(folder.lab)
-            for path in made:
-                with suppress(OSError):
-                    path.rmdir()
             raise

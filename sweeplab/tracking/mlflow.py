@@ -1,8 +1,8 @@
 """Ship a study to MLflow: one experiment and one parent run per study, one nested run per run.
 
 Nothing is read back: the records are the truth. Three rules make a kill at any moment harmless. A run's id in MLflow
-stands in its folder (`tracked`); if a kill came before that was written, the run is found among those that have not
-ended. A point has the same timestamp and value each time that it is sent, so MLflow keeps it once. An end is written in
+stands in its folder (`tracked`); if a kill came before that was written, the run is found by its key. A point has the
+same timestamp and value each time that it is sent, so MLflow keeps it once. An end is written in
 a fixed order: files, numbers and tags, the terminal status, and last the marker `shipped` in the run's folder.
 """
 
@@ -82,8 +82,6 @@ class MLflowTracker(Experiment, Mirror):
         self._note = ""
         self._tags: dict[str, str] = {}
         self._shipping: dict[Path, _Shipping] = {}
-        self._unended: dict[str, str] = {}  # the ids of runs by key that have not ended in MLflow
-        self._ids: dict[str, str] = {}  # of the runs sent by this process, by key
         self._quiet_until = 0.0
         self._use: dict[Path, GrowingFile] = {}  # by workers
 
@@ -103,11 +101,6 @@ class MLflowTracker(Experiment, Mirror):
                 parent = self.client.create_run(experiment, tags=tags, run_name=self.study)
             self._describe(parent, description)
             self._set_running_to_waiting(parent)
-            # Without the name of the study, which may have been another one when they were made.
-            self._unended = {
-                run.data.tags.get(KEY, "").partition("/")[2]: run.info.run_id
-                for run in self._nested(parent, WAITING)
-            }
         self._parent, run_id = parent, str(parent.info.run_id)
         self._folder.write_tracked(TrackedStudy(self._mark_place, experiment, run_id))
         return run_id
@@ -173,7 +166,7 @@ class MLflowTracker(Experiment, Mirror):
     def _run_id(self, key: str) -> str:
         """Look a run's id up by its key; an empty text if it was not sent."""
         cell, trial, seed = key.rsplit("/", 2)
-        return self._ids.get(key) or self._folder.run(cell, int(trial), int(seed)).tracked_id
+        return self._folder.run(cell, int(trial), int(seed)).tracked_id
 
     def annotate(self, text: str, runs: Iterable[RunFolder] | None = None) -> None:
         """Show a note with the study, or with those `runs` of a trial that were sent."""
@@ -292,12 +285,11 @@ class MLflowTracker(Experiment, Mirror):
             return None
         assert self._parent, "a study is opened before anything is shipped"
         start, parent = folder.read_start(), self._parent.info.run_id
-        measures, mark, run = RunMeasures(folder, start), f"{self._mark_place} {parent}", None
-        run_id = self._unended.get(start.key)
+        measures, mark = RunMeasures(folder, start), f"{self._mark_place} {parent}"
         if folder.tracked.rpartition(" ")[0] == mark:
-            run_id = folder.tracked_id
-        if run_id:
-            run = self.client.get_run(run_id)
+            run: Run | None = self.client.get_run(folder.tracked_id)
+        else:  # sent by a process that died before it could write that down
+            run = self.run(f"{self.study}/{start.key}")
         if run is None or run.info.lifecycle_stage != "active":  # deleted there by hand
             place = {"cell": start.cell, "trial": start.trial, "seed": start.seed, "state": "running"}
             tags = self._tags | {f"sweeplab.{name}": str(part) for name, part in place.items()}
@@ -307,7 +299,6 @@ class MLflowTracker(Experiment, Mirror):
         # Those that MLflow lacks: it refuses to change one.
         params = _texts(start.values.applicable() | rounded(start), without=run.data.params)
         write_whole(folder.tracked_file, f"{mark} {run.info.run_id}".encode())
-        self._ids[start.key] = run.info.run_id
         was_waiting = run.info.status != "RUNNING"
         self._shipping[path] = _Shipping(run.info, measures, was_waiting, params, measures.facts())
         return self._shipping[path]
@@ -340,12 +331,9 @@ class MLflowTracker(Experiment, Mirror):
         self.log(run_id, points, shipping.params, tags, status, ended_ms)
 
     def _set_running_to_waiting(self, parent: Run) -> None:
-        for run in self._nested(parent, "RUNNING"):
+        nested = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
+        for run in [*self.runs(f"attributes.status = 'RUNNING' and {nested}")]:
             self.log(run.info.run_id, tags={"sweeplab.state": "waiting"}, status=WAITING)
-
-    def _nested(self, parent: Run, status: str) -> list[Run]:
-        condition = f"attributes.status = '{status}' and tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
-        return list(self.runs(condition))
 
     # ------------------------------------------------------------ calls to MLflow
 

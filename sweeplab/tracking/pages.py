@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,11 +23,9 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
-from urllib.error import URLError
 from urllib.parse import urlsplit
 
 from sweeplab.errors import BadInput, TrackingUnavailable
-from sweeplab.formatting import duration
 from sweeplab.processes import end_with_parent, python, python_environment
 from sweeplab.tracking.connection import SETTINGS, artifact_location, reaching
 from sweeplab.tracking.experiment import Experiment
@@ -256,14 +253,11 @@ class PagesServer:
         """
         # No proxy from the environment for this machine's own address.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(POLL_SECONDS)
-                raise TrackingUnavailable(self._last_words())
-            with suppress(URLError, OSError), opener.open(f"{self.url}/health", timeout=5):
-                return
-        raise TrackingUnavailable(f"{duration(START_SECONDS)} are not enough; {self._last_words()}")
+        # The socket holds the request until the server answers; it is closed when the server ends.
+        try:
+            opener.open(f"{self.url}/health", timeout=START_SECONDS).close()
+        except OSError as error:
+            raise TrackingUnavailable(self._last_words()) from error
 
     def wait(self) -> None:
         """Wait until the server ends by itself.

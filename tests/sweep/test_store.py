@@ -89,20 +89,6 @@ def test_the_same_study_draws_the_same_trials(tiny, tmp_path, dataset):
     assert drawn[0] == drawn[1]
 
 
-def test_a_new_cell_starts_from_the_best_of_its_nearest_finished_neighbor(tiny, opened):
-    spec = tiny(grid={"n_embd": [16, 32, 128]}, budget=Budget(trials_per_cell=2), sampler=Sampler(type="tpe"))
-    _, store = opened(spec)
-    best = {}
-    for cell in store.cells:
-        for value in (2.0, 1.0):
-            claim = store.claim(lambda other, cell=cell: other == cell)
-            if value == 2.0 and cell.index:
-                assert claim.sampled == best[cell.index - 1]
-            store.finish(claim, "complete", value, {})
-        best[cell.index] = claim.sampled
-    assert len({each["learning_rate"] for each in best.values()}) == 3
-
-
 def test_the_first_trial_of_each_cell_is_where_the_study_says(tiny, opened):
     search = {"learning_rate": Range(1e-4, 1e-2, log=True), "dropout": Range(0.0, 0.4)}
     grid = {"n_layer": [1, 2]}

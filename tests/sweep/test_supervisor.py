@@ -65,4 +65,4 @@ def test_without_tracking_no_trial_begins(tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(BadInput, match="set another track"):
         run_study(tiny(track=Track(uri="http://127.0.0.1:9")), tmp_path / "lab")
-    assert not (tmp_path / "lab").exists(), "a study that is refused leaves nothing"
+    assert not [*(tmp_path / "lab" / "studies").iterdir()], "a study that is refused leaves nothing"

@@ -228,8 +228,6 @@ def _print_search(plan: Plan, ahead: Outlook) -> None:
             say(f"epochs {epochs:g}: {steps}")
     for name, entry in ahead.ranges.items():
         say(f"search {name}: {yaml_text(entry)}")
-    for words in ahead.to_change:
-        say(f"to change: {words}", "yellow")
     excluded: dict[str, list[str]] = {}
     for point in plan.excluded:
         values = ",".join(f"{name}={value}" for name, value in point.items() if name != "reason")

@@ -40,7 +40,7 @@ from sweeplab.lab.listing import StudyState, loss_unit_of, study_state
 from sweeplab.lab.showing import places_in_words, show_study
 from sweeplab.records.folders import StudyFolder
 from sweeplab.report.headline import read_headline
-from sweeplab.sweep.progress import StudyProgress, ended_in_words, pace, watch_study
+from sweeplab.sweep.progress import StudyProgress, ended_in_words, time_left, watch_study
 from sweeplab.sweep.worker import leaving_signals
 
 Result = TypeVar("Result")
@@ -127,7 +127,7 @@ class Lines:
         elif isinstance(event, events.StudyNotice):
             self._say(event.message)
         elif self._said and time.monotonic() - self._said > QUIET_SECONDS:
-            so_far = ", ".join([_trials_done(progress), *pace(progress)])
+            so_far = ", ".join([_trials_done(progress), *time_left(progress)])
             self._say(f"{len(progress.live)} running, {so_far}")
 
     def _say(self, text: str) -> None:
@@ -177,7 +177,7 @@ def _totals(progress: StudyProgress, width: int) -> Iterator[ProgressBar | Text]
     if progress.plan.trials:
         yield ProgressBar(total=progress.plan.trials, completed=progress.counted, width=min(40, width))
     yield _line(_trials_done(progress))
-    yield _line(", ".join([*pace(progress), f"{duration(round(progress.seconds))} so far"]))
+    yield _line(", ".join([*time_left(progress), f"{duration(round(progress.seconds))} so far"]))
     yield _line(counts(dict(sorted(progress.states.items()))) or "no trial has ended yet", "dim")
 
 

@@ -3,8 +3,8 @@
 Counts are updated as trials end, never recomputed from all.
 
 A sampler that models trials draws its first ones at random. A cell of a scaling study has few trials, for which evenly
-spread points work better, starting with the best point of the nearest finished cell: these replace the random ones. A
-joint search spreads the first points of all cells together instead. No point is trained twice.
+spread points work better: these replace the random ones. A joint search spreads the first points of all cells together
+instead. No point is trained twice.
 
 Optuna's TPE sampler models the newest and the best trials of a cell instead of all. For each new trial it sorts the
 trials of its study and reads their parameters: a third of a second of CPU time at 20,000 trials. Its good trials are at
@@ -113,8 +113,7 @@ def _hash(parameters: Mapping[str, Any]) -> int:
 class CellTally:
     """The sums over a cell's trials; `modelled` counts the trials that a sampler learns from, warm starts included.
 
-    `best` is the study's own trial of lowest value, the first of several; `pruned` are the trials that may be promoted,
-    and `n_promoted` counts the promoted trials that have ended.
+    `pruned` are the trials that may be promoted, and `n_promoted` counts the promoted trials that have ended.
     """
 
     trials: CachedTrials
@@ -122,7 +121,6 @@ class CellTally:
     failed: int = 0
     modelled: int = 0
     train_flops: float = 0.0
-    best: FrozenTrial | None = None
     pruned: list[FrozenTrial] = field(default_factory=list)
     n_promoted: int = 0
     _points: dict[int, int] = field(default_factory=dict)  # by hash of the parameters, the first trial
@@ -154,8 +152,6 @@ class CellTally:
                 self.pruned.append(trial)
             point = _hash(trial.params)
             self._points[point] = min(trial.number, self._points.get(point, trial.number))
-            if trial.state == TrialState.COMPLETE and trial.value is not None:
-                self.best = min(filter(None, (self.best, trial)), key=lambda best: (best.value, best.number))
 
     def history(self) -> list[FrozenTrial]:
         """Return the newest and the best of the trials that a sampler models, and the unended ones, by number."""
@@ -218,11 +214,7 @@ def with_history(study: optuna.Study, storage: BaseStorage, tally: CellTally) ->
 
 
 class Asker:
-    """Start the trials of a study's cells.
-
-    `tally` returns the sums over the trials of the cell of an index, `best_nearby` the best trial of the finished cell
-    that is most similar to a cell.
-    """
+    """Start the trials of a study's cells; `tally` returns the sums over the trials of the cell of an index."""
 
     def __init__(
         self,
@@ -230,18 +222,16 @@ class Asker:
         spaces: Sequence[Space],
         storage: BaseStorage,
         tally: Callable[[int], CellTally],
-        best_nearby: Callable[[Cell], FrozenTrial | None],
     ) -> None:
-        self._spec, self._spaces, self._storage = spec, spaces, storage
-        self._tally, self._best_nearby = tally, best_nearby
+        self._spec, self._spaces, self._storage, self._tally = spec, spaces, storage, tally
         self._sampler = settled_sampler(spec)
         self._joint = JointModel(spaces, tally, spec.first_seed) if self._sampler.type == JOINT else None
 
     def ask(self, study: optuna.Study, cell: Cell, n_startup: int, is_last: bool) -> optuna.Trial | None:
         """Start the next trial of a cell: an enqueued one, else a new one; None if no new point is found.
 
-        The first `n_startup` points are spread evenly, but the very first is the study's `first_trial`, else that of
-        the nearest finished cell. The last trial of a joint search takes the point of lowest expected loss.
+        The first `n_startup` points are spread evenly, but the very first is the study's `first_trial`. The last trial
+        of a joint search takes the point of lowest expected loss.
         """
         space, tally = self._spaces[cell.index], self._tally(cell.index)
         number = len(tally.trials.trials)
@@ -306,8 +296,6 @@ class Asker:
                 first |= space.stored(name, value)
         if self._joint is not None:
             return self._joint.first(space.cell.index, number, first)
-        if number == 0 and not first_trial and (best := self._best_nearby(space.cell)):
-            return {name: value for name, value in best.params.items() if name in names}
         from torch.quasirandom import SobolEngine
 
         engine = SobolEngine(len(names), scramble=True, seed=self._cell_seed(space))  # type: ignore[no-untyped-call]

@@ -26,7 +26,7 @@ from sweeplab.records.runs import RunState
 from sweeplab.study.options import JOINT, build
 from sweeplab.study.plan import n_startup_trials, promotes, settled_pruner, settled_sampler
 from sweeplab.study.rules import facts
-from sweeplab.study.space import Cell, cells, nearest_cells, spaces_of
+from sweeplab.study.space import Cell, cells, spaces_of
 from sweeplab.study.spec import StudySpec
 from sweeplab.sweep.trials import sharing
 from sweeplab.sweep.trials.cells import Asker, CellCounts, CellTally, is_own
@@ -74,13 +74,7 @@ class Store:
         self.leases = sharing.Leases(self.storage.engine)
         self.commands = sharing.Commands(self.storage.engine, self.availability)
         self._reopened: set[int] = set()  # trials that this process has not read again yet
-        self.asker = Asker(
-            spec,
-            self.spaces,
-            self.storage,
-            lambda index: self.tally(self.cells[index]),
-            self._best_of_nearest_finished,
-        )
+        self.asker = Asker(spec, self.spaces, self.storage, lambda index: self.tally(self.cells[index]))
         self._held: set[int] = set()  # trials that this worker holds
         self._unsent: list[Report] = []  # reports kept while the database does not answer
         self.budget = spec.budget
@@ -390,13 +384,6 @@ class Store:
         trial.set_user_attr("planned_flops", float(facts(values).train_flops * len(seeds)))
         promoted, place = trial.user_attrs.get(PROMOTED), (trial.number, self.trial_id(cell, trial.number))
         return Claim(cell, *place, sampled, values, attempt, trial, {*reported}, enqueued, promoted, seeds)
-
-    def _best_of_nearest_finished(self, cell: Cell) -> FrozenTrial | None:
-        for other in nearest_cells(cell, self.cells):
-            best = self.tally(other).best
-            if best and (other.index in self._exhausted or self._is_full(self._count(other))):
-                return best
-        return None
 
     def report_many(self, reports: Collection[Report]) -> Verdicts:
         """Report values of trials at iterations; return the trials to be pruned, and those whose lease is lost.
