@@ -109,12 +109,12 @@ class _Repair:
                 by_trial.setdefault(finding.place[:2], []).append(finding)
             else:
                 self._repair_file(finding)
-        unreported = {place for place, own in by_trial.items() if self._repair_trial(place, own)}
+        unreported = [place for place, own in by_trial.items() if self._repair_trial(place, own)]
         if unreported and not self.dry_run:
             # As a worker does that claims such a trial.
             from sweeplab.sweep.loop import Loop  # torch with it
 
-            Loop(self.store, self._dataset(), self.folder).tell_ends(unreported)
+            Loop(self.store, self._dataset(), self.folder).tell_ends()
 
     def _record(self, finding: RunFault) -> bool:
         """Record a repair; return whether to carry it out."""

@@ -102,7 +102,6 @@ def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
         "cells": cells,
         "notes": read_notes(folder),
         # By cell, how many trials came from each source; no other number counts them.
-        "warm_start": folder.read_if_written(folder.warm_start_file),
         "reaches": plan.get("reaches", []),
         "removed": sorted(removed),
         "workers": folder.workers,

@@ -242,7 +242,6 @@ def summarize(folder: StudyFolder, state: str) -> StudySummary:
         "state": state,
         "counts": folder.states(),
         "metric": find_metric(folder),
-        "elapsed_seconds": folder.elapsed_seconds,
     }
     by_task = StudyTrials(folder).by_task()
     if len(by_task) == 1:

@@ -216,7 +216,6 @@ class StudyFolder:
     baselines_file = Inside("baselines.json")  # the n-gram baseline of each cell
     plan_file = Inside("plan.json")  # the plan that it was last started with
     code_file = Inside("code.json")  # the versions of the code that it was last started with
-    warm_start_file = Inside("warm_start.json")  # how many trials of each source came into which cell
     # Losses of the best configurations on fresh seeds and on the test split.
     confirm_file = Inside("confirm.json")
     # By its content a machine recognizes whether it sees this folder, or another one of the same name.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -91,12 +91,11 @@ class Loop:
             finally:
                 self._requeue()
 
-    def tell_ends(self, trials: Container[tuple[str, int]]) -> None:
-        """Report to the storage the ends that unleased trials have in their folders."""
+    def tell_ends(self) -> None:
+        """Report to the storage the ends that trials without a worker have in their folders."""
         with renewing(self.store.renew):
-            claims = self.store.take_up(trials)
             try:
-                for claim in claims:
+                for claim in self.store.claim_many(math.inf, asks=False):
                     self._take_up(claim)
             finally:
                 self._requeue()

@@ -17,7 +17,6 @@ from sweeplab.data.formats import user_files
 from sweeplab.errors import BadInput, Problem
 from sweeplab.files import existing, free_bytes, to_delete
 from sweeplab.formatting import bytes_in_words, several_named, without_password, yaml_text
-from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.lab.listing import StudyTrials
 from sweeplab.records.folders import StudyFolder
 from sweeplab.study import inputs, plan
@@ -61,7 +60,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     sources = read_warm_starts(spec, folder, spaces, data)
     settled = settle_devices(valid[0], plan.has_cuda(spec.engine))
     n_copies = 1 + bool(artifact_location(lab, planned_uri(lab, spec.track.uri)))  # one is tracking's
-    checkpoint_bytes = _checkpoint_bytes(spec, plans, n_copies, [cell.median for cell in samples])
+    checkpoint_bytes = _checkpoint_bytes(spec, plans, n_copies)
     kept = sum(file.stat().st_size for file in folder.path.glob("runs/*/*/*/*.safetensors"))
     missing = checkpoint_bytes - n_copies * kept
     if free_bytes(folder.path) < missing:
@@ -254,23 +253,14 @@ def _check_tracking(lab: Path, uri: str | None) -> None:
     planned_uri(lab, uri)
 
 
-def _checkpoint_bytes(
-    spec: StudySpec, plans: Sequence[plan.CellPlan], n_copies: int, typical: Sequence[Hyperparameters]
-) -> int:
-    """Return the disk space in bytes of all checkpoints and pruned trials' snapshots, and of snapshots while training.
-
-    A snapshot is four times the size of the weights, and a training run has two snapshots.
-    """
-    per_cell, kept = spec.budget.trials_per_cell or 1, spec.track.checkpoints
-    n_kept = n_copies if kept != "none" else 0
-    n_values = 8 * max(each.n_params for each in plans)
-    if n_kept > 1:  # of each cell's best run, in tracking
-        n_values += sum(each.n_params for each in plans)
-    if kept == "all":  # plus the series of checkpoints, which stays in the lab
-        n_kept += max(2 + like.max_iters // max(like.save_interval, like.eval_interval) for like in typical)
+def _checkpoint_bytes(spec: StudySpec, plans: Sequence[plan.CellPlan], n_copies: int) -> int:
+    """Return the disk space in bytes of checkpoints, and of pruned trials' snapshots, which take four times that."""
+    n_values, is_kept = 0, spec.track.checkpoints != "none"
     for planned in plans:
-        of_trial, n_trials = planned.n_params * len(planned.seeds), planned.n_trials(per_cell)
-        n_values += n_kept * of_trial * n_trials
+        of_trial = planned.n_params * len(planned.seeds)
+        n_trials = planned.n_trials(spec.budget.trials_per_cell or 1)
+        if is_kept:
+            n_values += n_copies * of_trial * n_trials
         if spec.pruner.type != "none":
             n_values += 4 * of_trial * min(n_trials, spec.track.snapshots)
     return 4 * n_values

@@ -170,7 +170,7 @@ def run_study(
         write_baselines(folder, store.spaces, dataset)
         write_study(spec, folder, plan.data)  # from here on the lab has the complete study
         if spec.warm_start:
-            add_warm_starts(store, read_warm_starts(spec, folder, store.spaces, plan.data), folder)
+            add_warm_starts(store, read_warm_starts(spec, folder, store.spaces, plan.data))
         supervisor = _Supervisor(folder, plan, store, targets, listen, interrupts)
         return supervisor.run([notice for notice in notices if notice])
 
@@ -229,7 +229,13 @@ class _Supervisor:
             if is_done:
                 status = "complete"
                 return StudyEnd(self.folder, status, [])
-            self._open_tracking()
+            description = describe(self.spec, self.folder, self.plan)
+            try:
+                for tracker in self.trackers:
+                    tracker.open(description)
+            except TrackingUnavailable as error:
+                cure = "set another track: {uri: …} or MLFLOW_TRACKING_URI"
+                raise BadInput(f"{error}; {cure}") from error
             deque(self.watched.news(self.store.poll_commands()), maxlen=0)  # the past
             self.progress.clear_live()
             self.progress.errors.clear()
@@ -250,14 +256,6 @@ class _Supervisor:
             self.commands.add("ended", status)
         unsent = notify_end(self.targets, self.folder, status, errors)
         return StudyEnd(self.folder, status, [*errors, *unsent])
-
-    def _open_tracking(self) -> None:
-        description = describe(self.spec, self.folder, self.plan)
-        try:
-            for tracker in self.trackers:
-                tracker.open(description)
-        except TrackingUnavailable as error:
-            raise BadInput(f"{error}; set another track: {{uri: …}} or MLFLOW_TRACKING_URI") from error
 
     def _supervise(self) -> None:
         looked = checked = now = time.monotonic()
@@ -392,10 +390,7 @@ class _Supervisor:
 def _held(folder: StudyFolder) -> Iterator[None]:
     """Create the study's folder and lock it; remove it if the study is refused before it has runs."""
     is_new = not folder.path.exists()
-    try:
-        make_folder(folder.path)
-    except OSError as error:
-        raise BadInput(f"cannot write {folder.path}: {error.strerror}; --lab names another folder") from error
+    make_folder(folder.path)
     running = f"study {folder.name} is being run by another process; wait for it or give another --name"
     with folder.held(running):  # two processes that ship the same runs would duplicate them
         try:

@@ -86,15 +86,9 @@ class Experiment:
 
     def find_or_create(self) -> str:
         """Return the experiment's id; create the experiment if it is missing."""
-        from mlflow.exceptions import MlflowException
-
         if not self.find():
             location = artifact_location(self.lab, self.uri)
-            try:
-                self._id = self.client.create_experiment(self.study, location, dict([KIND]))
-            except MlflowException:
-                if not self.find():  # otherwise another machine was faster
-                    raise
+            self._id = self.client.create_experiment(self.study, location, dict([KIND]))
         return self._id
 
     def run(self, key: str) -> Run | None:
@@ -115,35 +109,28 @@ class Experiment:
             if not token:
                 return
 
-    def log_artifacts(self, run_id: str, files: Path, folder: str, artifact_uri: str = "") -> None:
-        """Log a file, or all files of a folder, as artifacts of a run; `artifact_uri` is their place, if it is known.
+    def log_artifacts(self, run_id: str, files: Path, folder: str, artifact_uri: str) -> None:
+        """Log all files of a folder as artifacts of a run, whose place is `artifact_uri`.
 
         The lab's own artifacts are written without MLflow, which is slow to import. Its client would also remember the
         place by the run's id, which a copy of the lab shares.
         """
-        if is_of_lab(self.lab, self.uri):
-            artifact_uri = artifact_uri or f"{artifact_location(self.lab, self.uri)}/{run_id}/artifacts"
-        elif not artifact_uri:
-            artifact_uri = self.client.get_run(run_id).info.artifact_uri
         check_location(self.lab, self.uri, artifact_uri)
-        if urlsplit(artifact_uri).scheme == "file":
-            there = folder_at(artifact_uri) / folder
-            for file in (files, *files.rglob("*")):
-                if file.is_file():
-                    name = file.name if file == files else file.relative_to(files)
-                    make_folder((there / name).parent)
-                    write_whole(there / name, read_bytes(file, is_large=True))
-        elif files.is_dir():
+        if urlsplit(artifact_uri).scheme != "file":
             self.client.log_artifacts(run_id, str(files), folder)
-        else:
-            self.client.log_artifact(run_id, str(files), folder)
+            return
+        there = folder_at(artifact_uri) / folder
+        for file in files.rglob("*"):
+            if file.is_file():
+                place = there / file.relative_to(files)
+                make_folder(place.parent)
+                write_whole(place, read_bytes(file, is_large=True))
 
     def log_text(self, run_id: str, text: str, name: str, artifact_uri: str) -> None:
         """Log a text as `log_artifacts` does: MLflow itself would write through a link at its name."""
         with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / name
-            write_whole(file, text.encode())
-            self.log_artifacts(run_id, file, "", artifact_uri)
+            write_whole(Path(folder) / name, text.encode())
+            self.log_artifacts(run_id, Path(folder), "", artifact_uri)
 
     def log(
         self,

@@ -25,7 +25,7 @@ from sweeplab.formatting import duration
 from sweeplab.processes import switched_off
 from sweeplab.records.folders import StudyFolder, TrackedStudy
 from sweeplab.records.runs import RunEnd, RunFolder, RunState
-from sweeplab.tracking.connection import is_of_lab, point_files_here, reaching
+from sweeplab.tracking.connection import is_of_lab, reaching
 from sweeplab.tracking.experiment import KEY, NOTE, STUDY, TAG_CHARACTERS, Experiment, quoted
 from sweeplab.tracking.tracker import (
     USE,
@@ -54,16 +54,10 @@ STATUS_OF_STUDY = {"complete": "FINISHED", "failed": "FAILED"}
 
 @dataclass
 class _Shipping:
-    """A run being shipped: its curve as read so far, and the params and facts that MLflow still lacks.
-
-    `was_waiting` is whether MLflow has it as waiting, or ended: its next new point sets it to running.
-    """
+    """A run being shipped, and its curve as read so far."""
 
     info: RunInfo
     measures: RunMeasures
-    was_waiting: bool
-    params: dict[str, str]
-    facts: list[Measure]
 
 
 class MLflowTracker(Experiment, Mirror):
@@ -141,11 +135,7 @@ class MLflowTracker(Experiment, Mirror):
             if state not in STATUS_OF_STUDY:
                 self.client.update_run(run_id, status=WAITING)
                 return
-            # The duration shown is the time that it was run, not the time since its start.
-            ended, seconds = None, summary.get("elapsed_seconds")
-            if seconds is not None:
-                ended = parent.info.start_time + round(1000 * seconds)
-            self.client.set_terminated(run_id, STATUS_OF_STUDY[state], ended)
+            self.client.set_terminated(run_id, STATUS_OF_STUDY[state])
 
     def _page(self, summary: StudySummary) -> str:
         """Describe a study in the UI by Markdown, the best trial first: MLflow shows only its first lines."""
@@ -179,10 +169,7 @@ class MLflowTracker(Experiment, Mirror):
                     self.log(run.tracked_id, tags={NOTE: text})
 
     def _parent_id(self) -> str:
-        parent, tracked = self._parent, self._folder.read_tracked()
-        if parent is None and tracked and tracked.place == self._mark_place:
-            point_files_here(self.lab, self.uri)
-            return tracked.run_id
+        parent = self._parent
         if parent is None and self.may_exist and self.find():
             parent = self.run(self.study)
         if parent is None:
@@ -210,17 +197,11 @@ class MLflowTracker(Experiment, Mirror):
             shipping = self._shipping.get(folder) or self._start(folder)
             if shipping is None:
                 return False
-            points = [shipping.facts, *shipping.measures.new_points()]
+            self.log(shipping.info.run_id, shipping.measures.new_points())
             if end is not None:
-                self._finish(shipping, points, end)
+                self._finish(shipping, end)
                 write_whole(RunFolder(folder).shipped_file, marker.encode())
                 del self._shipping[folder]
-            elif shipping.params or any(points):
-                tags, status = dict[str, str](), ""
-                if shipping.was_waiting:
-                    tags, status = {"sweeplab.state": "running"}, "RUNNING"
-                self.log(shipping.info.run_id, points, shipping.params, tags, status)
-                shipping.was_waiting, shipping.params, shipping.facts = False, {}, []
         return end is not None
 
     def ship_use(self) -> None:
@@ -299,8 +280,11 @@ class MLflowTracker(Experiment, Mirror):
         # Those that MLflow lacks: it refuses to change one.
         params = _texts(start.values.applicable() | rounded(start), without=run.data.params)
         write_whole(folder.tracked_file, f"{mark} {run.info.run_id}".encode())
-        was_waiting = run.info.status != "RUNNING"
-        self._shipping[path] = _Shipping(run.info, measures, was_waiting, params, measures.facts())
+        tags, status = dict[str, str](), ""
+        if run.info.status != "RUNNING":
+            tags, status = {"sweeplab.state": "running"}, "RUNNING"
+        self.log(run.info.run_id, [measures.facts()], params, tags, status)
+        self._shipping[path] = _Shipping(run.info, measures)
         return self._shipping[path]
 
     def delete(self, run: RunFolder) -> None:
@@ -314,7 +298,7 @@ class MLflowTracker(Experiment, Mirror):
         for mark in (run.tracked_file, run.shipped_file):
             mark.unlink(missing_ok=True)
 
-    def _finish(self, shipping: _Shipping, points: list[list[Measure]], end: RunEnd) -> None:
+    def _finish(self, shipping: _Shipping, end: RunEnd) -> None:
         run_id, measures, state = shipping.info.run_id, shipping.measures, end.state
         error = (end.error or "").strip()
         reasons = {"stop_reason": end.stop_reason, "error": error.rpartition("\n")[2]}
@@ -327,8 +311,7 @@ class MLflowTracker(Experiment, Mirror):
             self.log_artifacts(run_id, checkpoint, "checkpoint", shipping.info.artifact_uri)
         ended_ms = measures.started_ms + round(end.wall_seconds * 1000)
         status = "FAILED" if state is RunState.FAILED else "FINISHED"
-        points = [*points, measures.totals(end)]
-        self.log(run_id, points, shipping.params, tags, status, ended_ms)
+        self.log(run_id, [measures.totals(end)], {}, tags, status, ended_ms)
 
     def _set_running_to_waiting(self, parent: Run) -> None:
         nested = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"

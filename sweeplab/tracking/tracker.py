@@ -52,7 +52,6 @@ class StudySummary(TypedDict, total=False):
     best_run: str | None
     best_searched: Mapping[str, Any]
     counts: Mapping[str, int]
-    elapsed_seconds: float
 
 
 class Description(TypedDict, total=False):

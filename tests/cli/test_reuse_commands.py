@@ -70,4 +70,3 @@ def test_a_study_starts_from_another(cli, finished, lab, folder):
     shown = json.loads(cli("show", "next", "--json").out)
     counts = [(cell["cell"], cell["trials"]) for cell in shown["cells"]]
     assert counts == [("n_embd=16", 2), ("n_embd=24", 2)]
-    assert shown["warm_start"] == {"n_embd=16": {"tiny": 2}}

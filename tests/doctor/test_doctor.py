@@ -31,7 +31,7 @@ from sweeplab.records.folders import StudyFolder
 store = OpenedStudy(StudyFolder(Path(sys.argv[1]), "ill")).store
 object.__setattr__(store.spec.budget, "trials_per_cell", 4)
 store.commands.add("start", {})
-print(store.claim().number, flush=True)
+print(store.claim_many(1)[0].number, flush=True)
 os._exit(0) if sys.argv[2] == "die" else sys.stdin.read()
 """
 OF_THE_STUDY = ("tracking", "storage", "workers", "leases", "runs", "agreement")

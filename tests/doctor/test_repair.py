@@ -223,11 +223,8 @@ def test_a_folder_of_all_runs_that_is_gone_is_no_reason_to_train_them_again(stud
 
 def test_what_a_live_worker_holds_is_left_alone(study):
     assert untold(study) == "unreported"
-    number = next(
-        number for (_, number), trial in OpenedStudy(study).trials.items() if trial.state.name == "RUNNING"
-    )
     worker = OpenedStudy(study).store
-    (claim,) = worker.take_up({("all", number)})
+    (claim,) = worker.claim_many(9, asks=False)
     repaired = repair_study(study)
     assert [(finding and finding.kind, why) for finding, why in repaired.left] == [
         ("unreported", "a worker holds its trial")

@@ -138,7 +138,7 @@ class Worker:
         self.store.commands.state = sharing.ControlState()
         self.store.availability.note_answer()
         owner = replace(_this_process(), unique=f"{self.world.chance.getrandbits(32):08x}")
-        elsewhere = Owner(f"machine {self.world.chance.random()}", 1, 0.0, owner.unique)
+        elsewhere = Owner(f"machine {self.world.chance.random()}", 1, owner.unique)
         self.store.leases.owner = self.world.chance.choice([owner, elsewhere])
         self.claims = []
         self.at = {}
@@ -316,7 +316,7 @@ class World:
         """Let a dead process of this machine be known as such: in truth it is this one."""
         owner = worker.store.leases.owner
         if owner.is_here:
-            buried = Owner(owner.host, _gone(), owner.created, owner.unique, owner.boot, owner.pid_namespace)
+            buried = Owner(owner.host, _gone(), owner.unique, owner.boot, owner.pid_namespace)
             update = "UPDATE sweeplab_lease SET owner = ? WHERE owner = ?"
             self._clock.execute(update, [str(buried), str(owner)])
 

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from faults import kills
 from sqlalchemy.exc import OperationalError
-from tiny_study import expire_leases
+from tiny_study import claim_one, expire_leases
 
 from sweeplab.errors import StorageUnavailable
 from sweeplab.study.options import Pruner
@@ -42,7 +42,7 @@ def test_reports_wait_for_the_database_and_no_trial_is_judged_without_it(tiny, o
     folder, store = opened(tiny(pruner=Pruner(type="median", options={"n_startup_trials": 1})))
     said = []
     store.availability.limit, store.availability.say = 60.0, said.append
-    good, bad = store.claim(), store.claim()
+    good, bad = claim_one(store), claim_one(store)
     for iteration in (0, 10):
         store.report_many([Report(good, iteration, 1.0)])
     store.finish(good, "complete", 1.0, {})
@@ -57,7 +57,7 @@ def test_reports_wait_for_the_database_and_no_trial_is_judged_without_it(tiny, o
 
 def test_an_ending_waits_for_the_database_and_gives_up_after_the_limit(tiny, opened, briefly_busy):
     folder, store = opened(tiny())
-    first, second = store.claim(), store.claim()
+    first, second = claim_one(store), claim_one(store)
     lock = Locked(folder)
     with pytest.raises(StorageUnavailable, match=r"the storage of study tiny does not answer: .*locked"):
         store.finish(first, "complete", 1.0, {})
@@ -69,7 +69,7 @@ def test_an_ending_waits_for_the_database_and_gives_up_after_the_limit(tiny, ope
 
 def test_an_ending_of_which_the_answer_was_lost_is_told_once(tiny, opened, monkeypatch):
     _, store = opened(tiny())
-    claim, run = store.claim(), type(store.storage)._write
+    claim, run = claim_one(store), type(store.storage)._write
     store.availability.limit = 60.0
 
     def lose_the_answer(storage):

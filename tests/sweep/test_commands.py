@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from optuna.trial import TrialState
-from tiny_study import losses
+from tiny_study import claim_one, losses
 
 from sweeplab.lab.events import RunEvaluated, TrialClaimed
 from sweeplab.study.spec import Budget, Engine
@@ -54,7 +54,7 @@ def test_what_holds_follows_from_all_commands(opened, tiny):
     owner.add("stop trial", {"cell": "all", "trial": 3})
     assert store.poll_commands() and not store.poll_commands()
     assert (store.commands.state.phase, store.budget) == ("pause", Budget(trials_per_cell=9, time=60.0))
-    assert store.claim() is None, "a study that rests begins nothing"
+    assert claim_one(store) is None, "a study that rests begins nothing"
     owner.add("start", {"host": "there"})
     assert store.poll_commands()
     assert (store.commands.state.phase, store.budget.trials_per_cell) == ("run", 4)

@@ -2,6 +2,7 @@
 
 import pytest
 from optuna.trial import TrialState
+from tiny_study import claim_one
 
 from sweeplab.errors import BadInput
 from sweeplab.lab.studies import write_study
@@ -100,9 +101,9 @@ def test_a_promoted_trial_counts_once_and_every_process_knows_it(tiny, work, ope
         assert each.poll_commands()
         (counts,) = each.counts()
         assert (counts.counted, counts.running) == (before[0].counted - 1, 1) and each.has_room()
-    claim = other.claim()
+    claim = claim_one(other)
     assert claim is not None and (claim.number, claim.promoted, claim.attempt) == (number, 10, 1)
-    assert store.claim() is None and other.claim() is None, "it takes up its own place in the budget"
+    assert claim_one(store) is None and claim_one(other) is None, "it takes up its own place in the budget"
     assert not other.report_many([Report(claim, 20, 9.0)]).behind, "which the pruner would end"
     other.finish(claim, "complete", 4.0, {"train_flops": 1.0})
     for each in (store, other):

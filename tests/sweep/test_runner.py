@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from optuna.trial import TrialState
 from references.serial_loop import windows
-from tiny_study import losses
+from tiny_study import claim_one, losses
 from torch.nn.functional import cross_entropy
 
 from sweeplab.data.batches import limited
@@ -178,7 +178,7 @@ def test_a_trial_that_kills_ten_workers_is_given_up(n_died, outcome, tiny, opene
     folder, store = opened(spec)
     for _ in range(n_died):  # one worker after the other takes it up and dies
         _, worker = opened(spec)
-        assert worker.claim().number == 0
+        assert claim_one(worker).number == 0
         with store.storage.engine.begin() as connection:
             connection.exec_driver_sql("UPDATE sweeplab_lease SET owner = 'elsewhere|1|0|x', expires = 0")
     events = []

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tiny_study import finish_all
+from tiny_study import claim_one, finish_all
 
 from sweeplab.errors import BadInput
 from sweeplab.expressions import Expression
@@ -41,20 +41,20 @@ def test_enqueued_values_are_tried_next_and_the_rest_is_sampled(tiny, kept):
     folder, store = kept(tiny(grid={"n_embd": [16, 24]}, search=SEARCH))
     done = enqueue(folder, ["learning_rate=1e-3", "betas=[0.9, 0.99]", "n_embd=24", "n_head=3"])
     assert done.trials == [("n_embd=24", 0)]
-    claim = store.claim()
+    claim = claim_one(store)
     assert (claim.cell.key, claim.number) == ("n_embd=24", 0)
     assert claim.sampled == {"learning_rate": 1e-3, "betas": (0.9, 0.99), "n_head": 3}
     assert claim.enqueued == {"learning_rate": 1e-3, "betas": [0.9, 0.99], "n_embd": 24, "n_head": 3}
     assert enqueue(folder, ["learning_rate=2e-3"]).trials == [("n_embd=16", 0), ("n_embd=24", 1)]
-    claims = [store.claim(), store.claim()]
+    claims = [claim_one(store), claim_one(store)]
     assert [each.sampled["learning_rate"] for each in claims] == [2e-3, 2e-3]
-    assert store.claim().enqueued is None, "then the sampler proposes"
+    assert claim_one(store).enqueued is None, "then the sampler proposes"
 
 
 def test_what_a_person_asks_for_is_tried_in_a_full_cell_too(tiny, kept):
     folder, store = kept(tiny(budget=Budget(trials_per_cell=2)))
     finish_all(store)
-    assert store.claim() is None and not store.has_room()
+    assert claim_one(store) is None and not store.has_room()
     done = enqueue(folder, ["learning_rate=1e-3"])
     assert "sweeplab resume tiny" in done.what and "stop tiny/all/2" in done.undo[0]
     assert store.has_room()
@@ -80,9 +80,9 @@ def test_left_to_the_sampler_is_drawn_until_the_constraints_are_met(tiny, kept):
     search = {"learning_rate": Range(3e-4, 1e-2, log=True), "weight_decay": Range(0.0, 1.0)}
     folder, store = kept(tiny(search=search, constraints=["weight_decay > 0.8"]))
     enqueue(folder, ["learning_rate=1e-3"])
-    claim = store.claim()
+    claim = claim_one(store)
     assert claim.sampled["learning_rate"] == 1e-3 and claim.sampled["weight_decay"] > 0.8
-    assert claim.enqueued and not store.claim().enqueued
+    assert claim.enqueued and not claim_one(store).enqueued
     with pytest.raises(BadInput, match="no trial of cell all with these values meets 'weight_decay"):
         enqueue(folder, ["weight_decay=0.5"])
 
@@ -113,7 +113,7 @@ def test_refused(words, said, tiny, kept):
 def test_which_trial_is_meant(tiny, kept):
     folder, store = kept(tiny(grid={"n_embd": [16, 24]}))
     for _ in range(2):
-        store.claim()
+        claim_one(store)
     with pytest.raises(BadInput, match="2 cells of study tiny have a trial 0; name one with --cell"):
         stop_trial(folder, 0)
     with pytest.raises(

@@ -16,7 +16,7 @@ import pytest
 from optuna.samplers._tpe.sampler import _split_trials
 from optuna.trial import TrialState
 from sqlalchemy.exc import IntegrityError, OperationalError
-from tiny_study import expire_leases, finish_all
+from tiny_study import claim_one, expire_leases, finish_all
 
 from sweeplab.errors import StorageUnavailable
 from sweeplab.expressions import Expression
@@ -36,7 +36,7 @@ from sweeplab.sweep.trials.store import Store
 )  # fmt: skip
 def test_optuna_hears_of_every_outcome_in_its_words(outcome, state, tiny, opened):
     _, store = opened(tiny())
-    claim = store.claim()
+    claim = claim_one(store)
     store.report_many([Report(claim, 0, 4.0)])
     store.report_many([Report(claim, 10, 3.5)])
     store.finish(claim, outcome, 3.5, {"train_flops": 7.0})
@@ -49,7 +49,7 @@ def test_optuna_hears_of_every_outcome_in_its_words(outcome, state, tiny, opened
 
 def test_a_sampler_prefers_every_pruned_trial_to_one_that_diverged(tiny, opened):
     _, store = opened(tiny())
-    claims, outcomes = [store.claim() for _ in range(3)], ("pruned", "diverged", "pruned")
+    claims, outcomes = [claim_one(store) for _ in range(3)], ("pruned", "diverged", "pruned")
     for claim, iterations, outcome in zip(claims, (10, 20, 10), outcomes, strict=True):
         store.report_many([Report(claim, 0, 4.0)])
         store.report_many([Report(claim, iterations, 3.0)])
@@ -66,11 +66,11 @@ def test_a_trial_given_back_goes_to_the_next_claim_as_it_was(tiny, opened):
     _, two = opened(tiny())
     first, other, third = one.claim_many(3)
     one.requeue([first, other, third])
-    assert [claim.number for claim in two.take_up({("all", other.number)})] == [other.number]
-    assert two.claim(lambda cell: False) is None
-    (again,) = two.claim_many(1)
+    assert claim_one(two, lambda cell: False) is None
+    (again, *_) = held = two.claim_many(2)
+    assert [claim.number for claim in held] == [first.number, other.number]
     assert (again.number, again.sampled, again.attempt) == (first.number, first.sampled, 1)
-    assert one.claim().number == third.number, "the others are held again"
+    assert claim_one(one).number == third.number, "the others are held again"
     with pytest.raises(LeaseLost):
         one.finish(first, "complete", 1.0, {})
     two.finish(again, "complete", 2.0, {})
@@ -98,7 +98,7 @@ def test_the_first_trial_of_each_cell_is_where_the_study_says(tiny, opened):
         for cell in store.cells:
             claims = []
             for _ in range(4):
-                claims.append(store.claim(lambda other, cell=cell: other == cell))
+                claims.append(claim_one(store, lambda other, cell=cell: other == cell))
                 store.finish(claims[-1], "complete", 3.0, {})
             rates = [claim.sampled["learning_rate"] for claim in claims]
             assert rates[0] == 3e-4 and 3e-4 not in rates[1:]
@@ -108,7 +108,7 @@ def test_the_first_trial_of_each_cell_is_where_the_study_says(tiny, opened):
 def test_a_cell_without_valid_samples_is_set_aside_and_said(tiny, opened):
     constraints = ["learning_rate > 1 or n_embd > 16"]
     _, store = opened(tiny(grid={"n_embd": [16, 32]}, constraints=constraints))
-    claims = [store.claim() for _ in range(5)]
+    claims = [claim_one(store) for _ in range(5)]
     assert [claim and claim.cell.key for claim in claims] == ["n_embd=32"] * 4 + [None]
     (notice,) = store.take_notices()
     assert notice == "cell n_embd=16: found no new point that meets the constraints"
@@ -156,12 +156,12 @@ def test_the_longest_cells_come_first_unless_time_is_short(time, seeds, first, t
     more = [ConditionalSeed(seed=seed, when="n_embd == 8") for seed in range(1, 1 + seeds)]
     spec = tiny(grid={"n_embd": [8, 16]}, seeds=[0, *more], budget=Budget(trials_per_cell=2, time=time))
     _, store = opened(spec)
-    assert store.claim().cell.key == first
-    assert store.claim(lambda cell: cell.key == first)
+    assert claim_one(store).cell.key == first
+    assert claim_one(store, lambda cell: cell.key == first)
     store.study(next(cell for cell in store.cells if cell.key == first)).enqueue_trial(
         {"learning_rate": 1e-3}
     )
-    assert store.claim(lambda cell: cell.key == first), "one more than the cell has room for"
+    assert claim_one(store, lambda cell: cell.key == first), "one more than the cell has room for"
     store.n_workers = 2
     assert store.share_left() == len(store.claim_many(4)) == 1, "half of what is left"
 
@@ -169,11 +169,11 @@ def test_the_longest_cells_come_first_unless_time_is_short(time, seeds, first, t
 @pytest.mark.slow
 def test_a_budget_of_flops_is_a_total(tiny, opened):
     _, store = opened(tiny(budget=Budget(flops=1e9)))
-    claim = store.claim()
+    claim = claim_one(store)
     planned = store.trials(store.cells[0])[0].user_attrs["planned_flops"]
     store.finish(claim, "complete", 1.0, {"train_flops": planned})
     n_trials = 1
-    while claim := store.claim():
+    while claim := claim_one(store):
         n_trials += 1
         store.finish(claim, "pruned", None, {"train_flops": planned / 2})
     assert n_trials == pytest.approx(2 * 1e9 / planned, abs=2)
@@ -181,7 +181,7 @@ def test_a_budget_of_flops_is_a_total(tiny, opened):
 
 def test_a_lease_is_over_by_the_clock_and_at_once_where_its_process_is_known_to_be_gone():
     def is_dead(owner, is_over):
-        return Lease(0, str(owner), 1, 0.0, is_over).is_dead
+        return Lease(0, str(owner), 1, is_over).is_dead
 
     mine = Owner.of_this_process()
     assert Owner.read(str(mine)) == mine and not is_dead(mine, is_over=False)
@@ -250,10 +250,10 @@ def test_leases_are_renewed_until_the_end_and_sooner_after_a_failure(monkeypatch
 def test_a_worker_whose_lease_ran_out_writes_nothing_when_it_wakes_up(tiny, opened):
     _, one = opened(tiny(pruner=Pruner(type="median")))
     _, two = opened(tiny(pruner=Pruner(type="median")))
-    first = one.claim()
+    first = claim_one(one)
     one.report_many([Report(first, 0, 4.0)])
     expire_leases(one)
-    again = two.claim()
+    again = claim_one(two)
     assert (again.number, again.attempt, again.reported) == (first.number, 2, {0})
     verdicts = one.report_many([Report(first, 10, 1.0)])
     assert (verdicts.behind, verdicts.lost) == (set(), {first.trial_id})
@@ -268,15 +268,15 @@ def test_a_worker_whose_lease_ran_out_writes_nothing_when_it_wakes_up(tiny, open
 
 def test_a_claim_that_fails_leaves_nothing(tiny, opened, monkeypatch):
     _, store = opened(tiny())
-    store.finish(store.claim(), "complete", 3.0, {})
+    store.finish(claim_one(store), "complete", 3.0, {})
     drawn = store.spaces[0].suggest
     monkeypatch.setattr(store.spaces[0], "suggest", lambda trial: drawn(trial) and 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        store.claim()
+        claim_one(store)
     monkeypatch.undo()
     (ended,) = store.trials(store.cells[0])
     assert ended.value == 3.0 and store.counts()[0].running == 0
-    assert store.claim() and len(store.trials(store.cells[0])) == 2
+    assert claim_one(store) and len(store.trials(store.cells[0])) == 2
 
 
 def test_an_outage_is_waited_for_ever_longer_and_its_length_is_said(monkeypatch):
@@ -308,7 +308,7 @@ def test_reports_that_the_database_did_not_take_are_sent_with_the_next_ones(tiny
     _, store = opened(tiny())
     said = []
     store.availability.limit, store.availability.say = 60.0, said.append
-    claim = store.claim()
+    claim = claim_one(store)
     lost = OperationalError("UPDATE", {}, Exception("lost"))
     monkeypatch.setattr(store.storage, "_write", lambda: (_ for _ in ()).throw(lost))
     assert store.report_many([Report(claim, 0, 4.0)]) == (set(), set())
@@ -331,32 +331,32 @@ def prune(store, claim, value):
 
 def test_the_best_pruned_trial_of_the_cell_with_the_fewest_promoted_continues(tiny, opened):
     _, store = opened(tiny(grid={"n_embd": [16, 32]}, pruner=PROMOTING, budget=HOUR))
-    claims = [store.claim() for _ in range(4)]
+    claims = [claim_one(store) for _ in range(4)]
     for claim, value in zip(claims[:3], (4.0, 3.0, 5.0), strict=True):
         prune(store, claim, value)
-    assert store.claim() is None and store.awaits_results, "one has not ended"
+    assert claim_one(store) is None and store.awaits_results, "one has not ended"
     prune(store, claims[3], 6.0)
     values = {claim.trial_id: value for claim, value in zip(claims, (4.0, 3.0, 5.0, 6.0), strict=True)}
     best = {cell.key: sorted(values[c.trial_id] for c in claims if c.cell == cell) for cell in store.cells}
-    one, two = store.claim(), store.claim()
+    one, two = claim_one(store), claim_one(store)
     assert [one.cell, two.cell] == store.cells, "one of each cell, though the first trains"
     assert [values[each.trial_id] for each in (one, two)] == [best[each.cell.key][0] for each in (one, two)]
     assert (one.promoted, one.reported) == (10, {10}) and one.sampled, "it keeps what it was"
     store.finish(one, "complete", 3.0, {"train_flops": 1.0})
     store.requeue([two])
-    assert store.claim().trial_id == two.trial_id
-    three = store.claim()
+    assert claim_one(store).trial_id == two.trial_id
+    three = claim_one(store)
     assert (three.cell.index, values[three.trial_id]) == (0, best[three.cell.key][1])
     store.finish(three, "complete", 3.0, {"train_flops": 1.0})
-    assert store.claim().cell.index == 1 and store.claim() is None and not store.awaits_results
+    assert claim_one(store).cell.index == 1 and claim_one(store) is None and not store.awaits_results
     assert store.has_room() and not store.tally(store.cells[0]).pruned
 
 
 def test_of_two_who_promote_a_trial_at_once_one_does_and_both_know_it(tiny, opened):
     spec = tiny(pruner=PROMOTING, budget=HOUR)
     stores = [opened(spec)[1] for _ in range(2)]
-    stores[0].claim()
-    prune(stores[0], stores[0].claim(), 4.0)
+    claim_one(stores[0])
+    prune(stores[0], claim_one(stores[0]), 4.0)
     pruned = [store.trials(store.cells[0])[1] for store in stores]
     done = []
     for store, trial in zip(stores, pruned, strict=True):
@@ -372,27 +372,27 @@ def test_a_worker_promotes_no_trial_that_it_trains_under_a_lease_that_it_lost(ti
     spec = tiny(pruner=PROMOTING, budget=Budget(trials_per_cell=1, time=3600.0))
     _, one = opened(spec)
     _, two = opened(spec)
-    first = one.claim()
+    first = claim_one(one)
     expire_leases(one)
-    prune(two, two.claim(), 4.0)
-    assert one.claim() is None, "it trains the trial yet, and would twice"
+    prune(two, claim_one(two), 4.0)
+    assert claim_one(one) is None, "it trains the trial yet, and would twice"
     assert one.report_many([Report(first, 10, 4.0)]).lost == {first.trial_id}
-    promoted = one.claim()
+    promoted = claim_one(one)
     assert (promoted.trial_id, promoted.promoted) == (first.trial_id, 10)
 
 
 @pytest.mark.parametrize("budget", [{"trials_per_cell": 1}, {"trials_per_cell": 1, "flops": 1.0}])
 def test_a_pruner_promotes_nothing_without_a_budget_that_is_left(budget, tiny, opened):
     _, store = opened(tiny(pruner=PROMOTING, budget=Budget(trials_per_cell=1)))
-    claim = store.claim()
+    claim = claim_one(store)
     store.finish(claim, "pruned", None, {"train_flops": 2.0})
     store.budget = Budget(**budget)
-    assert not store.has_room() and store.claim() is None
+    assert not store.has_room() and claim_one(store) is None
 
 
 def test_what_is_not_finite_is_never_reported(tiny, opened):
     _, store = opened(tiny())
-    claim = store.claim()
+    claim = claim_one(store)
     for iteration, value in enumerate([3.0, float("nan"), float("inf"), float("-inf")]):
         store.report_many([Report(claim, iteration, value)])
     store.finish(claim, "diverged", None, {})
@@ -425,7 +425,7 @@ elif where == "suggesting":
     optuna.trial.Trial.suggest_float = die
 elif where == "writing":
     TrialStorage._write = die
-claim = store.claim()
+claim = claim_one(store)
 if where == "telling":
     TrialStorage._write = die
 if where in ("telling", "told"):
@@ -435,7 +435,7 @@ die()
 WORK = """
 numbers = []
 with renewing(store.renew):  # on a busy machine the others take longer to begin than a lease lasts
-    while claim := store.claim():
+    while claim := claim_one(store):
         if not numbers:
             print("ready", flush=True)
             sys.stdin.readline()
@@ -495,8 +495,8 @@ def test_four_processes_share_sixty_trials_each_exactly_once(storage_url, tiny, 
 
 def test_an_interrupted_trial_is_taken_up_though_the_flops_are_planned(tiny, opened):
     _, one = opened(tiny(budget=Budget(flops=1.0)))
-    claim = one.claim()
+    claim = claim_one(one)
     one.requeue([claim])
     _, two = opened(tiny(budget=Budget(flops=1.0)))
-    assert two.claim().number == claim.number
-    assert two.claim() is None
+    assert claim_one(two).number == claim.number
+    assert claim_one(two) is None

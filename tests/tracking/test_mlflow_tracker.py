@@ -121,10 +121,12 @@ def test_each_worker_has_a_series_which_goes_on_with_the_next_process(lab, clien
         assert [(point.step, point.value) for point in history] == [(10, 10 + worker), (20, 20 + worker)]
 
 
-def test_closing_writes_the_best(tracker, client, run_folder, tmp_path):
+def test_closing_writes_the_best(tracker, client, run_folder):
     parent = tracker.open({"note": "A study."})
     tracker.ship(run_folder("all/0/0", "complete"))
-    tracker.ship(run_folder("all/1/0", "pruned"))
+    best = StudyFolder(tracker.lab, tracker.study).run("all", 1, 0).path
+    best.parent.mkdir(parents=True)
+    tracker.ship(run_folder("all/1/0", "pruned").rename(best))
     for _ in range(2):
         tracker.close(
             {

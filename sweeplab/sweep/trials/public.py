@@ -157,11 +157,6 @@ class PublicStorage(BaseStorage):
         """Refuse to set an ended trial to running."""
         raise BadInput("Optuna's public storage cannot reopen a trial that has ended")
 
-    def delete_study(self, study_id: int) -> None:
-        """Delete a study with its trials."""
-        self.inner.delete_study(study_id)
-        self.read_again(())
-
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:

@@ -145,7 +145,7 @@ def _now_of_postgresql(*_: Any, **__: Any) -> str:
 
 
 _ALL = sql.select(
-    *(_LEASES.c[name] for name in ("trial_id", "owner", "attempt", "expires")),
+    *(_LEASES.c[name] for name in ("trial_id", "owner", "attempt")),
     (_LEASES.c.expires < now()).label("is_over"),
 )
 _TAKE = sql.insert(_LEASES).values(attempt=1, expires=now() + LEASE_SECONDS)
@@ -158,7 +158,6 @@ class Owner:
 
     host: str
     pid: int
-    created: float
     unique: str
     boot: str = ""
     pid_namespace: str = ""
@@ -170,20 +169,18 @@ class Owner:
     @lru_cache(maxsize=10_000)  # every claim reads the owners of all leases
     def read(cls, text: str) -> Owner:
         """Parse an owner from a lease."""
-        host, pid, created, unique, *place = text.split("|")
-        return cls(host, int(pid), float(created), unique, *place)
+        host, pid, *rest = text.split("|")
+        return cls(host, int(pid), *rest)
 
     @classmethod
     def of_this_process(cls) -> Owner:
         """Return a new owner for this process, unique on all machines."""
-        process = psutil.Process()
-        unique = uuid.uuid4().hex[:8]
-        return cls(socket.gethostname(), process.pid, process.create_time(), unique, *process_space())
+        return cls(socket.gethostname(), os.getpid(), uuid.uuid4().hex[:8], *process_space())
 
     @classmethod
     def nobody(cls) -> Owner:
         """Return the owner of trials that were given back."""
-        return cls(socket.gethostname(), 0, 0.0, "", *process_space())
+        return cls(socket.gethostname(), 0, "", *process_space())
 
     @property
     def is_nobody(self) -> bool:
@@ -198,10 +195,7 @@ class Owner:
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the process is known to have ended.
-
-        A process with this ID and another start time proves nothing: the clock may have been set.
-        """
+        """Return whether the process is known to have ended."""
         if not self.is_here:
             return False
         try:
@@ -211,12 +205,11 @@ class Owner:
 
 
 class Lease(NamedTuple):
-    """The lease of a trial; `holder` is the owner's text, `expires` is in seconds of the database's clock."""
+    """The lease of a trial; `holder` is the owner's text."""
 
     trial_id: int
     holder: str
     attempt: int
-    expires: float
     is_over: bool
 
     @property

@@ -440,12 +440,6 @@ class TrialStorage(BaseStorage):
 
     # ------------------------------------------------------------------ studies
 
-    def delete_study(self, study_id: int) -> None:
-        """Delete a study with its trials; not inside a transaction."""
-        self.inner.delete_study(study_id)
-        self._study_ids, self._directions = {}, {}
-        self._forget()
-
     def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
         """Set a study's system attribute."""
         with self.transaction():

@@ -155,32 +155,15 @@ class Store:
             self._exhausted.clear()
         return news
 
-    def claim(self, fits: Callable[[Cell], bool] = lambda cell: True) -> Claim | None:
-        """Claim one trial, as `claim_many` does; None if there is none."""
-        return next(iter(self.claim_many(1, fits)), None)
-
-    def claim_many(self, n_trials: int, fits: Callable[[Cell], bool] = lambda cell: True) -> list[Claim]:
+    def claim_many(
+        self, n_trials: float, fits: Callable[[Cell], bool] = lambda cell: True, asks: bool = True
+    ) -> list[Claim]:
         """Claim up to `n_trials` trials: running ones that nobody holds, then new ones in cells with room.
 
-        `fits` narrows the choice of cells. Cells with the fewest running trials come first, else in their order.
+        `fits` narrows the choice of cells. Cells with the fewest running trials come first, else in their order. Unless
+        it `asks` there are no new ones, and the study's phase does not matter.
         """
-        claims = self.availability.retry(lambda: self._claim(n_trials, fits))
-        self._held |= {claim.trial_id for claim in claims}
-        return claims
-
-    def take_up(self, trials: Container[tuple[str, int]]) -> list[Claim]:
-        """Claim those of these trials, given by cell and number, that run without a valid lease."""
-
-        def take() -> list[Claim]:
-            with self.storage.transaction() as connection:
-                leases = self.leases.all(connection)
-                claims: list[Claim] = []
-                for cell, trial in self._running_without(self._live(leases)):
-                    if (cell.key, trial.number) in trials:
-                        claims += self._take_over(connection, cell, trial, leases)
-                return claims
-
-        claims = self.availability.retry(take)
+        claims = self.availability.retry(lambda: self._claim(n_trials, fits, asks))
         self._held |= {claim.trial_id for claim in claims}
         return claims
 
@@ -192,7 +175,7 @@ class Store:
         held = self._held.copy()
         return held and self.leases.renew(held)
 
-    def _claim(self, n_trials: int, fits: Callable[[Cell], bool]) -> list[Claim]:
+    def _claim(self, n_trials: float, fits: Callable[[Cell], bool], asks: bool) -> list[Claim]:
         self.awaits_results = False
         claims: list[Claim] = []
         with self.storage.transaction() as connection:
@@ -201,7 +184,7 @@ class Store:
             fitting = [cell for cell in self.cells if fits(cell)]
             # Where an enqueued trial waits in a cell that does not fit, this worker's stack has to end first.
             elsewhere = any(self.tally(cell).waiting() for cell in self.cells if not fits(cell))
-            if self.commands.state.phase != "run" or elsewhere:
+            if asks and (self.commands.state.phase != "run" or elsewhere):
                 return []
             leases = self.leases.all(connection)
             # This worker's own trials count as held, even if it has lost their leases: its next report finds out.
@@ -209,6 +192,8 @@ class Store:
             for cell, frozen in self._running_without(held):
                 if len(claims) < n_trials and fits(cell):
                     claims += self._take_over(connection, cell, frozen, leases)
+            if not asks:
+                return claims
             asked: list[int] = []
             most = min(n_trials, len(claims) + max(1, self.share_left()))
             while len(claims) < most and (claim := self._ask_where_there_is_room(fitting)):

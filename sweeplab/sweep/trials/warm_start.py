@@ -10,18 +10,16 @@ storage a completed trial has no curve, and a pruned one only its last value, by
 
 from __future__ import annotations
 
-import json
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab.errors import BadInput, Problem
-from sweeplab.files import write_whole
 from sweeplab.hyperparameters import TABLE
-from sweeplab.lab.listing import find_study, read_spec, study_names
+from sweeplab.lab.listing import find_study, read_spec
 from sweeplab.lab.storage import WARM_START
 from sweeplab.records.folders import DataDescription, StudyFolder, some_of
 from sweeplab.records.runs import RunFolder, RunState
@@ -72,20 +70,16 @@ class WarmStartSource:
 def read_warm_starts(
     spec: StudySpec, folder: StudyFolder, spaces: Sequence[Space], data: DataDescription
 ) -> list[WarmStartSource]:
-    """Read a study's warm-start sources; a source that was added before and is missing now is left out.
+    """Read a study's warm-start sources.
 
     `data` describes the study's own corpus.
 
     Raises:
         BadInput: a source cannot be read, is of other data, or has no fitting trial; with the trials and reasons.
     """
-    added = {name for counts in folder.read_if_written(folder.warm_start_file).values() for name in counts}
-    gone = added.difference(study_names(folder.lab))
     sources: list[WarmStartSource] = []
     problems: list[Problem] = []
     for index, name in enumerate(spec.warm_start):
-        if name in gone:
-            continue
         try:
             sources.append(_fitted(name, _finished_trials(spec, folder.lab, name, data), spaces))
         except BadInput as error:
@@ -189,23 +183,17 @@ def _optuna_trial(
     )
 
 
-def add_warm_starts(store: Store, sources: Sequence[WarmStartSource], folder: StudyFolder) -> None:
+def add_warm_starts(store: Store, sources: Sequence[WarmStartSource]) -> None:
     """Add the fitting trials to cells that have no trials of their own; trials added before are not added again."""
-    recorded: dict[str, dict[str, int]] = {}  # by cell, how many trials of each source it has
     with store.storage.transaction():
         for cell in store.cells:
             study = store.study(cell)
             marks = [trial.user_attrs.get(WARM_START) for trial in study.get_trials(deepcopy=False)]
-            if all(marks):  # else the cell has started
-                for source in sources:
-                    for index, trial in source.fitting:
-                        mark = trial.user_attrs[WARM_START]
-                        if index == cell.index and mark not in marks:
-                            marks.append(mark)
-                            study.add_trial(trial)
-            counts = Counter(mark["from"] for mark in marks if mark)
-            if counts:
-                recorded[cell.key] = dict(counts)
-    # For commands that show the study without its storage.
-    if recorded or folder.warm_start_file.exists():
-        write_whole(folder.warm_start_file, json.dumps(recorded, indent=1).encode())
+            if not all(marks):  # the cell has started
+                continue
+            for source in sources:
+                for index, trial in source.fitting:
+                    mark = trial.user_attrs[WARM_START]
+                    if index == cell.index and mark not in marks:
+                        marks.append(mark)
+                        study.add_trial(trial)
