@@ -48,7 +48,7 @@ def test_what_holds_follows_from_all_commands(opened, tiny):
     assert (store.poll_commands(), store.commands.state.phase) == ([], "run")
     owner.add("start", {"host": "here"})
     owner.add("wanted", "stop")
-    assert store.claim() is None, "a study that ends begins nothing"
+    assert claim_one(store) is None, "a study that ends begins nothing"
     owner.add("wanted", "pause")
     owner.add("budget", {"trials_per_cell": 9, "time": 60.0, "flops": None})
     owner.add("stop trial", {"cell": "all", "trial": 3})

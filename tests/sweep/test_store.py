@@ -203,7 +203,7 @@ def test_a_lease_is_over_by_the_clock_and_at_once_where_its_process_is_known_to_
 def test_a_lease_is_its_owner_s_at_one_attempt_and_lasts_by_the_database_s_clock(tiny, opened):
     _, store = opened(tiny())
     _, other = opened(tiny())
-    trial, mine, its = store.claim().trial_id, store.leases, other.leases
+    trial, mine, its = claim_one(store).trial_id, store.leases, other.leases
     with store.storage.engine.begin() as connection:
         lease = mine.all(connection)[trial]
         for wrong in ({"attempt": 2}, {"holder": str(its.owner)}, {"trial_id": trial + 1}):
@@ -218,7 +218,8 @@ def test_a_lease_is_its_owner_s_at_one_attempt_and_lasts_by_the_database_s_clock
     for attempt in (1, 2):
         with store.storage.engine.begin() as connection:
             lease = mine.all(connection)[trial]
-            assert lease.expires - time.time() == pytest.approx(15.0, abs=2.0) and not lease.is_over
+            expires = connection.exec_driver_sql("SELECT expires FROM sweeplab_lease").scalar_one()
+            assert expires - time.time() == pytest.approx(15.0, abs=2.0) and not lease.is_over
             assert lease.attempt == attempt and its.take_over(connection, trial, lease) == attempt + 1
     for table in TABLES.tables.values():
         row = dict.fromkeys(table.columns.keys(), 9)
