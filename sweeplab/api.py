@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -148,7 +147,6 @@ class Study(Results):
     def __init__(self, spec: StudySpec, lab: Path) -> None:
         self.spec, self.lab = spec, lab
         self.folder = StudyFolder(lab, spec.name)
-        self._is_run_here = self._is_to_stop = False
 
     def __repr__(self) -> str:
         how = "not run yet"
@@ -212,11 +210,7 @@ class Study(Results):
                 listen(event, progress)
             callbacks.hear(event)
 
-        self._is_to_stop, self._is_run_here = False, True
-        try:
-            ending = run_study(self.spec, self.lab, hear, lambda: max(interrupts(), int(self._is_to_stop)))
-        finally:
-            self._is_run_here = False
+        ending = run_study(self.spec, self.lab, hear, interrupts)
         on_end(ending.folder, ending.status)
         errors, status, report = list(ending.errors), ending.status, None
         if not interrupts() and any(ending.folder.runs()):
@@ -368,9 +362,6 @@ class Study(Results):
         Raises:
             BadInput: no process runs the study.
         """
-        if self._is_run_here:
-            self._is_to_stop = True
-            return
         from sweeplab.sweep import steering
 
         steering.stop(self.folder)
@@ -425,9 +416,7 @@ def write_report(
     from sweeplab.report.writer import inputs_of, is_current, write_page
 
     one = StudyFolder(lab, names[0]) if len(names) == 1 else None
-    joined = "+".join(names)  # no study's own name has a plus
-    if len(joined) > LONGEST_KEY:
-        joined = f"{len(names)}-{hashlib.sha256(joined.encode()).hexdigest()[:12]}"
+    joined = "+".join(names)[:LONGEST_KEY]  # no study's own name has a plus
     shared = None if single_file else folder or lab / "reports"
     folder = folder or (one.report if one else lab / "reports" / joined)
     inputs = inputs_of([StudyFolder(lab, name) for name in names], page, dashboard, single_file)

@@ -115,11 +115,8 @@ def _names(text: str) -> frozenset[str]:
     """Return the names in an expression; cached, because every cell creates its expressions anew."""
     nodes = list(ast.walk(_parse(text)))
     called = {node.func for node in nodes if isinstance(node, ast.Call)}
-    compared = set[ast.AST]()
     for node in nodes:
-        if isinstance(node, ast.Compare):
-            compared |= {node.left, *node.comparators}
-        if not _is_arithmetic(node, node in compared):
+        if not _is_arithmetic(node):
             source = type(node).__name__
             with suppress(RecursionError):
                 source = ast.unparse(node)
@@ -127,11 +124,10 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(node.id for node in nodes if isinstance(node, ast.Name) and node not in called)
 
 
-def _is_arithmetic(node: ast.AST, compared: bool) -> bool:
+def _is_arithmetic(node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS
     if isinstance(node, ast.Constant):
         # Strings and null cannot be computed with, but values can be compared with them.
-        is_of_comparison = compared and (node.value is None or isinstance(node.value, str))
-        return is_of_comparison or isinstance(node.value, bool | int | float)
+        return isinstance(node.value, bool | int | float | str | None)
     return isinstance(node, _NODES)

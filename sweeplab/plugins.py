@@ -425,16 +425,10 @@ class Code:
         """Return whether the user has allowed this code, now or earlier."""
         return permissions.is_allowed(_KIND, self.digest)
 
-    @property
-    def was_another(self) -> bool:
-        """Return whether the user has allowed other code at this place."""
-        return permissions.is_allowed(_KIND, self.place)
-
     def allow(self) -> None:
         """Remember that the user allows this code; a worker's user has allowed it where the study was started."""
         if not self.is_allowed:
             permissions.allow(_KIND, self.digest)
-            permissions.allow(_KIND, self.place)
 
     def parts(self) -> list[tuple[str, str, Any]]:
         """Execute the code once in this process, and return the parts that it registers: kind, name, part.

@@ -47,7 +47,6 @@ def test_names_are_those_of_values_not_of_functions():
         "a if on else b",
         "min(a, key=b)",
         "f'{a}'",
-        "'text'",
         "'text' + kind",
         "a := b",
         "a; b",

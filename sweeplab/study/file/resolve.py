@@ -216,10 +216,7 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
         problems.add(path, what)
         return entry
     if not allowed and not code.is_allowed:
-        what = _not_allowed(plugin.file)
-        if code.was_another:
-            what += " and has changed since you allowed it"
-        problems.add(path, what, HOW)
+        problems.add(path, _not_allowed(plugin.file), HOW)
         return entry
     code.allow()
     try:
