@@ -500,12 +500,6 @@ def add_row(added: Hyperparameter) -> None:
     setattr(Hyperparameters, added.name, added.default)
 
 
-def remove_row(name: str) -> None:
-    """Remove a row that a plug-in has added."""
-    del TABLE[name], _DEFAULTS[name]
-    delattr(Hyperparameters, name)
-
-
 _DEFAULTS = {name: each.default for name, each in TABLE.items()}
 
 

@@ -55,7 +55,6 @@ from sweeplab.hyperparameters import (
     Kind,
     add_row,
     canonical,
-    remove_row,
 )
 
 if TYPE_CHECKING:
@@ -371,18 +370,6 @@ def add_names(provides: Mapping[str, Iterable[str]], rows: Mapping[str, Mapping[
         for name in provides.get(kind, ()):
             if (kind, name) not in known and name not in table_of(kind):
                 add(kind, name, NotImported(kind, name))
-
-
-def forget(n_kept: int = 0) -> None:
-    """Forget the parts that were added after the first `n_kept`."""
-    for kind, name, _ in reversed(added[n_kept:]):
-        if kind == "hyperparameter" and name in TABLE:
-            remove_row(name)
-        table_of(kind).pop(name, None)
-        if kind in _CHOSEN:
-            row = TABLE[_CHOSEN[kind]]
-            TABLE[row.name] = replace(row, choices=tuple(each for each in row.choices if each != name))
-    del added[n_kept:]
 
 
 def _file_of(part: Any) -> Path:

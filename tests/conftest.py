@@ -125,12 +125,11 @@ def forgets_plugins(tmp_path_factory, monkeypatch):
 
     Tests of every part of a kind would take them for sweeplab's.
     """
-    from sweeplab import plugins
+    from plugged import forgotten
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-    before = len(plugins.added)
-    yield
-    plugins.forget(before)
+    with forgotten():
+        yield
 
 
 @pytest.fixture

@@ -8,24 +8,40 @@ from pathlib import Path
 import numpy as np
 
 import sweeplab
-from sweeplab import plugins
+from sweeplab import hyperparameters, plugins
+from sweeplab.hyperparameters import TABLE
 
 FOLDER = Path(sweeplab.__file__).parents[1] / "studies" / "plugins"
 
 
 @contextmanager
+def forgotten():
+    """Forget, at the end, the parts that plug-ins have added."""
+    before, rows = len(plugins.added), dict(TABLE)
+    try:
+        yield
+    finally:
+        for kind, name, _ in plugins.added[before:]:
+            if kind != "hyperparameter":
+                plugins.table_of(kind).pop(name, None)
+            elif hyperparameters._DEFAULTS.pop(name, None) is not None:
+                delattr(hyperparameters.Hyperparameters, name)
+        del plugins.added[before:]
+        TABLE.clear()
+        TABLE.update(rows)
+
+
+@contextmanager
 def imported():
     """Import them all; yield the modules by name."""
-    before, modules = len(plugins.added), {}
-    for file in sorted(FOLDER.glob("*.py")):
-        spec = importlib.util.spec_from_file_location(f"plugged_{file.stem}", file)
-        modules[file.stem] = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = modules[file.stem]  # dataclasses and inspect look there
-        spec.loader.exec_module(modules[file.stem])
-    try:
+    modules = {}
+    with forgotten():
+        for file in sorted(FOLDER.glob("*.py")):
+            spec = importlib.util.spec_from_file_location(f"plugged_{file.stem}", file)
+            modules[file.stem] = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = modules[file.stem]  # dataclasses and inspect look there
+            spec.loader.exec_module(modules[file.stem])
         yield modules
-    finally:
-        plugins.forget(before)
 
 
 def questions(count=800):

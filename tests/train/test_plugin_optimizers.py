@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from plugged import forgotten
 
 from sweeplab import plugins
 from sweeplab.hyperparameters import TABLE
@@ -127,10 +128,12 @@ def test_what_is_no_optimizer_is_refused(own, reason):
 
 
 def test_a_schedule_is_a_function_of_the_share_of_training(values_of):
-    plugins.schedule("half")(lambda share: 0.5 * (1.0 + math.cos(math.pi * share)))
-    ours, theirs = (values_of(scheduler_type=name, max_iters=80) for name in ("half", "cosine"))
-    assert [learning_rate(ours, at) for at in range(81)] == [learning_rate(theirs, at) for at in range(81)]
-    plugins.forget()
+    with forgotten():
+        plugins.schedule("half")(lambda share: 0.5 * (1.0 + math.cos(math.pi * share)))
+        ours, theirs = (values_of(scheduler_type=name, max_iters=80) for name in ("half", "cosine"))
+        assert [learning_rate(ours, at) for at in range(81)] == [
+            learning_rate(theirs, at) for at in range(81)
+        ]
     assert "half" not in TABLE["scheduler_type"].choices
 
 
