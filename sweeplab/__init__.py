@@ -118,7 +118,7 @@ def open_study(name: str, lab: str | Path | None = None, *, allow_plugins: bool 
     return Study(read_spec(folder, allow_plugins), folder.lab)
 
 
-def load_run(run: str, *, lab: str | Path | None = None, uri: str | None = None) -> "Run":
+def load_run(run: str, *, lab: str | Path | None = None) -> "Run":
     """Load a trained run, given by NAME (the best run of a study), NAME/CELL, NAME/CELL/TRIAL-SEED, an MLflow run id,
     or a folder with a checkpoint.
 
@@ -128,4 +128,4 @@ def load_run(run: str, *, lab: str | Path | None = None, uri: str | None = None)
     from sweeplab.records.folders import lab_folder
     from sweeplab.runs import open_run
 
-    return open_run(run, lab_folder(lab), uri)
+    return open_run(run, lab_folder(lab))

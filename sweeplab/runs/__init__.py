@@ -37,12 +37,12 @@ def check_imported_name(lab: Path, name: str) -> None:
         raise BadInput(Problem(f"{name!r} is a study's name and opens its best run", "--name with another"))
 
 
-def open_run(text: str, lab: Path, uri: str | None = None, allow_plugins: bool = False) -> Run:
+def open_run(text: str, lab: Path, allow_plugins: bool = False) -> Run:
     """Open a run by a name, an MLflow run id or a folder.
 
     NAME is the best run of a study, NAME/CELL that of a cell, NAME/CELL/TRIAL-SEED one run; NAME…@ITERATION is one of a
     run's series of checkpoints. A folder holds a checkpoint, or a run or model downloaded from MLflow. A name may also
-    be an imported run's. `uri` is MLflow's address, as for a study. With `allow_plugins` the plugins of the run's study
+    be an imported run's. With `allow_plugins` the plugins of the run's study
     are imported first.
 
     Raises:
@@ -64,7 +64,7 @@ def open_run(text: str, lab: Path, uri: str | None = None, allow_plugins: bool =
     elif folders:
         checkpoint, name = folders[0], text
     elif RUN_ID.fullmatch(text):
-        return Run.of(load_run(text, lab, uri))
+        return Run.of(load_run(text, lab))
     else:
         raise BadInput(Problem(f"no run {text!r}", KINDS, nearest(text, _names(lab))))
     try:

@@ -124,11 +124,6 @@ def check_coordinates(
     for values in models:
         say(f"{values.parametrization}, n_embd {values.n_embd}")
         rows += coordinates(values, data.training(values), STEPS)
-    shared = {}
-    for name in spec.search:
-        texts = {str(getattr(model, name)) for model in models}
-        if len(texts) == 1:
-            shared[name] = getattr(models[0], name)
     powers, steepest = list[dict[str, Any]](), dict[str, dict[str, Any]]()
     for (parametrization, step, layer), power in growth(rows).items():
         row = {"parametrization": parametrization, "step": step, "layer": layer, "power": power}
@@ -137,7 +132,7 @@ def check_coordinates(
         if step == STEPS and (known is None or math.isnan(power) or abs(power) > abs(known["power"])):
             steepest[parametrization] = row
     sizes = [row._asdict() for row in rows]
-    return {"study": spec.name, "values": shared, "sizes": sizes, "powers": powers, "steepest": steepest}
+    return {"study": spec.name, "sizes": sizes, "powers": powers, "steepest": steepest}
 
 
 def _values_of(spec: StudySpec, sizes: Sizes, cell: str | None) -> Hyperparameters:

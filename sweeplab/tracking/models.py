@@ -29,7 +29,6 @@ from sweeplab.formatting import without_password
 from sweeplab.hyperparameters import AUTO, TABLE, TRANSFORMER, Hyperparameters
 from sweeplab.model.shape import ACTIVATIONS, MODELS, ModelShape
 from sweeplab.model.transformer import model_of
-from sweeplab.permissions import name_address
 from sweeplab.plugins import import_allowed
 from sweeplab.records.runs import RunFolder
 from sweeplab.tracking.connection import (
@@ -127,21 +126,17 @@ def load_checkpoint(folder: Path, run_id: str = "") -> LoadedRun:
     return LoadedRun(run_id, model, load_tokenizer(tokenizer), values, facts, own_special)
 
 
-def load_run(run_id: str, lab: Path, uri: str | None = None) -> LoadedRun:
+def load_run(run_id: str, lab: Path) -> LoadedRun:
     """Load a run by its MLflow run id.
-
-    `uri`, or by default the lab, gives MLflow's address, as for a study.
 
     Raises:
         BadInput: there is no such run, or it kept no checkpoint.
     """
-    if uri:
-        name_address(uri)
-    uri = tracking_uri(lab, uri)
+    uri = tracking_uri(lab)
     where = without_password(uri)
     database = database_file(uri)
     if database and not database.exists():
-        raise BadInput(f"no run {run_id}: {where} does not exist; give another lab or uri")
+        raise BadInput(f"no run {run_id}: {where} does not exist; give another lab")
     client = connect(lab, uri)
     from mlflow.exceptions import MlflowException
 
