@@ -32,12 +32,15 @@ AREAS = {
         "sweep/trials/store.py sweep/trials/sharing.py",
         "sweep/test_store.py sweep/test_runner.py sweep/test_commands.py sweep/test_promotion.py",
     ),
-    "schedules": ("train/run.py", "-m '' train/test_schedule.py train/test_counting.py"),
+    "schedules": (
+        "train/run.py",
+        "-m '' train/test_schedule.py train/test_counting.py train/test_stack.py::test_what_shares_a_stack",
+    ),
     "optimizers": ("train/optimizers.py", "-m '' train/test_optimizers.py train/test_plugin_optimizers.py"),
     "accounting": ("model/accounting.py", "-m '' model/test_accounting.py"),
     "resume": (
         "train/checkpoint.py train/member.py",
-        "train/test_checkpoint.py train/test_progress.py train/test_schedule.py",
+        "train/test_progress.py train/test_schedule.py train/test_checkpoint.py",
     ),
     "permissions": ("permissions.py", "test_permissions.py sweep/test_reach.py"),
     "files": ("files.py", "test_files.py test_owners.py sweep/test_reach.py"),

@@ -1,6 +1,7 @@
 """Closed forms against the tensors themselves, torch's own counter, and published numbers."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -209,6 +210,8 @@ def test_activations_are_what_a_pass_keeps(family, attention):
     source = 0 if batch.source is None else SOURCE
     ratio = 16 * activation_bytes(shape, LENGTH, source) / kept_bytes(shape, batch)
     assert 0.8 < ratio < 2, ratio
+    more = activation_bytes(replace(shape, vocab_size=200), LENGTH, source, 2)
+    assert more - activation_bytes(shape, LENGTH, source, 2) == 2 * 3 * 100 * LENGTH
 
 
 @pytest.mark.parametrize("bias", [True, False])

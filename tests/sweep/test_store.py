@@ -164,6 +164,7 @@ def test_the_longest_cells_come_first_unless_time_is_short(time, seeds, first, t
     assert claim_one(store, lambda cell: cell.key == first), "one more than the cell has room for"
     store.n_workers = 2
     assert store.share_left() == len(store.claim_many(4)) == 1, "half of what is left"
+    assert store.claim() and not store.claim(), "nothing more in a cell that has one too many"
 
 
 @pytest.mark.slow

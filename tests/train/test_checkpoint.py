@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -54,6 +55,22 @@ def test_the_old_tensors_go_when_new_ones_are_in_place(tmp_path):
         tensors, facts = read_checkpoint(tmp_path, "model")
         assert tensors["a"].tolist() == [number] * 4 and facts == {}
     assert not list(tmp_path.glob(".*"))
+
+
+def test_the_old_goes_only_when_the_new_is_on_the_disk(tmp_path, monkeypatch):
+    there, sync = [], os.fsync
+
+    def noting(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            there.append(len(list(tmp_path.rglob("*.safetensors"))))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    for number in range(4):
+        write_snapshot(tmp_path, at(number))
+    for number in range(2):
+        write_checkpoint(tmp_path / "best", "model", at(number).rows, {})
+    assert there == [1, 2, 3, 3, 2 + 1, 2 + 2]
 
 
 def kills(folder, kind):
@@ -177,7 +194,7 @@ def test_a_snapshot_written_beside_the_training_is_of_the_moment_it_was_taken(va
     assert json.dumps(taken.numbers) == said
     writer.write(tmp_path, taken)
     writer.write(tmp_path, stack.snapshot("run"))
-    writer.wait(tmp_path)
+    assert writer.wait(tmp_path) and not writer.wait(tmp_path)
     assert same(read_snapshot(tmp_path), stack.snapshot("run"))
     latest(tmp_path).unlink()
     assert same(read_snapshot(tmp_path), taken)

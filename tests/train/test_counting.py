@@ -13,7 +13,13 @@ from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.accounting import n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.model.transformer import Transformer
-from sweeplab.train.run import row_flops, train_flops, train_memory_bytes, train_tokens
+from sweeplab.train.run import (
+    row_flops,
+    train_flops,
+    train_memory_bytes,
+    train_tokens,
+    with_more_accumulation,
+)
 
 N_SYMBOLS = 20
 TEXT = (np.arange(4000) * 7 % N_SYMBOLS).astype(np.uint16)
@@ -68,6 +74,16 @@ def test_copies_of_the_weights_are_a_stacks_buffers(beside):
     assert copies == 4 * len(beside) * n_params(ModelShape.of(plain))
     assert copies <= more < copies + len(beside) * 4 * 1024  # a row is whole blocks
     assert held_bytes(plain) < train_memory_bytes(plain)
+
+
+@pytest.mark.parametrize(("per_loss", "numbers"), [(1, (2, 3, 6)), (2, (3,))])
+def test_accumulation_grows_to_the_rows_that_share_a_loss(per_loss, numbers, monkeypatch):
+    monkeypatch.setattr(OBJECTIVES["next_token"], "per_loss", per_loss)
+    values = values_of("next_token", "decoder", batch_size=6)
+    for n_parts in numbers:
+        values = with_more_accumulation(values)
+        assert values.grad_accum == n_parts
+    assert with_more_accumulation(values) is None
 
 
 def test_activations_of_half_the_precision_take_half_the_memory_on_a_gpu():

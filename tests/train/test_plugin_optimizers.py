@@ -85,6 +85,7 @@ def test_a_torch_optimizer_takes_the_steps_that_it_takes_alone(name, values_of):
     state = {buffer: torch.zeros(1, size) for buffer, size in ours.buffers().items()}
     for step in range(1, 6):
         gradient = torch.randn(rows.shape, generator=torch.Generator().manual_seed(step))
+        gradient[:, 0] = 0.0  # and so is what a momentum begins with, which is a state too
         for leaf, view in zip(leaves, layout.views(gradient).values(), strict=True):
             leaf.grad = view[0].clone()
         theirs.param_groups[0]["lr"] = 0.01 / step

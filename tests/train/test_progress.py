@@ -3,7 +3,7 @@ import math
 import pytest
 
 from sweeplab.hyperparameters import Hyperparameters
-from sweeplab.train.member import Member, StoppingState
+from sweeplab.train.member import Member, Record, StoppingState
 from sweeplab.train.run import TrainingRun
 
 VALUES = Hyperparameters.of({
@@ -25,7 +25,7 @@ WSD = {
         ([4.0] * 11, {"patience": None}, 10, "complete"),
         ([4.0, math.nan], {}, 1, "diverged"),
         ([math.inf], {}, 0, "diverged"),
-        ([4.0, 11.9], {}, 1, "running"),
+        ([4.0, 12.0], {}, 1, "running"),
         ([4.0, 12.1], {}, 1, "diverged"),
         (
             [0.010, 0.031, 3.9, 11.7],
@@ -73,6 +73,15 @@ def test_a_point_of_the_curve_is_of_the_steps_since_the_last_one():
     )
 
 
+def test_an_evaluation_takes_the_points_and_its_time_counts_in_no_rate():
+    member = Member.of(
+        TrainingRun("0", VALUES), {"iteration": 7, "wall_seconds": 2.0, "points": [{}], "slot_steps": 3.5}
+    )
+    record = member.record({"val_loss": 2.5, "accuracy": 0.5}, 0.25)
+    assert record == Record("0", 7, 2.5, "running", (2.5, 7), 2.25, 0.25, 3.5, [{}], {"accuracy": 0.5})
+    assert (member.evaluated, member.points, member.point_seconds) == (7, [], 0.25)
+
+
 def test_the_numbers_of_a_step_are_those_of_the_run():
     own = {"betas": (0.8, 0.95), "eps": 1e-6, "momentum": 0.7, "weight_decay": 0.3, "dropout": 0.1}
     values = VALUES.replace(**own, learning_rate=0.5, warmup_iters=0, grad_clip=None)
@@ -84,7 +93,11 @@ def test_the_numbers_of_a_step_are_those_of_the_run():
     assert Member.of(TrainingRun("0", values.replace(grad_clip=0.5)), {}).step_numbers([])["limit"] == 0.5
 
 
-@pytest.mark.parametrize(("iteration", "has_point"), [(0, False), (2, True), (6, True), (8, True)])
-def test_the_curve_has_a_point_at_each_interval_and_each_evaluation(iteration, has_point):
-    values = VALUES.replace(log_interval=3, eval_interval=7, max_iters=9)
-    assert Member.of(TrainingRun("0", values), {"iteration": iteration}).has_point_ahead() is has_point
+def test_evaluations_come_at_each_interval_and_at_the_end_and_points_of_the_curve_with_them():
+    run = TrainingRun("0", VALUES.replace(log_interval=3, eval_interval=7, max_iters=9))
+
+    def those(asked, **known):
+        return [each for each in range(10) if asked(Member.of(run, {"iteration": each, **known}))]
+
+    assert those(Member.is_due) == [0, 7, 9] and those(Member.is_due, evaluated=7) == [9]
+    assert those(Member.has_point_ahead) == [2, 5, 6, 8]
