@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -219,19 +219,17 @@ class CellProgress:
 class StudyProgress:
     """The state of a running study; `live` has the last event of every running trial, by cell and number.
 
-    `lowest` has the lowest loss so far of each of them.
+    `elapsed` is how many seconds of the time budget are used up.
     """
 
     plan: Plan
     cells: dict[str, CellProgress]
     live: dict[tuple[str, int], TrialEvent] = field(default_factory=dict)
-    lowest: dict[tuple[str, int], float] = field(default_factory=dict)
     remaining: Remaining = field(init=False)
     states: dict[str, int] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
-    done_before: int = 0
-    elapsed_before: float = 0.0
+    elapsed: float = 0.0
     phase: str = "run"
     state: StudyState = StudyState.RUNNING
     places: list[WorkerPlace] = field(default_factory=list)
@@ -246,11 +244,6 @@ class StudyProgress:
         return sum(cell.counted for cell in of_cells if cell)
 
     @property
-    def new(self) -> int:
-        """Return how many of them ended since the study was last started."""
-        return max(0, self.counted - self.done_before)
-
-    @property
     def seconds(self) -> float:
         """Return how long ago the study was last started."""
         return time.monotonic() - self.started
@@ -259,32 +252,28 @@ class StudyProgress:
     def left(self) -> float | None:
         """Return how many seconds the rest takes, at most the time budget's rest; None before a step was timed."""
         counted = {name: cell.counted for name, cell in self.cells.items()}
-        return self.remaining.left(counted, self.elapsed_before + self.seconds)
+        return self.remaining.left(counted, self.elapsed)
 
     def clear_live(self) -> None:
         """Record that all running trials were saved."""
         self.live.clear()
         self.remaining.clear_live()
 
-    def begin(self, plan: Plan, since: float, past: Iterable[Event]) -> None:
-        """Take over the plan with which the study was last started, at `since` (a time as in events), and its past."""
+    def begin(self, plan: Plan, since: float) -> None:
+        """Take over the plan with which the study was last started, at `since` (seconds since 1970)."""
         self.plan, self.remaining = plan, Remaining(plan, since)
-        for event in past:
-            self.remaining.take_in(event)
+        self.started = time.monotonic() - (time.time() - since)
         for cell in plan.cells:
             self.cells.setdefault(cell.cell, CellProgress())
 
-    def take_in(self, event: Event) -> None:
-        """Update the progress by one event of a worker."""
-        self.remaining.take_in(event, time.time())
+    def take_in(self, event: Event, now: float | None = None) -> None:
+        """Update the progress by one event of a worker; `now` is its time, None for one of the past."""
+        self.remaining.take_in(event, now)
         match event:
             case TrialClaimed() | RunEvaluated():
                 self.live[event.place] = event
-                if isinstance(event, RunEvaluated) and math.isfinite(event.val_loss):
-                    self.lowest[event.place] = min(event.val_loss, self.lowest.get(event.place, math.inf))
             case TrialEvent():
                 self.live.pop(event.place, None)
-                self.lowest.pop(event.place, None)
             case StudyNotice(is_error=True):
                 self.errors.append(event.message)
         if not isinstance(event, TrialEnded):
@@ -362,17 +351,15 @@ class Watched:
                 self._has_begun = False
             elif command.kind == "reopen" and self._stream.reopen(*command.reopened):
                 self.progress.reopen(command.value["cell"])
-        progress, start = self.progress, self.commands.state.start
-        events = [*self._stream.new(latest_only=not self._has_begun)]
-        for event in events:
-            progress.take_in(event)
-            yield event
-        if not self._has_begun:
+        progress, is_past = self.progress, not self._has_begun
+        if is_past:
             self._has_begun = True
-            progress.begin(Plan.from_dict(self.folder.read(self.folder.plan_file)), start.given, events)
-            progress.started = time.monotonic() - (time.time() - start.given)
-            progress.elapsed_before = start.elapsed_before
-            progress.done_before = min(start.done_before, progress.counted)
+            plan = Plan.from_dict(self.folder.read(self.folder.plan_file))
+            progress.begin(plan, self.commands.state.start.given)
+        for event in self._stream.new(latest_only=is_past):
+            progress.take_in(event, None if is_past else time.time())
+            yield event
+        progress.elapsed = self.folder.elapsed_seconds
         progress.follow(self.commands.state)
         if commands is None:  # else the caller runs the study, and `follow` tells its state
             progress.state = study_state(self.folder)

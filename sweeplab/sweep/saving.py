@@ -89,7 +89,7 @@ class Saving:
 
     def write_points(self, trial: TrialRuns) -> None:
         """Append the points of a trial's curves that are not written yet."""
-        self._write(trial.write_points, "points")
+        self._store.availability.attempt(trial.write_points, "points")
 
     def keep(self, stack: Stack, record: Record) -> None:
         """Write the checkpoints of an evaluated run, or a snapshot if one is due."""
@@ -128,7 +128,8 @@ class Saving:
 
     def wait(self, training: Training) -> None:
         """Wait until a run's last snapshot is written; if it cannot be, the previous one is kept."""
-        self._write(lambda: self._snapshots.wait(training.folder.path), "snapshots")
+        path = training.folder.path
+        self._store.availability.attempt(lambda: self._snapshots.wait(path), "snapshots")
 
     def wait_before_removal(self, trial: TrialRuns) -> None:
         """Wait until no snapshot of a trial is being written, whether the last ones could be or not."""
@@ -141,15 +142,6 @@ class Saving:
         for trial in self._store.tally(cell).best_pruned(n_kept + SNAPSHOTS_LOOKED_AT)[n_kept:]:
             for seed in self._store.seeds(cell, trial):
                 remove_snapshots(self._folder.run(cell.key, trial.number, seed).path)
-
-    def _write(self, call: Callable[[], bool | None], of: str) -> None:
-        try:
-            has_written = call()
-        except OSError as error:
-            self._store.availability.note_failure(error, of)
-        else:
-            if has_written is not False:
-                self._store.availability.note_answer(of)
 
     def _checkpoint(self, stack: Stack, training: Training, record: Record, path: Path) -> None:
         """Write a checkpoint: the run's best weights if `path` is named best, else its current ones, and metadata."""

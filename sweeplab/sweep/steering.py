@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Thread
@@ -72,11 +71,12 @@ def detach(spec: StudySpec, lab: Path, words: Sequence[str]) -> str:
             start_new_session=True,
         )
     # A dashboard outlives the processes that it starts: without this they would stay zombies.
-    Thread(target=process.wait, daemon=True).start()
-    while process.poll() is None:
+    waiting = Thread(target=process.wait, daemon=True)
+    waiting.start()
+    while waiting.is_alive():
         if folder.is_run and folder.canonical_file.exists():
             return f"process {process.pid}, log {log}"
-        time.sleep(LOOK_SECONDS)
+        waiting.join(LOOK_SECONDS)
     lines = read_bytes(log).decode("utf-8", "replace").strip().splitlines() or [f"see {log}"]
     if process.returncode:
         raise BadInput(lines[-1].removeprefix("error: "))

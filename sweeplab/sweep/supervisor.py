@@ -214,9 +214,8 @@ class _Supervisor:
             is_done = len(self.trackers) == 1 and self.tracker.is_complete(
                 run.path for run in self.folder.runs()
             )
-        done_before = sum(counts.counted for counts in self.store.counts())
-        start = {"versions": versions(self.plan.data.token_digest), "done_before": done_before}
-        start |= {"host": socket.gethostname(), "pid": os.getpid(), "elapsed_before": self.elapsed}
+        known = versions(self.plan.data.token_digest)
+        start = {"versions": known, "host": socket.gethostname(), "pid": os.getpid()}
         self.commands.add("start", start)
         budget = read_spec(self.folder).budget
         if budget != self.spec.budget:  # the study was extended after its file was read
@@ -270,9 +269,8 @@ class _Supervisor:
                 with suppress(OSError):  # such as a full disk: others then see the places of before
                     self.folder.write_workers(places)
             is_queued = {place.state for place in places} == {"queued"}
-            if is_queued or (self.commands.state.phase == "pause" and not len(self.pool)):
-                self.progress.started += now - before  # such time is none of the budget's
-            else:
+            is_paused = self.commands.state.phase == "pause" and not len(self.pool)
+            if not is_queued and not is_paused:
                 self.elapsed += now - before
             self._poll_commands()
             self.listen(events.Tick(), self.progress)
@@ -296,13 +294,7 @@ class _Supervisor:
         self._write_elapsed()
 
     def _write_elapsed(self) -> None:
-        availability = self.store.availability
-        try:
-            self.folder.write_elapsed(self.elapsed)
-        except OSError as error:  # such as a full disk, with which workers train on
-            availability.note_failure(error, "records")
-        else:
-            availability.note_answer("records")
+        self.store.availability.attempt(lambda: self.folder.write_elapsed(self.elapsed), "records")
 
     def _goes_on(self) -> bool:
         """Set the phase to closing where there are no workers to listen to or to wait for; return whether there are."""

@@ -56,12 +56,12 @@ def test_it_fits_and_no_loss_is_cut(n_running, lines, columns, drawn):
     events = [
         RunEvaluated(cell="n_layer=1,n_embd=8", trial=trial, seed=0, iteration=at, val_loss=loss)
         for trial in range(n_running)
-        for at, loss in ((10, 3.25 - trial / 8), (20, 3.5))
+        for at, loss in ((10, 3.25), (20, 3.5 - trial / 8))
     ]
     rows = drawn(9, *events, lines=lines, columns=columns).splitlines()
     assert len(rows) < lines and max(map(len, rows)) <= columns
-    shown = [row.split()[-4:] for row in rows if "#" in row]
-    expected = [[f"#{trial}", "20/100", "3.500", f"{3.25 - trial / 8:.3f}"] for trial in range(n_running)]
+    shown = [row.split()[-3:] for row in rows if "#" in row]
+    expected = [[f"#{trial}", "20/100", f"{3.5 - trial / 8:.3f}"] for trial in range(n_running)]
     assert shown and shown == expected[: len(shown)]
     more = re.findall(r"(\d+) more trials", "\n".join(rows))
     assert len(shown) + sum(map(int, more)) == n_running

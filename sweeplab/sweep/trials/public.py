@@ -63,12 +63,6 @@ class PublicStorage(BaseStorage):
         self._cells: dict[int, CachedTrials] = {}
         self._read: set[int] = set()  # studies whose cached trials are as the database has them
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"url": self.url}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
-
     def _note_writing(self, _connection: object, _cursor: object, statement: str, *_: object) -> None:
         if not statement.startswith(("SELECT", "BEGIN")):
             self._read.clear()

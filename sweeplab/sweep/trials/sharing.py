@@ -97,6 +97,20 @@ class Availability:
                 self.note_answer(of)
                 return result
 
+    def attempt(self, call: Callable[[], bool | None], of: str) -> None:
+        """Write files by a call that may be repeated later; it returns False if there was nothing to write.
+
+        Raises:
+            StorageUnavailable: they could not be written for longer than the limit.
+        """
+        try:
+            has_written = call()
+        except OSError as error:  # such as a full disk, with which training goes on
+            self.note_failure(error, of)
+        else:
+            if has_written is not False:
+                self.note_answer(of)
+
     def note_failure(self, error: Exception, of: str = DATABASE) -> None:
         """Record that the storage did not answer.
 
@@ -377,14 +391,9 @@ class Command:
 
 @dataclass(frozen=True)
 class SupervisorStart:
-    """What the process that runs the study recorded about itself when it started.
-
-    `given` is the time of the start (seconds since 1970). `done_before` counts trials, `elapsed_before` seconds.
-    """
+    """The versions with which the process that runs the study started, and the time (seconds since 1970)."""
 
     versions: Mapping[str, str] = field(default_factory=dict)
-    done_before: int = 0
-    elapsed_before: float = 0.0
     given: float = 0.0
 
 
@@ -408,9 +417,7 @@ class ControlState:
         changes, value = dict[str, Any](), command.value
         match command.kind:
             case "start":
-                names = ("versions", "done_before", "elapsed_before")
-                known = {name: value[name] for name in names if name in value}
-                start = SupervisorStart(**known, given=command.given)
+                start = SupervisorStart(value.get("versions", {}), command.given)
                 changes = {"phase": "run", "budget": None, "status": None, "start": start}
             case "ended":
                 changes = {"phase": "ended", "status": value}

@@ -88,12 +88,6 @@ class TrialStorage(BaseStorage):
         except SQLAlchemyError:  # no tables, or an error that Optuna will report
             return False
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"url": self.url}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        TrialStorage.__init__(self, **state)
-
     def _forget(self) -> None:
         """Drop the cached trials; the next transaction reads them again."""
         self._cells: dict[int, CachedTrials] = {}
