@@ -102,19 +102,15 @@ class ReportData:
     def of_study(
         cls,
         runs: DataFrame,
-        curves: DataFrame | Callable[[str], DataFrame],
+        read_curve: Callable[[str], DataFrame],
         studied: Studies | None = None,
         lab: Path | None = None,
     ) -> ReportData:
-        """Return the data of a page of studies; both tables may be empty, and curves may be read by metric."""
+        """Return the data of a page of studies, which may have no runs yet."""
         runs = plain(runs, _RUN_COLUMNS)
         ranked = (studied and studied.ranked) or (rankings(runs) if len(runs) else {})
         runs = with_expected(runs, ranked)
-        kept: dict[Hashable, Any] = {"ranked": ranked}
-        if isinstance(curves, DataFrame):
-            whole = plain(curves, _CURVE_COLUMNS)
-            return cls(runs, lambda metric: whole[whole["metric"] == metric], None, studied, lab, _kept=kept)
-        return cls(runs, curves, None, studied, lab, _kept=kept)
+        return cls(runs, read_curve, None, studied, lab, _kept={"ranked": ranked})
 
     @classmethod
     def of_table(cls, assessment: Assessment) -> ReportData:

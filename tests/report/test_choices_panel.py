@@ -4,11 +4,11 @@ import json
 from dataclasses import asdict, replace
 
 import pytest
+from report.scaling_page import report_of
 
 from sweeplab.analysis.studies import Studies
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.kept import Confirmed
-from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import PanelSpec, make_panel
 from sweeplab.report.summary import summarize
 
@@ -29,7 +29,7 @@ def material(plant):
     runs = planted.runs.assign(objective="next_token", best_bits_per_byte=bits)
     data = {"planted": {"val_tokens": 100}}
     studied = Studies(runs, {}, data, {"planted": {CELL: BASELINE}})
-    return ReportData.of_study(runs, planted.curves, studied=studied)
+    return report_of(runs, planted.curves, studied=studied)
 
 
 def test_choices_are_ranked_and_told_apart(material):
@@ -48,7 +48,7 @@ def test_unlike_tasks_are_not_compared(plant):
     planted = plant(["complete"], seeds=2, widths=(32,))
     runs = planted.runs.copy()
     runs["objective"] = ["masked" if cell == "n_layer=4,n_embd=32" else "next_token" for cell in runs["cell"]]
-    report = ReportData.of_study(runs, planted.curves)
+    report = report_of(runs, planted.curves)
     found = make_panel(PanelSpec("choices"), report)
     assert [row["rank"] for row in found.result["choices"]] == [1, 2, 1]
     assert len(found.warnings) == len(found.data) == 1

@@ -15,12 +15,12 @@ from analysis.typed_runs import typed_runs
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from pandas import DataFrame, concat
+from report.scaling_page import report_of
 
 from sweeplab.analysis import sweep
 from sweeplab.analysis.table import CURVES
 from sweeplab.analysis.trials import LOST, WORST_FIRST
 from sweeplab.hyperparameters import TABLE
-from sweeplab.report.data import ReportData
 from sweeplab.report.page import page_trials
 from sweeplab.report.panels.base import PAGES, PANELS, PanelSpec, make_panel, read_dashboard
 from sweeplab.report.summary import SUMMARIES
@@ -68,7 +68,7 @@ def runs_of(study, name):
     return typed_runs(runs.assign(**dict.fromkeys(study.missing)))
 
 
-def report_of(*studies):
+def studied(*studies):
     runs = concat([runs_of(*each) for each in zip(studies, CELLS, strict=False)], ignore_index=True)
     rows = [
         (*run[1:4], at * 100, at * 12800, metric, 4.0 - at)
@@ -76,7 +76,7 @@ def report_of(*studies):
         for at in range(studies[0].evaluations)
         for metric in ("val_loss", "tokens_per_second")
     ]
-    return ReportData.of_study(runs, DataFrame(rows, columns=list(CURVES)).astype(CURVES))
+    return report_of(runs, DataFrame(rows, columns=list(CURVES)).astype(CURVES))
 
 
 def check(panel):
@@ -124,7 +124,7 @@ def few_repeats():
 @example([Planted(trials=2, missing=tuple(MEASURED))])
 @example([Planted(trials=2), Planted(trials=2, states=("failed", "complete"))])
 def test_a_panel_draws_something_or_says_in_a_sentence_why_not(studies):
-    report = report_of(*studies)
+    report = studied(*studies)
     drawn = []
     # Other pages than the comparison are of one study.
     for page in ["compare"] if len(studies) > 1 else PAGES:

@@ -6,10 +6,9 @@ from html import escape
 import pandas as pd
 import pytest
 from analysis.planted_sweep import CELLS, plant_sweep
-from pandas import DataFrame
+from report.scaling_page import report_of
 
 from sweeplab.api import Study
-from sweeplab.report.data import ReportData
 from sweeplab.report.headline import read_facts
 from sweeplab.report.panels.base import make_panel, read_dashboard
 from sweeplab.report.summary import SUMMARIES
@@ -18,7 +17,7 @@ from sweeplab.sweep import steering
 
 
 def first_screen(page, *tables, report=None):
-    report = report or ReportData.of_study(pd.concat(tables, ignore_index=True), DataFrame())
+    report = report or report_of(pd.concat(tables, ignore_index=True))
     asked = read_dashboard(page=page).panels
     wanted = {"verdicts", "choices", "differences"}
     return SUMMARIES[page](report, [make_panel(each, report) for each in asked if each.panel in wanted])

@@ -7,9 +7,9 @@ from analysis.planted_sweep import plant_sweep
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pandas import DataFrame
+from report.scaling_page import report_of
 
 from sweeplab.model.shape import SETTLED
-from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import PanelSpec, make_panel
 from sweeplab.report.panels.law import lines_by
 from sweeplab.report.summary import summarize
@@ -31,7 +31,7 @@ def planted(key, n_trials, whole, cells=NINE, name="planted"):
 @settings(max_examples=6, deadline=None)
 @given(st.integers(0, 99), st.integers(2, 6), st.sampled_from([0.0, 0.97]))
 def test_what_is_drawn_is_what_is_fitted_and_has_one_name(key, n_trials, whole):
-    report = ReportData.of_study(planted(key, n_trials, whole), DataFrame())
+    report = report_of(planted(key, n_trials, whole))
     fit = report.assessment("power-n").fit
     panels = {name: make_panel(PanelSpec(name, options), report) for name, options in DRAWN.items()}
     law, loss = panels["law"], panels["loss"]
@@ -68,7 +68,7 @@ def test_a_study_and_a_cell_have_one_color_on_every_panel():
         (several, set(names)),
         (planted(0, 3, 0.0), {f"n_layer={a},n_embd={b}" for a, b in NINE}),
     ):
-        report = ReportData.of_study(runs.reset_index(drop=True), curves(runs))
+        report = report_of(runs.reset_index(drop=True), curves(runs))
         used = {name: set() for name in known}
         for kind in ("optimization_history", "edf", "param_importances", "slice", "learning_curves"):
             panel = make_panel(PanelSpec(kind, {}), report)

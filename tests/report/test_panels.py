@@ -6,11 +6,10 @@ import pandas as pd
 import pytest
 from analysis.planted_sweep import plant_sweep
 from pandas import concat
-from report.scaling_page import write_scaling
+from report.scaling_page import report_of, write_scaling
 
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import GradientPoint, RunFolder, append_gradients, read_gradients
-from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import PanelSpec, make_panel
 from sweeplab.report.style import colors
 from sweeplab.report.summary import summarize
@@ -22,7 +21,7 @@ USUAL = ("complete", "stopped", "pruned", "diverged", "failed", "running")
 
 def of(spec, planted, **changed):
     runs = planted.runs.assign(**changed) if changed else planted.runs
-    return make_panel(spec, ReportData.of_study(runs, planted.curves))
+    return make_panel(spec, report_of(runs, planted.curves))
 
 
 @pytest.mark.slow
@@ -45,7 +44,7 @@ def test_three_dimensions_of_a_grid_have_a_line_each_combination_and_no_zigzag(p
         planted.runs.assign(dropout=share, cell=planted.runs["cell"] + f",dropout={share}")
         for share in (0.0, 0.1, 0.2)
     ]
-    report = ReportData.of_study(concat(runs, ignore_index=True), planted.curves)
+    report = report_of(concat(runs, ignore_index=True), planted.curves)
     drawn = make_panel(PanelSpec("loss", {"x": "n_params"}), report)
     best = drawn.data[drawn.data["best"]]
     assert not best.duplicated(["line", "x"]).any()
@@ -114,7 +113,7 @@ def test_colors_are_distinct_and_stand_out_from_the_ground(n, ground):
 
 
 def test_summary_says_what_there_is(typed, plant):
-    summary = summarize(ReportData.of_study(*typed(plant(USUAL, seeds=2))))
+    summary = summarize(report_of(*typed(plant(USUAL, seeds=2))))
     words = summary.entries
     assert words["Runs"].startswith("72 runs of 36 trials in 6 cells: 12 complete, 12 stopped, ")
     assert words["Cells"].startswith("n_layer 1, 2, 4; n_embd 32, 64; ")
@@ -122,13 +121,13 @@ def test_summary_says_what_there_is(typed, plant):
         "2.9650 nats/token (the mean of 2 seeds): trial 0 in cell n_layer=4"
     )
     assert summary.best["hyperparameters"] == {"n_layer": 4, "n_embd": 64, "learning_rate": 1e-3}
-    assert summarize(ReportData.of_study(*plant(["running"]))).best == {}
+    assert summarize(report_of(*plant(["running"]))).best == {}
 
 
 @pytest.mark.parametrize(("objective", "unit"), [("masked", "nats/token"), ("classification", "nats/label")])
 def test_losses_have_the_unit_of_their_objective(objective, unit, plant):
     planted = plant(["complete"] * 2)
-    report = ReportData.of_study(planted.runs.assign(objective=objective, n_labels=3), planted.curves)
+    report = report_of(planted.runs.assign(objective=objective, n_labels=3), planted.curves)
     titles = [
         make_panel(PanelSpec(*each), report).y.title
         for each in (("loss", {"x": "n_params"}), ("learning_curves",))
@@ -144,7 +143,7 @@ def test_the_law_goes_on_to_its_forecast_on_the_figure_of_sizes(plant):
     n = planted.runs["n_params"]
     losses = 1.0 + 30 * n**-0.35 * np.exp(0.001 * np.random.default_rng(0).standard_normal(len(n)))
     runs = planted.runs.assign(best_val_loss=losses, final_val_loss=losses, value=losses)
-    report = ReportData.of_study(runs, planted.curves)
+    report = report_of(runs, planted.curves)
     drawn = make_panel(LOSS, report)
     last = drawn.law.iloc[-1]
     assert last["x"] == pytest.approx(2 * report.points.columns["params"].max())
@@ -188,7 +187,7 @@ def test_families_that_lack_a_size_of_another_are_lines_too():
         part = plant_sweep(2, ((2, 32), (2, 64)), loss=lambda values: 3 - 0.001 * values["n_embd"], key=key)
         part["cell"] += f",family={family},n_encoder_layer={depth}"
         parts.append(part.assign(family=family, n_encoder_layer=depth))
-    report = ReportData.of_study(pd.concat(parts, ignore_index=True), lambda metric: pd.DataFrame())
+    report = report_of(pd.concat(parts, ignore_index=True))
     panel = make_panel(PanelSpec("loss", {"x": "n_embd"}), report)
     assert not panel.missing and panel.figure().data
     depths = {line.partition("n_encoder_layer = ")[2].partition(",")[0] for line in panel.data["line"]}
@@ -206,7 +205,7 @@ def test_it_shows_the_layers_of_the_best_run(plant, tmp_path):
                     f"blocks.{layer}": (shrinks ** (1 - layer) / at, 0.02 / at, 2.0) for layer in range(2)
                 }
                 append_gradients(folder, [GradientPoint(at, norms)])
-    panel = make_panel(PanelSpec("gradient_flow"), ReportData.of_study(runs, curves, lab=tmp_path))
+    panel = make_panel(PanelSpec("gradient_flow"), report_of(runs, curves, lab=tmp_path))
     assert {*zip(panel.data["cell"], panel.data["trial"], strict=True)} == {("n_layer=2,n_embd=32", 0)}
     row = panel.data[(panel.data["iteration"] == 200) & (panel.data["layer"] == "blocks.0")].iloc[0]
     assert row["gradient"] == pytest.approx(0.1 / 200)

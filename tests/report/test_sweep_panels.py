@@ -3,10 +3,9 @@
 import pandas as pd
 import pytest
 from analysis.planted_sweep import CELLS, plant_sweep, slow_ones_pruned, too_fast
-from pandas import DataFrame
+from report.scaling_page import report_of
 
 from sweeplab.analysis.sweep import FEWEST_TRIALS
-from sweeplab.report.data import ReportData
 from sweeplab.report.panels.base import PanelSpec, make_panel
 from sweeplab.report.panels.sweep import MOST_DRAWN, MOST_PAIRED
 
@@ -21,7 +20,7 @@ def made(report, kind, **options):
 
 @pytest.fixture(scope="module")
 def one():
-    return ReportData.of_study(plant_sweep(40, CELLS[1:3], state=mixed), DataFrame())
+    return report_of(plant_sweep(40, CELLS[1:3], state=mixed))
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +30,7 @@ def two():
         plant_sweep(FEWEST_TRIALS, key=key, shift=0.3 * key, name=name, **each)
         for key, name in enumerate("ab")
     ]
-    return ReportData.of_study(pd.concat(studies, ignore_index=True), DataFrame())
+    return report_of(pd.concat(studies, ignore_index=True))
 
 
 def test_the_history_falls_and_ends_at_the_best(one):
@@ -69,7 +68,7 @@ def test_slices_and_pairs_have_those_asked_for(one):
 
 @pytest.mark.slow
 def test_of_a_large_sweep_the_best_trials_are_drawn():
-    found = made(ReportData.of_study(plant_sweep(1000, CELLS[:1]), DataFrame()), "parallel_coordinate")
+    found = made(report_of(plant_sweep(1000, CELLS[:1])), "parallel_coordinate")
     drawn = found.data[found.data["drawn"]]
     assert len(found.data) == 1000
     assert set(found.data.nsmallest(MOST_DRAWN, "loss")["trial"]) == set(drawn["trial"])
