@@ -60,7 +60,6 @@ class Reach:
         """
         from sweeplab import load_study
         from sweeplab.study.file.parse import file_text, parse
-        from sweeplab.study.file.reading import MAX_BYTES
         from sweeplab.study.file.resolve import beside
         from sweeplab.study.problems import Problems, SourceMap
         from sweeplab.sweep.planning import check_reach
@@ -69,7 +68,7 @@ class Reach:
             _check_settings(key, values[key] or ())
         file = study_source(text, self.lab)
         if not file.resolve().is_relative_to(self.lab.resolve()):  # before anything that it names is opened
-            content = file_text(file, MAX_BYTES)
+            content = file_text(file)
             document = parse(content, Problems(SourceMap(file, text=content)))
             for key in _NAMING * isinstance(document, dict):
                 for name in _texts(document.get(key)):

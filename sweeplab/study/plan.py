@@ -363,7 +363,7 @@ def settled_sampler(spec: StudySpec) -> Sampler:
     """Return a study's sampler, chosen where it is `auto`."""
     if spec.sampler.type != AUTO:
         return spec.sampler
-    has_cells = _n_points(spec) > 1 and any(map(_has_numbers, spec.search.values()))
+    has_cells = spec.n_points > 1 and any(map(_has_numbers, spec.search.values()))
     return Sampler(type=JOINT if has_cells else "tpe", options=spec.sampler.options)
 
 
@@ -371,10 +371,6 @@ def _has_numbers(entry: SearchSpec) -> bool:
     if isinstance(entry, Choices):
         return all(map(is_number, entry.values))
     return isinstance(entry, Range)
-
-
-def _n_points(spec: StudySpec) -> int:
-    return max(1, len(spec.cells)) * math.prod(map(len, spec.grid.values()))
 
 
 def n_startup_trials(spec: StudySpec, trials_per_cell: int | None) -> int:
@@ -388,7 +384,7 @@ def n_startup_trials(spec: StudySpec, trials_per_cell: int | None) -> int:
         return int(sampler.options[name])
     if sampler.type == JOINT:
         shared = JOINT_STARTUP * (len(spec.search) + 1)
-        return max(1, min(math.ceil(shared / _n_points(spec)), (trials_per_cell or shared) // 2))
+        return max(1, min(math.ceil(shared / spec.n_points), (trials_per_cell or shared) // 2))
     defaults = SAMPLERS[sampler.type].optuna_defaults
     most = int(defaults.get(name, 0))
     if trials_per_cell is None or not most:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -369,6 +370,11 @@ class StudySpec(Section):
     def text(self) -> str:
         """Return the text of the study file."""
         return self._source_map.text
+
+    @property
+    def n_points(self) -> int:
+        """Return the number of cells, those that break a rule among them."""
+        return math.prod(map(len, self.grid.values())) * max(1, len(self.cells))
 
     @property
     def changed(self) -> dict[str, list[Any]]:

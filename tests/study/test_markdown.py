@@ -200,7 +200,7 @@ def test_says_unknown_rows_with_the_nearest_name():
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"x" * (2**20 + 1), "too large; allowed: at most 1,048,576 bytes"),
+        (b"x" * (2**20 + 1), "too large; allowed: at most 1,000,000 bytes"),
         (b"# no table\n", "no table of hyperparameters"),
     ],
     ids=["large", "without a table"],

@@ -6,8 +6,8 @@ import pytest
 
 from sweeplab.errors import BadInput
 from sweeplab.expressions import Expression
-from sweeplab.study.file.parse import MAX_DEPTH, MAX_NODES
-from sweeplab.study.file.reading import MAX_BYTES, read_study, read_text
+from sweeplab.study.file.parse import MAX_BYTES, MAX_DEPTH, MAX_NODES
+from sweeplab.study.file.reading import read_study, read_text
 from sweeplab.study.values import Choices, Derived, Range
 
 WHOLE = """\

@@ -78,7 +78,6 @@ Source = Literal["runs", "points", "sweeps", "studies"]
 NO_AXIS = Axis("", "")
 # Every panel that a dashboard can list, by its name there.
 PANELS: dict[str, type[Panel]] = {}
-MAX_BYTES = 2**18  # of a dashboard
 # The sources of the panels that each page can show.
 PAGES: dict[str, tuple[Source, ...]] = {
     "scaling": ("runs", "points", "sweeps"),
@@ -229,7 +228,7 @@ def read_dashboard(path: Path | None = None, page: str = "scaling") -> Dashboard
     """
     file = path or shipped("dashboards") / f"{page}.yaml"
     problems = Problems(SourceMap(file))
-    document = parse(file_text(file, MAX_BYTES), problems)
+    document = parse(file_text(file), problems)
     if not problems.found and not isinstance(document, dict):
         problems.add((), "this is not a dashboard", "title: first: panels:")
     if problems.found:

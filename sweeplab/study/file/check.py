@@ -6,7 +6,6 @@ Pydantic checks each value, in `spec` and `search`; here is checked what depends
 from __future__ import annotations
 
 import graphlib
-import math
 from collections.abc import Mapping, Sequence, Set
 from functools import cache
 from typing import Any, get_args
@@ -143,9 +142,8 @@ def _check_cycles(spec: StudySpec, explicit: Set[str], lengths: Sequence[str], p
 
 
 def _check_space(spec: StudySpec, problems: Problems) -> None:
-    n_cells = math.prod(map(len, spec.grid.values())) * max(1, len(spec.cells))
-    if n_cells > MOST_CELLS:
-        problems.add(("grid",), f"the grid has {several(n_cells, 'cell')}", f"at most {MOST_CELLS:,}")
+    if spec.n_points > MOST_CELLS:
+        problems.add(("grid",), f"the grid has {several(spec.n_points, 'cell')}", f"at most {MOST_CELLS:,}")
         return
     try:
         kept, _ = cells(spec, None)

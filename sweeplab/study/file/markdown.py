@@ -23,7 +23,6 @@ from sweeplab.study.file.parse import file_text
 from sweeplab.study.file.reading import read_text
 from sweeplab.study.problems import escaped, shown
 
-MAX_BYTES = 2**20
 MOST_SAID = 300  # characters of a notice
 # Hyperparameters that a study has only where its user asks for them, and what they need.
 ASKED_FOR = {"wandb_project": "the package wandb and a network"}
@@ -109,7 +108,7 @@ def read_tables(path: Path) -> MarkdownTables:
     Raises:
         BadInput: the file cannot be read, or has no table of hyperparameters.
     """
-    tables = parse_tables(file_text(path, MAX_BYTES))
+    tables = parse_tables(file_text(path))
     if tables == MarkdownTables():
         allowed = "a table with a Parameter and a Value column"
         raise BadInput(Problem("no table of hyperparameters", allowed, file=path))

@@ -18,10 +18,10 @@ from ruamel.yaml.reader import ReaderError
 
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import opened
-from sweeplab.formatting import several
 from sweeplab.hyperparameters import canonical, is_written_number
 from sweeplab.study.problems import SECTIONS, Location, Mark, Problems, shown
 
+MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
 MAX_NODES = 20_000
 MAX_BITS = 4096  # of a whole number: Python refuses to write one of more than 4,300 digits
@@ -32,7 +32,7 @@ _NUMBERS = {_TAG + name for name in ("int", "float")}
 _CONSTRUCTED = {*_NUMBERS, *(_TAG + name for name in ("bool", "null"))}
 
 
-def file_text(path: Path, most_bytes: int) -> str:
+def file_text(path: Path) -> str:
     """Return the text of a file that the user wrote.
 
     Raises:
@@ -40,11 +40,9 @@ def file_text(path: Path, most_bytes: int) -> str:
     """
     try:
         with opened(path, "rb") as file:
-            content = file.read(most_bytes + 1)
-        if len(content) > most_bytes:
-            raise BadInput(
-                Problem("the file is too large", f"at most {several(most_bytes, 'byte')}", file=path)
-            )
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise BadInput(Problem("the file is too large", f"at most {MAX_BYTES:,} bytes", file=path))
         return content.decode("utf-8-sig")
     except FileNotFoundError as error:
         suffixes = {path.suffix, ".yaml"}

@@ -14,8 +14,6 @@ from sweeplab.study.file.resolve import FindRun, no_run, resolve
 from sweeplab.study.problems import Problems, SourceMap
 from sweeplab.study.spec import StudySpec
 
-MAX_BYTES = 1_000_000
-
 
 def read_study(
     path: Path, overrides: Sequence[str] = (), allow_plugins: bool = False, find_run: FindRun = no_run
@@ -29,7 +27,7 @@ def read_study(
     Raises:
         BadInput: lists everything that is wrong, each with its file, line and column, or its override.
     """
-    return read_text(file_text(path, MAX_BYTES), path, overrides, allow_plugins, find_run)
+    return read_text(file_text(path), path, overrides, allow_plugins, find_run)
 
 
 def read_text(
@@ -57,7 +55,7 @@ def said_name(path: Path) -> str:
         BadInput: the file cannot be read, or has no name.
     """
     problems = Problems(SourceMap(path))
-    document = parse(file_text(path, MAX_BYTES), problems)
+    document = parse(file_text(path), problems)
     name = document.get("name") if isinstance(document, dict) else None
     if not isinstance(name, str):
         raise BadInput(*(problems.found or [Problem("the file gives no study name", file=path)]))
@@ -78,9 +76,6 @@ def read_plain(
 
 
 def _plain(value: Any) -> Any:
-    from sweeplab.study.options import as_written  # Optuna's samplers and pruners
-
-    written = as_written(value)
-    if written is not value:
-        return written
-    return value.item() if hasattr(value, "item") else str(value)  # NumPy's numbers; paths
+    if hasattr(value, "item"):  # a number of NumPy
+        return value.item()
+    return str(value)

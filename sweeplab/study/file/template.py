@@ -17,7 +17,6 @@ from sweeplab.files import check_is_path
 from sweeplab.formatting import duration, several, yaml_text
 from sweeplab.hyperparameters import AUTO, CATEGORIES, TABLE, Hyperparameter, defaults
 from sweeplab.study.file.entries import takes_share
-from sweeplab.study.file.resolve import preset
 from sweeplab.study.options import PRUNERS, SAMPLERS, AlgorithmRow
 from sweeplab.study.problems import LENGTHS, SECTIONS, shown
 from sweeplab.study.spec import StudySpec, preset_names
@@ -254,17 +253,16 @@ def study_schema() -> Schema:
     schema = StudySpec.model_json_schema()
     sections, parts = schema["properties"], schema["$defs"]
     data = parts["DataSpec"]
-    corpora = _one_of({name: corpus.meaning for name, corpus in CORPORA.items()})
-    tokenizers = _one_of({name: str(kind.__doc__).partition("\n")[0] for name, kind in TOKENIZERS.items()})
+    data["properties"]["corpus"]["enum"] = [*CORPORA]
     file = {"type": "string", "pattern": "[.](json|model)$"}
-    data["properties"] |= {"corpus": corpora, "tokenizer": {"anyOf": [tokenizers, file]}}
+    data["properties"]["tokenizer"]["anyOf"] = [{"enum": [*TOKENIZERS]}, file]
     data["anyOf"] = [{"required": [name]} for name in ("path", "train", "tokens")]
     data["anyOf"].append({"required": data.pop("required")})
     parts["ObjectiveSpec"]["properties"]["metric"]["enum"] = list(METRICS)
     rows = [row for row in TABLE.values() if row.name != "seed"]
     differing = [row for row in rows if row.name not in EVALUATED]
     searched = [row for row in rows if is_searched(row)]
-    sections["preset"] = _one_of({name: preset(name).notes[0] for name in preset_names()})
+    sections["preset"] = {"enum": [*preset_names()]}
     sections["fixed"] |= _of_rows(rows, _value)
     sections["grid"] |= _of_rows(differing, _values)
     sections["search"] |= _of_rows(searched, _search)
@@ -283,10 +281,6 @@ def _of_rows(rows: list[Hyperparameter], write: Callable[[Hyperparameter], Schem
         text = f"{row.meaning}{unit}. {CATEGORIES[row.category]}; {row.allowed}; default {shown(row.default)}"
         written[row.name] = {"description": text, **write(row)}
     return {"type": "object", "properties": written, "additionalProperties": False}
-
-
-def _one_of(meanings: Mapping[str, str]) -> Schema:
-    return {"anyOf": [{"const": name, "description": meaning} for name, meaning in meanings.items()]}
 
 
 def _value(row: Hyperparameter) -> Schema:
@@ -328,7 +322,7 @@ def _form(entry: type[Any]) -> Schema:
 
 
 def _algorithms(rows: Mapping[str, AlgorithmRow]) -> Schema:
-    forms = [_one_of({name: row.meaning for name, row in rows.items()})]
+    forms: list[Schema] = [{"enum": [*rows]}]
     for name, row in rows.items():
         form = row.options.model_json_schema(by_alias=False)
         options = form.get("properties", {})
