@@ -249,13 +249,11 @@ class Study(Results):
         self,
         ladder: float = 4.0,
         run: Callable[[Study], str] = lambda study: study.run().status,
-        hold_out: str = "",
     ) -> list[Transferred]:
         """Tune the small sizes of the grid, predict the largest, seal and train it, and return what that cost.
 
         The held-out size is trained with the predicted learning rate and with others, up to a factor of `ladder` below
-        and above. `run` runs the studies, and returns their status. `hold_out` is
-        the size of the grid that loses its largest value; the one that spans most if it is empty.
+        and above. `run` runs the studies, and returns their status.
 
         Raises:
             BadInput: the grid has no size to hold out, no learning rate is searched, or a study cannot start.
@@ -264,7 +262,7 @@ class Study(Results):
         from sweeplab.analysis.predicting import transfer
 
         check_reach(self.spec, self.lab)
-        return transfer(self.spec, self.lab, lambda spec: run(Study(spec, self.lab)), ladder, hold_out)
+        return transfer(self.spec, self.lab, lambda spec: run(Study(spec, self.lab)), ladder)
 
     def report(self, page: str = "scaling", single_file: bool = False) -> Path:
         """Write a page of the study, scaling or sweep, as `sweeplab report` does, and return its file."""

@@ -1,11 +1,10 @@
 """What to train a size with that a study has not tried, the loss to expect there, and what such a prediction costs.
 
 To tell the cost, a study's small sizes are tuned, its largest is predicted, and that is trained (`transfer`). The size
-that is asked for, else the one whose values lie farthest apart in the grid, loses its largest value; each cell
-there is held out. The others are the study NAME-transfer. `predict_size` gives the held-out cell's values and loss,
-which is sealed before the study NAME-transfer-SIZE trains the cell with the predicted learning rate, with the one of
-the largest tuned cell, and with a ladder around the predicted one. The same again continues where it stopped: a
-prediction is made once.
+whose values lie farthest apart in the grid loses its largest value; each cell there is held out. The others are the
+study NAME-transfer. `predict_size` gives the held-out cell's values and loss, which is sealed before the study
+NAME-transfer-SIZE trains the cell with the predicted learning rate, with the one of the largest tuned cell, and with a
+ladder around the predicted one. The same again continues where it stopped: a prediction is made once.
 """
 
 from __future__ import annotations
@@ -269,18 +268,17 @@ class Transferred:
         }
 
 
-def transfer(spec: StudySpec, lab: Path, run: Run, ladder: float, axis: str = "") -> list[Transferred]:
+def transfer(spec: StudySpec, lab: Path, run: Run, ladder: float) -> list[Transferred]:
     """Tune a study's small sizes, predict, seal and train each held-out one; return what it cost.
 
     The ladder's rungs lie STEP apart, up to a factor of `ladder` below and above the prediction. `run` runs a study to
-    its end, or continues it, and returns its status. The largest value of `axis` is held out; of a size that spans most
-    if it is empty.
+    its end, or continues it, and returns its status.
 
     Raises:
         BadInput: the grid has no such size to hold out, no learning rate is searched, or a study cannot start.
         Interrupted: a study did not come to its end.
     """
-    axis = _held_out(spec, axis)
+    axis = _held_out(spec)
     small = _small(spec, axis)
     _complete(small, run)
     kept = [[max(values)] if name == axis else values for name, values in spec.grid.items()]
@@ -288,7 +286,7 @@ def transfer(spec: StudySpec, lab: Path, run: Run, ladder: float, axis: str = ""
     return [_at_size(small.name, lab, size, ladder, run) for size in sizes]
 
 
-def _held_out(spec: StudySpec, axis: str) -> str:
+def _held_out(spec: StudySpec) -> str:
     """Return the size of the grid that loses its largest value."""
     entry = spec.search.get(RATE)
     if not isinstance(entry, Range | Choices) or entry.when:
@@ -304,10 +302,7 @@ def _held_out(spec: StudySpec, axis: str) -> str:
     if not ratios:
         what = f"the grid of study {spec.name} has no size with two values, of which one could be held out"
         raise BadInput(spec.problem(("grid",), what, "such as n_embd: [16, 32, 64]"))
-    if axis and axis not in ratios:
-        what = f"the grid of study {spec.name} has no size {axis!r} with two values to hold one out"
-        raise BadInput(Problem(what, ", ".join(ratios), nearest(axis, ratios)))
-    return axis or max(ratios, key=lambda name: ratios[name])
+    return max(ratios, key=lambda name: ratios[name])
 
 
 def _small(spec: StudySpec, axis: str) -> StudySpec:

@@ -408,14 +408,3 @@ def _scored(entry: LedgerEntry, points: Points, source: str, otherwise: str, why
 def _counting(sealed: Facts) -> Counting:
     conventions = {name: how for name, how in sealed["conventions"].items() if name in CHOICES}
     return Counting(Conventions(**conventions), sealed["columns"], sealed.get("where", ""))
-
-
-def calibrate(results: Iterable[Outcome]) -> dict[str, float]:
-    """Return how many of the `n` scored forecasts held, and the 90% interval of that share (Clopper, Pearson)."""
-    from scipy.stats import binomtest
-
-    held = [bool(outcome.is_held) for outcome in results if outcome.state == SCORED]
-    low, high = 0.0, 1.0
-    if held:
-        low, high = map(float, binomtest(sum(held), len(held)).proportion_ci(0.9))
-    return {"n": len(held), "held": sum(held), "low": low, "high": high}

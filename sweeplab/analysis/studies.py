@@ -51,13 +51,6 @@ if TYPE_CHECKING:
     from sweeplab.study.spec import StudySpec
 
 
-# The default columns of a study's table for the roles of a law.
-STUDY_COLUMNS = {
-    "params": "n_params",
-    "tokens": "train_tokens",
-    "loss": "best_val_loss",
-    "flops": "train_flops",
-}
 PARAMS = {
     "total": "n_params",
     "active": "n_params_active",
@@ -65,7 +58,7 @@ PARAMS = {
 }
 # Settings whose best values follow the size of the model or the length of the run.
 FOLLOW_SIZE = ("learning_rate", "batch_size", "warmup_iters")
-_LOSSES = {"best": STUDY_COLUMNS["loss"], "final": "final_val_loss"}
+_LOSSES = {"best": "best_val_loss", "final": "final_val_loss"}
 
 
 def study_points(runs: pd.DataFrame, counting: Counting = PLAIN, design: StudyDesign | None = None) -> Points:
@@ -148,8 +141,7 @@ def counted(runs: pd.DataFrame, counting: Counting) -> tuple[pd.DataFrame, dict[
     at, params = how.chosen("at"), how.chosen("params")
     if how.chosen("rows") != "best":
         raise BadInput(Problem(f"--count rows={how.rows} is for the rows of a file", "rows=best"))
-    runs = with_whole_losses(runs, at)
-    column = loss_column(runs, at)
+    runs, column = whole_losses(runs, at)
     loss, unit, measured = numbers(runs, column), unit_of(runs).replace("/", " per "), ""
     if how.chosen("loss") != "nats":
         if "best_bits_per_byte" not in runs:
@@ -199,40 +191,27 @@ def tuned_runs(
     return replace(read, said=meanings_read, dropped={**left, **read.dropped})
 
 
-def with_whole_losses(runs: pd.DataFrame, at: str = "best") -> pd.DataFrame:
-    """Return the runs with an estimate of the loss on the whole validation split where they were not evaluated on it.
+def whole_losses(runs: pd.DataFrame, at: str = "best") -> tuple[pd.DataFrame, str]:
+    """Return the runs, and the column of the loss that laws are fitted to: on the whole validation split where known.
 
-    Only trials that can be the best of their cell are. The targets of the other evaluations are the same for all runs,
-    but how much harder they are than the whole split depends on the size: by 1 to 2% of the loss from the smallest to
-    the largest model of a first study. So the difference of the means of a cell's evaluated runs is added to the loss
-    of its other runs (the difference estimator of survey sampling).
+    Only trials that can be the best of their cell are evaluated on it. The targets of the other evaluations are the
+    same for all runs, but how much harder they are than the whole split depends on the size: by 1 to 2% of the loss
+    from the smallest to the largest model of a first study. So the difference of the means of a cell's evaluated runs
+    is added to the loss of its other runs (the difference estimator of survey sampling). If any run that ended stays
+    without an estimate, the others' are not taken: a law would attribute the difference to the models.
     """
-    name = WHOLE_LOSSES[at]
-    if name not in runs or "state" not in runs:
-        return runs
-    sampled, whole = finite(runs, _LOSSES[at]), finite(runs, name)
-    ended = np.array([RunState(state).has_value for state in runs["state"]])
+    name, own = WHOLE_LOSSES[at], _LOSSES[at]
     cells = [runs[key] for key in ("study", "cell") if key in runs]
-    if not ended.any() or not cells:
-        return runs
-    differences = (whole - sampled).where(ended).groupby(cells).transform("mean")
-    return runs.assign(**{name: whole.fillna((sampled + differences).where(ended))})
-
-
-def loss_column(runs: pd.DataFrame, at: str = "best") -> str:
-    """Return the column of the loss that laws are fitted to: on the whole validation split if all that ended have it.
-
-    A law fitted to both kinds would attribute their difference, some percent, to the models.
-    """
-    name = WHOLE_LOSSES[at]
-    if name not in runs or "state" not in runs:
-        return _LOSSES[at]
-    losses = numbers(runs, name)
+    if name not in runs or "state" not in runs or not cells:
+        return runs, own
+    sampled, whole = finite(runs, own), finite(runs, name)
     ended = np.array([RunState(state).has_value for state in runs["state"]])
-    needed = ended & np.isfinite(numbers(runs, _LOSSES[at]))
-    if needed.any() and np.isfinite(losses[needed]).all():
-        return name
-    return _LOSSES[at]
+    differences = (whole - sampled).where(ended).groupby(cells).transform("mean")
+    losses = whole.fillna((sampled + differences).where(ended))
+    needed = losses[ended & sampled.notna()]
+    if needed.empty or needed.isna().any():
+        return runs, own
+    return runs.assign(**{name: losses}), name
 
 
 @dataclass(frozen=True)

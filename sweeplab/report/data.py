@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pandas import DataFrame, Series
 
 from sweeplab.analysis.differences import CellConfirmed, confirmed_cells
-from sweeplab.analysis.studies import PARAMS, Studies, loss_column, study_points, unit_of, with_whole_losses
+from sweeplab.analysis.studies import PARAMS, Studies, study_points, unit_of, whole_losses
 from sweeplab.analysis.sweep import Importance, Sweep, importances, sweep_of
 from sweeplab.analysis.trials import WORST_FIRST, plain, rankings, with_expected
 from sweeplab.errors import BadInput
@@ -170,7 +170,7 @@ class ReportData:
     @property
     def law_metric(self) -> str:
         """Return the column of the runs' losses that laws are fitted to, which figures of sizes show too."""
-        return loss_column(with_whole_losses(self.runs, self.objective), self.objective)
+        return whole_losses(self.runs, self.objective)[1]
 
     @property
     def ranked_metric(self) -> str:

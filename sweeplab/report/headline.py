@@ -323,13 +323,13 @@ def read_headline(folder: StudyFolder, left: str = "") -> Headline:
 
 
 def _assessment(folder: StudyFolder) -> tuple[Assessment, str]:
-    from sweeplab.analysis.studies import loss_column, read_studies, with_whole_losses
+    from sweeplab.analysis.studies import read_studies, whole_losses
     from sweeplab.laws.assessment import assess, law_for
 
     studies = read_studies(folder.lab, [folder.name])
     points = studies.points()
     at = studies.specs[folder.name].objective.at
-    return assess(points, law_for(points, AUTO)), loss_column(with_whole_losses(studies.runs, at), at)
+    return assess(points, law_for(points, AUTO)), whole_losses(studies.runs, at)[1]
 
 
 def with_law(facts: StudyFacts, assess: Callable[[], tuple[Assessment, str]]) -> StudyFacts:

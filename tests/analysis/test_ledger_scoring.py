@@ -4,10 +4,9 @@ import math
 from datetime import UTC, datetime
 
 import pytest
-from scipy.stats import binom
 
 from sweeplab.analysis.ledger import LedgerEntry
-from sweeplab.analysis.sealing import LATE, OPEN, REPEATED, SCORED, Outcome, calibrate, outcomes
+from sweeplab.analysis.sealing import LATE, OPEN, REPEATED, SCORED, Outcome, outcomes
 from sweeplab.errors import BadInput
 
 
@@ -45,7 +44,6 @@ def test_the_first_forecast_of_a_run_counts_and_so_does_its_first_outcome(tmp_pa
     assert [each.state for each in found] == [SCORED, REPEATED, LATE, OPEN, REPEATED]
     assert (found[0].loss, found[0].is_held) == (2.03, True)
     assert found[0].as_dict()["error"] == pytest.approx(math.log(1.015))
-    assert calibrate(found)["n"] == calibrate(found)["held"] == 1
     assert [each.entry.number for each in found if "other" in each.names] == [6]
 
 
@@ -54,17 +52,5 @@ def test_a_forecast_of_another_version_is_refused(tmp_path):
         outcomes([entry(1, forecast(version=2))], tmp_path)
 
 
-def scored(number, loss, said):
-    return Outcome(entry(number, said), SCORED, loss=loss)
-
-
-def test_calibration_has_the_interval_of_the_share():
-    losses = [2.0] * 17 + [2.2] * 3
-    found = calibrate(scored(k, loss, forecast(1e6 + k)) for k, loss in enumerate(losses))
-    assert (found["n"], found["held"]) == (20, 17)
-    # The definition of the ends: as few, or as many, would come in one table of twenty (Clopper and Pearson 1934).
-    assert binom.sf(16, 20, found["low"]) == pytest.approx(0.05)
-    assert binom.cdf(17, 20, found["high"]) == pytest.approx(0.05)
-    none = calibrate([Outcome(entry(1, forecast()), OPEN)])
-    assert (none["n"], none["held"]) == (0, 0)
+def test_without_an_outcome_nothing_is_held():
     assert Outcome(entry(1, forecast(loss=2.0)), OPEN).is_held is None

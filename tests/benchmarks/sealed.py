@@ -56,12 +56,12 @@ def scored(name, folder, law):
     fitted, whole = folder / f"{name}-fitted.yaml", folder / f"{name}.yaml"
     for file, (budgets, widths) in ((fitted, FITTED), (whole, WHOLE)):
         file.write_text(STUDY.format(name=name, fixed=fixed, seed=seed, budgets=budgets, widths=widths))
-    lab, ledger = ("--lab", folder / "lab"), ("--ledger", folder / f"{name}.jsonl")
-    if not ledger[1].exists():
+    lab = ("--lab", folder / name)
+    if not (folder / name / "ledger.jsonl").exists():
         sweeplab("run", fitted, *lab)
-        sweeplab("laws", "predict", name, "--law", law, "--targets", whole, "--seal", *lab, *ledger)
+        sweeplab("laws", "predict", name, "--law", law, "--targets", whole, "--seal", *lab)
     sweeplab("run", whole, *lab)
-    verified = json.loads(sweeplab("laws", "verify", name, "--json", *lab, *ledger))["forecasts"]
+    verified = json.loads(sweeplab("laws", "verify", name, "--json", *lab))["forecasts"]
     # Those of cells that had run before are late, and count no more.
     found = [each for each in verified if each["state"] == "scored"]
     assert len(found) + sum(each["state"] == "late" for each in verified) == len(verified), verified

@@ -44,12 +44,11 @@ def test_a_table_is_forecast_grows_and_is_scored(cli, folder, table):
 
 
 def test_a_changed_line_and_a_wrong_name_are_refused(cli, folder, table):
-    seal = ("laws", "predict", "runs.csv", *COLUMNS, "--ledger", "other.jsonl")
+    seal = ("laws", "predict", "runs.csv", *COLUMNS)
     cli(*seal, *AT)
-    assert not (folder / "lab").exists()
-    ledger = folder / "other.jsonl"
+    ledger = folder / "lab" / "ledger.jsonl"
     changed = ledger.read_bytes().replace(b'"tokens":4000000000.0', b'"tokens":4000000001.0', 1)
-    verify = ("laws", "verify", "--ledger", ledger)
+    verify = ("laws", "verify")
     wrong = cli(*verify, "runs.cvs")
     assert wrong.code == 2 and "did you mean 'runs.csv'" in wrong.err
     ledger.write_bytes(changed)
@@ -77,8 +76,7 @@ def test_small_cells_are_run_large_ones_forecast_run_and_scored(cli, folder):
     whole.write_text(GROWING.replace("[20, 40, 80]", "[20, 40, 80, 160]"))
     assert cli("run", small).code == 0
     seal = ("laws", "predict", "growing", "--law", "power-d", "--seal", "--json")
-    asked = ("--at", "params=1840,tokens=1280", "--ledger", "late.jsonl")
-    (late,) = json.loads(cli(*seal, *asked).out)["sealed"]
+    (late,) = json.loads(cli(*seal, "--at", "params=1840,tokens=1280").out)["sealed"]
     assert late["late"].startswith("its run n_embd=8,max_iters=20/0/0 started at ")
     sealed = json.loads(cli(*seal, "--targets", whole).out)["sealed"]
     counted = [each["run"]["cells"] for each in sealed if not each["late"]]
@@ -98,4 +96,4 @@ def test_small_cells_are_run_large_ones_forecast_run_and_scored(cli, folder):
     # The same forecasts sealed again, now that the runs have ended, do not count.
     cli(*seal, "--targets", whole)
     again = json.loads(cli("laws", "verify", "growing", "--json").out)
-    assert again["calibration"] == found["calibration"] and len(again["forecasts"]) == 32
+    assert again["calibration"] == found["calibration"] and len(again["forecasts"]) == 33

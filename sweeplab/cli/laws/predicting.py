@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from sweeplab.analysis.predicting import Prediction
     from sweeplab.analysis.sealing import Target
 
-Ledger = Annotated[Path | None, option("FILE", "File of sealed forecasts.  [default: LAB/ledger.jsonl]")]
 _TEXT = ("size", "verdict", "forecast", "interval", "outcome")
 
 
@@ -38,7 +37,6 @@ def predict(
     where: Where = None,
     law: Law = "auto",
     tuned: Tuned = None,
-    ledger: Ledger = None,
     force: Force = False,
     lab: Lab = None,
 ) -> Answer:
@@ -94,10 +92,9 @@ def predict(
             answer["sizes"][0] |= _best_values(read, asked)
     if seal and assessed:
         names = tuple(read.studies.specs) if read.studies else (source,)
-        path = _file(ledger, lab)
-        entries, answer["warnings"] = sealing.seal(
-            path, names, read.counting, assessed, lab_folder(lab), forecasts
-        )
+        home = lab_folder(lab)
+        path = home / FILE_NAME
+        entries, answer["warnings"] = sealing.seal(path, names, read.counting, assessed, home, forecasts)
         answer["ledger"] = str(path)
         answer["sealed"] = [
             {"number": entry.number, "sha256": entry.sha256, **entry.forecast} for entry in entries
@@ -160,10 +157,6 @@ def _targets(
     return [sealing.point_target(read.points, counts, digests, counting)], {}
 
 
-def _file(ledger: Path | None, lab: Path | None) -> Path:
-    return (ledger or lab_folder(lab) / FILE_NAME).expanduser().absolute()
-
-
 def _print_prediction(answer: Facts) -> None:
     rows = []
     for size in answer["sizes"]:
@@ -191,7 +184,6 @@ def verify(
         str | None, argument("STUDY", "Only forecasts for this study or from it.", autocompletion=studies)
     ] = None,
     against: Annotated[Path | None, option("FILE", "The forecasts' table, with new rows added.")] = None,
-    ledger: Ledger = None,
     lab: Lab = None,
 ) -> Answer:
     """Check the ledger, score forecasts whose runs ended, and list all.
@@ -205,21 +197,21 @@ def verify(
     """
     from sweeplab.analysis import sealing
 
-    path = _file(ledger, lab)
+    path = lab_folder(lab) / FILE_NAME
     results = sealing.verify(path, lab_folder(lab), study or "", against)
+    held = [outcome.is_held for outcome in results if outcome.is_held is not None]
     answer = {
         "ledger": str(path),
         "last": read_ledger(path)[-1].sha256,
         "forecasts": [outcome.as_dict() for outcome in results],
-        "calibration": sealing.calibrate(results),
+        "calibration": {"n": len(held), "held": sum(held)},
     }
     return answer, _print_scores
 
 
 def _print_scores(answer: Facts) -> None:
     known = answer["calibration"]
-    share = f" (90% interval {known['low']:.0%} to {known['high']:.0%})" if known["n"] else ""
-    say(f"{known['held']} of {several(known['n'], 'scored forecast')} held{share}")
+    say(f"{known['held']} of {several(known['n'], 'scored forecast')} held")
     rows = []
     for scored in answer["forecasts"]:
         forecast, error, outcome = scored["forecast"], None, scored["state"]

@@ -172,9 +172,6 @@ def transfer(
             max=1000,
         ),
     ] = 4.0,
-    hold_out: Annotated[
-        str, option("NAME", "Hold out the largest value of this size.  [default: the size that spans most]")
-    ] = "",
     allow_plugins: options.AllowPlugins = False,
     quiet: options.Quiet = False,
     lab: options.Lab = None,
@@ -182,7 +179,7 @@ def transfer(
 ) -> None:
     """Tune small sizes, predict the largest, and train it.
 
-    The largest value of a size in the grid is held out and the other sizes are tuned. The values and the
+    The largest value of the size that spans most is held out and the other sizes are tuned. The values and the
     loss at each held-out size are predicted and sealed; it is trained with the predicted learning rate,
     with the best one of the largest tuned size, and with a ladder around the predicted one. Ctrl-C saves
     the runs; the same command continues them.
@@ -190,7 +187,6 @@ def transfer(
     \b
     $ sweeplab transfer studies/small.yaml
     $ sweeplab transfer small --ladder 8 -o parametrization=mup --name mup
-    $ sweeplab transfer studies/small.yaml --hold-out n_layer --name deeper
     """
     file = options.named_file(file, lab)
     study = load_study(
@@ -204,7 +200,7 @@ def transfer(
     from sweeplab.cli.study.view import followed
 
     again = shlex.join(["sweeplab", *sys.argv[1:]])
-    done = followed(lambda run: study.transfer(ladder, run, hold_out), again, as_json, quiet)
+    done = followed(lambda run: study.transfer(ladder, run), again, as_json, quiet)
     answer = {"study": study.spec.name, "sizes": [size.as_dict() for size in done]}
     print_answer((answer, _print_transferred), as_json)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 from pandas import DataFrame, Series, concat
 
-from sweeplab.analysis.studies import with_whole_losses
+from sweeplab.analysis.studies import whole_losses
 from sweeplab.analysis.trials import (
     LOST,
     TRIAL,
@@ -196,7 +196,7 @@ class LossPanel(Panel, name="loss"):
         law = _law_of_size(report) if x == report.params_column else None
         metric = report.ranked_metric
         if law is not None:
-            runs, metric = with_whole_losses(runs, report.objective), report.law_metric
+            runs, metric = whole_losses(runs, report.objective)
         trials = trials_table(runs, metric)
         shown = trials[trials["state"].isin((*VALUED, "pruned")) & trials["loss"].notna()].copy()
         shown["x"] = finite(shown, x)
