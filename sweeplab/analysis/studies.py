@@ -200,17 +200,17 @@ def whole_losses(runs: pd.DataFrame, at: str = "best") -> tuple[pd.DataFrame, st
     is added to the loss of its other runs (the difference estimator of survey sampling). If any run that ended stays
     without an estimate, the others' are not taken: a law would attribute the difference to the models.
     """
-    name, own = WHOLE_LOSSES[at], _LOSSES[at]
+    name, column = WHOLE_LOSSES[at], _LOSSES[at]
     cells = [runs[key] for key in ("study", "cell") if key in runs]
     if name not in runs or "state" not in runs or not cells:
-        return runs, own
-    sampled, whole = finite(runs, own), finite(runs, name)
+        return runs, column
+    sampled, whole = finite(runs, column), finite(runs, name)
     ended = np.array([RunState(state).has_value for state in runs["state"]])
     differences = (whole - sampled).where(ended).groupby(cells).transform("mean")
     losses = whole.fillna((sampled + differences).where(ended))
     needed = losses[ended & sampled.notna()]
     if needed.empty or needed.isna().any():
-        return runs, own
+        return runs, column
     return runs.assign(**{name: losses}), name
 
 
