@@ -23,7 +23,6 @@ from sweeplab.files import (
     machine,
     make_folder,
     opened,
-    process_space,
     read_bytes,
     read_only_uri,
     shipped,
@@ -287,24 +286,17 @@ def test_of_a_full_disk_it_is_said_what_may_be_deleted(error, said, lab, monkeyp
     free = {lab: 1, lab.parent: 2, Path("/proc"): 0}
     usage = namedtuple("Usage", "total free")
     monkeypatch.setattr("shutil.disk_usage", lambda place: usage(9 * (free[place] > 0), free[place]))
-    labs = [lab.parent, lab / "not yet", Path("/proc/x")]
-    cache = lab.parent / "cache"
-    spare = f"may be deleted: {cache}"
-    assert full_disk(error, labs) == (said and f"{said}; {spare}".replace("LAB", str(labs[1])))
-    assert full_disk(error, labs[2:]) is None
-    make_folder(lab / "trash")
+    labs, trash = [lab.parent, lab, Path("/proc/x")], make_folder(lab / "trash")
     for how in ("__cause__", "__context__"):
         outer = RuntimeError()
         setattr(outer, how, error)
-        spare = f"may be deleted: {lab / 'trash'}, {cache}"
-        assert full_disk(outer, [lab]) == (said and f"{said}; {spare}".replace("LAB", str(lab)))
+        spare = f"may be deleted: {trash}, {lab.parent / 'cache'}"
+        assert full_disk(outer, labs) == (said and f"{said}; {spare}".replace("LAB", str(lab)))
+    assert full_disk(error, labs[2:]) is None
 
 
 def test_a_machine_is_known_by_its_boot_or_else_by_its_name(lab, monkeypatch):
-    for place in ("/proc/sys/kernel/random/boot_id", str(lab / "none")):
-        monkeypatch.setattr(files, "_BOOT", Path(place))
-        known = Path(place).read_text().strip() if Path(place).exists() else platform.node()
+    (lab / "boot").write_text("id\n")
+    for name, known in (("boot", "id"), ("none", platform.node())):
+        monkeypatch.setattr(files, "_BOOT", lab / name)
         assert machine() == known
-        process_space.cache_clear()
-        assert process_space()[0] == (known if Path(place).exists() else "")
-    process_space.cache_clear()
