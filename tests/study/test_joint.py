@@ -8,7 +8,7 @@ from tiny_study import study_of_parts
 
 from sweeplab.data import DataSizes
 from sweeplab.laws.surrogate import Posterior
-from sweeplab.study.joint import JointModel, knowledge_gradient
+from sweeplab.study.joint import JointModel, _stride, expected_improvement, knowledge_gradient
 from sweeplab.study.space import cells, spaces_of
 
 SIZES = DataSizes(65)
@@ -165,7 +165,10 @@ def test_pruned_and_diverged_trials_are_learned_from():
     (pruned, diverged), _ = after.marginal(x)
     assert pruned == pytest.approx(np.log(2.0), abs=0.1)
     assert diverged > pruned
-    assert after.y[-2] == pytest.approx(np.log(2.0)) and after.extra[-2] >= 0.02**2
+    assert after.y[-2] == pytest.approx(np.log(2.0)) and list(after.extra[-2:]) == pytest.approx(
+        [0.02**2, 0.2**2]
+    )
+    assert np.isclose(after.y[:-1], after.y[-1] - 0.2).any(), "worse than the worst"
 
 
 def test_many_trials_are_fitted_again_when_a_fifth_more_have_ended():
@@ -190,6 +193,8 @@ def test_the_knowledge_gradient_is_the_expected_drop_of_the_lowest_mean():
         results = draws.standard_normal(200_000)
         lowest = (points.mean[:, None] + moved[:, None] * results).min(axis=0)
         assert gains[at] == pytest.approx(points.mean.min() - lowest.mean(), abs=0.003)
+        below = np.maximum(1.0 - points.mean[at] - 0.05 * results, 0).mean()
+        assert expected_improvement(points.mean, noise, 1.0)[at] == pytest.approx(below, abs=0.0005)
 
 
 @pytest.mark.parametrize("n_cells", [2, 5, 8, 21, 55])
@@ -206,5 +211,6 @@ def test_first_points_lie_apart_in_each_cell_and_fill_the_range_together(n_cells
             assert min(abs(one - other), 1 - abs(one - other)) > 0.15
         assert len({tuple(point.values()) for point in points}) == 3
         shares += rates
+    assert [_stride(each, 1) for each in (15, 16, 25)] == [15, 23, 32], "of eight the best"
     gaps = np.diff(np.sort([*shares, min(shares) + 1]))
     assert gaps.max() < 4 / len(shares) + 0.05
