@@ -7,16 +7,17 @@ import pytest
 
 from sweeplab.errors import BadInput
 from sweeplab.formatting import bytes_in_words
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.accounting import forward_flops, n_params
 from sweeplab.model.shape import ModelShape
 from sweeplab.study.options import Sampler
-from sweeplab.study.plan import WorkerResources, divide_machine
+from sweeplab.study.plan import WorkerResources, divide_machine, stack_capacity
 from sweeplab.study.space import Space
 from sweeplab.study.spec import Budget, DataSpec, Engine, Track
 from sweeplab.study.values import Choices, Range
 from sweeplab.sweep.planning import make_plan
 from sweeplab.train import devices
-from sweeplab.train.run import COPIES
+from sweeplab.train.run import COPIES, row_flops, train_memory_bytes
 
 
 def test_cells_have_the_sizes_and_costs_of_their_runs(tiny, tmp_path, dataset):
@@ -156,3 +157,17 @@ def test_a_run_that_exceeds_the_memory_is_said_or_refused_before_training(planne
 )
 def test_the_machine_is_divided(workers, n_stacks, n_cpus, n_gpus, expected):
     assert divide_machine(workers, n_stacks, n_cpus, n_gpus) == expected
+
+
+def test_a_stack_is_as_wide_as_pays_and_as_fits():
+    small = Hyperparameters(n_layer=1, n_embd=16, n_head=2, vocab_size=65, batch_size=8, device="cpu")
+    wide, run = small.replace(n_embd=512, n_layer=4), 2 * train_memory_bytes(small)
+    many, gpu = small.replace(batch_size=1024, grad_accum=2), wide.replace(device="cuda")
+    given = [
+        ("auto", small, 1, 1e15), ("auto", wide, 1, 1e15), ("auto", small, 12, 1e15), (3, small, 12, 1e15),
+        ("auto", small, 1, 5 * run), (9, small, 1, 0), (9999, many, 1, 1e15), ("auto", gpu, 1, 1e15),
+        ("auto", small.replace(device="cuda"), 1, 1e15),
+    ]  # fmt: skip
+    pays = round(2e11 / (row_flops(gpu) * 8))
+    assert [stack_capacity(*each) for each in given] == [8, 1, 12, 3, 5, 1, 65535 // (512 * 2), pays, 256]
+    assert 1 < pays < 256

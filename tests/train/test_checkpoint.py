@@ -2,12 +2,7 @@
 
 import json
 import os
-import random
-import signal
 import stat
-import subprocess
-import sys
-import time
 
 import pytest
 import torch
@@ -24,28 +19,6 @@ from sweeplab.train.checkpoint import (
     write_snapshot,
 )
 from sweeplab.train.member import Snapshot
-
-# Each writer is forked from one process that has imported torch, which takes a hundred times as long as a checkpoint.
-WRITERS = """
-import os, sys, safetensors.torch, torch
-from pathlib import Path
-from sweeplab.train.checkpoint import write_checkpoint, write_snapshot
-from sweeplab.train.member import Snapshot
-for _ in sys.stdin:
-    if writer := os.fork():
-        print(os.waitpid(writer, 0)[1], flush=True)
-        continue
-    number = 0
-    while True:
-        number += 1
-        tensors = {"a": torch.full((300_000,), float(number)), "b": torch.full((7, 3), float(number))}
-        if sys.argv[2] == "model":
-            write_checkpoint(Path(sys.argv[1]), "model", tensors, {"number": number})
-        else:
-            write_snapshot(Path(sys.argv[1]), Snapshot(tensors, {"iteration": number}))
-        if number == 1:
-            print(os.getpid(), flush=True)
-"""
 
 
 def test_the_old_tensors_go_when_new_ones_are_in_place(tmp_path):
@@ -71,25 +44,6 @@ def test_the_old_goes_only_when_the_new_is_on_the_disk(tmp_path, monkeypatch):
     for number in range(2):
         write_checkpoint(tmp_path / "best", "model", at(number).rows, {})
     assert there == [1, 2, 3, 3, 2 + 1, 2 + 2]
-
-
-def kills(folder, kind):
-    """Let writers of one kind of file be killed, and yield after each."""
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITERS, str(folder), kind],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        bufsize=1,
-    ) as process:
-        assert process.stdin is not None and process.stdout is not None
-        for _ in range(20):
-            process.stdin.write("another\n")
-            writer = int(process.stdout.readline())
-            time.sleep(0.05 + random.random() * 0.2)
-            os.kill(writer, signal.SIGKILL)
-            assert int(process.stdout.readline()) == signal.SIGKILL, "it was writing until it was killed"
-            yield
 
 
 def damages(file):
@@ -213,25 +167,3 @@ def test_a_snapshot_that_could_not_be_written_is_told_to_who_asks_next(tmp_path)
     writer.wait(tmp_path / "file" / "run")
     writer.close()
     assert same(read_snapshot(tmp_path / "other"), at(5))
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize("kind", ["model", "state"])
-def test_twenty_kills_while_writing_leave_a_whole_file_and_the_snapshot_before_it(kind, tmp_path):
-    numbers = []
-    for _ in kills(tmp_path, kind):
-        if kind == "model":
-            tensors, facts = read_checkpoint(tmp_path, "model")
-            numbers.append(facts["number"])
-        else:
-            found = read_snapshot(tmp_path)
-            assert found is not None
-            tensors = found.rows
-            numbers.append(found.numbers["iteration"])
-        assert all((each == numbers[-1]).all() for each in tensors.values())
-        if kind == "state" and numbers[-1] > 1:
-            latest(tmp_path).write_bytes(b"")
-            before = read_snapshot(tmp_path)
-            assert before is not None and before.numbers["iteration"] < numbers[-1]
-        remove_snapshots(tmp_path)
-    assert max(numbers) > 1
