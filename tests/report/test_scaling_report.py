@@ -119,7 +119,7 @@ def test_the_page_draws_each_panel_and_says_the_summary(page):
 
 
 def test_a_report_without_runs_says_so(tmp_path):
-    page = Page(write_scaling(DataFrame(), DataFrame(), tmp_path).read_text())
+    page = Page(write_scaling(DataFrame(), None, tmp_path).read_text())
     assert not page.figures
     assert (
         page.words.count("The study has no runs.") == 1
