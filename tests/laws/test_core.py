@@ -4,7 +4,17 @@ import numpy as np
 import pytest
 from laws.planted_laws import GOOD, TRUTHS, plant
 
-from sweeplab.laws.core import MOST_SHARED, TILT_SD, RowErrors, fit_law, logistic, uniform
+from sweeplab.laws.core import (
+    MOST_SHARED,
+    TILT_SD,
+    RowErrors,
+    _cholesky,
+    _next_temperature,
+    _weights,
+    fit_law,
+    logistic,
+    uniform,
+)
 
 LOW, HIGH = 0.01, 2.0
 
@@ -76,6 +86,18 @@ def test_exact_losses_and_few_rows():
     assert draws.shapes[:, 0] == pytest.approx(0.4, abs=1e-3)
     with pytest.raises(ValueError, match="2 rows for 2 scales"):
         fit_law(np.array([2.0, 1.0]), design(np.array([0.0, 1.0])), [uniform(LOW, HIGH)])
+
+
+def test_the_next_target_leaves_three_tenths_of_the_draws_and_alike_columns_have_a_root():
+    base, likelihood = np.zeros(1000), -1e4 * np.linspace(0, 1, 1000) ** 2
+    least = 0.0
+    for expected in (300, 180):  # or six tenths of those that count now, where they are few
+        least = _next_temperature(base, likelihood, least)
+        assert 1 / (_weights(base, likelihood, least) ** 2).sum() == pytest.approx(expected, rel=0.01)
+    assert _next_temperature(base, base, 0.0) == 1.0
+    assert _cholesky(np.ones((1, 2, 2)))[0, 1, 1] == pytest.approx(2**0.5 * 1e-6, rel=0.01)
+    with pytest.raises(np.linalg.LinAlgError, match="all alike"):
+        _cholesky(np.zeros((1, 2, 2)))
 
 
 def test_the_same_seed_gives_the_same_draws():

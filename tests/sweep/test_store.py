@@ -24,7 +24,7 @@ from sweeplab.study.options import Pruner, Sampler
 from sweeplab.study.spec import Budget, ConditionalSeed
 from sweeplab.study.values import Choices, Range
 from sweeplab.sweep.trials.sharing import TABLES, Availability, Lease, LeaseLost, Owner, Report, renewing
-from sweeplab.sweep.trials.store import Store
+from sweeplab.sweep.trials.store import ENQUEUED, Store
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_the_longest_cells_come_first_unless_time_is_short(time, seeds, first, t
     assert claim_one(store, lambda cell: cell.key == first), "one more than the cell has room for"
     store.n_workers = 2
     assert store.share_left() == len(store.claim_many(4)) == 1, "half of what is left"
-    assert store.claim() and not store.claim(), "nothing more in a cell that has one too many"
+    assert claim_one(store) and not claim_one(store), "nothing more in a cell that has one too many"
 
 
 @pytest.mark.slow
@@ -207,15 +207,15 @@ def test_a_lease_is_its_owner_s_at_one_attempt_and_lasts_by_the_database_s_clock
     trial, mine, its = claim_one(store).trial_id, store.leases, other.leases
     with store.storage.engine.begin() as connection:
         lease = mine.all(connection)[trial]
-        for wrong in ({"attempt": 2}, {"holder": str(its.owner)}, {"trial_id": trial + 1}):
+        for wrong in ({"attempt": 2}, {"holder": str(its.owner)}, {"trial_id": 0}):
             stale = lease._replace(**wrong)
             assert its.take_over(connection, stale.trial_id, stale) is None
-        for leases, attempt in ((its, 1), (mine, 2), (mine, 0)):
+        for leases, attempt in ((its, 1), (mine, 2)):
             leases.give_back(connection, trial, attempt)
             assert not leases.drop(connection, trial, attempt)
             assert not leases.held(connection, {trial: attempt})
         assert mine.all(connection) == {trial: lease} and mine.held(connection, {trial: 1}) == {trial}
-    assert not its.renew([trial]) and not mine.renew([trial + 1]) and mine.renew([trial]) == {trial}
+    assert not its.renew([trial]) and mine.renew([trial, 0]) == {trial}
     for attempt in (1, 2):
         with store.storage.engine.begin() as connection:
             lease = mine.all(connection)[trial]
@@ -266,6 +266,30 @@ def test_a_worker_whose_lease_ran_out_writes_nothing_when_it_wakes_up(tiny, open
     two.report_many([Report(again, 10, 3.0)])
     two.finish(again, "complete", 3.0, {})
     assert one.trials(one.cells[0])[0].intermediate_values == {0: 4.0, 10: 3.0}
+
+
+def test_a_report_is_judged_once_and_an_end_that_was_told_stands(tiny, opened):
+    _, store = opened(tiny(pruner=Pruner(type="threshold", options={"upper": 3.5})))
+    claim = claim_one(store)
+    reports = [Report(claim, 0, 3.0), Report(claim, 10, 4.0)]
+    behind = [store.report_many([each]).behind for each in reports * 2]
+    assert behind == [set(), {claim.trial_id}] * 2, "what repeats the first is not judged by the last"
+    for _ in range(2):  # as where the answer was lost
+        store.finish(claim, "pruned", None, {"train_flops": 2.0})
+    with pytest.raises(LeaseLost):
+        store.finish(claim, "pruned", None, {"train_flops": 3.0})
+
+
+def test_what_a_person_leaves_open_is_drawn_until_it_meets_the_rules(tiny, opened):
+    _, store = opened(tiny(search={"learning_rate": Range(3e-4, 1e-2), "n_head": Choices((2, 3))}))
+    asked = {"learning_rate": 1e-3}
+    for _ in range(4):
+        store.study(store.cells[0]).enqueue_trial(asked, {ENQUEUED: asked})
+    claims = store.claim_many(4)
+    assert [(claim.sampled, claim.enqueued) for claim in claims] == [(asked | {"n_head": 2}, asked)] * 4
+    assert (store.n_held(), store.n_running()) == (4, 4)
+    store.requeue(claims[1:])
+    assert (store.n_held(), store.n_running()) == (1, 4)
 
 
 def test_a_claim_that_fails_leaves_nothing(tiny, opened, monkeypatch):
@@ -383,7 +407,7 @@ def test_a_worker_promotes_no_trial_that_it_trains_under_a_lease_that_it_lost(ti
     assert (promoted.trial_id, promoted.promoted) == (first.trial_id, 10)
 
 
-@pytest.mark.parametrize("budget", [{"trials_per_cell": 1}, {"trials_per_cell": 1, "flops": 1.0}])
+@pytest.mark.parametrize("budget", [{"trials_per_cell": 1}, {"trials_per_cell": 1, "flops": 2.0}])
 def test_a_pruner_promotes_nothing_without_a_budget_that_is_left(budget, tiny, opened):
     _, store = opened(tiny(pruner=PROMOTING, budget=Budget(trials_per_cell=1)))
     claim = claim_one(store)
