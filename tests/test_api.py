@@ -20,7 +20,6 @@ from sweeplab.lab.events import (
     WorkerExited,
 )
 from sweeplab.records.runs import RunFolder
-from sweeplab.tracking.connection import connect, tracking_uri
 
 STUDY = """\
 name: tiny
@@ -174,14 +173,6 @@ def test_best_is_the_chosen_trial(result):
     assert result.trials_dataframe().equals(frame)
     assert {"Run", "Study", "laws", "load_run", "load_study", "make_study", "open_study"} < {*dir(sweeplab)}
     assert isinstance(sweeplab.open_study("tiny", result.folder.lab), sweeplab.Study)
-
-
-def test_mlflow_shows_the_time_that_a_study_was_run(result):
-    client = connect(result.folder.lab, tracking_uri(result.folder.lab))
-    run = client.get_run(result.best.run_id)
-    parent = client.get_run(run.data.tags["mlflow.parentRunId"])
-    elapsed = result.folder.elapsed_seconds
-    assert parent.info.end_time - parent.info.start_time == pytest.approx(1000 * elapsed, abs=1)
 
 
 def test_a_run_writes_and_gives_logits(result):
