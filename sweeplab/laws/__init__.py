@@ -117,5 +117,5 @@ def fit(
     source = "the table"
     if isinstance(table, str | Path):
         table, source = read_frame(Path(table)), str(table)
-    points = searched_points(table, source, Counting(conventions, named, where, tuned or "")).of_new_text()
+    points = searched_points(table, source, Counting(conventions, named, where, tuned or ""))
     return FittedLaw(assess(points, law_for(points, law), flops))

@@ -69,8 +69,7 @@ class Points:
     `dropped` counts the rows left out, by reason; `conventions` describes each column. `names` name the row of the file
     or the trial of each point. `shape` has n_layer and n_embd if the table has them, NaN where missing.
     `seed_spread` is the standard deviation of one seed's log loss, None if no point has a second seed: no law
-    can leave residuals smaller than seed_spread / sqrt(weight). `passes` is how
-    often each run read its text, [n], by the column `passes_by`, if one of the table says it. `tuned` is one of TUNED,
+    can leave residuals smaller than seed_spread / sqrt(weight). `tuned` is one of TUNED,
     for the reason `tuned_why`, and `undeclared` are the roles of which nobody says how they count. `record` returns
     draws, [S, n], of the tuning excess: how far the best value tried of each point lies above the best there is, in log
     loss; None if its trials are too few.
@@ -83,8 +82,6 @@ class Points:
     names: tuple[str, ...] = ()
     shape: Sizes = field(default_factory=dict)
     seed_spread: float | None = None
-    passes: Array | None = None
-    passes_by: str = ""
     tuned: str = UNKNOWN
     tuned_why: str = ""
     undeclared: tuple[str, ...] = ()
@@ -114,20 +111,6 @@ class Points:
         whole = {name: column for name, column in self.shape.items() if np.isfinite(column).all()}
         return {**self.columns, **whole}
 
-    def of_new_text(self) -> Points:
-        """Return the rows of runs that read no text twice: the laws here hold for these alone.
-
-        Raises:
-            BadInput: there are none.
-        """
-        if self.passes is None:
-            return self
-        again = self.passes > _ONCE
-        if again.all():
-            raise BadInput(f"every row read its text more than once (column {self.passes_by})")
-        why = f"that read their text more than once (column {self.passes_by}; Muennighoff et al. 2023)"
-        return self.only(~again).left_out(why, int(again.sum()))
-
     def tuned_as(self, how: str | None) -> Points:
         """Return the points tuned as a person says by one of TUNED; as they are if nothing is said.
 
@@ -153,17 +136,12 @@ class Points:
     def only(self, keep: Rows | Index) -> Points:
         """Return the points of some rows, given as a mask or as indices."""
         at = np.arange(self.n)[keep]
-
-        passes = None
-        if self.passes is not None:
-            passes = self.passes[at]
         return replace(
             self,
             columns={name: column[at] for name, column in self.columns.items()},
             weights=self.weights[at],
             names=tuple(self.names[k] for k in at if self.names),
             shape={name: column[at] for name, column in self.shape.items()},
-            passes=passes,
         )
 
 
@@ -195,8 +173,12 @@ def points_of_frame(frame: pd.DataFrame, source: str, counting: Counting = PLAIN
     points = points.left_out("not ended", len(frame) - len(ended))
     points = points.left_out(f"not where {counting.where}", len(ended) - len(kept))
     passes = next(filter(tells_passes, known), None)
-    if passes:
-        points = replace(points, passes=coerced(used[passes]), passes_by=passes)
+    if passes:  # the laws here hold for new text alone
+        again = coerced(used[passes]) > _ONCE
+        if again.all():
+            raise BadInput(f"every row read its text more than once (column {passes})")
+        why = f"that read their text more than once (column {passes}; Muennighoff et al. 2023)"
+        points, used = points.only(~again).left_out(why, int(again.sum())), used[~again]
     run = next((name for name in others if _RUN.fullmatch(name)), None)
     if run and chosen.rows != "all":
         last = _last_of_runs(points, used[run])
@@ -288,8 +270,6 @@ def _combined(points: Points, frame: pd.DataFrame, others: Sequence[str], how: s
 
     counts = [role for role in COUNTS if role in points.columns]
     keys = [np.log(points.columns[role]).round(6) for role in counts]
-    if points.passes is not None:
-        keys.append(points.passes.round(6))
     point = _numbered([*keys, *points.shape.values()])
     n_points = int(point.max()) + 1
     if how == "all" or len(counts) < 2 or points.n == n_points:

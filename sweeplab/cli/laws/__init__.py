@@ -119,7 +119,7 @@ def read_source(
         named = pairs_of("--columns", columns, (*ROLES, *SEARCHED_NAMES), TABLE)
     counting = Counting(conventions, named, where or "", tuned or "")
     if is_file(source):
-        return Read(source, file_points(Path(source), counting).of_new_text(), counting, None)
+        return Read(source, file_points(Path(source), counting), counting, None)
     names = names_in(source)
     for name in filter(is_file, names):
         raise BadInput(Problem(f"{name!r} is a file", "studies, with commas between them"))
