@@ -45,9 +45,9 @@ class Results:
 
     def trials(self) -> pd.DataFrame:
         """Return a row per run: cell, trial, seed, state, value, the varied hyperparameters, then everything else."""
-        from sweeplab.analysis.table import pairs_of, runs_table
+        from sweeplab.analysis.table import runs_table
 
-        frame = pairs_of(runs_table(self.folder.lab, self.folder.name))
+        frame = runs_table(self.folder.lab, self.folder.name)
         study = self.folder.read(self.folder.canonical_file)
         changed = (name for cell in study.get("cells", ()) for name in cell)
         varied = [

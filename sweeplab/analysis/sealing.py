@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -147,8 +147,7 @@ def size_targets(
 ) -> tuple[Sequence[Target], Mapping[str, str]]:
     """Return the points of a study's cells, and the reason for each cell without one: its size is sampled.
 
-    `planned` is what `make_plan` returns. Cells that differ only in what is tuned, such as the learning rate, are one
-    point: a law describes the best.
+    `planned` is what `make_plan` returns.
     """
     from sweeplab.study.space import Space
 
@@ -163,14 +162,7 @@ def size_targets(
             left_out[cell.key] = "its size is known only once a trial is sampled"
             continue
         (size,) = sizes_of([run], counting)
-        target = Target(size, studies, counting, (cell.key,), len(space.seeds))
-        same = [place for place, other in enumerate(targets) if same_point(other.at, target.at)]
-        if not same:
-            targets.append(target)
-            continue
-        other = targets[same[0]]
-        seeds = min(other.seeds, target.seeds)
-        targets[same[0]] = replace(other, cells=(*other.cells, cell.key), seeds=seeds)
+        targets.append(Target(size, studies, counting, (cell.key,), len(space.seeds)))
     return targets, left_out
 
 

@@ -33,7 +33,6 @@ from sweeplab.laws.columns import (
     PLAIN,
     Counting,
     named_column,
-    numbers,
     read_columns,
     rows_where,
 )
@@ -142,7 +141,7 @@ def counted(runs: pd.DataFrame, counting: Counting) -> tuple[pd.DataFrame, dict[
     if how.chosen("rows") != "best":
         raise BadInput(Problem(f"--count rows={how.rows} is for the rows of a file", "rows=best"))
     runs, column = whole_losses(runs, at)
-    loss, unit, measured = numbers(runs, column), unit_of(runs).replace("/", " per "), ""
+    loss, unit, measured = finite(runs, column), unit_of(runs).replace("/", " per "), ""
     if how.chosen("loss") != "nats":
         if "best_bits_per_byte" not in runs:
             raise BadInput("bits per byte need the bytes per token, which the runs do not record")
@@ -150,16 +149,16 @@ def counted(runs: pd.DataFrame, counting: Counting) -> tuple[pd.DataFrame, dict[
         if column != _LOSSES[at]:  # the whole split has more or fewer bytes per token than the targets
             of_whole = finite(runs, column.replace("val_loss", "bits_per_byte")) / finite(runs, column)
             bits = of_whole.groupby(runs["cell"]).transform("mean").fillna(bits)
-        loss = loss * bits.to_numpy()
+        loss = loss * bits
         unit = CHOICES["loss"]["bits-per-byte"]
     if column != _LOSSES[at]:
         measured = (
             f", its weights {MEASURED_ON['whole_val_loss']} (or {MOST_WHOLE:,} targets of a larger one)"
         )
     made = {
-        "params": numbers(runs, PARAMS[params]),
-        "tokens": numbers(runs, "train_tokens"),
-        "flops": numbers(runs, "train_flops"),
+        "params": finite(runs, PARAMS[params]),
+        "tokens": finite(runs, "train_tokens"),
+        "flops": finite(runs, "train_flops"),
         "loss": loss,
     }
     meanings = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Sequence
 from dataclasses import fields
@@ -157,14 +156,6 @@ def curves_table(
     order = table["metric"].map({metric: at for at, metric in enumerate(metrics)})
     table = table.assign(order=order).sort_values(["run", "order", "iteration"], kind="stable")
     return table[list(CURVES)].reset_index(drop=True).astype(CURVES)
-
-
-def pairs_of(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table for Python, with pairs such as betas as tuples instead of text."""
-    texts = {name: frame[name].astype(object) for name in _PAIRS if name in frame}
-    return frame.assign(
-        **{name: column.map(ast.literal_eval, na_action="ignore") for name, column in texts.items()}
-    )
 
 
 def export(frame: pd.DataFrame, path: Path) -> None:

@@ -289,13 +289,6 @@ def says_unit(asked: str) -> bool:
     return "*" in asked or _unit(asked, "tokens")[1] != 1
 
 
-def numbers(frame: pd.DataFrame, name: str) -> Array:
-    """Return a column's numbers, [n]; true is 1, missing cells or a missing column are NaN."""
-    if name not in frame:
-        return np.full(len(frame), np.nan)
-    return np.asarray(frame[name].astype("Float64").to_numpy(float, na_value=np.nan), np.float64)
-
-
 def coerced(column: pd.Series[Any]) -> Array:
     """Return a column's numbers, [n]; cells that are none are NaN."""
     import pandas as pd
@@ -310,7 +303,7 @@ def _numbers(frame: pd.DataFrame, name: str, unit: float) -> tuple[Array, str]:
     column, what = frame[name], "not positive"
     texts = column.astype(str).where(column.notna(), "")
     if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
-        values = numbers(frame, name) * unit
+        values = coerced(column) * unit
         bad = values <= 0
     else:
         read = {text: _number(text, unit) for text in texts.unique()}

@@ -86,14 +86,8 @@ class HyperparameterLaws(NamedTuple):
             best = {name: searched.cell(c) for name, searched in self.searched.items()}
             cells.append({**sizes, "n_trials": int((runs.cell == c).sum()), "best": best})
         return {
-            "n_trials": len(runs.y),
-            "n_used": int(surface.used.sum()),
-            "n_cells": runs.n_cells,
-            "window": surface.window,
-            "noise": surface.noise,
             "conventions": dict(runs.said),
             "dropped": dict(runs.dropped),
-            "level": LEVEL,
             "cells": cells,
             "searched": {
                 name: {"law": list(surface.sizes), "numbers": searched.numbers}
