@@ -206,7 +206,7 @@ def test_a_refusal_is_short_whatever_it_refuses(write, text):
         ("search: {dropout: {min: 0, max: 0.3}}\nsampler: §grid", "the grid sampler needs every parameter"),
         ("seeds: §[]", "a list of one or more"),
         ("seeds: §[1, 2, 1]", "1 more than once"),
-        ("seeds: [§-1]", "from 0 to 2,147,483,647"),
+        ("seeds: [§-1]", "at least 0, at most 2,147,483,647"),
         ("seeds: [0, {seed: 1, when: §n_embdd > 4}]", "did you mean 'n_embd'"),
         ("seeds: §[{seed: 1, when: n_embd > 4}]", "a first seed without a condition"),
         ("engine: {workers: §0}", "auto, or a whole number"),
