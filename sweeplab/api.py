@@ -63,16 +63,13 @@ class Results:
 
     @property
     def best(self) -> BestTrial | None:
-        """Return the best trial, which is that of the lowest expected value; None before one has ended.
-
-        Raises:
-            BadInput: the study's cells learn different tasks, so that none is best of all.
-        """
+        """Return the best trial, which is that of the lowest expected value; None before one has ended."""
         from sweeplab.analysis.table import check_run
+        from sweeplab.lab.listing import StudyTrials
         from sweeplab.report.headline import read_best
 
         check_run(self.folder)
-        return read_best(self.folder)
+        return read_best(StudyTrials(self.folder))
 
     @property
     def best_params(self) -> dict[str, Any]:

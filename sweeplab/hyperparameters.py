@@ -256,9 +256,9 @@ class Hyperparameters(ModelHyperparameters):
         choices=("next_token", "masked", "span", "pairs", "classification"), shape=True, automatic=True)
     n_labels: int | None = _data(2, "Labels of `classification`; null: as many as the data have", low=2, high=1000, off=True, shape=True)
     mask_share: float = _data(0.15, "Share of tokens that `masked` and `span` hide",
-        above=0.0, below=1.0, shape=True, suggested={"min": 0.1, "max": 0.4, "step": 0.05})
+        above=0.0, below=1.0, shape=True)
     span_length: float = _data(3.0, "Mean length of a span that `span` hides",
-        unit="tokens", low=1.0, shape=True, suggested={"min": 2.0, "max": 5.0, "step": 1.0})
+        unit="tokens", low=1.0, shape=True)
 
     # model
     dropout: float = _model(0.2, "Share of embeddings, attention weights and residuals dropped in training",

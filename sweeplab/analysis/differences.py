@@ -3,8 +3,6 @@
 The best trial of a cell depends on chance in two ways: on the sampled hyperparameters, and on the seed. The null
 distribution of `comparing` contains both, and so does the spread of the differences over several shared cells.
 
-Losses of different tasks, such as predicting the next token or a masked one, are ranked separately.
-
 The losses of fresh seeds and of the test split (`CellConfirmed`) did not choose the winner of a cell, so means,
 intervals and differences are those of a sample, with Student's t, and valid after the selection. Differences are paired
 by seed, from the cell that was best in the search.
@@ -23,7 +21,7 @@ import numpy as np
 from pandas import DataFrame
 
 from sweeplab.analysis.sweep import Sweep, has_ended
-from sweeplab.analysis.trials import COUNTED, TRIAL, VALUED, tasks_of, valued_losses
+from sweeplab.analysis.trials import COUNTED, TRIAL, VALUED, valued_losses
 from sweeplab.errors import BadInput
 from sweeplab.formatting import several
 from sweeplab.laws.comparing import (
@@ -173,46 +171,42 @@ class RankedCell(NamedTuple):
 
 
 class CellRanking(NamedTuple):
-    """The cells of one task, the best first, and the difference of each from the `reference`, by its name.
+    """The cells of a study, the best first, and the difference of each from the `reference`, by its name.
 
     The reference is the base, or else the best cell. `evidence` is that of all differences of pairs, which share one
     false-alarm rate; its verdict says whether any is significant.
     """
 
-    task: str
     cells: tuple[RankedCell, ...]
     reference: str
     differences: Mapping[str, LossDifference]
     evidence: Evidence
 
 
-def rankings(sweep: Sweep, at: str = "best") -> list[CellRanking]:
-    """Return a ranking of the cells' best trials for each task of the study; `at` is best or final."""
+def rank_cells(sweep: Sweep, at: str = "best") -> CellRanking | None:
+    """Return the ranking of the cells' best trials; `at` is best or final."""
     losses, tried = _losses(sweep, at), _tried(sweep, at)
     if losses.empty:
-        return []
+        return None
     means = losses.groupby(TRIAL, sort=False)["loss"].mean().reset_index()
     best = means.loc[means.groupby("cell", sort=False)["loss"].idxmin(), TRIAL]
-    kept, results = losses.merge(best, on=TRIAL), []
-    for task, runs in kept.groupby(tasks_of(kept), sort=False):
-        ranked = []
-        for cell, rows in runs.groupby("cell", sort=False):
-            loss, first = rows["loss"], rows.iloc[0].to_dict()
-            ranked.append(RankedCell(str(cell), float(loss.mean()), float(loss.std()), len(loss), first))
-        ranked.sort(key=lambda row: row.loss)
-        names = [row.cell for row in ranked]
-        base = names.index(BASE) if BASE in names else 0
-        others = [place for place in range(len(names)) if place != base]
-        # All pairs share one rate, because which cell is the best depends on the losses too.
-        pairs = [(base, other) for other in others] + list(itertools.combinations(others, 2))
-        trials = [tried[name] for name in names]
-        compared = compare(trials, pairs, bool(sweep.space))
-        from_reference = {
-            names[other]: _between((names[base], names[other]), "", trials, compared, pairs[k], k)
-            for k, other in enumerate(others)
-        }
-        results.append(CellRanking(str(task), tuple(ranked), names[base], from_reference, compared.evidence))
-    return results
+    ranked = []
+    for cell, rows in losses.merge(best, on=TRIAL).groupby("cell", sort=False):
+        loss, first = rows["loss"], rows.iloc[0].to_dict()
+        ranked.append(RankedCell(str(cell), float(loss.mean()), float(loss.std()), len(loss), first))
+    ranked.sort(key=lambda row: row.loss)
+    names = [row.cell for row in ranked]
+    base = names.index(BASE) if BASE in names else 0
+    others = [place for place in range(len(names)) if place != base]
+    # All pairs share one rate, because which cell is the best depends on the losses too.
+    pairs = [(base, other) for other in others] + list(itertools.combinations(others, 2))
+    trials = [tried[name] for name in names]
+    compared = compare(trials, pairs, bool(sweep.space))
+    from_reference = {
+        names[other]: _between((names[base], names[other]), "", trials, compared, pairs[k], k)
+        for k, other in enumerate(others)
+    }
+    return CellRanking(tuple(ranked), names[base], from_reference, compared.evidence)
 
 
 @dataclass(frozen=True)

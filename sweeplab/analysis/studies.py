@@ -217,14 +217,14 @@ def whole_losses(runs: pd.DataFrame, at: str = "best") -> tuple[pd.DataFrame, st
 class Studies:
     """The runs of the studies, one row per run, and each study's spec, data and baselines (by cell) by name.
 
-    `ranked` is the order of the trials by study and task.
+    `ranked` is the order of the trials by study.
     """
 
     runs: pd.DataFrame
     specs: Mapping[str, StudySpec]
     data: Mapping[str, Facts]
     baselines: Mapping[str, Mapping[str, Facts]] = field(default_factory=dict)
-    ranked: Mapping[tuple[str, str], Ranking] = field(default_factory=dict)
+    ranked: Mapping[str, Ranking] = field(default_factory=dict)
     _points: dict[str, pd.DataFrame] = field(default_factory=dict)
 
     @property

@@ -150,10 +150,8 @@ def marks_of(values: Series) -> tuple[float, ...]:
     return tuple(distinct)
 
 
-def rankings(
-    runs: DataFrame, designs: Mapping[str, StudyDesign] | None = None
-) -> dict[tuple[str, str], Ranking]:
-    """Return the order of the trials that have a value, by study and task; `designs` are the studies' own."""
+def rankings(runs: DataFrame, designs: Mapping[str, StudyDesign] | None = None) -> dict[str, Ranking]:
+    """Return the order of the trials that have a value, by study; `designs` are the studies' own."""
     own_trial = [runs[name] for name in ("study", *TRIAL)]
     ended = runs[runs["state"].isin(VALUED).groupby(own_trial).transform("all").astype(bool)]
     ranked = {}
@@ -163,11 +161,10 @@ def rankings(
         if design:
             searched = [name for name in searched if not isinstance(design.search[name], Derived)]
         grid = [name for name in grid_of(of_study, design) if name not in searched]
-        for task, of_task in of_study.groupby(tasks_of(of_study), sort=False):
-            by_trial = of_task.groupby(TRIAL, sort=False)
-            tried = [trial for _, seeds in by_trial if (trial := _tried(seeds, grid, searched))]
-            if tried:
-                ranked[str(study), str(task)] = rank(tried)
+        by_trial = of_study.groupby(TRIAL, sort=False)
+        tried = [trial for _, seeds in by_trial if (trial := _tried(seeds, grid, searched))]
+        if tried:
+            ranked[str(study)] = rank(tried)
     return ranked
 
 
@@ -183,7 +180,7 @@ def _tried(seeds: DataFrame, grid: Sequence[str], searched: Sequence[str]) -> Tr
     return Tried.of((str(row["cell"]), int(row["trial"])), float(values.mean()), sizes, sampled, losses)
 
 
-def with_expected(runs: DataFrame, ranked: Mapping[tuple[str, str], Ranking] | None = None) -> DataFrame:
+def with_expected(runs: DataFrame, ranked: Mapping[str, Ranking] | None = None) -> DataFrame:
     """Return the runs with the value by which their trials are ranked, and the first trial with the same values.
 
     These are the columns `expected` and `first_trial`; the first is the trial itself unless it repeats another.
@@ -193,7 +190,7 @@ def with_expected(runs: DataFrame, ranked: Mapping[tuple[str, str], Ranking] | N
     if ranked is None:
         ranked = rankings(runs)
     by_trial = {}
-    for (study, _), ranking in ranked.items():
+    for study, ranking in ranked.items():
         first = first_of_same(ranking.order)
         for trial in ranking.order:
             known = ranking.expected.get(trial.place)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweeplab import plugins
-from sweeplab.data import loss_unit, task_of
+from sweeplab.data import loss_unit
 from sweeplab.errors import BadInput, Problem, nearest
 from sweeplab.files import shipped
 from sweeplab.formatting import several
@@ -23,7 +23,7 @@ from sweeplab.records.folders import StudyFolder, WorkerPlace, is_name, lab_fold
 from sweeplab.records.runs import RunEnd, RunFolder, RunStart, RunState, TrialEnding
 
 if TYPE_CHECKING:
-    from sweeplab.study.choice import Choice, Ranking, Tried
+    from sweeplab.study.choice import Choice, Ranking
     from sweeplab.study.spec import StudySpec
 
 
@@ -383,41 +383,34 @@ class StudyTrials:
         self.all = read_trials(folder)
 
     @cached_property
-    def _rankings(self) -> list[Ranking]:
+    def _ranking(self) -> Ranking:
         from sweeplab.study.choice import Tried, rank  # NumPy is slow to import
 
-        by_task: dict[str, list[Tried]] = defaultdict(list)
+        trials = []
         for trial in self.all:
             if trial.value is None or not trial.has_value:
                 continue
-            values = trial.start.values
-            sizes = {name: getattr(values, name) for name in trial.start.grid}
+            sizes = {name: getattr(trial.start.values, name) for name in trial.start.grid}
             losses = {run.seed: end.valued_val_loss for run, end in zip(trial.runs, trial.ends, strict=False)}
-            tried = Tried.of((trial.cell, trial.number), trial.value, sizes, trial.start.sampled, losses)
-            by_task[task_of(values)].append(tried)
-        return sorted(map(rank, by_task.values()), key=lambda ranking: ranking.order[0].value)
+            place = (trial.cell, trial.number)
+            trials.append(Tried.of(place, trial.value, sizes, trial.start.sampled, losses))
+        return rank(trials)
 
-    def by_task(self, cell: str | None = None) -> list[list[Trial]]:
-        """Return the trials that have a value, of a cell or of all, the best first, in one list per task."""
+    def ranked(self, cell: str | None = None) -> list[Trial]:
+        """Return the trials that have a value, of a cell or of all, the best first."""
         trials = {(trial.cell, trial.number): trial for trial in self.all}
-        tasks = []
-        for ranking in self._rankings:
-            of_task = [trials[tried.place] for tried in ranking.order if cell in (None, tried.cell)]
-            if of_task:
-                tasks.append(of_task)
-        return tasks
+        return [trials[tried.place] for tried in self._ranking.order if cell in (None, tried.cell)]
 
     def best_of_cells(self) -> dict[str, Trial]:
         """Return the chosen trial of each cell that has one."""
         best: dict[str, Trial] = {}
-        for trial in (trial for of_task in self.by_task() for trial in of_task):
+        for trial in self.ranked():
             best.setdefault(trial.cell, trial)
         return dict(sorted(best.items()))
 
     def choice(self, cell: str | None = None) -> Choice | None:
-        """Return how the chosen trial of a cell, or of all, was chosen; None without one, or if tasks differ."""
-        choices = [choice for ranking in self._rankings if (choice := ranking.choice(cell))]
-        return choices[0] if len(choices) == 1 else None
+        """Return how the chosen trial of a cell, or of all, was chosen; None without one."""
+        return self._ranking.choice(cell)
 
     def cell_named(self, text: str | None) -> str | None:
         """Return the cell with trials that a text names; None, for all cells, stays None.
@@ -433,8 +426,8 @@ class StudyTrials:
         """Return the chosen trial of a cell or of all; with `number` that trial, however it ended.
 
         Raises:
-            BadInput: there is no such trial or cell, no trial has ended yet, several cells have a trial of this number,
-                or the trials learn different tasks.
+            BadInput: there is no such trial or cell, no trial has ended yet, or several cells have a trial of this
+                number.
         """
         if number is not None:
             numbered: dict[str, dict[int, Trial]] = defaultdict(dict)
@@ -442,11 +435,8 @@ class StudyTrials:
                 numbered[trial.cell][trial.number] = trial
             return numbered[find_trial(self.folder.name, numbered, number, cell)][number]
         name, cell = self.folder.name, self.cell_named(cell)
-        by_task = self.by_task(cell)
-        if not by_task:
+        ranked = self.ranked(cell)
+        if not ranked:
             where = name if cell is None else f"{name} in cell {cell}"
             raise BadInput(f"no trial of study {where} has been trained to its end yet")
-        if len(by_task) > 1:
-            what = f"the cells of study {name} learn different tasks: no trial is best of all; name a cell"
-            raise BadInput(Problem(what, some_of(sorted({trial.cell for trial in self.all}))))
-        return by_task[0][0]
+        return ranked[0]

@@ -48,11 +48,11 @@ def places_in_words(places: Sequence[WorkerPlace]) -> str:
 def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
     """Return a study's cells with their trials, runs by state and best values, its best run, and what failed.
 
-    `trials` counts the trials that use up the budget, of `n_trials` in all (null if only time or FLOPs end the study;
-    a cell has no more trials than points), `enqueued` those that run next. `removed` has the values that only older
+    `trials` counts the trials that use up the budget, of `n_trials` in all (null if only time or FLOPs end the study; a
+    cell has no more trials than points), `enqueued` those that run next. `removed` has the values that only older
     versions train, `workers` the place of each worker that runs or is queued. Values are of the `metric`. Cells stand
-    in the order of the grid, former cells last. If tasks differ there is no best. `findings` say what limited the best
-    trials. With `only`, all is about this cell. What is no plain value has an `as_dict`.
+    in the order of the grid, former cells last. `findings` say what limited the best trials. With `only`, all is about
+    this cell. What is no plain value has an `as_dict`.
 
     Raises:
         BadInput: the study has no such cell.
@@ -72,9 +72,9 @@ def show_study(folder: StudyFolder, only: str | None = None) -> dict[str, Any]:
         row["n_trials"] = limits.get(cell)
         row["enqueued"] = counts.get(cell, TrialCounts()).states["enqueued"]
         cells.append(row)
-    best, by_task = None, ranked.by_task(only)
-    if len(by_task) == 1:
-        chosen = by_task[0][0]
+    best, ended = None, ranked.ranked(only)
+    if ended:
+        chosen = ended[0]
         best = {
             "key": chosen.start.key,
             "value": chosen.value,
@@ -125,11 +125,11 @@ def _cell_row(ranked: StudyTrials, cell: str, trials: Sequence[Trial]) -> dict[s
         if state.is_finished or state is unfinished:
             row[state] = states[state]
     row |= dict.fromkeys(("best_value", "expected", *MEASURES))
-    by_task, choice = ranked.by_task(cell), ranked.choice(cell)
+    ended, choice = ranked.ranked(cell), ranked.choice(cell)
     if choice and choice.expected:
         row["expected"] = choice.expected.value
-    if len(by_task) == 1:
-        best = by_task[0][0]
+    if ended:
+        best = ended[0]
         row["best_value"] = best.value
         measured = defaultdict(list)
         for end in best.ends:
@@ -148,7 +148,7 @@ def trial_rows(ranked: StudyTrials, cell: str | None = None, sort: str | None = 
         BadInput: there is no such cell or column.
     """
     cell, metric = ranked.cell_named(cell), find_metric(ranked.folder)
-    trials = [trial for of_task in ranked.by_task(cell) for trial in of_task]
+    trials = ranked.ranked(cell)
     trials += [trial for trial in ranked.all if trial not in trials and cell in (None, trial.cell)]
     rows = list[dict[str, Any]]()
     for trial in trials:

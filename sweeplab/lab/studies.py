@@ -237,15 +237,15 @@ def describe(spec: StudySpec, folder: StudyFolder, plan: Plan) -> Description:
 
 
 def summarize(folder: StudyFolder, state: str) -> StudySummary:
-    """Return a study's state: its runs by state, and its best trial; no single best if its tasks differ."""
+    """Return a study's state: its runs by state, and its best trial."""
     summary: StudySummary = {
         "state": state,
         "counts": folder.states(),
         "metric": find_metric(folder),
     }
-    by_task = StudyTrials(folder).by_task()
-    if len(by_task) == 1:
-        best = by_task[0][0]
+    ranked = StudyTrials(folder).ranked()
+    if ranked:
+        best = ranked[0]
         summary["best_value"], summary["best_run"] = best.value, best.start.key
         summary["best_searched"] = best.start.sampled
     return summary

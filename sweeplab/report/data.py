@@ -202,9 +202,9 @@ class ReportData:
         return self.studied or Studies(self.runs, {}, {})
 
     @property
-    def ranked(self) -> Mapping[tuple[str, str], Ranking]:
-        """Return the order of the trials by study and task."""
-        ranked: Mapping[tuple[str, str], Ranking] = self._kept.get("ranked", {})
+    def ranked(self) -> Mapping[str, Ranking]:
+        """Return the order of the trials by study."""
+        ranked: Mapping[str, Ranking] = self._kept.get("ranked", {})
         return ranked
 
     @property

@@ -22,7 +22,6 @@ from sweeplab.lab.findings import Finding, find_limits
 from sweeplab.lab.listing import (
     StudyState,
     StudyTrials,
-    Trial,
     cell_limits,
     find_metric,
     read_budget,
@@ -429,12 +428,9 @@ def read_facts(folder: StudyFolder, left: str = "") -> StudyFacts:
     waiting = {
         size for cell, size in size_of.items() if cell not in counts or _waits(counts[cell], limits[cell])
     }
-    by_task = ranked.by_task()
-    best, length = None, {}
-    if len(by_task) == 1:
-        chosen = by_task[0][0]
-        best = _read_best(chosen, ranked, find_metric(folder))
-        values = chosen.start.values
+    best, length = read_best(ranked), {}
+    if best:
+        values = ranked.ranked()[0].start.values
         length = {name: getattr(values, name) for name in LENGTHS if getattr(values, name)}
     return StudyFacts(
         name=folder.name,
@@ -464,19 +460,11 @@ def _waits(counts: TrialCounts, limit: int | None) -> bool:
     return limit is None or counts.counted < limit or counts.states["enqueued"] > 0
 
 
-def read_best(folder: StudyFolder) -> BestTrial | None:
-    """Read a study's best trial; None before one has been trained to its end.
-
-    Raises:
-        BadInput: its cells learn different tasks, so that none is best of all.
-    """
-    ranked = StudyTrials(folder)
-    if not ranked.by_task():
+def read_best(ranked: StudyTrials) -> BestTrial | None:
+    """Read a study's best trial; None before one has been trained to its end."""
+    if not ranked.ranked():
         return None
-    return _read_best(ranked.find(), ranked, find_metric(folder))
-
-
-def _read_best(chosen: Trial, ranked: StudyTrials, metric: str) -> BestTrial:
+    chosen, metric = ranked.find(), find_metric(ranked.folder)
     assert chosen.value is not None
     choice, half_width = ranked.choice(), None
     has_seeds = any(trial.has_value and len(trial.ends) > 1 for trial in ranked.all)

@@ -32,8 +32,8 @@ _ANSWERS = {RATIO, *(name for law in LAWS.values() for name in law.exponents)}
 class Summary:
     """The head of a page: the headline of one study, and further texts by their names.
 
-    `best` is the chosen trial, and `use` has the commands about it, by what they do. Runs with different tasks have no
-    best trial. `answers` are those of a page that has no headline: of several studies, or of a table.
+    `best` is the chosen trial, and `use` has the commands about it, by what they do. `answers` are those of a page that
+    has no headline: of several studies, or of a table.
     """
 
     study: str
@@ -57,22 +57,17 @@ def summarize(report: ReportData, panels: Sequence[Panel] = ()) -> Summary:
     grid = grid_of(runs, report.design)
     tuned = [name for name in searched_of(runs, report.design) if name not in grid]
     trials = trials_table(runs, report.value_column)
-    trials = trials.assign(task=tasks_of(trials))
-    chosen = trials[are_best(trials, ["task"])].sort_values("loss")
+    chosen = trials[are_best(trials, ["study"])]
     entries, use, best = dict[str, str](), dict[str, str](), dict[str, Any]()
-    for _, row in chosen.iterrows():
-        name = "Best trial"
-        if len(chosen) > 1:
-            name += f", {row['task']}"
-        entries[name] = _best_in_words(report, row, tuned, folder)
-    if facts and facts.findings:
-        entries["To change"] = " ".join(sentence(each.in_words()) for each in facts.findings)
-    if len(chosen) == 1:
+    if len(chosen):
         row = chosen.iloc[0]
+        entries["Best trial"] = _best_in_words(report, row, tuned, folder)
         if facts and folder:
             use = dict(commands_about(folder, str(row.get("objective", ""))))
         best = {"cell": row["cell"], "trial": int(row["trial"]), "loss": float(row["loss"])}
         best["hyperparameters"] = {name: row[name] for name in [*grid, *tuned]}
+    if facts and facts.findings:
+        entries["To change"] = " ".join(sentence(each.in_words()) for each in facts.findings)
     if precision := unlike_precision(runs):
         entries["Precision"] = precision
     entries["Runs"] = _extent(runs)
@@ -95,7 +90,7 @@ def _best_in_words(report: ReportData, row: Series, tuned: Sequence[str], folder
     whole = row.get("best_whole_val_loss", math.nan)
     if whole == whole:
         clauses.append(f"{whole:.4f} {MEASURED_ON['whole_val_loss']}")
-    ranking = report.ranked.get((str(row["study"]), row["task"]))
+    ranking = report.ranked.get(str(row["study"]))
     choice = ranking and ranking.choice()
     if choice:
         clauses += choice.in_words(folder.command("confirm") if folder else "sweeplab confirm")

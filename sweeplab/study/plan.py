@@ -251,6 +251,19 @@ def memory_shortage(cells: Sequence[CellPlan], workers: Sequence[WorkerResources
     return f"{runs} about {bytes_in_words(needed)} of memory, but there are only {bytes_in_words(there)}"
 
 
+def check_task(runs: Sequence[Hyperparameters]) -> None:
+    """Refuse runs of different tasks.
+
+    Raises:
+        BadInput: their losses cannot be compared.
+    """
+    if not have_one_task(runs):
+        what = (
+            f"the trials learn different tasks, by their {' or '.join(TASK)}: their losses cannot be compared"
+        )
+        raise BadInput(f"{what}; give each task a study of its own")
+
+
 def check_memory(spec: StudySpec, cells: Sequence[Samples]) -> None:
     """Refuse a run whose weights, gradients and moments need more memory than its device has."""
     if spec.engine.type != "local":
@@ -346,10 +359,7 @@ def warnings(spec: StudySpec, cells: Sequence[Samples]) -> Iterator[str]:
         yield f"a cell has only {fewest}, and none is trained twice: more seeds measure the noise"
     runs = [run for cell in cells for run in cell.valid]
     varying = {name for name in spec.search if TABLE[name].shape and varies(name)}
-    if not all(have_one_task(cell.valid) for cell in cells):
-        tasks = ", ".join(sorted(varying & {*TASK}))
-        yield f"{tasks} searched: sampling and pruning compare losses of different tasks"
-    sizes = ", ".join(sorted(name for name in varying - {*TASK} if TABLE[name].kind == "int"))
+    sizes = ", ".join(sorted(name for name in varying if TABLE[name].kind == "int"))
     if sizes:
         yield f"{sizes} searched: sampling and pruning compare different sizes in a cell"
     if any(run.warmup_iters >= run.max_iters for run in runs):

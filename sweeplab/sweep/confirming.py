@@ -48,10 +48,9 @@ def confirm(
         Interrupted: one of the studies did not come to its end.
     """
     by_cell: dict[str, list[Trial]] = {cell.key: [] for cell in cells(spec, folder.data.sizes)[0]}
-    for of_task in StudyTrials(folder).by_task():
-        for trial in of_task:
-            if trial.cell in by_cell and len(by_cell[trial.cell]) < top:
-                by_cell[trial.cell].append(trial)
+    for trial in StudyTrials(folder).ranked():
+        if trial.cell in by_cell and len(by_cell[trial.cell]) < top:
+            by_cell[trial.cell].append(trial)
     check_reach(spec, folder.lab)
     trials = {(trial.cell, trial.number): trial for best in by_cell.values() for trial in best}
     if not trials:

@@ -52,6 +52,7 @@ def make_plan(spec: StudySpec, lab: Path) -> tuple[plan.Plan, list[Cell], Datase
     spaces = spaces_of(spec, of_grid, dataset.sizes)
     samples = plan.sample_cells(spec, spaces)
     valid = [values for cell in samples for values in cell.valid]
+    plan.check_task(valid)
     warnings = [*plan.warnings(spec, samples), *inputs.check_rows(spec, dataset, valid)]
     inputs.check_start(spec, inputs.read_start(spec), valid)
     plan.check_memory(spec, samples)

@@ -78,6 +78,7 @@ REFUSED = [
     ("init mine --table nowhere.md", f"nowhere.md: {NO_FILE}"),
     ("init mine --search dropuot", "did you mean 'dropout'"),
     ("init mine --search dropout=high..low", "--search dropout=high..low is not a range of dropout; allowed: 1e-4 to"),
+    ("plan tiny.yaml -o family=encoder --search mask_share=0.1..0.3", "the trials learn different tasks, by their"),
     ("init mine --grid n_layer=1,many", "n_layer is 'many'; allowed: a whole number, at least 1"),
     ("plan tiny.yaml --grid layerz=1,2", "--grid layerz=1,2: unknown hyperparameter 'layerz'"),
     ("init new --data none.txt", "there is no file"),

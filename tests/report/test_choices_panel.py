@@ -10,7 +10,6 @@ from sweeplab.analysis.studies import Studies
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.kept import Confirmed
 from sweeplab.report.panels.base import PanelSpec, make_panel
-from sweeplab.report.summary import summarize
 
 CELL = "n_layer=4,n_embd=64"
 BASELINE = {
@@ -42,19 +41,6 @@ def test_choices_are_ranked_and_told_apart(material):
     assert [row["n-grams"] == 3.5 for row in rows] == [True, *[False] * 5]
     assert set(found.data["verdict"]) == {"different"}
     assert len(found.figure().data) == 1
-
-
-def test_unlike_tasks_are_not_compared(plant):
-    planted = plant(["complete"], seeds=2, widths=(32,))
-    runs = planted.runs.copy()
-    runs["objective"] = ["masked" if cell == "n_layer=4,n_embd=32" else "next_token" for cell in runs["cell"]]
-    report = report_of(runs, planted.curves)
-    found = make_panel(PanelSpec("choices"), report)
-    assert [row["rank"] for row in found.result["choices"]] == [1, 2, 1]
-    assert len(found.warnings) == len(found.data) == 1
-    summary = summarize(report)
-    best = {name for name in summary.entries if name.startswith("Best trial")}
-    assert best == {f"Best trial, {task}" for task in found.result["tasks"]} and not summary.best
 
 
 def test_what_was_confirmed_is_drawn_beside_what_was_searched(material, tmp_path):

@@ -130,38 +130,30 @@ def _in_words(difference: LossDifference, unit: str) -> str:
 
 
 class ChoicesPanel(IntervalsPanel, name="choices", heading="Cells ranked by loss", source="sweeps"):
-    """The cells of a study in order of their losses, and the significant differences from the base or the best.
-
-    If each cell is the only one of its task, nothing is drawn and `data` lists the cells.
-    """
+    """The cells of a study in order of their losses, and the significant differences from the base or the best."""
 
     @classmethod
     def _of(cls, report: ReportData) -> Panel:
         at = report.objective
-        rankings = [(sweep.name, each) for sweep in report.sweeps for each in losses.rankings(sweep, at)]
+        ranked = [(sweep.name, losses.rank_cells(sweep, at)) for sweep in report.sweeps]
+        rankings = [(study, ranking) for study, ranking in ranked if ranking]
         if sum(len(each.cells) for _, each in rankings) < 2:
             raise BadInput("a ranking needs two cells or more with a trial that ended")
         rows, lines, notes = [], [], []
         for study, ranking in rankings:
-            named = {"study": study, "task": ranking.task}
-            rows += [named | row for row in _choices(ranking, report)]
+            rows += [{"study": study} | row for row in _choices(ranking, report)]
             notes += _ranked(ranking)
             for cell, difference in ranking.differences.items():
-                lines.append(named | _row(difference) | {"line": spaced(cell)})
+                lines.append({"study": study} | _row(difference) | {"line": spaced(cell)})
         shown = DataFrame(rows).dropna(axis=1, how="all")
-        alike = [name for name in ("study", "task") if shown[name].nunique() == 1]
-        tasks = list(dict.fromkeys(ranking.task for _, ranking in rankings))
-        warnings: tuple[str, ...] = ()
-        if len(tasks) > 1:
-            words = "losses of different tasks cannot be compared and are ranked separately"
-            warnings = (f"{words}: {'; '.join(tasks)}",)
+        if shown["study"].nunique() == 1:
+            shown = shown.drop(columns="study")
         return cls(
             data=DataFrame(lines or rows),
-            shown=shown.drop(columns=alike).assign(cell=shown["cell"].map(spaced)),
+            shown=shown.assign(cell=shown["cell"].map(spaced)),
             notes=tuple(notes),
-            warnings=warnings,
             method=_CHOICES,
-            result={"choices": rows, "tasks": tasks},
+            result={"choices": rows},
             x=Axis("difference", f"loss above that of the cell compared with ({report.loss_unit})"),
         )
 
@@ -191,7 +183,7 @@ def _ranked(ranking: CellRanking) -> list[str]:
     """Say which cell is best, and which differ from the one compared with."""
     best = spaced(ranking.cells[0].cell)
     if len(ranking.cells) == 1:
-        return [f"{best} is the only cell of its task."]
+        return [f"{best} is the only cell."]
     evidence = ranking.evidence.in_words()
     if ranking.evidence.verdict == UNKNOWN:
         return [f"{best} has the lowest loss; whether by more than chance is {evidence}."]
