@@ -1,4 +1,4 @@
-"""The n-gram baseline of next tokens, and the frequencies of labels: a trained model should have a lower loss.
+"""The n-gram baseline of next tokens: a trained model should have a lower loss.
 
 A baseline has the same information as a model. It counts n-grams in as many tokens of the training split as a study's
 longest run reads, and is evaluated on the same batches as the study's runs, with the same visible tokens. Its order is
@@ -17,16 +17,14 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeplab.data.batches import NO_TARGET, Ids, Pairs
+from sweeplab.data.batches import NO_TARGET, Ids
 from sweeplab.data.dataset import Dataset
 from sweeplab.data.objectives import evaluated_on, make_objective
-from sweeplab.data.objectives.base import label
-from sweeplab.data.objectives.pairs import Classification
 from sweeplab.data.objectives.tokens import NextToken
 from sweeplab.files import cache_folder, make_folder, read_bytes, write_whole
 from sweeplab.hyperparameters import Hyperparameters
@@ -135,28 +133,21 @@ N_PARTS = 10  # the last of so many parts of what is counted is held out, to cho
 
 @dataclass(frozen=True)
 class Baseline:
-    """The loss of an n-gram model, in its `unit` and in bits per byte (None for labels).
-
-    `method` and `order` describe the model; `n_counted` is the number of counted tokens.
-    """
+    """The loss of an n-gram model, its order, and the number of counted tokens."""
 
     loss: float
-    bits_per_byte: float | None
-    method: str
     order: int
     n_counted: int
-    unit: str
 
 
 def find_baseline(
     dataset: Dataset, values: Hyperparameters, cache: Path | None = None, n_read: int = MAX_TOKENS
 ) -> Baseline | None:
-    """Return the baseline of a run that predicts the next token, or labels; None for another objective.
+    """Return the baseline of a run that predicts the next token; None for another objective.
 
-    `n_read` are the tokens of a text that runs read; of labelled texts all are counted. It is read from the cache if it
-    is there.
+    `n_read` are the tokens that runs read. It is read from the cache if it is there.
     """
-    if values.objective not in (NextToken.name, Classification.name):
+    if values.objective != NextToken.name:
         return None
     n_tokens = min(max(n_read, MIN_TOKENS), MAX_TOKENS)
     inputs = [FORMAT, dataset.token_digest, *evaluated_on(values), n_tokens, values.data_limit]
@@ -172,35 +163,24 @@ def find_baseline(
 
 
 def _computed(dataset: Dataset, values: Hyperparameters, n_tokens: int) -> Baseline:
-    train, columns, method, vocab_size = dataset.training(values), list[Ids](), "n-grams", values.vocab_size
-    if isinstance(train, Pairs):  # the number of a label is all of a target
-        tokens = train.tokens[train.starts[:, 1]].astype(np.int64)
-        method, vocab_size = "label frequencies", train.n_labels
-    else:
-        tokens = np.asarray(train[-n_tokens:]).astype(np.int64)
-        columns = [column[0] for column in _preceding(tokens[None])]
+    train: Any = dataset.training(values)  # a text, as the objective needs
+    tokens = np.asarray(train[-n_tokens:]).astype(np.int64)
+    columns = [column[0] for column in _preceding(tokens[None])]
     held_out = len(tokens) - max(1, len(tokens) // N_PARTS)
-    fitted = NGrams([column[:held_out] for column in columns], tokens[:held_out], vocab_size)
+    fitted = NGrams([column[:held_out] for column in columns], tokens[:held_out], values.vocab_size)
     by_order = fitted.probabilities([column[held_out:] for column in columns], tokens[held_out:])
     order = int(np.argmax([np.log(probabilities).mean() for probabilities in by_order])) + 1
-    ngrams = NGrams(columns[: order - 1], tokens, vocab_size)
+    ngrams = NGrams(columns[: order - 1], tokens, values.vocab_size)
 
-    objective = make_objective(dataset.val, values)
     total, n_targets = 0.0, 0
-    for batch in objective.evaluation(values.evaluated_tokens):
+    for batch in make_objective(dataset.val, values).evaluation(values.evaluated_tokens):
         is_target = batch.targets != NO_TARGET  # the last window of a stretch repeats some of the one before
-        targets, asked = batch.targets[is_target], list[Ids]()
-        if columns:
-            rows = np.concatenate([batch.inputs, batch.targets[:, -1:]], axis=1)
-            asked = [column[:, 1:][is_target] for column in _preceding(rows)]
-        else:
-            targets = targets - objective.special[label(0)]
-        *_, probabilities = ngrams.probabilities(asked, targets)
+        rows = np.concatenate([batch.inputs, batch.targets[:, -1:]], axis=1)
+        asked = [column[:, 1:][is_target] for column in _preceding(rows)]
+        *_, probabilities = ngrams.probabilities(asked, batch.targets[is_target])
         total -= float(np.log(probabilities).sum())
-        n_targets += len(targets)
-    loss = total / n_targets
-    per_byte = dataset.bits_per_byte(loss, values)
-    return Baseline(loss, per_byte, method, order, len(tokens), objective.unit)
+        n_targets += len(probabilities)
+    return Baseline(total / n_targets, order, len(tokens))
 
 
 def _preceding(rows: Ids) -> list[Ids]:

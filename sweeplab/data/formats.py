@@ -1,6 +1,6 @@
 """The files that a user brings: found, unpacked within bounds, decoded, and read as documents or rows.
 
-A file's suffix, or its first bytes, tell the reader of its rows; other files are texts. Nothing of a file is
+A file's suffix tells the reader of its rows; other files are texts. Nothing of a file is
 executed, and no archive is opened.
 """
 
@@ -205,12 +205,11 @@ class Row(NamedTuple):
 
 
 class Format(NamedTuple):
-    """A format of rows; `magic` is how its files begin, empty where that does not show it."""
+    """A format of rows."""
 
     name: str
     suffixes: tuple[str, ...]
     rows: Callable[[Path, str], Iterator[Row]]
-    magic: bytes = b""
 
 
 def _of_lines(file: Path, encoding: str) -> Iterator[Row]:
@@ -321,17 +320,13 @@ FORMATS = (
     Format("json", (".json",), _of_json),
     Format("csv", (".csv",), _of_csv),
     Format("tsv", (".tsv",), _of_tsv),
-    Format("parquet", (".parquet",), _of_parquet, b"PAR1"),
-    Format("arrow", (".arrow",), _of_arrow, b"ARROW1"),
+    Format("parquet", (".parquet",), _of_parquet),
+    Format("arrow", (".arrow",), _of_arrow),
 )
 
 
 def format_of(file: Path) -> Format | None:
-    """Return the format of a file's rows, by its first bytes or its suffix; None for a text."""
-    start = next(contents(file), b"")
-    for form in FORMATS:
-        if form.magic and start.startswith(form.magic):
-            return form
+    """Return the format of a file's rows, by its suffix; None for a text."""
     name = file.name.lower().removesuffix(".gz").removesuffix(".zst")
     return next((form for form in FORMATS if name.endswith(form.suffixes)), None)
 

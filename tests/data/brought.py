@@ -70,7 +70,6 @@ TABLES = {
     "a.parquet.gz": lambda: gzip.compress(of_parquet(), mtime=0),
     "a.arrow": lambda: arrow(is_stream=True),
     "b.arrow": lambda: arrow(is_stream=False),
-    "named.bin": of_parquet,
 }
 TEXTS = {
     "a.txt": TEXT.encode(),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sweeplab.data.baselines import NONE, NGrams, find_baseline
-from sweeplab.data.dataset import Dataset, prepare
+from sweeplab.data.dataset import Dataset
 from sweeplab.data.objectives import n_special
 from sweeplab.hyperparameters import Hyperparameters
 
@@ -32,9 +32,7 @@ def chain(order, n):
 def dataset_of(text):
     cut = len(text) * 9 // 10
     tokenizer = SimpleNamespace(vocab_size=N_SYMBOLS, byte_lengths=lambda: np.ones(N_SYMBOLS, int))
-    return Dataset(
-        tokenizer, text[:cut], text[cut:], text[:0], "", "", len(text), len(text) - cut, 0.0, 0.0, 0
-    )
+    return Dataset(tokenizer, text[:cut], text[cut:], text[:0], "", "", len(text))
 
 
 def values_of(objective, **changed):
@@ -73,7 +71,6 @@ def test_a_chains_entropy_and_order_are_found(order, tmp_path):
     baseline = found(text, tmp_path, block_size=96)
     assert baseline.order == order + 1
     assert entropy * 0.97 < baseline.loss < entropy * 1.06  # a row's first tokens have less before them
-    assert baseline.bits_per_byte == pytest.approx(baseline.loss / np.log(2))
 
 
 def test_n_grams_are_counted_in_no_more_tokens_than_runs_read(tmp_path):
@@ -83,17 +80,6 @@ def test_n_grams_are_counted_in_no_more_tokens_than_runs_read(tmp_path):
     assert short == find_baseline(replace(data, train=data.train[-5_000:]), values, tmp_path / "other")
     assert short.loss > find_baseline(data, values, tmp_path).loss, "the cache tells them apart"
     assert find_baseline(data, values, tmp_path, n_read=1).n_counted == 1_000
-
-
-def test_labels_are_predicted_by_their_frequency_alone(tmp_path):
-    file = tmp_path / "labels.csv"
-    rows = (f"text {n},{'often' if n % 4 else 'seldom'}\n" for n in range(4_000))
-    file.write_text("".join(["text,label\n", *rows]))
-    data = prepare("labels", "char", file, tmp_path / "cache")
-    values = values_of("classification", vocab_size=data.tokenizer.vocab_size, n_labels=2)
-    baseline = find_baseline(data, values, tmp_path)
-    assert baseline.loss == pytest.approx(-0.75 * np.log(0.75) - 0.25 * np.log(0.25), rel=0.03)
-    assert (baseline.method, baseline.order, baseline.bits_per_byte) == ("label frequencies", 1, None)
     assert find_baseline(data, values.replace(objective="masked", family="encoder"), tmp_path) is None
 
 
