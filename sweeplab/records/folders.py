@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 DEFAULT_LAB = "lab"
 NAMES = "a letter or digit, then letters, digits, . _ and -, at most 100"
-# Windows opens devices by these names, whatever the suffix.
-DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 # The URL of a study whose trials are on the lab's own server is this prefix and the name of a schema.
 OWN_SERVER = "lab:"
 SERVICE = "sweeplab"  # the server's name in its service file, and its user there
@@ -133,8 +131,6 @@ def check_inside(folder: Path, file: Path) -> None:
 
 def is_name(text: str) -> bool:
     """Return whether the text is a valid name for a folder in the lab."""
-    if DEVICES.fullmatch(text) or text.endswith("."):
-        return False
     return bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text))
 
 
@@ -187,10 +183,6 @@ class WorkerPlace:
     process: str
     log: str
     why: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the place as plain data."""
-        return asdict(self)
 
 
 class TrackedStudy(NamedTuple):
@@ -403,7 +395,7 @@ class StudyFolder:
 
     @property
     def baselines(self) -> dict[str, Any]:
-        """Return the n-gram baselines by cell; none for a study of a version without them."""
+        """Return the n-gram baselines by cell."""
         return self.read_if_written(self.baselines_file)
 
     def run(self, cell: str, number: int, seed: int) -> RunFolder:
@@ -496,7 +488,7 @@ class StudyFolder:
 
     def write_workers(self, places: Iterable[WorkerPlace]) -> None:
         """Record the places of the workers."""
-        content = {"workers": [place.as_dict() for place in places]}
+        content = {"workers": [asdict(place) for place in places]}
         write_whole(self.workers_file, json.dumps(content, indent=1).encode())
 
     def write_tracked(self, tracked: TrackedStudy) -> None:

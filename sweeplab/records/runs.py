@@ -117,8 +117,7 @@ Measured = float | None
 class CurvePoint:
     """One line of points.jsonl: a run's measures at an iteration; those not measured there are None.
 
-    Losses are in its objective's unit. `whole_…` exist only at a run's end: they are measured on the whole validation
-    split with the weights that give the trial its value. `slot_steps` is the run's share of its stacks' slots, summed
+    Losses are in its objective's unit. `slot_steps` is the run's share of its stacks' slots, summed
     over steps: in a step, slots divided by training runs. `wall_seconds` is the training time so far, including
     `eval_seconds`, the time of the evaluation. `extra` has what a plug-in's objective measures, which the file has
     beside the other numbers. A number that is not finite is written, and read, as null.
@@ -137,8 +136,6 @@ class CurvePoint:
     accuracy: Measured = None
     f1: Measured = None
     eval_train_loss: Measured = None
-    whole_val_loss: float | None = None
-    whole_bits_per_byte: float | None = None
     slot_steps: float | None = None
     train_tokens: int
     extra: Mapping[str, float] = field(default_factory=dict)
