@@ -184,6 +184,10 @@ class WorkerPlace:
     log: str
     why: str = ""
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the place as plain data."""
+        return asdict(self)
+
 
 class TrackedStudy(NamedTuple):
     """A study in MLflow: the place, and the ids of its experiment and of its parent run."""
@@ -488,7 +492,7 @@ class StudyFolder:
 
     def write_workers(self, places: Iterable[WorkerPlace]) -> None:
         """Record the places of the workers."""
-        content = {"workers": [asdict(place) for place in places]}
+        content = {"workers": [place.as_dict() for place in places]}
         write_whole(self.workers_file, json.dumps(content, indent=1).encode())
 
     def write_tracked(self, tracked: TrackedStudy) -> None:

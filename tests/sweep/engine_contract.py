@@ -3,7 +3,6 @@
 import json
 import time
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from queue import Empty
 
@@ -115,7 +114,7 @@ class EngineContract:
         for index, place in enumerate(study.engine.places()):
             assert (place.worker, place.state) == (index, "running") and place.node and place.process
             assert Path(place.log) == study.engine.log(index) and Path(place.log).exists()
-            json.dumps(asdict(place))
+            json.dumps(place.as_dict())
         study.store.commands.set_phase("stop")
         study.engine.stop()
         study.wait(study.is_over)
