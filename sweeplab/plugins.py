@@ -10,9 +10,9 @@
     def squared_relu(x):  # element by element
         return x.relu().square()
 
-    @metric("bits")  # the value of an evaluation; lower is better
-    def bits(val_loss, iteration, values):
-        return val_loss / 0.6931471805599453
+    @metric("bits")  # measured at every evaluation
+    def bits(model, batches, record):
+        return record.val_loss / 0.6931471805599453
 
     @schedule("square")  # a function of the share of training
     def square(share):
@@ -289,24 +289,14 @@ def schedule(name: str) -> Callable[[Callable[[float], float]], Callable[[float]
     return _adding("schedule", name, own_schedule)
 
 
-def metric(name: str, at: Literal["evaluation"] | None = None) -> Callable[[_Part], _Part]:
-    """Register a function that measures a run or values an evaluation, for `objective: {metric: NAME}`.
+def metric(name: str) -> Callable[[_Part], _Part]:
+    """Register a function that measures a run at every evaluation, for `objective: {metric: NAME}`.
 
-    With `at` it takes the run's model (`logits(batch)`, `values`, `weights`), the batches of the validation split that
+    It takes the run's model (`logits(batch)`, `values`, `weights`), the batches of the validation split that
     the evaluation read (`inputs` and `targets` [B, T], -1 where nothing is predicted), and the evaluation's record. It
-    returns a number, or several by name. It is called at every evaluation, and recorded like a loss. A trial's value is
-    the mean over seeds.
-
-    Without `at` it takes the mean validation loss over a trial's seeds, the iteration, and the hyperparameters.
+    returns a number, or several by name, which are recorded like a loss. A trial's value is the mean over seeds.
     """
-
-    from sweeplab.train.run import ModelMetric
-
-    if at is None:
-        return _adding("metric", name)
-    if at != "evaluation":
-        raise ValueError(f"metric {name} is measured at {at!r}; allowed: evaluation")
-    return _adding("metric", name, ModelMetric)
+    return _adding("metric", name)
 
 
 def table_of(kind: str) -> dict[str, Any]:

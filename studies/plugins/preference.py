@@ -103,7 +103,7 @@ class Preference(PairsObjective):
         }
 
 
-@metric("kept_loss", at="evaluation")
+@metric("kept_loss")
 def kept_loss(model: Any, batches: Any, record: Any) -> float:
     """Return the loss, plus what chosen answers have lost in probability since the start, in nats an answer."""
     return float(record.val_loss) + max(0.0, -record.measures.get("chosen_log_ratio", 0.0))

@@ -190,11 +190,10 @@ class RunEnd:
     `best_val_loss` and `best`, the MEASURES that there are (`best_…` in the file), belong to the evaluation with the
     lowest loss. `best_whole_…` are measured on the whole validation split with the same weights, `final_whole_…` with
     the last ones; only those that the study's objective uses exist, and none for a run that did not end by itself.
-    `valued_val_loss` is the loss at the iteration that gives the trial its value, from which a plugin's metric computes
-    that value. `is_asked_for` means that a person stopped the run; `ended` is in seconds since 1970, `wall_seconds` is
-    the training time. `grad_accum` is the final number of parts of a batch, if memory could not hold the parts that
-    run.json has: the tokens of a step stay the same, but the last bits of its gradient, dropout masks and the balance
-    of experts differ.
+    `valued_val_loss` is the loss at the iteration that gives the trial its value. `is_asked_for` means that a person
+    stopped the run; `ended` is in seconds since 1970, `wall_seconds` is the training time. `grad_accum` is the final
+    number of parts of a batch, if memory could not hold the parts that run.json has: the tokens of a step stay the
+    same, but the last bits of its gradient, dropout masks and the balance of experts differ.
     """
 
     state: RunState

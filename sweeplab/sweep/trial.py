@@ -23,11 +23,8 @@ from sweeplab.train.checkpoint import read_snapshot, remove_snapshots
 from sweeplab.train.devices import settle_devices
 from sweeplab.train.member import Record
 from sweeplab.train.run import (
-    METRICS,
-    ModelMetric,
     ShapeKey,
     TrainingRun,
-    metric_value,
     shape_key,
     train_flops,
     train_tokens,
@@ -35,21 +32,18 @@ from sweeplab.train.run import (
 
 
 def metrics_of(spec: StudySpec) -> list[str]:
-    """Return the names of the metrics of a study's plugins that see the model."""
-    names = (name for plugin in spec.plugins for name in plugin.provides.get("metric", ()))
-    return [name for name in names if isinstance(METRICS[name], ModelMetric)]
+    """Return the names of the metrics of a study's plugins."""
+    return [name for plugin in spec.plugins for name in plugin.provides.get("metric", ())]
 
 
 class SeedCurves:
     """The losses of a trial's runs; a run that has ended keeps its last loss in later means.
 
-    `worth` turns a mean loss and its iteration into the value that is reported.
+    The value that is reported is the mean loss, or minus it if that `is_maximized`.
     """
 
-    def __init__(
-        self, seeds: Iterable[int], worth: Callable[[float, int], float] = lambda loss, iteration: loss
-    ) -> None:
-        self._worth = worth
+    def __init__(self, seeds: Iterable[int], is_maximized: bool = False) -> None:
+        self._is_maximized = is_maximized
         self._losses: dict[int, dict[int, float]] = {seed: {} for seed in seeds}
         self._ended: set[int] = set()
         self.means: dict[int, float] = {}
@@ -65,7 +59,8 @@ class SeedCurves:
             losses = [loss for loss in so_far if loss is not None]
             if len(losses) < len(self._losses):
                 break
-            self.means[at] = self._worth(sum(losses) / len(losses), at)
+            mean = sum(losses) / len(losses)
+            self.means[at] = -mean if self._is_maximized else mean
             new.append((at, self.means[at]))
         return new
 
@@ -123,15 +118,10 @@ class TrialRuns:
         for folder, start in starts:
             folder.write_start(start)
             self.trainings[start.key] = Training(TrainingRun(start.key, start.values), folder)
-        values, objective = next(iter(self.trainings.values())).run.values, spec.objective
-        self._asked_parts = values.grad_accum
-
-        def worth(loss: float, iteration: int) -> float:
-            if not isinstance(METRICS[objective.metric], ModelMetric):
-                loss = metric_value(objective.metric, loss, iteration, values)
-            return -loss if objective.goal == "maximize" else loss
-
-        self.curves = SeedCurves([training.folder.seed for training in self.trainings.values()], worth)
+        trainings = [*self.trainings.values()]
+        self._asked_parts = trainings[0].run.values.grad_accum
+        seeds = [training.folder.seed for training in trainings]
+        self.curves = SeedCurves(seeds, spec.objective.goal == "maximize")
 
     @classmethod
     def of_claim(cls, claim: Claim, spec: StudySpec, dataset: Dataset, folder: StudyFolder) -> TrialRuns:
@@ -165,8 +155,7 @@ class TrialRuns:
             ValueError: the metric has not measured it, or it is not finite.
         """
         name = self.spec.objective.metric
-        metric = METRICS[name]
-        if not isinstance(metric, ModelMetric):
+        if name == "val_loss":
             return loss
         if name not in measures and self.is_stopped:
             return None
@@ -313,7 +302,7 @@ class TrialRuns:
             RunState.DIVERGED: f"loss not finite, or far above its start, {where}",
             RunState.FAILED: f"an error after iteration {last.iteration}",
         }
-        if isinstance(METRICS[self.spec.objective.metric], ModelMetric):  # whose values are no losses
+        if self.spec.objective.metric != "val_loss":
             before = [each.val_loss for each in evaluated if each.iteration <= self.curves.valued_at(at)]
             valued = next(reversed(before), None)
         return RunEnd(

@@ -18,7 +18,7 @@ from sweeplab.data.objectives.base import Objective, rows_together
 from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.model.blocks import Weights
 from sweeplab.model.transformer import Transformer, candidate_logits, cross_entropy
-from sweeplab.train.run import METRICS, ModelMetric
+from sweeplab.train.run import METRICS
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -223,11 +223,9 @@ def measured(
     measures = dict[str, float]()
     devices = [weight.device for weight in model.weights.values() if weight.device.type == "cuda"][:1]
     for name in names:
-        metric = METRICS[name]
-        assert isinstance(metric, ModelMetric)
         with torch.random.fork_rng(devices):
             torch.manual_seed(generator_key(model.values.seed, f"{name} {record.iteration}"))
-            result = metric.measure(model, batches, record)
+            result = METRICS[name](model, batches, record)
         numbers = result if isinstance(result, Mapping) else {name: result}
         for key, number in numbers.items():
             try:

@@ -62,15 +62,10 @@ class Rates(NamedTuple):
         corrections = (1.0 - numbers["beta1"] ** step, (1.0 - numbers["beta2"] ** step) ** -0.5)
         return cls(**numbers, correction1=corrections[0], correction2=corrections[1])
 
-    @classmethod
-    def of(cls, columns: Mapping[str, Tensor]) -> Rates:
-        """Return those among columns by name."""
-        return cls(**{name: columns[name] for name in cls._fields})
 
-
-def column(numbers: Float[Tensor, "K"], like: Tensor) -> Float[Tensor, "K 1"]:
-    """Return one number per run as a column, which can be multiplied with rows."""
-    return numbers.to(like.dtype)[:, None]
+def column(numbers: Float[Tensor, "K"], like: Tensor) -> Tensor:
+    """Return one number per run [K, 1, …], which can be multiplied with rows, or a weight, like `like` [K, …]."""
+    return numbers.to(like.dtype).view(-1, *[1] * (like.dim() - 1))
 
 
 def decay_(weights: Rows, n_decayed: int, rates: Rates) -> None:
@@ -308,7 +303,7 @@ class Muon(Optimizer):
             together = torch.cat(stacks, dim=1)  # [K, matrices, in, out]
             steps = orthogonalize(together.flatten(0, 1)).view_as(together)
             size = column(rates.learning_rate * (ADAMW_SIZE * math.sqrt(max(n_in, n_out))), together)
-            by_piece = torch.split(steps * size[:, :, None, None], [each.shape[1] for each in stacks], dim=1)
+            by_piece = torch.split(steps * size, [each.shape[1] for each in stacks], dim=1)
             for (name, columns), step in zip(pieces, by_piece, strict=True):
                 weight = views[name][..., columns]
                 weight.sub_(step.reshape(weight.shape))
@@ -369,8 +364,7 @@ class Adafactor(Optimizer):
     def update_(self, weights: Rows, gradient: Rows, state: State, rates: Rates) -> None:
         """Update weights and state in place."""
         decay_(weights, self.layout.n_decayed, rates)
-        share = column(rates.step**DECAY_POWER, weights)[:, 0]
-        rate = column(rates.learning_rate, weights)[:, 0]
+        share, rate = rates.step**DECAY_POWER, rates.learning_rate.to(weights.dtype)
         views, gradients = self.layout.views(weights), self.layout.views(gradient)
         for weight, rows, columns in zip(self._matrices, self._rows, self._columns, strict=True):
             grad = gradients[weight.name]
@@ -388,20 +382,16 @@ class Adafactor(Optimizer):
             _update_(views[weight.name], grad, second, rate)
 
 
-def _per_run(values: Tensor, like: Tensor) -> Tensor:
-    return values.view(-1, *[1] * (like.dim() - 1))
-
-
 def _average_(mean: Tensor, value: Tensor, share: Tensor) -> None:
     """Update a moving average [K, …], with each run's share [K] of the new value."""
-    mean.mul_(1.0 - _per_run(share, mean)).add_(value * _per_run(share, value))
+    mean.mul_(1.0 - column(share, mean)).add_(value * column(share, value))
 
 
 def _update_(weight: Tensor, grad: Tensor, second: Tensor, rate: Tensor) -> None:
     """Subtract the gradient over the root of its second moment from a weight [K, …], clipped for each run."""
     step = grad / second.clamp(min=SMALLEST).sqrt_()
     sizes = torch.linalg.vector_norm(step.flatten(1), dim=1) / math.sqrt(step[0].numel())
-    step = step * _per_run(rate / (sizes / LARGEST_UPDATE).clamp_(min=1.0), step)
+    step = step * column(rate / (sizes / LARGEST_UPDATE).clamp_(min=1.0), step)
     weight.sub_(step)
 
 

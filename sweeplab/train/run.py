@@ -122,34 +122,10 @@ def with_more_accumulation(values: Hyperparameters) -> Hyperparameters | None:
     return values.replace(grad_accum=n_parts)
 
 
-# A function of the mean validation loss over a trial's seeds, the iteration and the trial's hyperparameters.
-LossMetric = Callable[[float, int, Mapping[str, Any]], float]
+# A function of a run's model, the batches of its evaluation and the evaluation's record.
+Metric = Callable[[Any, Any, Any], float | Mapping[str, float]]
 
-
-@dataclass(frozen=True)
-class ModelMetric:
-    """A function of a run's model, the batches of its evaluation and the evaluation's record."""
-
-    measure: Callable[[Any, Any, Any], float | Mapping[str, float]]
-
-
-Metric = LossMetric | ModelMetric
-
-METRICS: dict[str, Metric] = {"val_loss": lambda loss, iteration, values: loss}
-
-
-def metric_value(metric: str, loss: float, iteration: int, values: Hyperparameters) -> float:
-    """Return the value of a metric for an evaluation: the loss, or a plugin's function of it; lower is better.
-
-    Raises:
-        ValueError: the value is not finite, although the loss is.
-    """
-    function = METRICS[metric]
-    assert not isinstance(function, ModelMetric)  # it is measured, not computed from a loss
-    value = function(loss, iteration, values.as_dict())
-    if math.isfinite(loss) and not math.isfinite(value):
-        raise ValueError(f"metric {metric} is {value} at iteration {iteration}, but the loss is {loss}")
-    return value
+METRICS: dict[str, Metric] = {"val_loss": lambda model, batches, record: float(record.val_loss)}
 
 
 # ------------------------------------------------------------------ the learning rate

@@ -61,10 +61,10 @@ PARTS = """\
 from sweeplab.plugins import metric
 
 @metric("picky")
-def picky(val_loss, iteration, values):
-    if values["learning_rate"] < 5e-4:
+def picky(model, batches, record):
+    if model.values.learning_rate < 5e-4:
         raise ValueError("too slow")
-    return val_loss
+    return record.val_loss
 """
 WORDS = "a tree the river of stones moves under light and rain while small birds sing to no one in an old red barn"
 # While beta runs; while it is paused.

@@ -33,8 +33,8 @@ METRIC = """\
 from sweeplab.plugins import metric
 
 @metric("hits")
-def hits(val_loss, iteration, values):
-    return -val_loss
+def hits(model, batches, record):
+    return -record.val_loss
 """
 # What each study has that is not as above, and its state.
 ENDED = {

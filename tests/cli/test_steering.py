@@ -202,8 +202,8 @@ from pathlib import Path
 from sweeplab.plugins import metric
 
 @metric("fragile")
-def fragile(val_loss, iteration, values):
-    return val_loss / (not Path(__file__).with_name("bad").exists())
+def fragile(model, batches, record):
+    return record.val_loss / (not Path(__file__).with_name("bad").exists())
 """
 
 

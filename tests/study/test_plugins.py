@@ -43,8 +43,8 @@ def squared(x):
 
 
 @metric("bits")
-def bits(val_loss, iteration, values):
-    return val_loss / 0.6931471805599453
+def bits(model, batches, record):
+    return record.val_loss / 0.6931471805599453
 
 
 @tokenizer

@@ -16,7 +16,7 @@ PLUGIN = """
 import torch
 from sweeplab.plugins import metric
 
-@metric("hits", at="evaluation")
+@metric("hits")
 def hits(model, batches, record):
     torch.rand(3)
     for weight in model.weights.values():
@@ -87,7 +87,7 @@ def test_it_changes_no_training(run):
     ],
 )
 def test_a_metric_that_measures_nothing_fails_its_trial(run, result, said):
-    code = "from sweeplab.plugins import metric\n@metric('hits', at='evaluation')\n"
+    code = "from sweeplab.plugins import metric\n@metric('hits')\n"
     code += f"def f(*_): return {result}"
     study, _ = run(code, objective={"metric": "hits"}, budget={"trials_per_cell": 1})
     frame = runs_table(study.lab, "own")

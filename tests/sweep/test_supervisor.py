@@ -14,8 +14,8 @@ from sweeplab.plugins import metric
 
 
 @metric("broken")
-def broken(val_loss, iteration, values):
-    raise RuntimeError(f"no such table at {iteration}")
+def broken(model, batches, record):
+    raise RuntimeError(f"no such table at {record.iteration}")
 """
 STUDY = """\
 name: alike
