@@ -148,8 +148,7 @@ class Problems:
         near = nearest(name, [*known, *elsewhere])
         allowed = ", ".join(known)
         if len(known) > MOST_NAMED:
-            command = "hyperparameters" if kind == "hyperparameter" else "hyperparameters --schema"
-            allowed = f"`sweeplab {command}` lists them" if not near else ""
+            allowed = "" if near else "`sweeplab hyperparameters` lists them"
         self.add(path, f"{dotted(path[:-1])}: unknown {kind} {shown(name)}", allowed, near, at_key=True)
 
     def retell(self, error: ValidationError, place: Location = (), elsewhere: Iterable[str] = ()) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import files
@@ -345,7 +344,7 @@ class StudySpec(Section):
     @field_validator("notify")
     @classmethod
     def _variables(cls, names: list[str]) -> list[str]:
-        if not all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) for name in names):
+        if not all(name.isidentifier() for name in names):
             what = "has an entry that is not the name of an environment variable"
             allowed = "names such as MY_PHONE; put the URLs, which may hold secrets, into the variables"
             raise Refusal(what, allowed)

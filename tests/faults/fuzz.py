@@ -282,7 +282,8 @@ KINDS = {
     "import": imported,
 }
 # Of these files each problem has a line, but what is wrong with the file as a whole.
-HAVE_LINES, WHOLE = ("study", "dashboard"), ("the study is empty", "this is not a dashboard")
+HAVE_LINES = ("study", "dashboard")
+WHOLE = ("a study is a mapping of keys to values, such as `name: small`", "this is not a dashboard")
 
 # ------------------------------------------------------------------ a case
 

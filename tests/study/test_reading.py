@@ -256,7 +256,7 @@ def test_a_missing_key_is_said_where_it_is_missing(problems):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", " the study is empty"),
+        (b"", " a study is a mapping of keys to values, such as `name: small`"),
         (b"- a\n- b\n", "1:1: a study is a mapping"),
         (b"name: \xff\xfe", "1:7: a byte that is not UTF-8"),
         ("name: ä\n".encode("utf-16"), "1:1: a byte that is not UTF-8"),

@@ -24,8 +24,6 @@ from sweeplab.study.file.reading import read_text
 from sweeplab.study.problems import escaped, shown
 
 MOST_SAID = 300  # characters of a notice
-# Hyperparameters that a study has only where its user asks for them, and what they need.
-ASKED_FOR = {"wandb_project": "the package wandb and a network"}
 
 # Headings in lower case, without markup. Among several columns of values the first matching pattern decides.
 _NAME_HEADING = re.compile(r"(hyper[- ]?)?param(eter)?s?( name)?|names?|keys?|settings?|options?|arguments?")
@@ -139,8 +137,8 @@ def _add(tables: MarkdownTables, row: Hyperparameter, line: int, written: str, s
     entry = None
     try:
         value = parse_value(row, written)
-        if row.name in ASKED_FOR and value is not None:
-            tables.say(line, f"{row.name}: {value} is left out: it needs {ASKED_FOR[row.name]}")
+        if row.name == "wandb_project" and value is not None:
+            tables.say(line, f"{row.name}: {value} is left out: it needs the package wandb and a network")
             return
         if row.category == "precision" and value != AUTO:
             best = f"the study file has {AUTO} instead, the best for the machine that trains"

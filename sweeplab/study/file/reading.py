@@ -40,9 +40,7 @@ def read_text(
     """Read a study file's text as `read_study` does; `path` is its file, which need not exist."""
     problems = Problems(SourceMap(path, text=text))
     document = parse(text, problems)
-    if document is None:
-        if not problems.found:
-            problems.add((), "the study is empty")
+    if document is None and problems.found:
         raise BadInput(*problems.found)
     resolve(document, problems, overrides, allow_plugins, find_run)
     return study_from(document, problems)
