@@ -80,12 +80,10 @@ def study_points(runs: pd.DataFrame, counting: Counting = PLAIN, design: StudyDe
     chosen = select(counts, loss)
     points = points_of(chosen.table, mapped, "the study", chosen.weights, chosen.table["point"].tolist())
     notes = {role: words for role, words in meanings.items() if role not in asked}
-    notes["rows"] = "the best trial of each model and token count, the mean of its seeds"
-    if not chosen.is_lowest:
-        notes["rows"] = (
-            "the best values tried of each model and token count, at the mean loss of all its trials, less what the "
-            "values of each cost"
-        )
+    notes["rows"] = (
+        "the best trial of each model and token count: the mean of its seeds, or of all trials there, less what the "
+        "values of each cost where that is known"
+    )
     if words := unlike_precision(chosen.runs):
         notes["precision"] = words
     tuned, tuned_why = _tuned(runs, design)

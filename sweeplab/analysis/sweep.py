@@ -27,7 +27,7 @@ from sweeplab.analysis.trials import (
     searched_of,
     trials_table,
 )
-from sweeplab.hyperparameters import TABLE, Hyperparameters
+from sweeplab.hyperparameters import Hyperparameters
 from sweeplab.laws.sentences import Plain
 from sweeplab.study.rules import wanted
 from sweeplab.study.values import Choices, Derived, Range, SearchSpec
@@ -50,12 +50,12 @@ def searched_space(runs: DataFrame, design: StudyDesign | None = None) -> dict[s
 
     Without the study's own design, ranges are those of the observed values.
     """
-    if design is None:
-        grid = grid_of(runs)
-        return {name: distribution_of(name, runs[name]) for name in searched_of(runs) if name not in grid}
+    search: Mapping[str, SearchSpec | None] = dict.fromkeys(searched_of(runs))
+    if design is not None:
+        search = design.search
     return {
         name: distribution_of(name, runs[name], entry)
-        for name, entry in design.search.items()
+        for name, entry in search.items()
         if not isinstance(entry, Derived) and _has_several(runs, name)
     }
 
@@ -73,11 +73,8 @@ def distribution_of(name: str, column: Series, entry: SearchSpec | None = None) 
     numbers = finite(column.to_frame(name), name).dropna()
     if len(numbers) < column.notna().sum() or numbers.nunique() <= 1:
         return CategoricalDistribution(sorted(there))
-    low, high, is_log = float(numbers.min()), float(numbers.max()), numbers.nunique() <= FEW
-    suggested = TABLE[name].suggested if name in TABLE else None
-    if isinstance(suggested, Mapping):
-        is_log = is_log or bool(suggested.get("log"))
-    return FloatDistribution(low, high, log=low > 0 and is_log)
+    low, high = float(numbers.min()), float(numbers.max())
+    return FloatDistribution(low, high, log=low > 0 and numbers.nunique() <= FEW)
 
 
 def _has_several(runs: DataFrame, name: str) -> bool:
@@ -174,22 +171,17 @@ def optuna_study(
 def saved(sweep: Sweep) -> DataFrame:
     """Return what each cell's counted trials cost and what pruning saved of that, one row per cell.
 
-    Saved are the FLOPs that pruned trials would still have taken, and their seconds at each trial's own speed. `share`
-    is the saved share of the FLOPs that the cell would have cost without pruning.
+    Saved are the FLOPs that pruned trials would still have taken. `share` is their share of the FLOPs that the cell
+    would have cost without pruning.
     """
     trials = sweep.trials[sweep.trials["state"].isin(COUNTED)]
     is_pruned = trials["state"] == "pruned"
     flops = (trials["planned_flops"] - trials["train_flops"].fillna(0)).clip(lower=0).where(is_pruned)
-    pace = trials["wall_seconds"].sum() / max(float(trials["train_flops"].sum()), 1.0)
-    # A trial that was pruned before its first step has no speed of its own.
-    paces = (trials["wall_seconds"] / trials["train_flops"].replace(0, np.nan)).fillna(pace)
     costs: Plain = {
         "n_trials": 1,
         "n_pruned": is_pruned.astype(int),
         "flops_spent": trials["train_flops"],
         "flops_saved": flops,
-        "seconds_spent": trials["wall_seconds"],
-        "seconds_saved": flops * paces,
     }
     cells = trials.assign(**costs).groupby("cell", sort=False)[list(costs)].sum().reset_index()
     whole = (cells["flops_spent"] + cells["flops_saved"]).clip(lower=1.0)

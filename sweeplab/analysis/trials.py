@@ -67,14 +67,11 @@ def grid_of(runs: DataFrame, design: StudyDesign | None = None) -> list[str]:
     """Return the hyperparameters of the study's grid.
 
     For a table without a record of its study these are the columns that are constant in each cell and differ between
-    cells, in ascending order of changes between neighboring cells.
+    cells.
     """
     if design:
         return [name for name in design.grid if name in TABLE and name in runs]
-    names = _settled_in_cells(runs, _known(runs))
-    cells = runs.drop_duplicates("cell")[names].astype(object).map(str)
-    changes = (cells != cells.shift()).sum()
-    return sorted(names, key=lambda name: float(changes[name]))
+    return _settled_in_cells(runs, _known(runs))
 
 
 def searched_of(runs: DataFrame, design: StudyDesign | None = None) -> list[str]:
@@ -252,8 +249,7 @@ class Selection(NamedTuple):
     """The points' table, one row per point, and the runs that went in, one row per run; both name the `point`.
 
     `weights` are the numbers of runs whose mean a point's loss is. `dropped` counts the runs left out, by reason.
-    `spread` is the standard deviation of one seed's log loss around its point; None without seeds. `is_lowest` says
-    that no loss is more than the mean of the best trial's seeds.
+    `spread` is the standard deviation of one seed's log loss around its point; None without seeds.
     """
 
     table: DataFrame
@@ -261,7 +257,6 @@ class Selection(NamedTuple):
     weights: Array
     dropped: Counter[str]
     spread: float | None
-    is_lowest: bool
 
 
 def select(runs: DataFrame, loss: str) -> Selection:
@@ -320,8 +315,7 @@ def select(runs: DataFrame, loss: str) -> Selection:
         around = logs - logs.groupby(kept["point"]).transform("mean")
         spread = float(np.sqrt((around**2).sum() / freedom))
     weights = np.array([levels[name][1] for name in table["point"]])
-    is_lowest = not any(level for level, _ in levels.values())
-    return Selection(table, kept, weights, dropped, spread, is_lowest)
+    return Selection(table, kept, weights, dropped, spread)
 
 
 def _levels(used: DataFrame, by: str) -> dict[str, tuple[float, float]]:

@@ -14,6 +14,7 @@ from sweeplab.errors import BadInput, Problem
 if TYPE_CHECKING:
     from sweeplab.analysis.studies import Studies
     from sweeplab.laws.columns import Counting
+    from sweeplab.laws.hyperparameters.assessment import HyperparameterLaws
     from sweeplab.laws.hyperparameters.runs import SearchedRuns
     from sweeplab.laws.points import Points
 
@@ -71,17 +72,22 @@ class Read:
     counting: Counting
     studies: Studies | None
 
-    @property
-    def names_searched(self) -> bool:
-        """Return whether a column of a hyperparameter was named."""
-        return self.counting.roles != self.counting.columns
-
-    def searched_runs(self) -> SearchedRuns:
-        """Return the runs with the values that were searched.
+    def hyperparameters(self, is_asked: bool = False) -> HyperparameterLaws | None:
+        """Return the laws of the searched values; None where nothing was searched.
 
         Raises:
-            BadInput: nothing was searched.
+            BadInput: nothing was searched though it is asked, or a column of a hyperparameter was named.
         """
+        from sweeplab.laws.hyperparameters.assessment import assess_hyperparameters
+
+        try:
+            return assess_hyperparameters(self._searched_runs())
+        except BadInput:
+            if is_asked or self.counting.roles != self.counting.columns:
+                raise
+            return None
+
+    def _searched_runs(self) -> SearchedRuns:
         from sweeplab.analysis.studies import tuned_runs
         from sweeplab.laws.hyperparameters.runs import runs_of_frame
         from sweeplab.laws.reading import read_frame
@@ -157,9 +163,9 @@ def print_numbers(entries: Mapping[str, Mapping[str, Any]]) -> None:
         say(f"{', '.join(names)}: {reason}")
 
 
-def say_some(lines: Sequence[str], style: str | None = None, most: int = 3) -> None:
+def say_some(lines: Sequence[str], style: str | None = None) -> None:
     """Print the first of some lines, and how many more there are."""
-    for line in lines[:most]:
+    for line in lines[:3]:
         say_prose(line, style)
-    if len(lines) > most:
-        say(f"… and {len(lines) - most} more, which --json lists", style)
+    if len(lines) > 3:
+        say(f"… and {len(lines) - 3} more, which --json lists", style)

@@ -11,7 +11,6 @@ from sweeplab.cli.laws import (
     Columns,
     Count,
     Law,
-    Read,
     Source,
     Tuned,
     Where,
@@ -63,7 +62,8 @@ def fit(
 
     read = read_source(source, columns, count, lab, where, tuned)
     assessed = assess(read.points, law_for(read.points, law), flops)
-    answer = assessed.as_dict() | {"isoflop": None, "hyperparameters": _searched(read)}
+    laws, answer = read.hyperparameters(), assessed.as_dict()
+    answer |= {"isoflop": None, "hyperparameters": laws.as_dict() if laws else None}
     with suppress(BadInput):  # there are no budgets of several sizes
         curves = isoflop(assessed.points, assessed.budget, next(iter(assessed.tuning.doubts), None))
         answer["isoflop"] = asdict(curves)
@@ -73,18 +73,6 @@ def fit(
         write_law_report(assessed, source, report)
         answer["report"] = str(report)
     return answer, _print_assessment
-
-
-def _searched(read: Read) -> Plain | None:
-    """Return the laws of the searched values; None where nothing was searched, and no column was named."""
-    from sweeplab.laws.hyperparameters.assessment import assess_hyperparameters
-
-    try:
-        return assess_hyperparameters(read.searched_runs()).as_dict()
-    except BadInput:
-        if read.names_searched:
-            raise
-        return None
 
 
 def _print_assessment(answer: Plain) -> None:

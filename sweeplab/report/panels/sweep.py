@@ -30,7 +30,7 @@ from sweeplab.analysis.sweep import (
 )
 from sweeplab.analysis.trials import LOST, check_one_task, marks_of
 from sweeplab.errors import BadInput
-from sweeplab.formatting import duration, listed, several, short
+from sweeplab.formatting import listed, several, short
 from sweeplab.report import style
 from sweeplab.report.data import ReportData, title_of
 from sweeplab.report.panels.base import Panel, Params
@@ -330,8 +330,7 @@ class PruningPanel(Panel, name="pruning", heading="What pruning saved", source="
         for study, row in data.groupby("study", sort=False).sum(numeric_only=True).iterrows():
             share = row["flops_saved"] / max(row["flops_spent"] + row["flops_saved"], 1.0)
             trials = f"{row['n_pruned']:.0f} of {several(int(row['n_trials']), 'trial')}"
-            seconds = duration(float(row["seconds_saved"]))
-            notes.append(f"{study}: {trials} pruned, which saved {share:.0%} of the training, {seconds}.")
+            notes.append(f"{study}: {trials} pruned, which saved {share:.0%} of the training.")
         return cls(data=data, notes=tuple(notes), method=_SAVED, x=Axis("flops", "training FLOPs"))
 
     def _draw(self, figure: Figure) -> None:
