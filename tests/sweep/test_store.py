@@ -356,13 +356,14 @@ def prune(store, claim, value):
 
 
 def test_the_best_pruned_trial_of_the_cell_with_the_fewest_promoted_continues(tiny, opened):
-    _, store = opened(tiny(grid={"n_embd": [16, 32]}, pruner=PROMOTING, budget=HOUR))
-    claims = [claim_one(store) for _ in range(4)]
-    for claim, value in zip(claims[:3], (4.0, 3.0, 5.0), strict=True):
-        prune(store, claim, value)
+    budget = Budget(trials_per_cell=3, time=3600.0)
+    _, store = opened(tiny(grid={"n_embd": [16, 32]}, pruner=PROMOTING, budget=budget))
+    claims = [claim_one(store) for _ in range(6)]
+    values = dict(zip([claim.trial_id for claim in claims], (4.0, 3.0, 5.0, 8.0, 7.0, 6.0), strict=True))
+    for claim in claims[:5]:
+        prune(store, claim, values[claim.trial_id])
     assert claim_one(store) is None and store.awaits_results, "one has not ended"
-    prune(store, claims[3], 6.0)
-    values = {claim.trial_id: value for claim, value in zip(claims, (4.0, 3.0, 5.0, 6.0), strict=True)}
+    prune(store, claims[5], 6.0)
     best = {cell.key: sorted(values[c.trial_id] for c in claims if c.cell == cell) for cell in store.cells}
     one, two = claim_one(store), claim_one(store)
     assert [one.cell, two.cell] == store.cells, "one of each cell, though the first trains"
@@ -373,8 +374,10 @@ def test_the_best_pruned_trial_of_the_cell_with_the_fewest_promoted_continues(ti
     assert claim_one(store).trial_id == two.trial_id
     three = claim_one(store)
     assert (three.cell.index, values[three.trial_id]) == (0, best[three.cell.key][1])
+    assert claim_one(store).cell.index == 1, "one has ended in the other, and one trains"
     store.finish(three, "complete", 3.0, {"train_flops": 1.0})
-    assert claim_one(store).cell.index == 1 and claim_one(store) is None and not store.awaits_results
+    assert [claim_one(store).cell.index for _ in range(2)] == [0, 1]
+    assert claim_one(store) is None and not store.awaits_results
     assert store.has_room() and not store.tally(store.cells[0]).pruned
 
 
