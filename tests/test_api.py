@@ -76,9 +76,7 @@ def test_a_study_runs_and_says_how_it_stands(result, heard):
 @pytest.mark.slow
 def test_callbacks_hear_of_every_evaluation_and_what_they_raise_is_said(result, evaluations):
     (said,) = result.errors
-    assert said.startswith("on_trial_end raised LookupError: no place for ") and said.endswith(
-        ", 2 times in all"
-    )
+    assert said.startswith("on_trial_end raised LookupError: no place for ")
     by_trial = {number: [each for each in evaluations if each.trial == number] for number in (0, 1)}
     lengths = sorted(len(each) for each in by_trial.values())
     assert lengths[0] < lengths[1] == 11, "one learning rate diverges"
@@ -224,7 +222,7 @@ def test_callbacks_see_what_was_measured(tmp_path, capsys):
     with workers_here():
         result = study.run(on_evaluation=seen.append, on_trial_end=keep)
     (error,) = result.errors
-    assert error.startswith("on_trial_end raised ValueError: ") and error.endswith("2 times in all")
+    assert error.startswith("on_trial_end raised ValueError: ")
     assert all("eval_train_loss" in evaluation.measures for evaluation in seen)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 and lines[0].startswith("1/2  all trial ") and "val_loss" in lines[0]

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from sweeplab.files import GrowingFile, make_folder, opened
-from sweeplab.formatting import several
 from sweeplab.records.folders import StudyFolder
 from sweeplab.records.runs import CurvePoint, CurveReader, RunEnd, RunFolder, TrialEnding
 
@@ -210,15 +208,12 @@ class Callbacks:
 
     def __init__(self, on_evaluation: OnEvaluation | None, on_trial_end: OnTrialEnd | None) -> None:
         self._on_evaluation, self._on_trial_end = on_evaluation, on_trial_end
-        self._raised: dict[str, list[str]] = defaultdict(list)
+        self._raised: dict[str, str] = {}
 
     @property
     def errors(self) -> list[str]:
-        """Return what each function raised first, and how often it raised."""
-        return [
-            f"{name} raised {raised[0]}, {several(len(raised), 'time')} in all"
-            for name, raised in self._raised.items()
-        ]
+        """Return what each function raised first."""
+        return [f"{name} raised {what}" for name, what in self._raised.items()]
 
     def hear(self, event: Event) -> None:
         """Call the function for an event, if there is one."""
@@ -230,7 +225,7 @@ class Callbacks:
                 name = "on_trial_end"
                 self._on_trial_end(event)
         except Exception as error:
-            raised = self._raised[name]
-            raised.append(f"{type(error).__name__}: {error}")
-            if len(raised) == 1:  # later ones are only counted
-                _log.error("%s raised %s; the study goes on", name, raised[0], exc_info=error)
+            if name in self._raised:
+                return
+            self._raised[name] = f"{type(error).__name__}: {error}"
+            _log.error("%s raised %s; the study goes on", name, self._raised[name], exc_info=error)
