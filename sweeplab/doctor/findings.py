@@ -205,9 +205,8 @@ def _faults(run: RunFolder, state: str, keeps: bool) -> Iterator[tuple[str, Path
     for file in damaged_snapshots(run.path):
         yield "snapshot", file
     checkpoint = run.checkpoint()
-    for folder in (checkpoint, *map(run.checkpoint_at, run.series())):
-        if folder and _is_damaged(folder):
-            yield "checkpoint", folder
+    if checkpoint and _is_damaged(checkpoint):
+        yield "checkpoint", checkpoint
     if end and end.state.has_value:
         if checkpoint is None and keeps:
             yield "no_checkpoint", run.path

@@ -231,6 +231,9 @@ def read_spec(folder: StudyFolder, allow_plugins: bool = False) -> StudySpec:
     for section, key in _RETIRED:
         if isinstance(study.get(section), dict):
             study[section].pop(key, None)
+    track = study.get("track") or {}
+    if track.get("checkpoints") == "all":
+        track["checkpoints"] = "best"
     return read_text(json.dumps(study, indent=1), folder.canonical_file, allow_plugins=allow_plugins)
 
 

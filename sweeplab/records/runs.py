@@ -44,8 +44,6 @@ MEASURED_ON = {
 }
 # The cure for files that no command can recreate.
 FROM_A_COPY = "restore from a copy of the lab; MLflow still has what was sent"
-# Checkpoints of a series are in folders named by this prefix and the iteration.
-_SERIES = "at-"
 # The error of a trial that does not fit into memory begins with this: it does not count against other trials.
 DOES_NOT_FIT = "does not fit"
 
@@ -391,15 +389,6 @@ class RunFolder:
     def checkpoint(self) -> Path | None:
         """Return the folder of the run's checkpoint, or None."""
         return next((place for name in ("best", "last") if (place := self.path / name).is_dir()), None)
-
-    def checkpoint_at(self, iteration: int) -> Path:
-        """Return the folder of a series' checkpoint at an iteration."""
-        return self.path / f"{_SERIES}{iteration}"
-
-    def series(self) -> list[int]:
-        """Return the iterations of a series of checkpoints, in order; none if no series was kept."""
-        names = (each.name.removeprefix(_SERIES) for each in self.path.glob(f"{_SERIES}*"))
-        return sorted(int(name) for name in names if name.isdecimal())
 
 
 class CurveReader:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 KINDS = (
-    "a study's NAME, NAME/CELL or NAME/CELL/TRIAL-SEED, each with @ITERATION for one of a series of checkpoints, "
+    "a study's NAME, NAME/CELL or NAME/CELL/TRIAL-SEED, "
     "an MLflow run id, a folder with a checkpoint, "
     "or the name of a run imported by import-hf"
 )
@@ -40,10 +40,9 @@ def check_imported_name(lab: Path, name: str) -> None:
 def open_run(text: str, lab: Path, allow_plugins: bool = False) -> Run:
     """Open a run by a name, an MLflow run id or a folder.
 
-    NAME is the best run of a study, NAME/CELL that of a cell, NAME/CELL/TRIAL-SEED one run; NAME…@ITERATION is one of a
-    run's series of checkpoints. A folder holds a checkpoint, or a run or model downloaded from MLflow. A name may also
-    be an imported run's. With `allow_plugins` the plugins of the run's study
-    are imported first.
+    NAME is the best run of a study, NAME/CELL that of a cell, NAME/CELL/TRIAL-SEED one run. A folder holds a
+    checkpoint, or a run or model downloaded from MLflow. A name may also be an imported run's. With `allow_plugins` the
+    plugins of the run's study are imported first.
 
     Raises:
         BadInput: there is no such run (offers the nearest name), or its checkpoint is missing or damaged.
@@ -56,7 +55,7 @@ def open_run(text: str, lab: Path, allow_plugins: bool = False) -> Run:
     # The folder itself, or that of an imported run.
     places = (Path(text), Path(text, "checkpoint"), imported_folder(lab, text))
     folders = [place for place in places if is_file(place / "model.json")]
-    study = re.split("[/@]", text)[0]
+    study = text.partition("/")[0]
     if study in study_names(lab):
         if allow_plugins:
             read_spec(find_study(lab, study), allow_plugins=True)
@@ -81,7 +80,7 @@ def find_checkpoint(name: str, lab: Path) -> Path | None:
     Raises:
         BadInput: the study has no such run, or the run kept no checkpoint.
     """
-    if re.split("[/@]", name)[0] in study_names(lab):
+    if name.partition("/")[0] in study_names(lab):
         return _of_study(name, lab)[0]
     imported = imported_folder(lab, name)
     if is_name(name) and is_file(imported / "model.json"):
@@ -90,7 +89,6 @@ def find_checkpoint(name: str, lab: Path) -> Path | None:
 
 
 def _of_study(text: str, lab: Path) -> tuple[Path, str]:
-    text, _, iteration = text.partition("@")
     name, _, rest = text.partition("/")
     cell, _, run = rest.partition("/")
     folder = find_study(lab, name)
@@ -103,12 +101,6 @@ def _of_study(text: str, lab: Path) -> tuple[Path, str]:
     run_name = f"{name}/{path.parent.name}/{path.name}"
     if not is_file(path / "run.json"):
         raise BadInput(Problem(f"no run {rest!r} in study {name}", nearest=nearest(rest, _runs(folder))))
-    if iteration:
-        at = RunFolder(path).series()
-        if not iteration.isdecimal() or int(iteration) not in at:
-            keeps = ", ".join(map(str, at)) or "none; track: {checkpoints: all} keeps some"
-            raise BadInput(Problem(f"run {run_name} has no checkpoint of iteration {iteration!r}", keeps))
-        return RunFolder(path).checkpoint_at(int(iteration)), f"{run_name}@{iteration}"
     checkpoint = RunFolder(path).checkpoint()
     if not checkpoint:
         raise BadInput(f"run {run_name} kept no checkpoint; track: {{checkpoints: best}} keeps one")

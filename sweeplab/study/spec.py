@@ -254,9 +254,7 @@ class Engine(Section):
 class Track(Section):
     """What a run records, and where."""
 
-    checkpoints: Literal["best", "last", "all", "none"] = key(
-        "best", "Which weights to keep; all: the best, and a series, one every save_interval iterations"
-    )
+    checkpoints: Literal["best", "last", "none"] = key("best", "Which weights to keep")
     snapshots: int = key(
         3, "Best pruned trials of each cell that keep a snapshot to be promoted from; others start anew", ge=0
     )

@@ -97,8 +97,6 @@ class Saving:
         has_value, every = RunState(record.state).has_value, training.run.values.save_interval
         before = record.iteration - training.run.values.eval_interval
         is_due = record.iteration // every > before // every
-        if checkpoints == "all" and (has_value or is_due) and record.state != "diverged":
-            self._checkpoint(stack, training, record, training.folder.checkpoint_at(record.iteration))
         if has_value and checkpoints != "none":
             name = "last" if checkpoints == "last" else "best"
             self._checkpoint(stack, training, record, training.folder.path / name)

@@ -12,12 +12,11 @@ from torch.nn.functional import cross_entropy
 
 from sweeplab.data.batches import limited
 from sweeplab.data.objectives import make_objective
-from sweeplab.errors import BadInput
 from sweeplab.lab.events import RunEvaluated, TrialEnded
 from sweeplab.records.runs import CurvePoint, RunEnd, RunState, TrialEnding
 from sweeplab.runs import open_run
 from sweeplab.study.options import Pruner
-from sweeplab.study.spec import Budget, Engine, ObjectiveSpec, Track
+from sweeplab.study.spec import Budget, Engine, ObjectiveSpec
 from sweeplab.study.values import Choices, Range
 from sweeplab.sweep.loop import Loop
 from sweeplab.train.run import METRICS
@@ -38,18 +37,14 @@ def loss_of(loaded, dataset):
     return sum(losses) / len(losses)
 
 
-def test_a_series_of_checkpoints_has_the_losses_of_the_curve(tiny, work, dataset):
-    changes = {"track": Track(checkpoints="all"), "values": {"max_iters": 25}}
-    folder, _, _ = work(tiny(budget=Budget(trials_per_cell=1), **changes))
+def test_a_checkpoint_has_the_loss_of_the_curve(tiny, work, dataset):
+    folder, _, _ = work(tiny(budget=Budget(trials_per_cell=1), values={"max_iters": 25}))
     (run,) = folder.runs()
-    assert run.series() == [0, 10, 20, 25] and (run.path / "best" / "model.json").exists()
     curve = {each.iteration: each.val_loss for each in run.points() if each.val_loss is not None}
-    for iteration in run.series():
-        loaded = open_run(f"tiny/all/0-0@{iteration}", folder.lab)
-        assert loaded.facts["val_loss"] == curve[iteration] and loaded.facts["iteration"] == iteration
-        assert loss_of(loaded, dataset) == pytest.approx(curve[iteration], abs=1e-6)
-    with pytest.raises(BadInput, match=r"has no checkpoint of iteration '7'; allowed: 0, 10, 20, 25"):
-        open_run("tiny/all/0-0@7", folder.lab)
+    loaded = open_run("tiny/all/0-0", folder.lab)
+    loss = curve[loaded.facts["iteration"]]
+    assert loaded.facts["val_loss"] == loss == min(curve.values())
+    assert loss_of(loaded, dataset) == pytest.approx(loss, abs=1e-6)
 
 
 def test_a_trial_is_valued_and_pruned_on_the_mean_of_its_seeds(tiny, work):
