@@ -53,7 +53,7 @@ TABLES = {
     "mlflow": "experiments experiment_tags runs tags metrics params latest_metrics",
 }
 # Names with an underscore that are public (of named tuples, of `os`), or of a class of the package in another file.
-NOT_PRIVATE = {"_asdict", "_replace", "_make", "_exit", "_source_map"}
+NOT_PRIVATE = {"_asdict", "_replace", "_make", "_exit", "_read_from"}
 
 
 def name_of(file):

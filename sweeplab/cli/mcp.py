@@ -61,7 +61,7 @@ class Reach:
         from sweeplab import load_study
         from sweeplab.study.file.parse import file_text, parse
         from sweeplab.study.file.resolve import beside
-        from sweeplab.study.problems import Problems, SourceMap
+        from sweeplab.study.problems import Problems
         from sweeplab.sweep.planning import check_reach
 
         for key in ("override", "grid", "search"):
@@ -69,7 +69,7 @@ class Reach:
         file = study_source(text, self.lab)
         if not file.resolve().is_relative_to(self.lab.resolve()):  # before anything that it names is opened
             content = file_text(file)
-            document = parse(content, Problems(SourceMap(file, text=content)))
+            document = parse(content, Problems(file))
             for key in _NAMING * isinstance(document, dict):
                 for name in _texts(document.get(key)):
                     self._check_path(beside(file, name), name, file.resolve().parent)

@@ -69,41 +69,6 @@ def escaped(text: str) -> str:
     return "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in text)
 
 
-@dataclass
-class SourceMap:
-    """Lines and columns (from 1) of every key and value of a document, and the overrides applied to it.
-
-    `overrides` maps a location to the command-line option that set it. `text` is the document as it was read.
-    """
-
-    file: Path | None = None
-    keys: dict[Location, Mark] = field(default_factory=dict)
-    values: dict[Location, Mark] = field(default_factory=dict)
-    overrides: dict[Location, str] = field(default_factory=dict)
-    text: str = ""
-
-    def forget(self, path: Location) -> None:
-        """Drop the entries of a location and of all below it."""
-        for known in (self.keys, self.values, self.overrides):
-            for location in [location for location in known if location[: len(path)] == path]:
-                del known[location]
-
-    def problem(
-        self, path: Location, what: str, allowed: str = "", nearest: str = "", *, at_key: bool = False
-    ) -> Problem:
-        """Return a problem placed at the value of `path` (or its key), or at the nearest enclosing place."""
-        for length in range(len(path), -1, -1):
-            around = path[:length]
-            if around in self.overrides:
-                return Problem(f"{self.overrides[around]}: {what}", allowed, nearest)
-            mark = self.keys.get(around)
-            if mark is None or (around == path and not at_key):
-                mark = self.values.get(around, mark)
-            if mark:
-                return Problem(what, allowed, nearest, self.file, *mark)
-        return Problem(what, allowed, nearest, self.file)
-
-
 class Refusal(ValueError):  # noqa: N818 - its text is shown to the user
     """Report what is wrong with one value, what is allowed and which name was probably meant.
 
@@ -126,16 +91,45 @@ class Refusal(ValueError):  # noqa: N818 - its text is shown to the user
 
 @dataclass
 class Problems:
-    """Collects all problems of a document, so that they are reported together."""
+    """Collects all problems of a document, so that they are reported together, with the places of its keys and values.
 
-    source: SourceMap = field(default_factory=SourceMap)
+    `keys` and `values` are lines and columns, from 1. `overrides` maps a location to the command-line option that set
+    it. `text` is the document as it was read.
+    """
+
+    file: Path | None = None
+    text: str = ""
+    keys: dict[Location, Mark] = field(default_factory=dict)
+    values: dict[Location, Mark] = field(default_factory=dict)
+    overrides: dict[Location, str] = field(default_factory=dict)
     found: list[Problem] = field(default_factory=list)
+
+    def forget(self, path: Location) -> None:
+        """Drop the entries of a location and of all below it."""
+        for known in (self.keys, self.values, self.overrides):
+            for location in [location for location in known if location[: len(path)] == path]:
+                del known[location]
+
+    def problem(
+        self, path: Location, what: str, allowed: str = "", nearest: str = "", *, at_key: bool = False
+    ) -> Problem:
+        """Return a problem placed at the value of `path` (or its key), or at the nearest enclosing place."""
+        for length in range(len(path), -1, -1):
+            around = path[:length]
+            if around in self.overrides:
+                return Problem(f"{self.overrides[around]}: {what}", allowed, nearest)
+            mark = self.keys.get(around)
+            if mark is None or (around == path and not at_key):
+                mark = self.values.get(around, mark)
+            if mark:
+                return Problem(what, allowed, nearest, self.file, *mark)
+        return Problem(what, allowed, nearest, self.file)
 
     def add(
         self, path: Location, what: str, allowed: str = "", nearest: str = "", *, at_key: bool = False
     ) -> None:
         """Add a problem at a location."""
-        self.found.append(self.source.problem(path, what, allowed, nearest, at_key=at_key))
+        self.found.append(self.problem(path, what, allowed, nearest, at_key=at_key))
 
     def conflict(self, first: Location, second: Location) -> None:
         """Add the problem that two places set the same thing, at the second."""

@@ -20,7 +20,7 @@ from sweeplab.hyperparameters import AUTO, TABLE, defaults
 from sweeplab.permissions import RAY, TRACKING, WANDB, Kind, mirror_address
 from sweeplab.records.folders import NAMES, is_name
 from sweeplab.study.options import Pruner, Sampler
-from sweeplab.study.problems import SECTIONS, Location, Refusal, SourceMap
+from sweeplab.study.problems import SECTIONS, Location, Problems, Refusal
 from sweeplab.study.values import (
     ENTRY,
     Condition,
@@ -318,7 +318,7 @@ class StudySpec(Section):
         [], "Environment variables with Apprise URLs to notify when the study ends or has nothing to do"
     )
 
-    _source_map: SourceMap = pydantic.PrivateAttr(default_factory=SourceMap)
+    _read_from: Problems = pydantic.PrivateAttr(default_factory=Problems)
 
     @field_validator("name")
     @classmethod
@@ -361,12 +361,12 @@ class StudySpec(Section):
     @property
     def source(self) -> Path | None:
         """Return the study file, or None where there is none."""
-        return self._source_map.file
+        return self._read_from.file
 
     @property
     def text(self) -> str:
         """Return the text of the study file."""
-        return self._source_map.text
+        return self._read_from.text
 
     @property
     def n_points(self) -> int:
@@ -439,11 +439,11 @@ class StudySpec(Section):
 
     def problem(self, path: Location, what: str, allowed: str = "", nearest: str = "") -> Problem:
         """Return a problem with the file, line and column of `path`, such as `("data", "corpus")`."""
-        return self._source_map.problem(path, what, allowed, nearest)
+        return self._read_from.problem(path, what, allowed, nearest)
 
     def is_overridden(self, place: Location) -> bool:
         """Return whether the command line set the value at a place."""
-        return any(place[: len(each)] == each for each in self._source_map.overrides)
+        return any(place[: len(each)] == each for each in self._read_from.overrides)
 
     def as_written(self) -> dict[str, Any]:
         """Return the content of a study file for this study, as JSON values."""

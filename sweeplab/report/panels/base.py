@@ -18,7 +18,7 @@ from sweeplab.files import shipped
 from sweeplab.hyperparameters import TABLE
 from sweeplab.report.style import FONT, Axis, Figure, Look
 from sweeplab.study.file.parse import file_text, parse
-from sweeplab.study.problems import Location, Problems, Refusal, SourceMap
+from sweeplab.study.problems import Location, Problems, Refusal
 from sweeplab.study.values import Section
 from sweeplab.train.run import METRICS
 
@@ -227,7 +227,7 @@ def read_dashboard(path: Path | None = None, page: str = "scaling") -> Dashboard
         BadInput: the file cannot be read, or has unknown panels, options or values; every problem has its line.
     """
     file = path or shipped("dashboards") / f"{page}.yaml"
-    problems = Problems(SourceMap(file))
+    problems = Problems(file)
     document = parse(file_text(file), problems)
     if not problems.found and not isinstance(document, dict):
         problems.add((), "this is not a dashboard", "title: first: panels:")

@@ -47,7 +47,7 @@ def study_from(document: Any, problems: Problems) -> StudySpec:
         wrong = {each["loc"][0] for each in error.errors(include_url=False)}
         sound = {key: value for key, value in document.items() if key not in wrong}
         spec = StudySpec.model_validate({**_PLACEHOLDERS, **sound})
-    spec._source_map = problems.source
+    spec._read_from = problems
     if are_placed and not wrong & {*SECTIONS, "cells", "constraints", "data"}:
         _check_hyperparameters(spec, problems)
     if not wrong & {"search", "first_trial"}:

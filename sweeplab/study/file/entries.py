@@ -295,7 +295,7 @@ def move_shares(document: dict[str, Any], problems: Problems) -> None:
                 problems.conflict(("search", name), (section, name))
             del held[name]
             search[name] = share
-            places = problems.source.values
+            places = problems.values
             if (section, name) in places:
                 places["search", name] = places[section, name]
 
@@ -315,10 +315,10 @@ def lay_all_over(document: dict[str, Any], options: Iterable[str], problems: Pro
         mistakes = Problems()
         for path, value in _settings(option, mistakes):
             _set(document, path, value, mistakes)
-            problems.source.forget(path)
+            problems.forget(path)
             for length in range(1, len(path) + 1):
-                if path[:length] not in problems.source.values:
-                    problems.source.overrides.setdefault(path[:length], words)
+                if path[:length] not in problems.values:
+                    problems.overrides.setdefault(path[:length], words)
             for thing, held in _things(path, value).items():
                 before, first = laid.setdefault(thing, (held, words))
                 if before != held:

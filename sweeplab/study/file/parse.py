@@ -97,7 +97,7 @@ def _problem(error: YAMLError, text: str, problems: Problems) -> Problem:
         what, allowed = "a tab character", "spaces, with which YAML indents"
     elif what.startswith("maximum depth"):
         what, allowed = "values are nested too deeply", f"at most {MAX_DEPTH} levels"
-    return Problem(what, allowed, "", problems.source.file, *mark)
+    return Problem(what, allowed, "", problems.file, *mark)
 
 
 class _Composer(Composer):
@@ -124,7 +124,7 @@ class _Reader:
         self.failed = False
 
     def plain(self, node: Node, path: Location) -> Any:
-        self._problems.source.values[path] = _start(node)
+        self._problems.values[path] = _start(node)
         if isinstance(node, MappingNode) and node.tag == _TAG + "map":
             return self._mapping(node, path)
         if isinstance(node, SequenceNode) and node.tag == _TAG + "seq":
@@ -154,7 +154,7 @@ class _Reader:
         self.failed = True
 
     def _mapping(self, node: MappingNode, path: Location) -> dict[str, Any]:
-        source, mapping = self._problems.source, dict[str, Any]()
+        keys, mapping = self._problems.keys, dict[str, Any]()
         for key_node, value_node in node.value:
             if not isinstance(key_node, ScalarNode):
                 self._fail(path, "a key that is not a string")
@@ -163,8 +163,8 @@ class _Reader:
             if path[:-1] == ("cells",) or (len(path) == 1 and path[0] in (*SECTIONS, "first_trial")):
                 key = canonical(key)
             below = (*path, key)
-            first = source.keys.get(below)
-            source.keys[below] = _start(key_node)
+            first = keys.get(below)
+            keys[below] = _start(key_node)
             if first:
                 what = f"{shown(key)} is given twice, first on line {first[0]}"
                 self._problems.add(below, what, at_key=True)

@@ -11,7 +11,7 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.study.file.check import study_from
 from sweeplab.study.file.parse import file_text, parse
 from sweeplab.study.file.resolve import FindRun, no_run, resolve
-from sweeplab.study.problems import Problems, SourceMap
+from sweeplab.study.problems import Problems
 from sweeplab.study.spec import StudySpec
 
 
@@ -38,7 +38,7 @@ def read_text(
     find_run: FindRun = no_run,
 ) -> StudySpec:
     """Read a study file's text as `read_study` does; `path` is its file, which need not exist."""
-    problems = Problems(SourceMap(path, text=text))
+    problems = Problems(path, text)
     document = parse(text, problems)
     if document is None and problems.found:
         raise BadInput(*problems.found)
@@ -52,7 +52,7 @@ def said_name(path: Path) -> str:
     Raises:
         BadInput: the file cannot be read, or has no name.
     """
-    problems = Problems(SourceMap(path))
+    problems = Problems(path)
     document = parse(file_text(path), problems)
     name = document.get("name") if isinstance(document, dict) else None
     if not isinstance(name, str):

@@ -22,7 +22,7 @@ from sweeplab.files import is_address
 from sweeplab.plugins import Code, import_allowed
 from sweeplab.study.file.entries import lay_all_over, move_shares
 from sweeplab.study.file.parse import parse
-from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, SourceMap, shown
+from sweeplab.study.problems import LENGTHS, SECTIONS, Location, Problems, shown
 from sweeplab.study.spec import DATA_FILES, PRESETS, TOKENIZER_SUFFIXES, Plugin, StudySpec, preset_names
 
 # Returns the checkpoint of the run with a name, or None where there is none.
@@ -60,9 +60,9 @@ def resolve(
     lay_all_over(document, [option for option in overrides if option not in of_plugins], problems)
     move_shares(document, problems)
     if document.get("preset") in preset_names():
-        _lay_under("preset", preset(document["preset"]).values, document, problems.source)
+        _lay_under("preset", preset(document["preset"]).values, document, problems)
     _lay_start_under(document, problems, find_run)
-    _lay_data_under(document, problems.source.file)
+    _lay_data_under(document, problems.file)
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,13 @@ def _lay_start_under(document: dict[str, Any], problems: Problems, find_run: Fin
 
     `init_from` becomes the absolute path of its checkpoint.
     """
-    written, data, source = document.get("init_from"), document.get("data"), problems.source
+    written, data = document.get("init_from"), document.get("data")
     if not isinstance(written, str) or not written or is_address(written):
         return
     # Imported here because it imports numpy, which is slow.
     from sweeplab.study.inputs import NO_CHECKPOINT, no_start, open_start
 
-    folder = beside(source.file, written)
+    folder = beside(problems.file, written)
     try:
         # The methods of paths raise where a name is too long.
         is_there = os.path.lexists(folder / "model.json")
@@ -123,7 +123,7 @@ def _lay_start_under(document: dict[str, Any], problems: Problems, find_run: Fin
         return
     if isinstance(data, dict):
         data.setdefault("tokenizer", start.tokenizer.name)
-    _lay_under("init_from", start.model_values, document, source)
+    _lay_under("init_from", start.model_values, document, problems)
 
 
 def _lay_data_under(document: dict[str, Any], file: Path | None) -> None:
@@ -147,7 +147,7 @@ def _lay_data_under(document: dict[str, Any], file: Path | None) -> None:
     document["data"] = {"corpus": corpus, "tokenizer": tokenizer, **data}
 
 
-def _lay_under(key: str, values: Mapping[str, Any], document: dict[str, Any], source: SourceMap) -> None:
+def _lay_under(key: str, values: Mapping[str, Any], document: dict[str, Any], problems: Problems) -> None:
     """Add to `fixed` the values that the document's `key` implies, except those that a section sets itself."""
     fixed = document.get("fixed") or {}
     if not isinstance(fixed, dict):
@@ -159,10 +159,10 @@ def _lay_under(key: str, values: Mapping[str, Any], document: dict[str, Any], so
     laid = {name: value for name, value in values.items() if name not in held}
     document["fixed"] = {**laid, **fixed}
     for name in laid:
-        if (key,) in source.values:
-            source.values["fixed", name] = source.values[key,]
-        if (key,) in source.overrides:
-            source.overrides["fixed", name] = source.overrides[key,]
+        if (key,) in problems.values:
+            problems.values["fixed", name] = problems.values[key,]
+        if (key,) in problems.overrides:
+            problems.overrides["fixed", name] = problems.overrides[key,]
 
 
 HOW = "--allow-plugins, or allow_plugins=True from Python, once, if you trust it"
@@ -197,7 +197,7 @@ def _read_plugin(entry: Any, path: Location, problems: Problems, allowed: bool) 
         plugin = Plugin.model_validate(entry)
     except ValidationError:
         return entry
-    place = str(beside(problems.source.file, plugin.file))
+    place = str(beside(problems.file, plugin.file))
     # Of a study that was run: names suffice to look at it.
     if not allowed and "provides" in plugin.model_fields_set:
         plugins.add_names(plugin.provides, plugin.rows)
