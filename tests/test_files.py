@@ -275,7 +275,6 @@ print(*map(unsafe, map(Path, sys.argv[2:])), sep="\\n")
     ("error", "said"),
     [
         (OSError(errno.ENOSPC, "", "/x/a"), "/x/a: the disk is full"),
-        (OSError(errno.ENOSPC, "", b"/x/a"), "/x/a: the disk is full"),
         (OSError(errno.EDQUOT, ""), "LAB: your quota of the disk is used up"),
         (ValueError("(x) database or disk is full"), "LAB: the disk is full"),
         (OSError(errno.ENOSPC, "", "<stdout>"), None),

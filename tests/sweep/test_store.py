@@ -319,7 +319,7 @@ def test_an_outage_is_waited_for_ever_longer_and_its_length_is_said(monkeypatch)
     assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
     assert said[1].endswith("after 16s") and len(said) == 2
     waits.clear()
-    failures = repeat(True)
+    failures = repeat(True, 50)
     for availability in (
         Availability("tiny", 6.0),
         Availability("tiny", say=said.append),
