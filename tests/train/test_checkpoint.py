@@ -8,6 +8,7 @@ import pytest
 import torch
 from trained import begun
 
+from sweeplab.train import checkpoint
 from sweeplab.train.checkpoint import (
     DamagedCheckpoint,
     SnapshotWriter,
@@ -24,14 +25,16 @@ from sweeplab.train.member import Snapshot
 def test_the_old_tensors_go_when_new_ones_are_in_place(tmp_path):
     for number in range(8):  # their names, by digests, come in any order
         write_checkpoint(tmp_path, "model", {"a": torch.full((4,), float(number))}, {})
-        assert len(list(tmp_path.glob("*.safetensors"))) == 1
+        (file,) = tmp_path.glob("*.safetensors")
+        assert file.match("model-????????????.safetensors")
         tensors, facts = read_checkpoint(tmp_path, "model")
         assert tensors["a"].tolist() == [number] * 4 and facts == {}
     assert not list(tmp_path.glob(".*"))
 
 
 def test_the_old_goes_only_when_the_new_is_on_the_disk(tmp_path, monkeypatch):
-    there, sync = [], os.fsync
+    there, asked, sync = [], [], os.fsync
+    monkeypatch.setattr(checkpoint, "bytearray", asked.append, raising=False)
 
     def noting(descriptor):
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
@@ -44,6 +47,7 @@ def test_the_old_goes_only_when_the_new_is_on_the_disk(tmp_path, monkeypatch):
     for number in range(2):
         write_checkpoint(tmp_path / "best", "model", at(number).rows, {})
     assert there == [1, 2, 3, 3, 2 + 1, 2 + 2]
+    assert asked == [3 * (4 + 1) * 4] * 6, "the memory that each takes"
 
 
 def damages(file):

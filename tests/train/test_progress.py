@@ -57,9 +57,17 @@ def test_plateau_halves_every_patience_lr_bad_evaluations(scheduler, n_halvings)
 def test_a_point_of_the_curve_is_of_the_steps_since_the_last_one():
     values = VALUES.replace(batch_size=4, block_size=8)
     new = Member.of(TrainingRun("0", values), {}).numbers()
-    assert {name for name, value in new.items() if value} == {"evaluated", "progress"} and new[
-        "evaluated"
-    ] == -1
+    assert {name for name, value in new.items() if value} == {"evaluated", "progress"}
+    assert (new["evaluated"], *[*new["progress"].values()][1:]) == (
+        -1,
+        math.inf,
+        0,
+        math.inf,
+        0,
+        0,
+        0,
+        math.inf,
+    )
     member = Member.of(TrainingRun("0", values), {"iteration": 10, "counted": 10, "wall_seconds": 2.0})
     first = member.add_point(loss=30.0, norm=20.0)
     assert (first["train_loss"], first["grad_norm"], first["tokens_per_second"]) == (3.0, 2.0, 10 * 32 / 2.0)
