@@ -37,7 +37,6 @@ from sweeplab.sweep.trials.sharing import Claim, LeaseLost, Report, renewing
 from sweeplab.sweep.trials.store import MOST_ATTEMPTS, Store
 from sweeplab.train.checkpoint import read_snapshot
 from sweeplab.train.member import Record
-from sweeplab.train.program import Paused
 from sweeplab.train.stack import Stack
 
 # How many stacks' worth of claimed runs may wait for a stack of their shape.
@@ -108,10 +107,6 @@ class Loop:
     def _is_leaving(self) -> bool:
         return self.stopping() or self.store.commands.state.phase != "run"
 
-    def _is_told_to_leave(self) -> bool:
-        self.store.poll_commands()
-        return self._is_leaving
-
     # ------------------------------------------------------------------ ask
 
     def _claim(self, n_trials: int = 1, fits: Callable[[Cell], bool] = lambda cell: True) -> bool:
@@ -181,10 +176,7 @@ class Loop:
             n_seeds = len(self._held.trials[first.run.key].trainings)
             capacity = self._recovery.capacity(wanted, values, n_seeds)
             train, tracks = self.dataset.training(values), self.spec.track.gradients
-            leaves, metrics = self._is_told_to_leave, metrics_of(self.spec)
-            return Stack(values, train, self.dataset.val, capacity, tracks, leaves, metrics)
-        except Paused:
-            return None
+            return Stack(values, train, self.dataset.val, capacity, tracks, metrics_of(self.spec))
         except StorageUnavailable:
             raise
         except Exception as error:

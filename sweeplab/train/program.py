@@ -13,11 +13,10 @@ import hashlib
 import os
 import pickle
 import shutil
-import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import nullcontext
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -54,13 +53,6 @@ COMPILED_BELOW_PARAMS, COMPILED_FROM_STEPS = 1_000_000, 150_000
 # A step does not depend on the evaluation, so values that differ only in these share a program.
 _NO_EVALUATION: dict[str, Any] = {"eval_tokens": 1, "eval_iters": 1, "eval_full": False, "eval_train": False}
 
-# How often `pause` is called while a step is compiled.
-_POLL_SECONDS = 0.2
-
-
-class Paused(Exception):  # noqa: N818 - not an error
-    """A step was not compiled, because `pause` returned true."""
-
 
 def compiles_whole(values: Hyperparameters) -> bool:
     """Return whether a CPU program can compute the whole step of such a run; otherwise only the loss is compiled."""
@@ -95,21 +87,18 @@ def program_file(values: Hyperparameters, threads: int) -> Path:
     return cache_folder("programs") / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.so"
 
 
-def load_programs(
-    values: Hyperparameters, train: Split, val: Split, pause: Callable[[], bool] = lambda: False
-) -> list[Program]:
+def load_programs(values: Hyperparameters, train: Split, val: Split) -> list[Program]:
     """Return the compiled step of a shape and, for dense text, its losses; compile them if they are not cached.
 
     Raises:
         BadInput: there is no compiler.
-        Paused: `pause`, which is called several times per second while compiling, returned true.
         RuntimeError: the step cannot be compiled; the message has the output of the compiling process.
     """
     import torch
 
     file = program_file(values, torch.get_num_threads())
     if not file.exists():
-        _compile(file, (values, train, val, torch.get_num_threads()), pause)
+        _compile(file, (values, train, val, torch.get_num_threads()))
     return [load_program(library) for library in (file, _losses_file(file)) if library.exists()]
 
 
@@ -117,20 +106,13 @@ def _losses_file(step: Path) -> Path:
     return step.with_name(f"{step.stem}-losses.so")
 
 
-def _compile(file: Path, args: tuple[Hyperparameters, Split, Split, int], pause: Callable[[], bool]) -> None:
+def _compile(file: Path, args: tuple[Hyperparameters, Split, Split, int]) -> None:
     """Compile a program in a separate process, so that its memory is freed."""
-    from filelock import FileLock, Timeout
+    from filelock import FileLock
 
     if compiler() is None:
         raise BadInput(f"there is no C++ compiler for compile: true on a CPU; {COMPILER_CURE}")
-    with ExitStack() as stack:
-        lock = FileLock(file.with_suffix(".lock"))
-        while not lock.is_locked:
-            with suppress(Timeout):
-                stack.enter_context(lock.acquire(timeout=_POLL_SECONDS))
-            if pause():
-                raise Paused
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
+    with FileLock(file.with_suffix(".lock")), tempfile.TemporaryDirectory() as folder:
         if file.exists():  # another worker has compiled it
             return
         arguments, output, step, losses = (
@@ -144,29 +126,14 @@ def _compile(file: Path, args: tuple[Hyperparameters, Split, Split, int], pause:
         with output.open("w") as log:
             streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": log, "stderr": log}
             # Its own process group, which it kills once its input is closed, so that no C++ compiler is left.
-            process = subprocess.Popen(command, env=variables, **streams, start_new_session=True)
-        if _wait(process, pause):
+            with subprocess.Popen(command, env=variables, **streams, start_new_session=True) as process:
+                process.wait()
+        if process.returncode:
             why = output.read_text(errors="replace").strip()[-2000:]
             raise RuntimeError(f"the step cannot be compiled: {why}")
         if losses.exists():
             write_whole(_losses_file(file), losses.read_bytes())
         write_whole(file, step.read_bytes())  # last: if this file exists, all files are complete
-
-
-def _wait(process: subprocess.Popen[bytes], pause: Callable[[], bool]) -> int:
-    """Wait until a process ends and return its exit code; if `pause` returns true, kill its process group."""
-    try:
-        while True:
-            with suppress(subprocess.TimeoutExpired):
-                return process.wait(_POLL_SECONDS)
-            if pause():
-                raise Paused
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        assert process.stdin is not None
-        process.stdin.close()
 
 
 @cache

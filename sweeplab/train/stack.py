@@ -60,9 +60,6 @@ class Stack:
 
     With `tracks_gradients`, points of the training curves have the norms of each layer. A step with a point then takes
     one more forward and backward pass; the weights keep the same bits. `metrics` are names of those that see the model.
-
-    Raises:
-        Paused: `pause` returned true while the step was being compiled.
     """
 
     def __init__(
@@ -72,7 +69,6 @@ class Stack:
         val: Split,
         capacity: int = 1,
         tracks_gradients: bool = False,
-        pause: Callable[[], bool] = lambda: False,
         metrics: Sequence[str] = (),
     ) -> None:
         self._like, self._metrics = like, metrics
@@ -81,7 +77,7 @@ class Stack:
         self.transformer = model_of(like, mixed=on_cpu and like.dtype == "bfloat16")
         layout, self.device = self.transformer.layout, torch.device(like.device)
         self._objective, self._autocast = make_objective(train, like), autocast_of(like)
-        programs = load_programs(like, train, val, pause) if like.compile and compiles_whole(like) else []
+        programs = load_programs(like, train, val) if like.compile and compiles_whole(like) else []
         losses = evaluated = self.transformer.losses
         if like.compile and not programs:
             losses = evaluated = _compiled(losses)

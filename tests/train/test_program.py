@@ -13,7 +13,6 @@ from contextlib import suppress
 import psutil
 import pytest
 import torch
-from filelock import FileLock
 from train.test_stack import assert_same, train, train_in_stacks_of
 
 from sweeplab.errors import BadInput
@@ -69,24 +68,6 @@ def compilers(process):
                 each for each in process.children(recursive=True) if program._COMPILING in each.cmdline()
             ]
     return found
-
-
-def test_compiling_is_given_up_when_it_is_time_to_pause(values_of, tokens, monkeypatch, tmp_path):
-    monkeypatch.setenv("SWEEPLAB_CACHE", str(tmp_path))
-    values, found, asked = values_of(compile=True), [], []
-
-    def pause():
-        asked.append(time.monotonic())
-        found.extend(compilers(psutil.Process()) if len(asked) == 2 else ())
-        return bool(found)
-
-    with pytest.raises(program.Paused):
-        Stack(values, tokens, tokens, pause=pause)
-    assert time.monotonic() - asked[-1] < 2.0 and not any(each.is_running() for each in found)
-    # Its place is free again, and another one's is not waited for.
-    lock = FileLock(program_file(values, torch.get_num_threads()).with_suffix(".lock"))
-    with lock, pytest.raises(program.Paused):
-        Stack(values, tokens, tokens, pause=lambda: True)
 
 
 WORKER = """
