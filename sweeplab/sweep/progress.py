@@ -349,13 +349,15 @@ class Watched:
         for command in self.commands.read() if commands is None else commands:
             if command.kind == "start":
                 self._has_begun = False
-            elif command.kind == "reopen" and self._stream.reopen(*command.reopened):
-                self.progress.reopen(command.value["cell"])
+            elif command.kind == "reopen":
+                cell, anew = command.value["cell"], command.value.get("anew", False)
+                if self._stream.reopen(cell, command.value["trial"], anew):
+                    self.progress.reopen(cell)
         progress, is_past = self.progress, not self._has_begun
         if is_past:
             self._has_begun = True
             plan = Plan.from_dict(self.folder.read(self.folder.plan_file))
-            progress.begin(plan, self.commands.state.start.given)
+            progress.begin(plan, self.commands.state.started)
         for event in self._stream.new(latest_only=is_past):
             progress.take_in(event, None if is_past else time.time())
             yield event

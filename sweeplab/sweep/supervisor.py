@@ -84,7 +84,7 @@ class WorkerPool:
         for index in indices:
             self._exited.pop(index, None)
             self._known[index] = state.revision
-        self._engine.start(indices, state.start.given)
+        self._engine.start(indices, state.started)
 
     def start_exited(self) -> None:
         """Start every worker that has exited, whatever it knew."""

@@ -90,7 +90,7 @@ class Starter:
 
     def _is_run(self, folder: StudyFolder, commands: Commands) -> bool:
         try:
-            return folder.is_run and commands.state.start.given == self._since
+            return folder.is_run and commands.state.started == self._since
         except OSError:  # a disk that is unavailable for a while
             return True
 
@@ -160,7 +160,7 @@ def work(starter: Starter, folder: StudyFolder, threads: int) -> int:
 
     torch.set_num_threads(threads)
     dataset = study_dataset(store.spec)
-    theirs = store.commands.state.start.versions
+    theirs = store.commands.state.versions
     different = version_differences(versions(dataset.token_digest), theirs)
     if different:
         print(f"the study's other workers have another version of {', '.join(different)}", file=sys.stderr)

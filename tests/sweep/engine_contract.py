@@ -31,7 +31,7 @@ class Started:
         self.heard = []
 
     def start(self, *indices):
-        self.engine.start(indices or range(N_WORKERS), self.store.commands.state.start.given)
+        self.engine.start(indices or range(N_WORKERS), self.store.commands.state.started)
 
     def wait(self, until):
         """Hear events until something is so."""

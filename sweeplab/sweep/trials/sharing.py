@@ -383,33 +383,21 @@ class Command:
     kind: str
     value: Any
 
-    @property
-    def reopened(self) -> tuple[str, int, bool]:
-        """Return the cell and number of a reopened trial, and whether it starts without its earlier parameters."""
-        return self.value["cell"], self.value["trial"], self.value.get("anew", False)
-
-
-@dataclass(frozen=True)
-class SupervisorStart:
-    """The versions with which the process that runs the study started, and the time (seconds since 1970)."""
-
-    versions: Mapping[str, str] = field(default_factory=dict)
-    given: float = 0.0
-
 
 @dataclass(frozen=True)
 class ControlState:
     """The state after all commands up to `revision`.
 
-    `budget` is None while the study file's budget applies. `start` is the last supervisor's, and `status` is how it
-    ended. `stopped` are the trials to stop, as cell and number.
+    `budget` is None while the study file's budget applies. The last supervisor has `started` (seconds since 1970) with
+    these `versions`, and `status` is how it ended. `stopped` are the trials to stop, as cell and number.
     """
 
     revision: int = 0
     phase: Phase = "run"
     budget: Budget | None = None
     stopped: frozenset[tuple[str, int]] = frozenset()
-    start: SupervisorStart = SupervisorStart()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    started: float = 0.0
     status: str | None = None
 
     def after(self, command: Command) -> ControlState:
@@ -417,8 +405,8 @@ class ControlState:
         changes, value = dict[str, Any](), command.value
         match command.kind:
             case "start":
-                start = SupervisorStart(value.get("versions", {}), command.given)
-                changes = {"phase": "run", "budget": None, "status": None, "start": start}
+                changes = {"phase": "run", "budget": None, "status": None, "started": command.given}
+                changes["versions"] = value.get("versions", {})
             case "ended":
                 changes = {"phase": "ended", "status": value}
             case "wanted":  # the phase, as the databases of labs spell this kind
