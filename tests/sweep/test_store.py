@@ -453,6 +453,7 @@ spec = StudySpec(name="tiny", data=DataSpec(corpus="python-docs", tokenizer="cha
     search={"learning_rate": Range(3e-4, 1e-2, log=True)}, budget=Budget(trials_per_cell=int(sys.argv[4])),
     pruner=Pruner(type="none"))
 store = Store(spec, DataSizes(int(sys.argv[3])), sys.argv[1])
+claim_one = lambda store: next(iter(store.claim_many(1)), None)
 """
 CLAIM_AND_DIE = """
 die = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
