@@ -84,11 +84,8 @@ def _read_csv(text: str) -> pd.DataFrame:
 
 
 def _read_json(text: str) -> pd.DataFrame:
-    """The table of a list of runs, or of runs by name."""
-    read = json.loads(text)
-    if isinstance(read, dict):
-        read = list(read.values())
-    return _of_records(read)
+    """The table of a list of runs."""
+    return _of_records(json.loads(text))
 
 
 def _read_json_lines(text: str) -> pd.DataFrame:

@@ -43,7 +43,6 @@ TEXTS = {
     "c.tsv": "\ufeff" + CSV.replace(",", "\t"),
     "d.csv": "# of March\n\n" + CSV.replace(",", " , ") + "# end\n",
     "f.json": json.dumps(RECORDS),
-    "g.json": json.dumps(dict(enumerate(RECORDS))),
     "h.jsonl": "\n".join(map(json.dumps, RECORDS)) + "\n\n",
 }
 

@@ -16,7 +16,7 @@ from sweeplab.errors import BadInput, Problem
 from sweeplab.formatting import listed, several
 from sweeplab.laws.assessment import design_lacks, judge
 from sweeplab.laws.core import LEVEL, Array, interval
-from sweeplab.laws.hyperparameters.runs import SIZES, SearchedRuns
+from sweeplab.laws.hyperparameters.runs import SearchedRuns
 from sweeplab.laws.hyperparameters.surface import Surface, fit_surface
 from sweeplab.laws.points import Points, path_of
 from sweeplab.laws.sentences import Plain, Point, Reason
@@ -112,8 +112,8 @@ def searched_value(surface: Surface, j: int, fewest: int = FEWEST_CELLS) -> Sear
     """Return what the surface tells about a value; `fewest` cells must have an optimum between their values."""
     runs = surface.runs
     # An optimum lies at an end of a cell's values where its interval comes within half a step of that.
-    low, high = (runs.of_cells(runs.x[:, j], end) for end in ("min", "max"))
-    half = runs.steps(j) / 2
+    low, high, distinct = (runs.of_cells(runs.x[:, j].round(4), how) for how in ("min", "max", "nunique"))
+    half = (high - low) / np.maximum(distinct - 1, 1) / 2
     below, above = np.quantile(surface.optima[:, :, j], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     side = np.where(above >= high - half, 1, np.where(below <= low + half, -1, 0))
     inside = side == 0
@@ -158,19 +158,14 @@ def predict_values(laws: HyperparameterLaws, target: Point) -> Plain:
 
 
 def _logs_of(surface: Surface, target: Point) -> dict[str, float]:
-    """Return the log sizes of a target; what did not vary need not be named."""
-    runs = surface.runs
-    logs = {name: math.log(value) for name, value in target.items() if name in SIZES}
-    for name in runs.sizes:
-        if name not in logs and np.ptp(runs.log_of(name)) < 1e-6:
-            logs[name] = float(runs.log_of(name)[0])
-    lacks = [name for name in surface.sizes if name not in logs]
+    """Return the log sizes of a target that the law is in."""
+    runs, lacks = surface.runs, [name for name in surface.sizes if name not in target]
     if lacks:
         known = ",".join(f"{name}=…" for name in surface.sizes)
         raise BadInput(Problem(f"--at lacks {listed(lacks)}, which the laws need", known))
     counts = {name: np.exp(runs.log_of(name)) for name in runs.sizes if name in ("params", "tokens")}
     path = path_of(Points(counts, np.ones(runs.n_cells)))
-    if path and path.misses({name: math.exp(log) for name, log in logs.items()}):
+    if path and path.misses(target):
         # What is due to params and what to tokens cannot be told there.
         raise BadInput(f"the laws hold along one path, {path.words}, and this size lies off it")
-    return logs
+    return {name: math.log(target[name]) for name in surface.sizes}

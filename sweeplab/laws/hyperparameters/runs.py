@@ -90,7 +90,7 @@ class SearchedRuns:
         return self.logs[:, self.sizes.index(size)]
 
     def of_cells(self, values: Array, how: str) -> Array:
-        """Return the "min", "max" or "idxmin" of the values of each cell's runs, [C]."""
+        """Return the "min", "max", "idxmin" or "nunique" of the values of each cell's runs, [C]."""
         import pandas as pd
 
         return np.asarray(pd.Series(values).groupby(self.cell).agg(how))
@@ -110,23 +110,13 @@ class SearchedRuns:
 
     def best_at_end(self, j: int) -> str:
         """Say where most cells have their best value j if that is at an end of the values tried; else nothing."""
-        trials = self.averaged()
-        best = trials.x[trials.of_cells(trials.y, "idxmin").astype(int), j]
+        best = self.x[self.of_cells(self.y, "idxmin").astype(int), j]
         for end, where in (("min", "lowest"), ("max", "highest")):
             n_there = int((np.abs(best - self.of_cells(self.x[:, j], end)) < 1e-3).sum())
             if 2 * n_there > self.n_cells:
                 cells = several(self.n_cells, "cell")
                 return f"the {where} {self.names[j]} tried is the best in {n_there} of {cells}"
         return ""
-
-    def steps(self, j: int) -> Array:
-        """Return the median log step between neighboring values j of each cell, [C]; 0 with one value."""
-        steps = np.zeros(self.n_cells)
-        for c in range(self.n_cells):
-            values = np.unique(self.x[self.cell == c, j].round(4))
-            if len(values) > 1:
-                steps[c] = float(np.median(np.diff(values)))
-        return steps
 
 
 def parse_at(text: str) -> dict[str, float]:
