@@ -81,7 +81,7 @@ def test_names_of_exported_runs_are_those_of_roles_and_flops_give_the_tokens(tmp
         k: {"config": {"n_params": 1e6 * k, "flops": 1e14 * k**2}, "summary": {"loss": 4 - k}}
         for k in (1, 2, 3)
     }
-    path.write_text(json.dumps(runs))
+    path.write_text(json.dumps([*runs.values()]))
     points = read(path)
     assert points.columns["tokens"] == pytest.approx([1e14 / 6e6, 4e14 / 12e6, 9e14 / 18e6])
     assert points.conventions["tokens"] == "C/6N"
