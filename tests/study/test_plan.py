@@ -166,8 +166,6 @@ def test_a_stack_is_as_wide_as_pays_and_as_fits():
     given = [
         ("auto", small, 1, 1e15), ("auto", wide, 1, 1e15), ("auto", small, 12, 1e15), (3, small, 12, 1e15),
         ("auto", small, 1, 5 * run), (9, small, 1, 0), (9999, many, 1, 1e15), ("auto", gpu, 1, 1e15),
-        ("auto", small.replace(device="cuda"), 1, 1e15),
     ]  # fmt: skip
     pays = round(2e11 / (row_flops(gpu) * 8))
-    assert [stack_capacity(*each) for each in given] == [8, 1, 12, 3, 5, 1, 65535 // (512 * 2), pays, 256]
-    assert 1 < pays < 256
+    assert [stack_capacity(*each) for each in given] == [8, 1, 12, 3, 5, 1, 65535 // (512 * 2), pays]

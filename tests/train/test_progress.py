@@ -22,7 +22,7 @@ WSD = {
         ([4.0, 3.0, 2.95, 2.94, 2.93], {}, 4, "stopped"),
         ([4.0, 3.95, 3.89, 3.84, 3.78, 3.73], {}, 5, "running"),  # small steps that add up
         ([4.0, 3.9, 3.9, 3.9], {}, 3, "stopped"),  # a step of min_delta is none
-        ([4.0] * 11, {"patience": None}, 10, "complete"),
+        ([4.0] * 11, {"patience": None, "max_iters": 950}, 10, "complete"),
         ([4.0, math.nan], {}, 1, "diverged"),
         ([math.inf], {}, 0, "diverged"),
         ([4.0, 12.0], {}, 1, "running"),
