@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ import strangers
 
 pytestmark = pytest.mark.skipif(not strangers.IS_ANOTHER, reason="only root may become another user")
 
+# Names before and after those of the folders of tests.
+PREFIXES = cycle("az")
 # A library that says when it is loaded, and a baseline, a tokenized text and a permission: a file each.
 PLANT = """
 import sys
@@ -38,7 +41,7 @@ cache_folder()
 @pytest.fixture
 def shared():
     """A folder in which everybody may write, and only its owner removes a file, as in /tmp."""
-    folder = Path(tempfile.mkdtemp())
+    folder = Path(tempfile.mkdtemp(prefix=next(PREFIXES)))
     folder.chmod(0o1777)
     yield folder
     shutil.rmtree(folder)
