@@ -40,7 +40,7 @@ def curves(folder):
     """Return all that a run finds, but for how long it took."""
     found = {}
     for run in folder.runs():
-        names = ("iteration", "train_loss", "val_loss", "whole_val_loss")
+        names = ("iteration", "train_loss", "val_loss")
         points = [[getattr(each, name) for name in names] for each in run.points()]
         end = run.read_end()
         assert end is not None
