@@ -42,13 +42,9 @@ def lab_folder(lab: str | Path | None = None) -> Path:
         BadInput: its path is not valid UTF-8, in which files and databases record it, or has control characters.
     """
     lab = Path(lab or os.environ.get("SWEEPLAB_LAB") or DEFAULT_LAB).expanduser().absolute()
-    try:
-        str(lab).encode()
-    except UnicodeEncodeError:
-        raise BadInput(Problem(f"the lab's path {str(lab)!a} is not UTF-8", "a path in UTF-8")) from None
-    if re.search(r"[\x00-\x1f\x7f]", str(lab)):  # files that are read line by line record it, too
-        what = f"the lab's path {str(lab)!a} has control characters"
-        raise BadInput(Problem(what, "a path on one line"))
+    if re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", str(lab)):
+        what = f"the lab's path {str(lab)!a} is not UTF-8, or has control characters"
+        raise BadInput(Problem(what, "a path in UTF-8, on one line"))
     keep_inside(lab)
     return lab
 
@@ -323,10 +319,8 @@ class StudyFolder:
                 (answer,) = connection.execute(query).fetchone()
                 if not n_tables:
                     answer = "it has no tables"
-        except sqlite3.Error as error:
-            answer = str(error)
-        except OSError as error:
-            answer = error.strerror or str(error)
+        except (sqlite3.Error, OSError) as error:
+            raise self.damaged(self.database, error) from None
         if answer != "ok":
             raise self.damaged(self.database, answer)
 
