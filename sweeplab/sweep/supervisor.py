@@ -155,15 +155,16 @@ def run_study(
     plan, _, dataset = make_plan(spec, lab)
     folder = StudyFolder(lab, spec.name)
     check_same_study(spec, folder, plan.data)
+    from sweeplab.lab.storage import choose_storage
+    from sweeplab.sweep.trials.store import Store
+
     with _held(folder):
+        # First, as it may refuse the study: `detach` takes one that is held for one that runs.
+        choose_storage(folder, is_shared=not engine.is_here)
         write_whole(folder.plan_file, json.dumps(plan.as_dict()).encode())
         code = {**code_versions(), "git": git_of_code()}
         write_whole(folder.code_file, json.dumps(code).encode())
-        from sweeplab.lab.storage import choose_storage
-        from sweeplab.sweep.trials.store import Store
-
         shortage = memory_shortage(plan.cells, plan.workers, plan.device) if engine.is_here else ""
-        choose_storage(folder, is_shared=not engine.is_here)
         notices = [reaches_in_words(plan.reaches), plan.mirror, shortage]
         create = partial(Store.create, spec, plan.data.sizes, folder.storage_url)
         store = Availability(spec.name).retry(create)
