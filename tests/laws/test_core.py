@@ -12,6 +12,7 @@ from sweeplab.laws.core import (
     _next_temperature,
     _weights,
     fit_law,
+    interval,
     logistic,
     uniform,
 )
@@ -98,6 +99,10 @@ def test_the_next_target_leaves_three_tenths_of_the_draws_and_alike_columns_have
     assert _cholesky(np.ones((1, 2, 2)))[0, 1, 1] == pytest.approx(2**0.5 * 1e-6, rel=0.01)
     with pytest.raises(np.linalg.LinAlgError, match="all alike"):
         _cholesky(np.zeros((1, 2, 2)))
+
+
+def test_an_interval_leaves_a_twentieth_on_either_side():
+    assert interval(np.arange(101.0)) == pytest.approx((50, 5, 95))
 
 
 def test_the_same_seed_gives_the_same_draws():

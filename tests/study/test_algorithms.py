@@ -163,6 +163,8 @@ def test_rungs_that_a_study_gives_stay_and_are_said_at_their_evaluations():
     later = given.model_copy(update={"options": given.options | {"min_early_stopping_rate": 1}})
     assert rungs(later, 50, 300) == [100, 150, 250]
     assert rungs(settled_pruner(read(pruner="median").pruner, 50, 300), 50, 300) == []
+    longer = given.model_copy(update={"type": "hyperband", "options": {"max_resource": 900}})
+    assert settled_pruner(longer, 50, 300).options == {"max_resource": 900, "min_resource": 100}
 
 
 def test_a_pruner_promotes_if_it_says_so():

@@ -8,7 +8,7 @@ from tiny_study import study_of_parts
 
 from sweeplab.data import DataSizes
 from sweeplab.laws.surrogate import Posterior
-from sweeplab.study.joint import JointModel, _stride, expected_improvement, knowledge_gradient
+from sweeplab.study.joint import JointModel, _last_fit, _stride, expected_improvement, knowledge_gradient
 from sweeplab.study.space import cells, spaces_of
 
 SIZES = DataSizes(65)
@@ -180,6 +180,7 @@ def test_many_trials_are_fitted_again_when_a_fifth_more_have_ended():
         if number >= 39:
             fitted.append(model.surrogate(0).scales)
     assert [scales is fitted[0] for scales in fitted] == [True] * 8 + [False]
+    assert [_last_fit(n_rows) for n_rows in (40, 47, 48, 57, 58)] == [40, 40, 48, 48, 57]
 
 
 def test_the_knowledge_gradient_is_the_expected_drop_of_the_lowest_mean():

@@ -36,6 +36,7 @@ def test_cells_have_the_sizes_and_costs_of_their_runs(tiny, tmp_path, dataset):
         assert each.valid_share == 1
     assert plan.train_tokens == plan.runs * 20 * 4 * 16
     assert plan.train_flops == pytest.approx(sum(each.train_flops for each in plan.cells) * 6)
+    assert repr(plan).startswith("<plan of tiny: 4 cells, 12 trials, 24 runs\n") and repr(plan).endswith(">")
     assert json.loads(json.dumps(plan.as_dict())) == plan.as_dict() | {"budget": spec.budget.model_dump()}
 
 
