@@ -284,7 +284,6 @@ print(*map(unsafe, map(Path, sys.argv[2:])), sep="\\n")
         (OSError(errno.EDQUOT, ""), "LAB: your quota of the disk is used up"),
         (ValueError("(x) database or disk is full"), "LAB: the disk is full"),
         (OSError(errno.ENOSPC, "", "<stdout>"), None),
-        (OSError(errno.EIO, "", "/x/a"), None),
     ],
 )
 def test_of_a_full_disk_it_is_said_what_may_be_deleted(error, said, lab, monkeypatch):
