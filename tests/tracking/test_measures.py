@@ -100,7 +100,7 @@ def test_a_language_model_s_run_has_a_dozen_numbers(tmp_path):
         "learning_rate": 1e-3,
         "tokens_per_second": 9.0,
     }
-    (tmp_path / "points.jsonl").write_text(f"{json.dumps(line(2, 0) | extra | {'whole_val_loss': 2.0})}\n")
+    (tmp_path / "points.jsonl").write_text(f"{json.dumps(line(2, 0) | extra)}\n")
     end = RunEnd(
         state=RunState.COMPLETE,
         value=2.0,
